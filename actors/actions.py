@@ -1,0 +1,177 @@
+"""Ops, heads and the causal table: what an action is, and which of its parts matter.
+
+An action is one choice per head. The first head, `op`, decides which of the other heads are *relevant*;
+an irrelevant head takes its canonical choice (index 0) and contributes nothing to log-prob, ratio, entropy,
+KL or loss. Heads are sampled in order: op; slot given op; the rest given op and slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Op(IntEnum):
+    WAIT = 0
+    GERMINATE = 1
+    SET_ALPHA_TARGET = 2
+    PRUNE = 3
+    FOSSILIZE = 4
+    ADVANCE = 5
+
+
+BLENDS = ("add", "multiply", "gated")
+ALPHA_TARGETS = (0.5, 0.7, 1.0)
+ALPHA_SPEEDS_EPOCHS = (0, 3, 5, 8)  # 0 = instant
+
+RELEVANT_HEADS: dict[Op, tuple[str, ...]] = {
+    Op.WAIT: (),
+    Op.GERMINATE: ("slot", "blueprint", "blend", "alpha_target", "alpha_speed"),
+    Op.SET_ALPHA_TARGET: ("slot", "alpha_target", "alpha_speed"),
+    Op.PRUNE: ("slot", "alpha_speed"),
+    Op.FOSSILIZE: ("slot",),
+    Op.ADVANCE: ("slot",),
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    name: str
+    choices: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.choices)
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """The heads in sampling order and the causal table.
+
+    `relevance[o][k]` says whether head k matters when the first head chose o. Where `conditioned` is true the
+    heads are (op, slot, others...) and later heads see the earlier choices; otherwise they are independent.
+    """
+
+    heads: tuple[Head, ...]
+    relevance: tuple[tuple[bool, ...], ...]
+    conditioned: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.relevance) != self.heads[0].size:
+            raise ValueError(f"relevance has {len(self.relevance)} rows for {self.heads[0].size} ops")
+        if any(len(row) != len(self.heads) or not row[0] for row in self.relevance):
+            raise ValueError("each relevance row needs one entry per head, and the first head is always relevant")
+        if self.conditioned and (len(self.heads) < 2 or self.heads[1].name != "slot"):
+            raise ValueError("conditioned heads start with op, slot")
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(h.size for h in self.heads)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(h.name for h in self.heads)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Start of each head's section in a flat mask."""
+        return tuple(int(n) for n in np.cumsum((0, *self.sizes[:-1])))
+
+    @property
+    def num_ops(self) -> int:
+        return self.heads[0].size
+
+    @property
+    def num_slots(self) -> int:
+        return self.heads[1].size if self.conditioned else 0
+
+    @property
+    def flat_size(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def rest_size(self) -> int:
+        """Choices of all heads after op and slot, concatenated."""
+        return sum(self.sizes[2:])
+
+    @cached_property
+    def relevance_table(self) -> NDArray[np.bool_]:  # [num_ops, num_heads]
+        return np.array(self.relevance, dtype=np.bool_)
+
+    def split(self, flat: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+        """A flat mask `[..., flat_size]` as one array `[..., size]` per head."""
+        return [flat[..., o : o + n] for o, n in zip(self.offsets, self.sizes, strict=True)]
+
+
+def seed_action_spec(slots: int, blueprints: tuple[str, ...]) -> ActionSpec:
+    """The six heads of the seed-training environment (SPEC 4); `blueprints[0]` is NOOP."""
+    heads = (
+        Head("op", tuple(op.name for op in Op)),
+        Head("slot", tuple(str(s) for s in range(slots))),
+        Head("blueprint", blueprints),
+        Head("blend", BLENDS),
+        Head("alpha_target", tuple(str(a) for a in ALPHA_TARGETS)),
+        Head("alpha_speed", tuple("instant" if n == 0 else f"{n} epochs" for n in ALPHA_SPEEDS_EPOCHS)),
+    )
+    relevance = tuple(tuple(h.name == "op" or h.name in RELEVANT_HEADS[op] for h in heads) for op in Op)
+    return ActionSpec(heads, relevance)
+
+
+class ActionMasks(NamedTuple):
+    """Legal choices before anything is chosen; bool, True = legal.
+
+    op:   [..., num_ops]
+    slot: [..., num_ops, S]        legal slots given the op
+    rest: [..., num_ops, S, R]     legal choices of the later heads, concatenated, given op and slot
+
+    For unconditioned specs `slot` is None and `rest` is [..., flat_size - num_ops].
+    """
+
+    op: NDArray[np.bool_]
+    slot: NDArray[np.bool_] | None
+    rest: NDArray[np.bool_]
+
+    def flat(self) -> NDArray[np.bool_]:
+        """Gymnasium's `info["action_mask"]`: per head, the union over what earlier heads may choose."""
+        if self.slot is None:
+            return np.concatenate([self.op, self.rest], axis=-1)
+        slot = self.slot & self.op[..., None]
+        rest = self.rest & slot[..., None]
+        return np.concatenate([self.op, slot.any(-2), rest.any((-3, -2))], axis=-1)
+
+    def in_force(self, spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Flat mask `[..., flat_size]` given the chosen actions `[..., num_heads]`: what a step stores.
+
+        Irrelevant heads keep only their canonical choice, so every section has at least one legal choice.
+        """
+        canonical = np.zeros(spec.flat_size, dtype=np.bool_)
+        canonical[list(spec.offsets)] = True
+        if self.slot is None:
+            return self.flat()
+        op, slot = actions[..., 0], actions[..., 1]
+        slot_mask = np.take_along_axis(self.slot, op[..., None, None], axis=-2)[..., 0, :]
+        by_slot = np.take_along_axis(self.rest, op[..., None, None, None], axis=-3)[..., 0, :, :]
+        rest = np.take_along_axis(by_slot, slot[..., None, None], axis=-2)[..., 0, :]
+        flat = np.concatenate([self.op, slot_mask, rest], axis=-1)
+        relevant = np.repeat(spec.relevance_table, spec.sizes, axis=1)[op]  # [..., flat_size]
+        return np.where(relevant, flat, canonical)
+
+
+def relevant_heads(spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """`[..., num_heads]` bool: which heads the chosen op makes matter (the causal mask)."""
+    return spec.relevance_table[actions[..., 0]]
+
+
+def forced_steps(spec: ActionSpec, actions: NDArray[np.int64], masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """`[...]` bool: steps with exactly one legal joint action, from the masks in force.
+
+    With one legal op the slot masks in force are those of that op, and with one legal slot the rest are those of
+    that slot; so one choice in every relevant head means one joint action.
+    """
+    single = np.stack([m.sum(-1) == 1 for m in spec.split(masks)], axis=-1)
+    return np.asarray((single | ~relevant_heads(spec, actions)).all(-1))

@@ -1,0 +1,150 @@
+"""Configuration of the acting side: frozen, validated when built, the reason in the message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work; the message says which, why, and what to do."""
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The seed-training environment: one host, its slots, its data and its rules."""
+
+    tasks: tuple[str, ...] = ("digits", "wine", "spirals")
+    """Training tasks; one is drawn per episode, by the episode's seed."""
+    slots: int = 3
+    """Slots per host, 1 to 8."""
+    horizon_epochs: int = 25
+    """Host epochs per episode; one decision each."""
+    inner_steps: int = 16
+    """Minibatches per host epoch."""
+    batch_size: int = 64
+    """Samples per minibatch."""
+    host_lr: float = 5e-3
+    """AdamW learning rate of the host."""
+    seed_lr: float = 5e-3
+    """AdamW learning rate of the seeds."""
+    weight_decay: float = 1e-4
+    """Decoupled weight decay of hosts and seeds."""
+    clip_norm: float = 1.0
+    """Gradient-norm clip, per environment and per group (host, each seed)."""
+    rent_weight: float = 5.0
+    """Points of accuracy that holding one host's worth of extra parameters for the whole episode costs."""
+    budget_ratio: float = 8.0
+    """Parameter budget for growth, in multiples of the host's own parameters."""
+    gates: Literal["permissive", "strict"] = "permissive"
+    """How much evidence ADVANCE and FOSSILIZE need."""
+    isolation: Literal["shadow", "straight_through"] = "shadow"
+    """How a seed in TRAINING learns without touching its host."""
+    embargo_epochs: int = 2
+    """Epochs a pruned slot rests before it can be used again."""
+    contribution_every: int = 1
+    """Epochs between measurements of the seeds' contributions."""
+
+    def __post_init__(self) -> None:
+        require(len(self.tasks) > 0, "env.tasks is empty: name at least one task")
+        require(1 <= self.slots <= 8, f"env.slots is {self.slots}: a host has 1 to 8 slots")
+        require(self.horizon_epochs >= 1, f"env.horizon_epochs is {self.horizon_epochs}: an episode has at least one epoch")
+        require(self.inner_steps >= 1, f"env.inner_steps is {self.inner_steps}: an epoch has at least one minibatch")
+        require(self.batch_size >= 2, f"env.batch_size is {self.batch_size}: a minibatch has at least two samples")
+        require(self.host_lr > 0 and self.seed_lr > 0, "env.host_lr and env.seed_lr must be positive")
+        require(self.weight_decay >= 0, f"env.weight_decay is {self.weight_decay}: it cannot be negative")
+        require(self.clip_norm > 0, f"env.clip_norm is {self.clip_norm}: it must be positive")
+        require(self.rent_weight >= 0, f"env.rent_weight is {self.rent_weight}: growth cannot be paid for existing")
+        require(self.budget_ratio > 0, f"env.budget_ratio is {self.budget_ratio}: with no budget nothing can grow")
+        require(self.embargo_epochs >= 1, f"env.embargo_epochs is {self.embargo_epochs}: it must be at least 1")
+        require(self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1")
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """The factored recurrent actor-critic; its architecture travels with the weights."""
+
+    hidden_size: int = 128
+    """Width of the LSTM."""
+    num_layers: int = 1
+    """Layers of the LSTM."""
+    encoder_size: int = 128
+    """Width of the base encoder and of the shared slot encoder."""
+    head_size: int = 64
+    """Hidden width of the heads."""
+    blueprint_embedding: int = 8
+    """Size of the learned blueprint embedding."""
+    choice_embedding: int = 16
+    """Size of the embedding through which later heads see the earlier choices."""
+    heads: Literal["conditioned", "independent"] = "conditioned"
+    """Whether later heads see the earlier choices."""
+    popart: bool = True
+    """Normalise value targets and rescale the value output in place (PopArt)."""
+    probability_floor: float = 0.002
+    """Least probability of each legal choice in every head."""
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_size", "num_layers", "encoder_size", "head_size", "blueprint_embedding", "choice_embedding"):
+            require(getattr(self, name) >= 1, f"policy.{name} is {getattr(self, name)}: it must be at least 1")
+        require(0 <= self.probability_floor <= 0.05, f"policy.probability_floor is {self.probability_floor}: give 0 to 0.05")
+
+
+@dataclass(frozen=True)
+class ActorsConfig:
+    """The fleet of actors."""
+
+    count: int = 2
+    """Actor processes."""
+    envs_per_actor: int = 8
+    """Environments each actor steps together; one wave is one episode of each."""
+    buffer_episodes: int = 64
+    """Unsent episodes an actor keeps while the queue is busy; beyond it the oldest is dropped and counted."""
+    fetch_timeout_s: float = 60.0
+    """How long an actor waits for the first weights before it says so."""
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, f"actors.count is {self.count}: at least one actor is needed")
+        require(self.envs_per_actor >= 1, f"actors.envs_per_actor is {self.envs_per_actor}: it must be at least 1")
+        require(
+            self.buffer_episodes >= self.envs_per_actor,
+            f"actors.buffer_episodes is {self.buffer_episodes}: it must hold one wave ({self.envs_per_actor} episodes)",
+        )
+        require(self.fetch_timeout_s > 0, "actors.fetch_timeout_s must be positive")
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """Bounds of the episode queue and of the weight store."""
+
+    max_episodes: int = 256
+    """Episodes that may wait in the queue before actors are told BUSY."""
+    max_bytes: int = 256 * 1024 * 1024
+    """Bytes that may wait in the queue before actors are told BUSY."""
+    max_episode_bytes: int = 16 * 1024 * 1024
+    """Largest episode accepted; a larger one goes to the dead letters."""
+    payload_ttl_s: float = 60.0
+    """Life of a payload whose reference was never accepted."""
+    weights_kept: int = 3
+    """Weight versions kept in the store."""
+    dead_letters_kept: int = 256
+    """Dead letters kept; evictions are counted."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_episodes", "max_bytes", "max_episode_bytes", "weights_kept", "dead_letters_kept"):
+            require(getattr(self, name) >= 1, f"queue.{name} is {getattr(self, name)}: it must be at least 1")
+        require(self.payload_ttl_s >= 1, f"queue.payload_ttl_s is {self.payload_ttl_s}: it must be at least 1")
+
+
+@dataclass(frozen=True)
+class ActingConfig:
+    """All that an actor needs."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    actors: ActorsConfig = field(default_factory=ActorsConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)

@@ -1,0 +1,114 @@
+"""`Episode`: one complete run of ONE environment, as shipped. Numpy in, numpy out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class EndReason(StrEnum):
+    HORIZON = "horizon"
+    GOVERNOR = "governor"
+    ENVIRONMENT = "environment"
+    CUT = "cut"
+
+
+class InvalidEpisode(ValueError):
+    """An episode that cannot be trained on; the message says which field and why."""
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """Policy state as numpy, `[num_layers, N, hidden]`; N = 1 for an initial state, ceil(T / stride) for stored ones."""
+
+    h: NDArray[np.float32]
+    c: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """T steps; D observation features; S slots; H heads; A flat mask entries. T >= 1."""
+
+    episode_id: str  # run/actor/incarnation/sequence
+    env_id: str
+    task_id: str
+    seed: int
+    spaces_hash: str  # of observation and action spaces: the schema the learner must share
+    generation: int
+    policy_version: NDArray[np.int64]  # [T] version of the weights that chose each step
+    obs: NDArray[np.float32]  # [T, D] raw, not normalised
+    blueprint_indices: NDArray[np.int64]  # [T, S], -1 = empty slot
+    actions: NDArray[np.int64]  # [T, H]
+    log_probs: NDArray[np.float32]  # [T, H] behaviour log-prob per head, 0 where irrelevant
+    masks: NDArray[np.bool_]  # [T, A] in force for the sampled op and slot
+    values: NDArray[np.float32]  # [T] denormalised
+    baseline_values: NDArray[np.float32]  # [T] denormalised
+    rewards: NDArray[np.float32]  # [T] raw
+    end_reason: EndReason
+    terminated: bool
+    truncated: bool
+    final_obs: NDArray[np.float32]  # [D] after the last step
+    final_blueprint_indices: NDArray[np.int64]  # [S]
+    final_masks: NDArray[np.bool_]  # [A] union form, after the last step
+    bootstrap_value: float  # denormalised value after the last step; used only where truncated
+    initial_state: RecurrentState  # before the first step, N = 1
+    states: RecurrentState  # before steps 0, stride, 2 * stride, ...
+    state_stride: int
+    telemetry: dict[str, float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return int(self.rewards.shape[0])
+
+    @property
+    def oldest_version(self) -> int:
+        return int(self.policy_version.min())
+
+    @property
+    def undiscounted_return(self) -> float:
+        return float(self.rewards.sum(dtype=np.float64))
+
+    def validate(self) -> None:
+        """Raise `InvalidEpisode` on wrong ranks, lengths, non-finite numbers or a chosen action that was masked."""
+        steps = len(self)
+        if steps < 1:
+            raise InvalidEpisode(f"episode {self.episode_id}: no steps")
+        if self.terminated == self.truncated:
+            raise InvalidEpisode(f"episode {self.episode_id}: exactly one of terminated and truncated must hold")
+        ranks = {"obs": 2, "blueprint_indices": 2, "actions": 2, "log_probs": 2, "masks": 2}
+        for name in ("policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values", "baseline_values", "rewards"):
+            array = getattr(self, name)
+            if array.ndim != ranks.get(name, 1) or array.shape[0] != steps:
+                raise InvalidEpisode(f"episode {self.episode_id}: {name} has shape {array.shape}, expected {steps} steps")
+        if self.actions.shape != self.log_probs.shape:
+            raise InvalidEpisode(f"episode {self.episode_id}: actions {self.actions.shape} and log_probs {self.log_probs.shape} differ")
+        for final, steps_of in (("final_obs", "obs"), ("final_masks", "masks"), ("final_blueprint_indices", "blueprint_indices")):
+            if getattr(self, final).shape != getattr(self, steps_of).shape[1:]:
+                raise InvalidEpisode(f"episode {self.episode_id}: {final} does not fit {steps_of}")
+        if self.state_stride < 1 or self.states.h.shape[1] != -(-steps // self.state_stride):
+            raise InvalidEpisode(f"episode {self.episode_id}: {self.states.h.shape[1]} stored states for {steps} steps, stride {self.state_stride}")
+        for name in ("obs", "log_probs", "values", "baseline_values", "rewards", "final_obs"):
+            if not np.isfinite(getattr(self, name)).all():
+                raise InvalidEpisode(f"episode {self.episode_id}: {name} has NaN or Inf")
+        for state in (self.initial_state, self.states):
+            if state.h.shape != state.c.shape or not (np.isfinite(state.h).all() and np.isfinite(state.c).all()):
+                raise InvalidEpisode(f"episode {self.episode_id}: recurrent state is malformed or not finite")
+        if not np.isfinite(self.bootstrap_value) or any(not np.isfinite(v) for v in self.telemetry.values()):
+            raise InvalidEpisode(f"episode {self.episode_id}: bootstrap value or telemetry is not finite")
+        if (self.log_probs > 1e-6).any() or (self.actions < 0).any():
+            raise InvalidEpisode(f"episode {self.episode_id}: positive log-prob or negative action")
+
+
+def episodes_equal(a: Episode, b: Episode) -> bool:
+    """Exact equality of every field, arrays compared by value, shape and dtype."""
+
+    def same(x: object, y: object) -> bool:
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+            return x.dtype == y.dtype and x.shape == y.shape and bool(np.array_equal(x, y))
+        if isinstance(x, RecurrentState) and isinstance(y, RecurrentState):
+            return same(x.h, y.h) and same(x.c, y.c)
+        return x == y
+
+    return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(Episode))

@@ -1,0 +1,1 @@
+"""Running it: the command line, the one-machine launch, the report and the cluster files."""

@@ -1,0 +1,76 @@
+"""The configuration of a whole run: acting, learning and where it all lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from actors.config import ActorsConfig, EnvConfig, PolicyConfig, QueueConfig, require
+from learner.config import LearnerConfig
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A training run."""
+
+    name: str = ""
+    """Name of the run; empty makes one from the preset and the time."""
+    root: str = "runs"
+    """Folder that holds runs."""
+    seed: int = 0
+    """Seed of the whole run."""
+    redis: str = ""
+    """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
+    reference_episodes: int = 48
+    """Episodes of the last fifth whose task seeds are played again by the random policy and by never-grow."""
+    metrics_port: int = 0
+    """Port on loopback where Ray exports metrics for Prometheus; 0 lets Ray choose."""
+    dashboard: bool = False
+    """Start the Ray dashboard, on loopback."""
+
+    def __post_init__(self) -> None:
+        require("/" not in self.name and self.name not in (".", ".."), f"run.name is {self.name!r}: give a plain folder name")
+        require(self.seed >= 0, f"run.seed is {self.seed}: it cannot be negative")
+        require(self.reference_episodes >= 2, "run.reference_episodes must be at least 2, an interval needs them")
+        require(0 <= self.metrics_port < 65536, f"run.metrics_port is {self.metrics_port}: give a port, or 0")
+        require(
+            self.redis == "" or self.redis.startswith(("redis://", "rediss://", "unix://")),
+            f"run.redis is {self.redis!r}: give redis://host:port/0, rediss://... or unix:///path",
+        )
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of it. YAML files and flags name the fields by section: `learner.lr`, `--learner.lr`."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    actors: ActorsConfig = field(default_factory=ActorsConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+
+    def __post_init__(self) -> None:
+        running = self.actors.count * self.actors.envs_per_actor
+        allowed = (self.learner.max_policy_lag + 1) * self.learner.batch_episodes
+        require(
+            running <= allowed,
+            f"{self.actors.count} actors x {self.actors.envs_per_actor} environments run {running} episodes at once, but only "
+            f"{allowed} = (max_policy_lag + 1) x batch_episodes can be fresh enough to train on: "
+            "run fewer environments, or raise learner.batch_episodes or learner.max_policy_lag",
+        )
+        require(
+            self.queue.max_episodes >= self.learner.batch_episodes,
+            f"queue.max_episodes is {self.queue.max_episodes}: it must hold one batch ({self.learner.batch_episodes} episodes)",
+        )
+
+
+PRESETS: dict[str, Config] = {
+    "tamiyo": Config(),
+    "quick": Config(
+        actors=ActorsConfig(count=2, envs_per_actor=8),
+        learner=LearnerConfig(
+            max_seconds=140.0, batch_episodes=32, update_epochs=4, minibatches=4, lr=1e-3, entropy_anneal_updates=20
+        ),
+    ),
+}
+"""`tamiyo` holds the reference settings; `quick` is what `make train` uses on two cores."""

@@ -1,0 +1,1 @@
+"""Learning: batches of episodes in, better weights out."""
