@@ -1,0 +1,20 @@
+"""`WeightSet`: one published set of policy weights, as numpy, with all that acting needs to know about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class WeightSet:
+    """`tensors` holds parameters and buffers (normaliser and PopArt statistics included) by state-dict name."""
+
+    version: int
+    generation: int
+    spaces_hash: str  # of observation and action spaces
+    architecture: str  # canonical JSON of PolicyConfig and spaces: what is needed to rebuild the network
+    state_stride: int  # steps between the recurrent states that episodes store
+    tensors: dict[str, NDArray[np.generic]]
