@@ -1,0 +1,42 @@
+# Every target sets up .venv by itself; only Python 3.11+, make and a C compiler are needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.install-stamp
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test lint format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Create .venv and install the pinned dependencies
+
+train: $(STAMP) ## Train Tamiyo for a few minutes on this machine; leaves runs/<name>/report.html
+	@$(BIN)/tamiyo train --preset quick
+
+test: $(STAMP) ## Run the whole test-suite
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
+
+lint: $(STAMP) ## Check style, types and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(STAMP) ## Rewrite the sources in the house style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## Remove .venv and caches; runs/ stays
+	@rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "tamiyo: Python 3.11 or newer is needed, as python3 or as make PYTHON=/path/to/python" >&2; exit 2; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@echo "Installing the pinned dependencies into $(VENV) (once; a minute or two)"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,42 @@
+"""Tamiyo: grow small networks while they train. This module is the whole public interface.
+
+    import tamiyo
+
+    tamiyo.train(tamiyo.PRESETS["quick"])       # the one-machine launch, as `tamiyo train` does it
+    policy = tamiyo.load_policy("runs/my-run")  # a trained policy
+    env = tamiyo.make_env()                     # the seed-training environment
+
+Names are imported on first use, so that importing this module loads neither torch nor Ray.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actors.env import make_env
+    from actors.policy import load_policy
+    from deploy.config import PRESETS, Config
+    from deploy.local import train
+
+__all__ = ["PRESETS", "Config", "load_policy", "make_env", "train"]
+
+_HOMES = {
+    "Config": "deploy.config",
+    "PRESETS": "deploy.config",
+    "train": "deploy.local",
+    "load_policy": "actors.policy",
+    "make_env": "actors.env",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tamiyo' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
