@@ -1,0 +1,150 @@
+"""The `tamiyo` command. Parses first; torch and Ray are imported only by what a command then runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from actors.errors import UserError
+from deploy.flags import parse
+from deploy.settings import suggest, summary
+
+USAGE = """\
+usage: tamiyo COMMAND [FLAGS]
+
+Tamiyo learns when to grow a small network while it trains.
+
+commands:
+  train                 a whole run on this machine: server, actors, learner, progress and report
+  learner --redis URL   the learner alone, for runs over several processes
+  actors --redis URL    the actors alone; they meet the learner through the server
+  report RUN_DIR        write report.html and its pictures from the folder of a run
+  doctor                versions, CUDA, server, Ray, memory: what would be used and what is missing
+
+first steps:
+  tamiyo doctor
+  tamiyo train --preset quick
+  tamiyo train --resume runs/NAME
+
+`tamiyo COMMAND --help` lists the flags of a command; `tamiyo --version` tells the version.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit status: 0 done, 1 failed, 2 the user has to change something."""
+    args = sys.argv[1:] if argv is None else argv
+    try:
+        return _dispatch(args)
+    except UserError as error:
+        message = " ".join(str(error).split())
+        print(f"tamiyo: error: {message}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0 if args else 2
+    if args[0] == "--version":
+        print(f"tamiyo {_version()}")
+        return 0
+    command, rest = args[0], args[1:]
+    if command not in COMMANDS:
+        raise UserError(f"unknown command {command!r}{suggest(command, list(COMMANDS))}")
+    try:
+        return COMMANDS[command](rest)
+    except SystemExit as end:  # tyro printed the help
+        return int(end.code or 0)
+
+
+def _train(args: list[str]) -> int:
+    config, resume = parse("train", args, resumable=True)
+    _print(summary(config))
+    from deploy.local import train
+
+    return train(config, resume)
+
+
+def _learner(args: list[str]) -> int:
+    config, resume = parse("learner", args, resumable=True)
+    _need_server("learner", config.run.redis)
+    _print(summary(config))
+    from deploy.processes import run_learner
+
+    return run_learner(config, resume)
+
+
+def _actors(args: list[str]) -> int:
+    config, _ = parse("actors", args, resumable=False)
+    _need_server("actors", config.run.redis)
+    _print(summary(config))
+    from deploy.processes import run_actors
+
+    return run_actors(config)
+
+
+def _report(args: list[str]) -> int:
+    if args in (["-h"], ["--help"]):
+        print("usage: tamiyo report RUN_DIR\n\nWrites RUN_DIR/report.html and the pictures in RUN_DIR/report/.")
+        return 0
+    if len(args) != 1 or args[0].startswith("-"):
+        raise UserError("give the folder of one run: tamiyo report runs/NAME")
+    from deploy.report import headline, write_report
+
+    page = write_report(Path(args[0]))
+    print(headline(Path(args[0])))
+    print(page)
+    return 0
+
+
+def _doctor(args: list[str]) -> int:
+    if args in (["-h"], ["--help"]):
+        print("usage: tamiyo doctor\n\nShows what a run would use here and what is missing; exits 1 if it cannot run.")
+        return 0
+    if args:
+        raise UserError(f"tamiyo doctor takes no arguments, got {args[0]!r}")
+    from deploy.doctor import doctor
+
+    return doctor()
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "learner": _learner,
+    "actors": _actors,
+    "report": _report,
+    "doctor": _doctor,
+}
+
+
+def _need_server(command: str, url: str) -> None:
+    if not url:
+        raise UserError(
+            f"tamiyo {command} meets the others through a server: give --redis redis://HOST:6379/0 "
+            "(`tamiyo train` starts a server of its own)"
+        )
+
+
+def _print(renderable: object) -> None:
+    from rich.console import Console
+
+    Console(highlight=False).print(renderable)
+
+
+def _version() -> str:
+    try:
+        return version("tamiyo")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
