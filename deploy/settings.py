@@ -120,8 +120,8 @@ def summary(config: Config) -> Table:
         row = Text()
         for name, value in fields:
             differs = value != getattr(getattr(reference, section), name)
-            row.append(f"{name}\N{NO-BREAK SPACE}", style="dim")
-            row.append(_brief(name, value).replace(" ", "\N{NO-BREAK SPACE}"), style="bold yellow" if differs else "")
+            row.append(f"{name}=", style="dim")
+            row.append(_brief(name, value), style="bold yellow" if differs else "")
             row.append("*  " if differs else "  ", style="bold yellow")
         table.add_row(section, row)
     table.add_row("", Text("* differs from preset tamiyo", style="dim italic"))
@@ -140,12 +140,12 @@ def _brief(name: str, value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if name.endswith("_bytes") and isinstance(value, int) and value >= 2**20:
-        return f"{value / 2**20:g} MiB"
+        return f"{value / 2**20:g}MiB"
     if isinstance(value, float):
         return f"{value:g}"
     if value is None:
         return "none"
-    return (_without_password(value, "***") or "(auto)") if isinstance(value, str) else str(value)
+    return (_without_password(value, "***") or "auto") if isinstance(value, str) else str(value)
 
 
 def _without_password(url: str, mask: str) -> str:

@@ -1,0 +1,114 @@
+"""What a run left on disk, read for the report. Optional files are None where they are missing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.errors import UserError
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class References:
+    """Returns of three policies on the same task seeds, in points; all arrays have length n."""
+
+    tasks: list[str]
+    learned: list[float]
+    random: list[float]
+    never_grow: list[float]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One episode of T steps in a host with S slots, epoch by epoch."""
+
+    task: str
+    seed: int
+    policy_version: int
+    episode_return: float
+    accuracy: list[float]  # [T + 1] points
+    never_grow_accuracy: list[float]  # [T + 1] points
+    ops: list[str]  # [T]
+    op_slots: list[int]  # [T], -1 where the op concerns none
+    stages: list[list[str]]  # [S][T]
+    alphas: list[list[float]]  # [S][T]
+    blueprints: list[list[str]]  # [S][T], empty where the slot is
+    growth_ratio: list[float]  # [T]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+    settings: str  # config.yaml as text
+    metrics: list[Row]  # one per update
+    episodes: list[Row]  # one per trained episode
+    references: References | None
+    timeline: Timeline | None
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def series(self, name: str) -> NDArray[np.float64]:
+        """A metric per update; NaN where an update did not report it."""
+        values = (row.get(name) for row in self.metrics)
+        return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)
+
+    def families(self, prefix: str) -> dict[str, NDArray[np.float64]]:
+        """All metrics `prefix/NAME` as NAME to series, in order of first appearance."""
+        names = {key: None for row in self.metrics for key in row if key.startswith(f"{prefix}/")}
+        return {key.partition("/")[2]: self.series(key) for key in names}
+
+
+def read_run(path: Path) -> RunFolder:
+    """Reads a run folder; raises UserError where there is none."""
+    if not path.is_dir():
+        raise UserError(f"there is no run folder {path}")
+    if not (path / "metrics.jsonl").is_file():
+        raise UserError(f"{path} holds no metrics.jsonl, so it is not the folder of a run")
+    settings = path / "config.yaml"
+    references, timeline = _object(path / "references.json"), _object(path / "timeline.json")
+    return RunFolder(
+        path=path,
+        settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
+        metrics=_lines(path / "metrics.jsonl"),
+        episodes=_lines(path / "episodes.jsonl"),
+        references=references and References(**{k: references[k] for k in References.__dataclass_fields__}),
+        timeline=timeline and _timeline(timeline),
+    )
+
+
+def _timeline(data: Row) -> Timeline:
+    data = {**data, "episode_return": data["return"]}
+    return Timeline(**{k: data[k] for k in Timeline.__dataclass_fields__})
+
+
+def _object(path: Path) -> Row | None:
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def _lines(path: Path) -> list[Row]:
+    """Rows of a JSONL file; a torn last line, which a killed run leaves, is passed over."""
+    if not path.is_file():
+        return []
+    rows: list[Row] = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise UserError(f"{path}, line {number} is damaged: {error}") from error
+    return rows
