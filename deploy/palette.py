@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 INK, MUTED, GRID = "#1d232b", "#66707c", "#e3e7ec"
 
 POLICIES = {"learned": "#0072b2", "random": "#d55e00", "never grow": "#6b7280"}
@@ -38,7 +40,7 @@ HEADS = {
 
 SPARE = ("#d55e00", "#8c6bb1", "#7f7f7f", "#a6761d")
 
-STYLE: dict[str, object] = {
+STYLE: dict[Any, object] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "text.color": INK,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,9 @@ class Timeline:
     alphas: list[list[float]]  # [S][T]
     blueprints: list[list[str]]  # [S][T], empty where the slot is
     growth_ratio: list[float]  # [T]
+
+
+Built = TypeVar("Built", References, Timeline)
 
 
 @dataclass(frozen=True)
@@ -80,14 +83,14 @@ def read_run(path: Path) -> RunFolder:
         settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
         metrics=_lines(path / "metrics.jsonl"),
         episodes=_lines(path / "episodes.jsonl"),
-        references=references and References(**{k: references[k] for k in References.__dataclass_fields__}),
-        timeline=timeline and _timeline(timeline),
+        references=None if references is None else _build(References, references),
+        timeline=None if timeline is None else _build(Timeline, {**timeline, "episode_return": timeline["return"]}),
     )
 
 
-def _timeline(data: Row) -> Timeline:
-    data = {**data, "episode_return": data["return"]}
-    return Timeline(**{k: data[k] for k in Timeline.__dataclass_fields__})
+def _build(kind: type[Built], data: Row) -> Built:
+    """A dataclass from those keys of `data` that it has; files may hold more."""
+    return kind(**{f.name: data[f.name] for f in fields(kind)})
 
 
 def _object(path: Path) -> Row | None:
