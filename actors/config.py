@@ -41,7 +41,7 @@ class EnvConfig:
     """Gradient-norm clip, per environment and per group (host, each seed)."""
     rent_weight: float = 5.0
     """Points of accuracy that holding one host's worth of extra parameters for the whole episode costs."""
-    budget_ratio: float = 8.0
+    budget_ratio: float = 4.0
     """Parameter budget for growth, in multiples of the host's own parameters."""
     gates: Literal["permissive", "strict"] = "permissive"
     """How much evidence ADVANCE and FOSSILIZE need."""

@@ -1,0 +1,1 @@
+"""Seed-training environments: hosts that grow while they train."""

@@ -1,0 +1,117 @@
+"""Blueprints: what a seed can be. One table per host family; every blueprint starts as the identity.
+
+A blueprint is its parameters (`shapes`) and a pure function of them. Matrices are `[in, out]` and vectors `[1, n]`,
+so that the same function runs one environment (`h [B, W]`) and a stacked fleet (`h [E, B, W]`, parameters `[E, ...]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Params = Mapping[str, Tensor]
+
+
+class Param(NamedTuple):
+    """Shape and start of one parameter; `fan_in` draws from U(-1/sqrt(in), 1/sqrt(in))."""
+
+    shape: tuple[int, int]
+    start: Literal["fan_in", "zero", "one"]
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    def draw(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        if self.start == "fan_in":
+            bound = self.shape[0] ** -0.5
+            return rng.uniform(-bound, bound, self.shape)
+        return np.full(self.shape, float(self.start == "one"))
+
+
+def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    centred = h - h.mean(-1, keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps) * gain + bias
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    name: str
+    shapes: Callable[[int], dict[str, Param]]  # host width -> parameters
+    forward: Callable[[Params, Tensor], Tensor]  # same shape out as in
+
+    def cost(self, width: int) -> int:
+        """Parameters that a seed of this blueprint adds, without its blend's gate."""
+        return sum(p.size for p in self.shapes(width).values())
+
+
+def _residual_mlp(name: str, hidden: Callable[[int], int]) -> Blueprint:
+    def shapes(width: int) -> dict[str, Param]:
+        k = hidden(width)
+        return {
+            "w1": Param((width, k), "fan_in"),
+            "b1": Param((1, k), "zero"),
+            "w2": Param((k, width), "zero"),
+            "b2": Param((1, width), "zero"),
+        }
+
+    def forward(p: Params, h: Tensor) -> Tensor:
+        return h + torch.relu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
+
+    return Blueprint(name, shapes, forward)
+
+
+def _norm_shapes(width: int) -> dict[str, Param]:
+    vector = Param((1, width), "zero")
+    return {"gain": Param((1, width), "one"), "bias": vector, "scale": vector}
+
+
+def _norm(p: Params, h: Tensor) -> Tensor:
+    return h + p["scale"] * layer_norm(h, p["gain"], p["bias"])
+
+
+def _gated_shapes(width: int) -> dict[str, Param]:
+    return {
+        "gate_w": Param((width, width), "fan_in"),
+        "gate_b": Param((1, width), "zero"),
+        "value_w": Param((width, width), "zero"),
+        "value_b": Param((1, width), "zero"),
+    }
+
+
+def _gated(p: Params, h: Tensor) -> Tensor:
+    return h + torch.sigmoid(h @ p["gate_w"] + p["gate_b"]) * (h @ p["value_w"] + p["value_b"])
+
+
+def _attention_shapes(width: int) -> dict[str, Param]:
+    k = max(2, width // 4)
+    return {
+        "w1": Param((width, k), "fan_in"),
+        "b1": Param((1, k), "zero"),
+        "w2": Param((k, width), "zero"),
+        "b2": Param((1, width), "zero"),
+    }
+
+
+def _attention(p: Params, h: Tensor) -> Tensor:
+    # 2 * sigmoid(0) = 1: the excitation starts at one.
+    return h * (2.0 * torch.sigmoid(torch.relu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]))
+
+
+NOOP = Blueprint("noop", lambda width: {}, lambda p, h: h)
+
+MLP_BLUEPRINTS: tuple[Blueprint, ...] = (
+    NOOP,
+    Blueprint("norm", _norm_shapes, _norm),
+    _residual_mlp("bottleneck", lambda width: max(2, width // 4)),
+    _residual_mlp("dense", lambda width: width),
+    Blueprint("gated", _gated_shapes, _gated),
+    Blueprint("attention", _attention_shapes, _attention),
+    _residual_mlp("mlp_wide", lambda width: 4 * width),
+)

@@ -1,0 +1,97 @@
+"""`Fleet`: E environments stepped together, and the plain one that loops over the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.actions import ActionMasks
+from actors.config import EnvConfig
+from actors.env.env import SeedTrainingEnv
+from actors.env.timeline import Timeline
+from actors.episode import EndReason
+from actors.spaces import Spaces
+
+
+class FleetStep(NamedTuple):
+    """What E environments show. Rows of environments that ended earlier repeat their last observation."""
+
+    obs: NDArray[np.float32]  # [E, D]
+    blueprint_indices: NDArray[np.int64]  # [E, S]
+    masks: ActionMasks  # [E, ...]
+    rewards: NDArray[np.float32]  # [E], 0 after a reset
+    terminated: NDArray[np.bool_]  # [E] ended with this step
+    truncated: NDArray[np.bool_]  # [E] cut off with this step
+    end_reasons: tuple[EndReason | None, ...]  # [E]
+    telemetry: tuple[dict[str, float], ...]  # [E], filled where an episode ended
+
+
+class Fleet(Protocol):
+    """Environments in waves: all are reset together; one that ends early idles until the next reset."""
+
+    env_id: str
+    spaces: Spaces
+    num_envs: int
+
+    def reset(self, seeds: Sequence[int]) -> FleetStep: ...
+
+    def step(self, actions: NDArray[np.int64]) -> FleetStep:
+        """`actions [E, H]`; rows of ended environments are ignored."""
+        ...
+
+    def task_ids(self) -> tuple[str, ...]: ...
+
+
+class ReferenceFleet:
+    """A loop over `SeedTrainingEnv`."""
+
+    env_id = "tamiyo/SeedTraining-v0"
+
+    def __init__(self, config: EnvConfig, num_envs: int, run_seed: int) -> None:
+        self.envs = [SeedTrainingEnv(config, run_seed) for _ in range(num_envs)]
+        self.spaces = self.envs[0].spaces
+        self.num_envs = num_envs
+
+    def reset(self, seeds: Sequence[int]) -> FleetStep:
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
+        self._running = [True] * self.num_envs
+        self._last: list[tuple[dict[str, NDArray[Any]], dict[str, Any]]] = []
+        for env, seed in zip(self.envs, seeds, strict=True):
+            self._last.append(env.reset(seed=int(seed)))
+        return self._gather([0.0] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs)
+
+    def step(self, actions: NDArray[np.int64]) -> FleetStep:
+        rewards, terminated, truncated = [0.0] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs
+        for e, env in enumerate(self.envs):
+            if not self._running[e]:
+                continue
+            obs, reward, terminated[e], truncated[e], info = env.step(actions[e])
+            rewards[e] = float(reward)
+            self._last[e] = (obs, info)
+            self._running[e] = not (terminated[e] or truncated[e])
+        return self._gather(rewards, terminated, truncated)
+
+    def task_ids(self) -> tuple[str, ...]:
+        return tuple(env.task.task_id for env in self.envs)
+
+    def timelines(self) -> tuple[Timeline, ...]:
+        return tuple(env.timeline for env in self.envs)
+
+    def _gather(self, rewards: list[float], terminated: list[bool], truncated: list[bool]) -> FleetStep:
+        ended = [a or b for a, b in zip(terminated, truncated, strict=True)]
+        infos = [info for _, info in self._last]
+        masks = [info["masks"] for info in infos]
+        return FleetStep(
+            np.stack([obs["obs"] for obs, _ in self._last]),
+            np.stack([obs["blueprint_indices"] for obs, _ in self._last]),
+            ActionMasks(np.stack([m.op for m in masks]), np.stack([m.slot for m in masks]), np.stack([m.rest for m in masks])),
+            np.array(rewards, dtype=np.float32),
+            np.array(terminated),
+            np.array(truncated),
+            tuple(info["end_reason"] if end else None for info, end in zip(infos, ended, strict=True)),
+            tuple(info["telemetry"] if end else {} for info, end in zip(infos, ended, strict=True)),
+        )

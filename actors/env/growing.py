@@ -1,0 +1,174 @@
+"""`GrowingNetwork`: one host with its seeds, trained one epoch at a time. The plain reference, written for clarity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actors.env.blends import apply_blend, gate_shapes
+from actors.env.blueprints import Blueprint
+from actors.env.host import MLPHost, draw_params
+
+Isolation = Literal["shadow", "straight_through"]
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """How hosts and seeds are trained; clip norm and decay are per group (the host, each seed)."""
+
+    host_lr: float
+    seed_lr: float
+    weight_decay: float
+    clip_norm: float
+
+
+@dataclass
+class Trained:
+    """Parameters with an optimizer of their own: the host, or one seed with its gate."""
+
+    params: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer
+
+    @classmethod
+    def fresh(cls, params: dict[str, Tensor], lr: float, weight_decay: float) -> Trained:
+        adam = torch.optim.AdamW(list(params.values()), lr=lr, weight_decay=weight_decay, fused=True)
+        return cls(params, adam)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return list(self.params.values())
+
+    def step(self, grads: Sequence[Tensor], clip_norm: float) -> float:
+        """Clip this group's gradient norm, take one Adam step, return the norm before the clip."""
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(grads))))
+        torch._foreach_mul_(list(grads), (clip_norm / (norm + 1e-6)).clamp(max=1.0))
+        for tensor, grad in zip(self.params.values(), grads, strict=True):
+            tensor.grad = grad
+        self.optimizer.step()
+        return float(norm)
+
+
+@dataclass
+class Seed:
+    """A blueprint grown at one slot, with the gate of its blend."""
+
+    blueprint: Blueprint
+    blend: int
+    trained: Trained
+
+    def on(self, h: Tensor, alpha: float) -> Tensor:
+        """The host's h with this seed blended in at alpha; the seed's input is attached."""
+        return apply_blend(self.blend, h, self.blueprint.forward(self.trained.params, h), alpha, self.trained.params)
+
+
+@dataclass
+class Switches:
+    """How each slot takes part in an epoch; a slot in neither table is absent."""
+
+    blended: dict[int, float] = field(default_factory=dict)  # slot -> alpha: part of the host's function
+    training: dict[int, float] = field(default_factory=dict)  # slot -> alpha target: learns apart from the host
+
+
+@dataclass
+class EpochStatistics:
+    train_loss: float  # mean over minibatches, nats
+    gradient_norms: dict[int, list[float]]  # slot -> norm at each minibatch, before the clip
+
+
+class GrowingNetwork:
+    def __init__(
+        self, host: MLPHost, rng: np.random.Generator, optimisation: Optimisation, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.host = host
+        self.dtype = dtype
+        self.optimisation = optimisation
+        params = draw_params(host.shapes(), rng, dtype)
+        self.trained = Trained.fresh(params, optimisation.host_lr, optimisation.weight_decay)
+        self.seeds: dict[int, Seed] = {}
+
+    def germinate(self, slot: int, blueprint: Blueprint, blend: int, rng: np.random.Generator) -> None:
+        """Grow a seed with fresh moments; the host's function does not move."""
+        shapes = blueprint.shapes(self.host.width) | gate_shapes(blend, self.host.width)
+        o = self.optimisation
+        trained = Trained.fresh(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
+        self.seeds[slot] = Seed(blueprint, blend, trained)
+
+    def prune(self, slot: int) -> None:
+        del self.seeds[slot]
+
+    def added_params(self) -> int:
+        return sum(t.numel() for seed in self.seeds.values() for t in seed.trained.params.values())
+
+    def logits(self, x: Tensor, on: Mapping[int, float]) -> Tensor:
+        """Host output with the seeds of `on` blended in at their alphas."""
+        return self.host.forward(self.trained.params, x, lambda s, h: self.seeds[s].on(h, on[s]) if s in on else h)
+
+    def train_epoch(self, x: Tensor, y: Tensor, switches: Switches, isolation: Isolation) -> EpochStatistics:
+        """One host epoch over minibatches `x [inner_steps, B, F]`, `y [inner_steps, B]`."""
+        losses = []
+        norms: dict[int, list[float]] = {s: [] for s in (*switches.blended, *switches.training)}
+        for batch, labels in zip(x, y, strict=True):
+            groups = [self.trained, *(self.seeds[s].trained for s in switches.blended)]
+            learners = [self.seeds[s].trained for s in switches.training]
+            if isolation == "straight_through":
+                logits = self._straight_through(batch, switches)
+                loss = F.cross_entropy(logits, labels)
+                grads = torch.autograd.grad(loss, [t for g in (*groups, *learners) for t in g.tensors])
+            else:
+                loss = F.cross_entropy(self.logits(batch, switches.blended), labels)
+                grads = torch.autograd.grad(loss, [t for g in groups for t in g.tensors])
+                if learners:
+                    # The shadow pass: the same minibatch with the learners switched on. Gradients are taken for
+                    # their parameters alone, so everything else in it is a constant.
+                    shadow = F.cross_entropy(self.logits(batch, switches.blended | switches.training), labels)
+                    grads += torch.autograd.grad(shadow, [t for g in learners for t in g.tensors])
+            slots: list[int | None] = [None, *switches.blended, *switches.training]
+            rest = list(grads)
+            for slot, group in zip(slots, [*groups, *learners], strict=True):
+                own, rest = rest[: len(group.params)], rest[len(group.params) :]
+                norm = group.step(own, self.optimisation.clip_norm)
+                if slot is not None:
+                    norms[slot].append(norm)
+            losses.append(loss.detach())
+        return EpochStatistics(float(torch.stack(losses).mean()), norms)
+
+    def _straight_through(self, x: Tensor, switches: Switches) -> Tensor:
+        """TRAINING seeds add 0 to the value and their whole gradient to themselves; the host sees neither."""
+
+        def slot(s: int, h: Tensor) -> Tensor:
+            if s in switches.blended:
+                return self.seeds[s].on(h, switches.blended[s])
+            if s in switches.training:
+                grown = self.seeds[s].on(h.detach(), switches.training[s])
+                push = grown - grown.detach()
+                return h + torch.where(push.isfinite(), push, torch.zeros_like(push))
+            return h
+
+        return self.host.forward(self.trained.params, x, slot)
+
+    @torch.no_grad()
+    def validate(self, x: Tensor, y: Tensor, on: Mapping[int, float]) -> tuple[float, float]:
+        """(accuracy in points, cross-entropy in nats) of the configuration `on`."""
+        logits = self.logits(x, on)
+        accuracy = 100.0 * (logits.argmax(-1) == y).double().mean()
+        return float(accuracy), float(F.cross_entropy(logits, y))
+
+    def snapshot(self) -> dict[int, list[Tensor]]:
+        """Copies of the host's parameters (key -1) and of each seed's."""
+        groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
+        return {s: [t.detach().clone() for t in g.tensors] for s, g in groups.items()}
+
+    def restore(self, snapshot: dict[int, list[Tensor]]) -> None:
+        """Put a snapshot back and clear the moments; seeds that it does not hold keep their parameters."""
+        groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
+        with torch.no_grad():
+            for s, group in groups.items():
+                for tensor, saved in zip(group.tensors, snapshot.get(s, group.tensors), strict=True):
+                    tensor.copy_(saved)
+                group.optimizer.state.clear()

@@ -1,0 +1,161 @@
+"""The stage machine of all slots of one host: which actions are legal, and what they do to the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from actors.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, ActionMasks, Op
+from actors.env.stage import Ramp, Slot, Stage
+
+
+class IllegalAction(ValueError):
+    """An action that the masks forbid."""
+
+
+@dataclass(frozen=True)
+class SeedAction:
+    """One choice per head; indices as in `actors.actions`."""
+
+    op: Op
+    slot: int = 0
+    blueprint: int = 0
+    blend: int = 0
+    alpha_target: int = 0
+    alpha_speed: int = 0
+
+    @classmethod
+    def of(cls, choices: Sequence[int]) -> SeedAction:
+        return cls(Op(int(choices[0])), *(int(c) for c in choices[1:]))
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Evidence that ADVANCE and FOSSILIZE need."""
+
+    germinated_epochs: int  # in GERMINATED before TRAINING
+    trained_epochs: int  # in TRAINING before BLENDING
+    gradient_health: float  # at least, in TRAINING before BLENDING
+    held_epochs: int  # in HOLDING before FOSSILIZED
+    positive_contribution: bool  # a fresh one above 0, before FOSSILIZED
+
+    def may_train(self, slot: Slot) -> bool:
+        return slot.epochs_in_stage >= self.germinated_epochs
+
+    def may_blend(self, slot: Slot) -> bool:
+        health = slot.gradient_health
+        return slot.trained_epochs >= self.trained_epochs and health is not None and health >= self.gradient_health
+
+    def may_fossilize(self, slot: Slot) -> bool:
+        if not slot.at_target or slot.contribution is None or slot.epochs_in_stage < self.held_epochs:
+            return False
+        return not self.positive_contribution or (slot.epochs_since_contribution == 0 and slot.contribution > 0)
+
+
+GATES = {
+    "permissive": Gates(0, 1, 0.5, 0, False),
+    "strict": Gates(1, 3, 0.9, 2, True),
+}
+
+
+class Lifecycle:
+    """Slots of one host. Parameters are counted by the caller: `costs[b, s]` is what blueprint b adds at slot s."""
+
+    def __init__(self, slots: int, gates: Gates, embargo_epochs: int) -> None:
+        self.slots = [Slot() for _ in range(slots)]
+        self.gates = gates
+        self.embargo_epochs = embargo_epochs
+
+    def masks(self, affordable: np.ndarray) -> ActionMasks:
+        """Legal choices now; `affordable` is bool `[num_blueprints, S]` (NOOP's row is ignored)."""
+        num_slots, num_blueprints = len(self.slots), affordable.shape[0]
+        sections = np.cumsum([0, num_blueprints, len(BLENDS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS_EPOCHS)])
+        blueprint, blend, target, speed = (slice(a, b) for a, b in zip(sections[:-1], sections[1:], strict=True))
+        slot_mask = np.zeros((len(Op), num_slots), dtype=np.bool_)
+        rest = np.zeros((len(Op), num_slots, int(sections[-1])), dtype=np.bool_)
+        for s, slot in enumerate(self.slots):
+            buyable = affordable[:, s].copy()
+            buyable[0] = False  # NOOP
+            other_targets = np.array([t != slot.alpha_target for t in ALPHA_TARGETS])
+            free = not slot.pruning
+            slot_mask[Op.GERMINATE, s] = slot.stage is Stage.DORMANT and buyable.any()
+            slot_mask[Op.SET_ALPHA_TARGET, s] = slot.stage in (Stage.BLENDING, Stage.HOLDING) and free
+            slot_mask[Op.PRUNE, s] = Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free
+            slot_mask[Op.FOSSILIZE, s] = slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot)
+            slot_mask[Op.ADVANCE, s] = (slot.stage is Stage.GERMINATED and self.gates.may_train(slot)) or (
+                slot.stage is Stage.TRAINING and self.gates.may_blend(slot)
+            )
+            rest[Op.GERMINATE, s, blueprint] = buyable
+            rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
+            rest[Op.SET_ALPHA_TARGET, s, target] = other_targets
+            rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
+        op = slot_mask.any(1)
+        op[Op.WAIT] = True
+        return ActionMasks(op, slot_mask, rest & slot_mask[..., None])
+
+    def apply(self, action: SeedAction) -> bool:
+        """Take the action's edge; returns whether the slots show that it took effect. The caller checked the masks."""
+        if action.op is Op.WAIT:
+            return True
+        slot = self.slots[action.slot]
+        before = (slot.stage, slot.alpha_target, slot.pruning)
+        speed_epochs = ALPHA_SPEEDS_EPOCHS[action.alpha_speed]
+        match action.op:
+            case Op.GERMINATE:
+                slot.move_to(Stage.GERMINATED)
+                slot.blueprint, slot.blend = action.blueprint, action.blend
+                slot.alpha_target = ALPHA_TARGETS[action.alpha_target]
+                slot.alpha_speed_epochs = speed_epochs
+            case Op.ADVANCE if slot.stage is Stage.GERMINATED:
+                slot.move_to(Stage.TRAINING)
+            case Op.ADVANCE:
+                slot.move_to(Stage.BLENDING)
+                slot.ramp = Ramp(0.0, slot.alpha_target, slot.alpha_speed_epochs)
+            case Op.SET_ALPHA_TARGET:
+                if slot.stage is Stage.HOLDING:
+                    slot.move_to(Stage.BLENDING)
+                self._ramp(slot, ALPHA_TARGETS[action.alpha_target], speed_epochs)
+            case Op.PRUNE if slot.alpha == 0.0 or speed_epochs == 0:
+                slot.move_to(Stage.PRUNED)
+            case Op.PRUNE:
+                if slot.stage is Stage.HOLDING:
+                    slot.move_to(Stage.BLENDING)
+                slot.pruning = True
+                self._ramp(slot, 0.0, speed_epochs)
+            case Op.FOSSILIZE:
+                slot.move_to(Stage.FOSSILIZED)
+        return (slot.stage, slot.alpha_target, slot.pruning) != before
+
+    @staticmethod
+    def _ramp(slot: Slot, target: float, epochs: int) -> None:
+        slot.ramp = Ramp(slot.alpha, target, epochs)
+        slot.alpha_target, slot.alpha_speed_epochs = target, epochs
+
+    def tick_alpha(self) -> None:
+        """One epoch of every ramp, before the epoch is trained."""
+        for slot in self.slots:
+            if slot.stage is Stage.BLENDING and slot.ramp is not None:
+                slot.ramp.done = min(slot.ramp.done + 1, slot.ramp.epochs)
+
+    def automatic_edges(self) -> None:
+        """Edges that need no decision, after the epoch was trained; then every slot is one epoch older."""
+        for slot in self.slots:
+            rested = slot.epochs_in_stage >= (self.embargo_epochs if slot.stage is Stage.EMBARGOED else 1)
+            if slot.stage is Stage.BLENDING and slot.at_target:
+                slot.move_to(Stage.PRUNED if slot.pruning else Stage.HOLDING)
+            elif slot.stage is Stage.PRUNED and rested:
+                slot.move_to(Stage.EMBARGOED)
+            elif slot.stage is Stage.EMBARGOED and rested:
+                slot.move_to(Stage.RESETTING)
+            elif slot.stage is Stage.RESETTING and rested:
+                slot.move_to(Stage.DORMANT)
+            slot.epochs_in_stage += 1
+            slot.age_epochs += slot.active
+
+    def prune_live(self) -> None:
+        """The governor's doing: every active seed that is not fossilized is pruned at once."""
+        for slot in self.slots:
+            if slot.active and slot.stage is not Stage.FOSSILIZED:
+                slot.move_to(Stage.PRUNED)

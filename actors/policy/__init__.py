@@ -1,0 +1,1 @@
+"""The one policy, used by actor, learner and server."""

@@ -1,0 +1,41 @@
+"""Masked categorical heads: the one place where masks and probability floors meet logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def masked_log_probs(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+    """Log-probabilities `[..., n]` over legal choices; illegal ones are exactly -inf (probability 0).
+
+    With floor f and k legal choices, pi' = (1 - k f) pi + f on each of them; f is at most 1 / (2 k), so that the
+    policy always keeps half of its say. A row without a legal choice is NaN: callers check first.
+    """
+    log_probs = logits.float().masked_fill(~mask, -torch.inf).log_softmax(-1)
+    if floor == 0.0:
+        return log_probs
+    legal = mask.sum(-1, keepdim=True)
+    share = torch.minimum(torch.full_like(log_probs[..., :1], floor), 0.5 / legal)
+    mixed = torch.where(mask, (1.0 - legal * share) * log_probs.exp() + share, 1.0)
+    return mixed.log().masked_fill(~mask, -torch.inf)
+
+
+def normalised_entropy(log_probs: Tensor, mask: Tensor) -> Tensor:
+    """`[...]` entropy divided by the log of the number of legal choices: in [0, 1], 0 where there is one choice."""
+    safe = log_probs.masked_fill(~mask, 0.0)
+    entropy = -(safe.exp() * safe).masked_fill(~mask, 0.0).sum(-1)
+    return entropy / mask.sum(-1).clamp(min=2).log()
+
+
+def choose(log_probs: Tensor, noise: Tensor, deterministic: bool) -> Tensor:
+    """`[...]` indices: the most likely choice, or the one that uniform `noise [...]` in [0, 1) picks.
+
+    Inverse transform: the first choice whose cumulative probability exceeds the noise, so a choice of probability 0
+    is never taken and equal noise gives equal choices.
+    """
+    if deterministic:
+        return log_probs.argmax(-1)
+    cumulative = log_probs.exp().double().cumsum(-1)
+    threshold = noise.double().unsqueeze(-1) * cumulative[..., -1:]
+    return (cumulative <= threshold).sum(-1).clamp(max=log_probs.shape[-1] - 1)

@@ -1,0 +1,55 @@
+"""Encoders: from a flat observation to what the core reads and what the slot pointer points at."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from actors.config import PolicyConfig
+from actors.policy.normaliser import ObservationNormaliser
+from actors.spaces import Spaces
+
+
+class Encoded(NamedTuple):
+    core_input: Tensor  # [N, core_input_size]
+    slots: Tensor  # [N, S, encoder_size]
+
+
+def _encoder(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.ReLU())
+
+
+class SlotEncoder(nn.Module):
+    """One encoder for the base features, one shared by all slots; the slots are pooled (mean and max).
+
+    Nothing in it depends on the number of slots, and permuting slots permutes `Encoded.slots` alone.
+    """
+
+    def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
+        super().__init__()
+        self.base_size, self.slot_size = spaces.base_size, spaces.slot_size
+        width = config.encoder_size
+        self.base_normaliser = ObservationNormaliser(spaces.base_size)
+        self.slot_normaliser = ObservationNormaliser(spaces.slot_size)
+        self.blueprint = nn.Embedding(spaces.num_blueprints + 1, config.blueprint_embedding)  # index 0 = empty
+        self.base = _encoder(spaces.base_size, width)
+        self.slot = _encoder(spaces.slot_size + config.blueprint_embedding, width)
+        self.core_input_size = 3 * width
+
+    def split(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """(base `[N, base_size]`, slots `[N, S, slot_size]`) of `obs [N, D]`."""
+        return obs[:, : self.base_size], obs[:, self.base_size :].unflatten(1, (-1, self.slot_size))
+
+    def forward(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
+        base, slots = self.split(obs)
+        base = self.base(self.base_normaliser(base))
+        features = torch.cat([self.slot_normaliser(slots), self.blueprint(blueprint_indices + 1)], -1)
+        encoded = self.slot(features)
+        return Encoded(torch.cat([base, encoded.mean(1), encoded.amax(1)], -1), encoded)
+
+    def update_normaliser(self, obs: Tensor) -> None:
+        base, slots = self.split(obs)
+        self.base_normaliser.update(base)
+        self.slot_normaliser.update(slots.flatten(0, 1))

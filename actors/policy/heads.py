@@ -1,0 +1,59 @@
+"""The factored heads: op, then slot given op, then the rest given op and slot."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from actors.actions import ActionSpec
+from actors.config import PolicyConfig
+
+
+def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
+    """Linear-ReLU-Linear, orthogonal, the output scaled by `gain`."""
+    net = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    for layer, scale in ((net[0], sqrt(2.0)), (net[2], gain)):
+        nn.init.orthogonal_(layer.weight, scale)
+        nn.init.zeros_(layer.bias)
+    return net
+
+
+class FactoredHeads(nn.Module):
+    """Logits per head. `conditioned`: later heads see the op's embedding and the chosen slot's encoding.
+
+    Slot logits come from a pointer, one shared scorer per slot, so that any number of slots fits.
+    """
+
+    def __init__(self, spec: ActionSpec, config: PolicyConfig) -> None:
+        super().__init__()
+        self.spec = spec
+        self.conditioned = config.heads == "conditioned"
+        context = config.choice_embedding if self.conditioned else 0
+        core, slot = config.hidden_size, config.encoder_size
+        self.op = mlp(core, config.head_size, spec.num_ops, 0.01)
+        self.pointer = mlp(core + slot + context, config.head_size, 1, 0.01)
+        self.rest = nn.ModuleDict(
+            {
+                head.name: mlp(core + (slot + context if self.conditioned else 0), config.head_size, head.size, 0.01)
+                for head in spec.heads[2:]
+            }
+        )
+        if self.conditioned:
+            self.op_embedding = nn.Embedding(spec.num_ops, config.choice_embedding)
+
+    def slot_logits(self, core: Tensor, slots: Tensor, op: Tensor) -> Tensor:
+        """`[N, S]` from core `[N, hidden]`, slot encodings `[N, S, encoder]` and chosen op `[N]`."""
+        parts = [core.unsqueeze(1).expand(-1, slots.shape[1], -1), slots]
+        if self.conditioned:
+            parts.append(self.op_embedding(op).unsqueeze(1).expand(-1, slots.shape[1], -1))
+        logits: Tensor = self.pointer(torch.cat(parts, -1)).squeeze(-1)
+        return logits
+
+    def rest_logits(self, core: Tensor, slots: Tensor, op: Tensor, slot: Tensor) -> list[Tensor]:
+        """One `[N, n]` per later head."""
+        if self.conditioned:
+            chosen = slots.gather(1, slot[:, None, None].expand(-1, 1, slots.shape[2])).squeeze(1)
+            core = torch.cat([core, chosen, self.op_embedding(op)], -1)
+        return [head(core) for head in self.rest.values()]

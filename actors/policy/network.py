@@ -1,0 +1,170 @@
+"""`FactoredRecurrentActorCritic`: encoder > LSTM > LayerNorm > factored heads and critic (SPEC 7)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from actors.actions import ActionMasks
+from actors.config import PolicyConfig
+from actors.policy.distribution import choose, masked_log_probs, normalised_entropy
+from actors.policy.encoder import Encoded, SlotEncoder
+from actors.policy.heads import FactoredHeads, mlp
+from actors.policy.normaliser import ValueNormaliser
+from actors.policy.sequences import SequenceBatch, run_lstm
+from actors.policy.state import PolicyState
+from actors.spaces import Spaces
+
+
+class EmptyMask(ValueError):
+    """A head that matters has no legal choice: the op should have been masked."""
+
+
+class Decision(NamedTuple):
+    """One step of N environments, as numpy."""
+
+    actions: NDArray[np.int64]  # [N, H]
+    log_probs: NDArray[np.float32]  # [N, H], 0 where irrelevant
+    masks: NDArray[np.bool_]  # [N, A] in force
+    values: NDArray[np.float32]  # [N] denormalised
+
+
+class Evaluation(NamedTuple):
+    """N valid steps of a sequence batch, row by row."""
+
+    log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
+    entropies: Tensor  # [N, H] normalised, 0 where irrelevant
+    values: Tensor  # [N] in normalised units
+    hidden: Tensor  # [N, hidden] output of the core
+
+
+class FactoredRecurrentActorCritic(nn.Module):
+    relevance: Tensor
+
+    def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
+        super().__init__()
+        self.spaces, self.config = spaces, config
+        self.encoder = SlotEncoder(spaces, config)
+        self.lstm = nn.LSTM(self.encoder.core_input_size, config.hidden_size, config.num_layers)
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.heads = FactoredHeads(spaces.action, config)
+        self.critic = mlp(config.hidden_size, config.head_size, 1, 1.0)
+        self.value_normaliser = ValueNormaliser(config.popart)
+        self.register_buffer("relevance", torch.from_numpy(spaces.action.relevance_table), persistent=False)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for encoder in (self.encoder.base, self.encoder.slot):
+            nn.init.orthogonal_(encoder[0].weight, 2.0**0.5)
+            nn.init.zeros_(encoder[0].bias)
+        for name, p in self.lstm.named_parameters():
+            if name.startswith("weight"):
+                for gate in p.chunk(4):
+                    nn.init.orthogonal_(gate)
+            else:
+                nn.init.zeros_(p)
+                p.data[self.config.hidden_size : 2 * self.config.hidden_size] = 1.0  # forget gate
+
+    @property
+    def value_output(self) -> nn.Linear:
+        """The critic's last layer, which PopArt rescales."""
+        layer = self.critic[2]
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    def initial_state(self, batch: int) -> PolicyState:
+        shape = (self.config.num_layers, batch, self.config.hidden_size)
+        device = self.norm.weight.device
+        return PolicyState(torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+
+    @torch.inference_mode()
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        state: PolicyState,
+        noise: NDArray[np.float64],
+        deterministic: bool = False,
+    ) -> tuple[Decision, PolicyState]:
+        """One step of N environments: `obs [N, D]`, `noise [N, H]` uniform in [0, 1), one column per head.
+
+        Returns the decision and the state after the step. Raises `EmptyMask`.
+        """
+        device = self.norm.weight.device
+        encoded = self.encoder(*(torch.from_numpy(a).to(device) for a in (obs, blueprint_indices)))
+        output, (h, c) = self.lstm(encoded.core_input.unsqueeze(0), (state.h, state.c))
+        core = self.norm(output.squeeze(0))
+        uniform = torch.from_numpy(noise).to(device)
+        actions, log_probs = self._sample(core, encoded, masks, uniform, deterministic)
+        values = self.value_normaliser.denormalise(self.critic(core).squeeze(-1))
+        chosen = actions.cpu().numpy()
+        decision = Decision(
+            chosen,
+            log_probs.cpu().numpy(),
+            masks.in_force(self.spaces.action, chosen),
+            values.cpu().numpy(),
+        )
+        return decision, PolicyState(h, c)
+
+    def _sample(
+        self, core: Tensor, encoded: Encoded, masks: ActionMasks, noise: Tensor, deterministic: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Head by head: actions `[N, H]` and their log-probs, canonical and 0 where irrelevant."""
+        rows = torch.arange(core.shape[0], device=core.device)
+        assert masks.slot is not None
+        by_op, by_slot = (torch.from_numpy(m).to(core.device) for m in (masks.slot, masks.rest))
+        op, op_log_prob = self._pick(
+            self.heads.op(core), torch.from_numpy(masks.op).to(core.device), None, noise[:, 0], deterministic
+        )
+        relevant = self.relevance[op]
+        slot, slot_log_prob = self._pick(
+            self.heads.slot_logits(core, encoded.slots, op), by_op[rows, op], relevant[:, 1], noise[:, 1], deterministic
+        )
+        actions, log_probs = [op, slot], [op_log_prob, slot_log_prob]
+        rest = by_slot[rows, op, slot].split(self.spaces.action.sizes[2:], -1)
+        for k, logits in enumerate(self.heads.rest_logits(core, encoded.slots, op, slot)):
+            choice, log_prob = self._pick(logits, rest[k], relevant[:, k + 2], noise[:, k + 2], deterministic)
+            actions.append(choice)
+            log_probs.append(log_prob)
+        return torch.stack(actions, -1), torch.stack(log_probs, -1)
+
+    def _pick(
+        self, logits: Tensor, mask: Tensor, relevant: Tensor | None, noise: Tensor, deterministic: bool
+    ) -> tuple[Tensor, Tensor]:
+        if relevant is not None:
+            canonical = torch.zeros_like(mask)
+            canonical[:, 0] = True
+            mask = torch.where(relevant[:, None], mask, canonical)
+        if not bool(mask.any(-1).all()):
+            raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
+        log_probs = masked_log_probs(logits, mask, self.config.probability_floor)
+        choice = choose(log_probs, noise, deterministic)
+        chosen = log_probs.gather(-1, choice[:, None]).squeeze(-1)
+        return choice, chosen if relevant is None else torch.where(relevant, chosen, 0.0)
+
+    def evaluate(self, sequence: SequenceBatch, max_waste: float = 1.3) -> Evaluation:
+        """Log-probs, entropies and values of the given actions at every valid step."""
+        valid = sequence.valid
+        actions, masks = sequence.actions[valid], sequence.masks[valid]
+        encoded = self.encoder(sequence.obs[valid], sequence.blueprint_indices[valid])
+        core = self.norm(run_lstm(self.lstm, encoded.core_input, valid, sequence.state, max_waste))
+        op, slot = actions[:, 0], actions[:, 1]
+        logits = [
+            self.heads.op(core),
+            self.heads.slot_logits(core, encoded.slots, op),
+            *self.heads.rest_logits(core, encoded.slots, op, slot),
+        ]
+        relevant = self.relevance[op]
+        log_probs, entropies = [], []
+        for k, (head, mask) in enumerate(zip(logits, masks.split(self.spaces.action.sizes, -1), strict=True)):
+            table = masked_log_probs(head, mask, self.config.probability_floor)
+            log_prob = table.gather(-1, actions[:, k : k + 1]).squeeze(-1)
+            log_probs.append(torch.where(relevant[:, k], log_prob, 0.0))
+            entropies.append(torch.where(relevant[:, k], normalised_entropy(table, mask), 0.0))
+        values = self.critic(core).squeeze(-1)
+        return Evaluation(torch.stack(log_probs, -1), torch.stack(entropies, -1), values, core)

@@ -1,0 +1,94 @@
+"""Running statistics that travel with the weights: of observations, and of returns (PopArt)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class ObservationNormaliser(nn.Module):
+    """(x - mean) / std per feature, clipped; slots share their statistics. Updated by the learner alone.
+
+    Welford's parallel form (Chan et al., 1979); the count saturates, so that old data fades.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, size: int, clip: float = 5.0, max_count: float = 1e6) -> None:
+        super().__init__()
+        self.clip = clip
+        self.max_count = max_count
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(size, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = (self.variance + 1e-4).rsqrt()
+        return ((x - self.mean) * scale).clamp(-self.clip, self.clip).to(x.dtype)
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """`x [N, size]`, valid steps only."""
+        if x.shape[0] == 0:
+            return
+        x = x.double()
+        count, mean, variance = x.shape[0], x.mean(0), x.var(0, unbiased=False)
+        total = self.count + count
+        delta = mean - self.mean
+        new = (self.variance * self.count + variance * count + delta.square() * self.count * count / total) / total
+        self.variance.copy_(new)
+        self.mean.add_(delta * count / total)
+        self.count.copy_(total.clamp(max=self.max_count))
+
+
+class ValueNormaliser(nn.Module):
+    """The scale of the critic, fitted to returns once per batch.
+
+    With `popart` (van Hasselt et al., 2016) the output layer is rescaled in place when the statistics move, so that
+    denormalised values do not; without it the mean stays 0 and values are only divided by a running deviation.
+    """
+
+    mean: Tensor
+    std: Tensor
+    second_moment: Tensor
+    updates: Tensor
+
+    def __init__(self, popart: bool, beta: float = 0.1, min_std: float = 1e-2) -> None:
+        super().__init__()
+        self.popart = popart
+        self.beta = beta
+        self.min_std = min_std
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("std", torch.ones((), dtype=torch.float64))
+        self.register_buffer("moments", torch.zeros(2, dtype=torch.float64))  # of the returns and of their squares
+        self.register_buffer("updates", torch.zeros((), dtype=torch.float64))
+
+    moments: Tensor
+
+    def normalise(self, values: Tensor) -> Tensor:
+        return ((values - self.mean) / self.std).to(values.dtype)
+
+    def denormalise(self, values: Tensor) -> Tensor:
+        return (values * self.std + self.mean).to(values.dtype)
+
+    @torch.no_grad()
+    def update(self, returns: Tensor, output: nn.Linear) -> None:
+        """Fit to `returns [N]` and, with PopArt, rescale `output` (the critic's last layer) to match."""
+        if returns.numel() == 0:
+            return
+        returns = returns.double()
+        self.updates += 1
+        # An average over all updates at first, an exponential one from the 1/beta-th on.
+        step = torch.clamp(1.0 / self.updates, min=self.beta)
+        batch = torch.stack([returns.mean(), returns.square().mean()])
+        self.moments += step * (batch - self.moments)
+        mean, std = self.mean.clone(), self.std.clone()
+        deviation = (self.moments[1] - self.moments[0].square()).clamp(min=0.0).sqrt()
+        self.std.copy_(deviation.clamp(min=self.min_std))
+        if not self.popart:
+            return
+        self.mean.copy_(self.moments[0])
+        output.weight.mul_((std / self.std).to(output.weight.dtype))
+        output.bias.copy_((std * output.bias + mean - self.mean) / self.std)

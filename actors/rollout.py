@@ -1,0 +1,152 @@
+"""Rollout: (fleet, policy) > Episodes. No Ray, no Redis.
+
+Each environment has a recorder of its own, so that what is shipped is one environment's episode and nothing of its
+neighbours'. The state that is stored is the one BEFORE the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.fleet import Fleet, FleetStep
+from actors.env.rng import Purpose, stream
+from actors.episode import Episode, RecurrentState
+from actors.policy.network import Decision, FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Whose weights act, and where they came from."""
+
+    version: int
+    generation: int
+    state_stride: int
+    run_seed: int
+
+
+
+
+@dataclass
+class _Recorder:
+    """One environment's steps, appended as they happen."""
+
+    seed: int
+    task_id: str
+    initial_state: RecurrentState
+    obs: list[NDArray[np.float32]] = field(default_factory=list)
+    blueprints: list[NDArray[np.int64]] = field(default_factory=list)
+    actions: list[NDArray[np.int64]] = field(default_factory=list)
+    log_probs: list[NDArray[np.float32]] = field(default_factory=list)
+    masks: list[NDArray[np.bool_]] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    states: list[RecurrentState] = field(default_factory=list)
+
+    def before(self, row: int, seen: FleetStep, decision: Decision, state: PolicyState, stride: int) -> None:
+        """Record a step that is about to be taken; `state` is the one before it."""
+        if len(self.actions) % stride == 0:
+            self.states.append(state.row(row))
+        self.obs.append(seen.obs[row].copy())
+        self.blueprints.append(seen.blueprint_indices[row].copy())
+        self.actions.append(decision.actions[row].copy())
+        self.log_probs.append(decision.log_probs[row].copy())
+        self.masks.append(decision.masks[row].copy())
+        self.values.append(float(decision.values[row]))
+
+    def finish(
+        self, row: int, seen: FleetStep, bootstrap_value: float, episode_id: str, fleet: Fleet, source: Provenance
+    ) -> Episode:
+        end_reason = seen.end_reasons[row]
+        assert end_reason is not None
+        terminated = bool(seen.terminated[row])
+        steps = len(self.rewards)
+        return Episode(
+            episode_id=episode_id,
+            env_id=fleet.env_id,
+            task_id=self.task_id,
+            seed=self.seed,
+            spaces_hash=fleet.spaces.hash,
+            generation=source.generation,
+            policy_version=np.full(steps, source.version, dtype=np.int64),
+            obs=np.stack(self.obs),
+            blueprint_indices=np.stack(self.blueprints),
+            actions=np.stack(self.actions),
+            log_probs=np.stack(self.log_probs),
+            masks=np.stack(self.masks),
+            values=np.array(self.values, dtype=np.float32),
+            baseline_values=np.array(self.values, dtype=np.float32),
+            rewards=np.array(self.rewards, dtype=np.float32),
+            end_reason=end_reason,
+            terminated=terminated,
+            truncated=not terminated,  # never both: terminated wins
+            final_obs=seen.obs[row].copy(),
+            final_blueprint_indices=seen.blueprint_indices[row].copy(),
+            final_masks=seen.masks.flat()[row].copy(),
+            bootstrap_value=0.0 if terminated else bootstrap_value,
+            initial_state=self.initial_state,
+            states=RecurrentState(*(np.concatenate(parts, 1) for parts in zip(*((s.h, s.c) for s in self.states), strict=True))),
+            state_stride=source.state_stride,
+            telemetry=dict(seen.telemetry[row]),
+        )
+
+
+class PolicyNoise:
+    """Uniform noise per environment, keyed by its seed and step: neighbours and fleet size do not matter."""
+
+    def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
+        self._streams = [stream(run_seed, seed, Purpose.POLICY) for seed in seeds]
+        self._heads = heads
+
+    def step(self) -> NDArray[np.float64]:
+        """`[E, H]`."""
+        return np.stack([s.random(self._heads) for s in self._streams])
+
+
+def run_wave(
+    fleet: Fleet,
+    network: FactoredRecurrentActorCritic,
+    seeds: Sequence[int],
+    source: Provenance,
+    name_episode: Callable[[], str],
+    deterministic: bool = False,
+) -> list[Episode]:
+    """One episode of each environment, acted by one set of weights.
+
+    An environment that ends early idles until the wave is over; nothing of it is recorded meanwhile, and its idle
+    rows move no other's state.
+    """
+    noise = PolicyNoise(source.run_seed, seeds, len(fleet.spaces.action.heads))
+    seen = fleet.reset(seeds)
+    state = network.initial_state(fleet.num_envs)
+    recorders = [
+        _Recorder(int(seed), task, state.row(e)) for e, (seed, task) in enumerate(zip(seeds, fleet.task_ids(), strict=True))
+    ]
+    running = np.ones(fleet.num_envs, dtype=np.bool_)
+    episodes: list[Episode | None] = [None] * fleet.num_envs
+    while running.any():
+        decision, after = network.act(
+            seen.obs, seen.blueprint_indices, seen.masks, state, noise.step(), deterministic
+        )
+        for e in np.flatnonzero(running):
+            recorders[e].before(e, seen, decision, state, source.state_stride)
+        seen = fleet.step(decision.actions)
+        state = after
+        for e in np.flatnonzero(running):
+            recorders[e].rewards.append(float(seen.rewards[e]))
+        ended = running & (seen.terminated | seen.truncated)
+        bootstrap = _bootstrap(network, seen, state) if (ended & ~seen.terminated).any() else np.zeros(fleet.num_envs)
+        for e in np.flatnonzero(ended):
+            episodes[e] = recorders[e].finish(e, seen, float(bootstrap[e]), name_episode(), fleet, source)
+        running &= ~ended
+    return [e for e in episodes if e is not None]
+
+
+def _bootstrap(network: FactoredRecurrentActorCritic, seen: FleetStep, state: PolicyState) -> NDArray[np.float32]:
+    """`[E]` values of the states after the last step: the final observation, and the state carried up to it."""
+    noise = np.zeros((seen.obs.shape[0], len(network.spaces.action.heads)))
+    return network.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise, deterministic=True)[0].values

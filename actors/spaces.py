@@ -1,0 +1,41 @@
+"""`Spaces`: what a policy must fit, and the hash by which both ends of the queue know that they mean the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from actors.actions import ActionSpec, Head
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """Observation: `base_size` features, then `slots` times `slot_size`; `num_blueprints` counts NOOP."""
+
+    action: ActionSpec
+    base_size: int
+    slot_size: int
+    slots: int
+    num_blueprints: int
+
+    @property
+    def obs_size(self) -> int:
+        return self.base_size + self.slots * self.slot_size
+
+    def to_json(self) -> str:
+        """Canonical JSON; equal spaces give equal text."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Spaces:
+        raw = json.loads(text)
+        action = raw["action"]
+        heads = tuple(Head(h["name"], tuple(h["choices"])) for h in action["heads"])
+        spec = ActionSpec(heads, tuple(tuple(row) for row in action["relevance"]), action["conditioned"])
+        return cls(spec, **{k: raw[k] for k in ("base_size", "slot_size", "slots", "num_blueprints")})
+
+    @cached_property
+    def hash(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
