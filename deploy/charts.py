@@ -60,7 +60,7 @@ def op_shares(run: RunFolder) -> Figure | None:
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.set_ylabel("share of steps")
-    middles = np.cumsum(stack[:, -1]) - stack[:, -1] / 2
+    middles: Floats = np.cumsum(stack[:, -1]) - stack[:, -1] / 2
     _label_right(ax, [(float(m), _title(n), colour(n, OPS)) for m, n in zip(middles, names, strict=True)])
     return figure
 
@@ -94,16 +94,20 @@ def flow(run: RunFolder) -> Figure | None:
     x = run.series("update")
     figure = Figure(figsize=(WIDTH_IN, 2.5), layout="constrained")
     rate, lag, queue = figure.subplots(1, 3)
-    for ax, title, names in (
-        (rate, "episodes per second", ("episodes_per_s",)),
-        (lag, "policy lag (versions): mean, largest", ("policy_lag_mean", "policy_lag_max")),
-        (queue, "episodes waiting in the queue", ("queue_depth",)),
+    marker = "o" if len(x) == 1 else ""
+    for ax, title, name in (
+        (rate, "episodes per second", "episodes_per_s"),
+        (lag, "policy lag (versions), shaded up to the largest", "policy_lag_mean"),
+        (queue, "episodes waiting in the queue", "queue_depth"),
     ):
-        for name, ink, style in zip(names, (POLICIES["learned"], MUTED), ("-", ":"), strict=False):
-            ax.plot(x, run.series(name), color=ink, ls=style, lw=1.5, marker="o" if len(x) == 1 else "")
+        ax.plot(x, run.series(name), color=POLICIES["learned"], lw=1.5, marker=marker)
         ax.set_title(title)
-        ax.set_ylim(bottom=0)
         _updates_axis(ax, x)
+    lag.fill_between(
+        x, run.series("policy_lag_mean"), run.series("policy_lag_max"), color=MUTED, alpha=0.2, lw=0, step="mid"
+    )
+    for ax in (rate, lag, queue):
+        ax.set_ylim(bottom=0)
     return figure
 
 
@@ -164,8 +168,12 @@ def _figure(height_in: float) -> tuple[Figure, Axes]:
 
 
 def _updates_axis(ax: Axes, x: Floats) -> None:
-    ax.set_xlim(x[0] - 0.5, x[-1] + 0.5) if len(x) == 1 else ax.set_xlim(x[0], x[-1])
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    if len(x) == 1:
+        ax.set_xlim(x[0] - 0.5, x[0] + 0.5)
+        ax.set_xticks([x[0]])
+    else:
+        ax.set_xlim(x[0], x[-1])
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
     ax.set_xlabel("update")
 
 

@@ -60,8 +60,7 @@ def _lane(ax: Axes, episode: Timeline, slot: int) -> None:
         stop = start + len(list(run))
         hue = colour(stage, STAGES)
         ax.axvspan(start, stop, 0, 1 / (STRIP + 0.12), color=hue, alpha=1.0 if stage == "DORMANT" else 0.32, lw=0)
-        for epoch in range(start, stop):
-            ax.fill_between([epoch, epoch + 1], episode.alphas[slot][epoch], color=hue, alpha=0.85, lw=0)
+        ax.stairs(episode.alphas[slot][start:stop], range(start, stop + 1), fill=True, color=hue, alpha=0.85, lw=0)
         start = stop
     _blueprints(ax, episode.blueprints[slot])
     for epoch, (op, target) in enumerate(zip(episode.ops, episode.op_slots, strict=True)):

@@ -32,9 +32,9 @@ PICTURES = (
     Picture(
         "learning_curve",
         "Learning curve",
-        "Mean undiscounted return of each update's episodes, in points of validation accuracy after rent. The line is a "
-        "rolling mean, the band its 95% interval. Dashed lines are the random policy and never growing, played on the task "
-        "seeds of the last fifth (shaded), with their intervals.",
+        "Mean undiscounted return of each update's episodes, in points of validation accuracy after rent. The line is "
+        "a rolling mean, the band its 95% interval. Dashed lines are the random policy and never growing, played on "
+        "task seeds of the last fifth (shaded), with their intervals.",
         charts.learning_curve,
     ),
     Picture(
@@ -46,8 +46,8 @@ PICTURES = (
     Picture(
         "slot_timeline",
         "One episode, epoch by epoch",
-        "Accuracy on the validation split above, against the same host left alone. A lane per slot: its tint is the stage, "
-        "the height of the fill is alpha, the text is the blueprint. Marks above a lane are what the policy did there.",
+        "Accuracy on the validation split above, against the same host left alone. A lane per slot: its tint is the "
+        "stage, the height of the fill is alpha, the text is the blueprint. Marks above a lane are the policy's ops.",
         episode_chart.slot_timeline,
     ),
     Picture("op_shares", "What the policy does", "Share of steps that chose each op.", charts.op_shares),
@@ -79,7 +79,7 @@ class Comparison(NamedTuple):
 
 
 def write_report(run_dir: Path) -> Path:
-    """Writes `report.html` and `report/*.png` into a run folder; returns the page's path. Raises UserError without a run."""
+    """Writes `report.html` and `report/*.png` into a run folder; returns the page's path. UserError without a run."""
     run = read_run(run_dir)
     (run_dir / "report").mkdir(exist_ok=True)
     drawn, missing = [], []
@@ -121,11 +121,12 @@ def _headline(run: RunFolder) -> list[str]:
 
 def _sentence(c: Comparison) -> str:
     mean, low, high = c.interval
+    low, high = (-high, -low) if c.verdict == "worse" else (low, high)
     bounds = f"[{low:.1f}, {high:.1f}] (95%, n={c.n} paired seeds)"
     if c.verdict == "better":
         return f"Learned beats {c.against} by {mean:.1f} points {bounds}."
     if c.verdict == "worse":
-        return f"Learned is worse than {c.against} by {-mean:.1f} points [{-high:.1f}, {-low:.1f}] (95%, n={c.n} paired seeds)."
+        return f"Learned is worse than {c.against} by {-mean:.1f} points {bounds}."
     return f"Learned does not beat {c.against}: {mean:+.1f} points {bounds}, an interval that includes zero."
 
 
@@ -149,7 +150,7 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("episodes", f"{len(run.episodes):,}"))
         facts.append(("steps", f"{sum(int(e['steps']) for e in run.episodes):,}"))
         if elapsed > 0:
-            facts.append(("episodes per second", f"{len(run.episodes) / elapsed:.1f}"))
+            facts.append(("episodes / s", f"{len(run.episodes) / elapsed:.1f}"))
     if last.get("return_mean") is not None:
         facts.append(("last mean return", f"{last['return_mean']:+.1f}"))
     return facts
