@@ -39,7 +39,7 @@ def learning_curve(run: RunFolder) -> Figure | None:
     ax.plot(x, mean, color=POLICIES["learned"], lw=2.2, marker="o" if len(x) == 1 else "")
     labels.append((float(mean[-1]), "learned", POLICIES["learned"]))
     _updates_axis(ax, x)
-    _label_right(ax, labels)
+    label_right(ax, labels)
     ax.set_ylabel("return (points)")
     if len(x) >= 5:
         ax.text(0.9, 1.015, "last fifth", transform=ax.transAxes, ha="center", color=MUTED, fontsize=8)
@@ -61,7 +61,7 @@ def op_shares(run: RunFolder) -> Figure | None:
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.set_ylabel("share of steps")
     middles: Floats = np.cumsum(stack[:, -1]) - stack[:, -1] / 2
-    _label_right(ax, [(float(m), _title(n), colour(n, OPS)) for m, n in zip(middles, names, strict=True)])
+    label_right(ax, [(float(m), _title(n), colour(n, OPS)) for m, n in zip(middles, names, strict=True)])
     return figure
 
 
@@ -83,7 +83,7 @@ def head_entropies(run: RunFolder) -> Figure | None:
     _updates_axis(ax, x)
     ax.set_ylim(0, 1.03)
     ax.set_ylabel("entropy (1 = uniform)")
-    _label_right(ax, labels)
+    label_right(ax, labels)
     return figure
 
 
@@ -184,13 +184,13 @@ def _widened(x: Floats, stack: Floats) -> tuple[Floats, Floats]:
     return np.array([x[0] - 0.5, x[0] + 0.5]), np.repeat(stack, 2, axis=1)
 
 
-def _label_right(ax: Axes, labels: list[tuple[float, str, str]]) -> None:
-    """Names at the right edge, moved apart where they would touch."""
+def label_right(ax: Axes, labels: list[tuple[float, str, str]], height_in: float = 3.0) -> None:
+    """Names (value, text, colour) at the right edge of axes about `height_in` high, apart where they would touch."""
     low, high = ax.get_ylim()
-    gap = 0.16 * (high - low) / float(ax.get_figure(root=True).get_figheight())  # type: ignore[union-attr]
+    gap = 0.16 * (high - low) / height_in
     y = -np.inf
     placed = []
-    for value, name, ink in sorted(labels):
+    for value, name, ink in sorted(label for label in labels if np.isfinite(label[0])):
         y = max(value, y + gap)
         placed.append((y, name, ink))
     overflow = max(0.0, y - high)

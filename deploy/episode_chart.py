@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from deploy.charts import WIDTH_IN
+from deploy.charts import WIDTH_IN, label_right
 from deploy.palette import INK, MUTED, OPS, POLICIES, STAGES, colour
 from deploy.run_folder import RunFolder, Timeline
 
@@ -20,7 +20,7 @@ STRIP = 1.22  # height of the op markers above a lane whose alpha runs from 0 to
 
 
 def slot_timeline(run: RunFolder) -> Figure | None:
-    """The best-known episode of the run, epoch by epoch; None where the run left none."""
+    """The episode that the run recorded, epoch by epoch; None where it left none."""
     episode = run.timeline
     if episode is None or not episode.ops:
         return None
@@ -31,7 +31,7 @@ def slot_timeline(run: RunFolder) -> Figure | None:
     for slot in range(slots):
         _lane(axes[1 + slot], episode, slot)
     _growth(axes[-1], episode)
-    axes[0].set_xlim(0, len(episode.ops))
+    axes[0].set_xlim(0, max(len(episode.ops), len(episode.never_grow_accuracy) - 1))
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     axes[-1].set_xlabel("host epoch")
     _legend(figure, episode)
@@ -43,14 +43,13 @@ def _accuracy(ax: Axes, episode: Timeline) -> None:
     never = POLICIES["never grow"]
     ax.plot(range(len(episode.never_grow_accuracy)), episode.never_grow_accuracy, color=never, ls=(0, (5, 3)), lw=1.5)
     ax.plot(epochs, episode.accuracy, color=POLICIES["learned"], lw=2.2)
-    for values, name, ink in (
-        (episode.accuracy, "learned", POLICIES["learned"]),
-        (episode.never_grow_accuracy, "never grow", never),
-    ):
-        ax.annotate(
-            f"{name} {values[-1]:.0f}%", (1, values[-1]), xycoords=("axes fraction", "data"), xytext=(7, 0),
-            textcoords="offset points", va="center", color=ink, fontsize=8.5, fontweight="bold",
-        )  # fmt: skip
+    ends = (
+        ("learned", episode.accuracy, POLICIES["learned"]),
+        ("never grow", episode.never_grow_accuracy, never),
+    )
+    label_right(
+        ax, [(values[-1], f"{name} {values[-1]:.0f}%", ink) for name, values, ink in ends if values], height_in=1.6
+    )
     ax.set_ylabel("accuracy (%)")
 
 

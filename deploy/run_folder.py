@@ -83,8 +83,8 @@ def read_run(path: Path) -> RunFolder:
         settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
         metrics=_lines(path / "metrics.jsonl"),
         episodes=_lines(path / "episodes.jsonl"),
-        references=None if references is None else _build(References, references),
-        timeline=None if timeline is None else _build(Timeline, {**timeline, "episode_return": timeline["return"]}),
+        references=_build(References, references) if references and references["learned"] else None,
+        timeline=_build(Timeline, {**timeline, "episode_return": timeline["return"]}) if timeline else None,
     )
 
 

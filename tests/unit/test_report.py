@@ -75,8 +75,8 @@ def timeline() -> dict[str, Any]:
     ]
     ops, op_slots = ["WAIT"] * 25, [-1] * 25
     for epoch, op, slot in (
-        (2, "GERMINATE", 0), (4, "ADVANCE", 0), (9, "ADVANCE", 0), (15, "FOSSILIZE", 0), (6, "GERMINATE", 1), (7, "ADVANCE", 1),
-        (11, "ADVANCE", 1), (12, "SET_ALPHA_TARGET", 1), (14, "PRUNE", 1),
+        (2, "GERMINATE", 0), (4, "ADVANCE", 0), (9, "ADVANCE", 0), (15, "FOSSILIZE", 0),
+        (6, "GERMINATE", 1), (7, "ADVANCE", 1), (11, "ADVANCE", 1), (12, "SET_ALPHA_TARGET", 1), (14, "PRUNE", 1),
     ):  # fmt: skip
         ops[epoch], op_slots[epoch] = op, slot
     never = [52 + 14 * (1 - math.exp(-t / 5)) for t in range(26)]
@@ -127,6 +127,21 @@ def test_headline_says_which_way_it_went(tmp_path: Path) -> None:
     assert headline(write_run(tmp_path / "worse", updates=2, advantage=-12.0)).startswith(
         "Learned is worse than random by "
     )
+
+
+def test_an_episode_that_ended_early_and_a_single_reference(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "early", updates=2)
+    episode = timeline()
+    for name in ("ops", "op_slots", "growth_ratio"):
+        episode[name] = episode[name][:7]
+    for name in ("stages", "alphas", "blueprints"):
+        episode[name] = [lane[:7] for lane in episode[name]]
+    (run / "timeline.json").write_text(json.dumps({**episode, "accuracy": episode["accuracy"][:8]}))
+    one = {"seeds": [1], "tasks": ["wine"], "learned": [1.0], "random": [0.0], "never_grow": [0.5]}
+    (run / "references.json").write_text(json.dumps(one))
+    assert write_report(run).read_text().count("<svg") == len(PICTURES)
+    (run / "references.json").write_text(json.dumps({name: [] for name in one}))
+    assert write_report(run).read_text().count("<svg") == len(PICTURES) - 1
 
 
 def test_names_from_a_run_are_escaped(tmp_path: Path) -> None:
