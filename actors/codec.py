@@ -1,0 +1,274 @@
+"""Episodes and weights to bytes and back: the one place where bytes are made. No pickle.
+
+An episode travels as a protobuf `EpisodeEnvelope` (schema version, CRC-32, serialised `Episode`); weights as a JSON
+manifest beside a safetensors payload, whose sha256 the manifest holds. Round trips are exact to the bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors import numpy as safetensors
+
+from actors.episode import EndReason, Episode, InvalidEpisode, RecurrentState
+from actors.weights import WeightSet
+from actors.wire import episode_pb2 as wire
+
+SCHEMA_VERSION = 1
+MAX_EPISODE_BYTES = 16 * 1024 * 1024
+MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
+
+_INTEGERS: dict[wire.DType, np.dtype[Any]] = {
+    wire.DTYPE_INT8: np.dtype("<i1"),
+    wire.DTYPE_INT16: np.dtype("<i2"),
+    wire.DTYPE_INT32: np.dtype("<i4"),
+    wire.DTYPE_INT64: np.dtype("<i8"),
+}
+_END_REASONS: dict[EndReason, wire.EndReason] = {
+    EndReason.HORIZON: wire.END_REASON_HORIZON,
+    EndReason.GOVERNOR: wire.END_REASON_GOVERNOR,
+    EndReason.ENVIRONMENT: wire.END_REASON_ENVIRONMENT,
+    EndReason.CUT: wire.END_REASON_CUT,
+}
+_END_REASONS_OF_WIRE = {number: reason for reason, number in _END_REASONS.items()}
+_FLOATS = {"obs": 2, "log_probs": 2, "values": 1, "baseline_values": 1, "rewards": 1, "final_obs": 1}
+_INTS = {"blueprint_indices": 2, "actions": 2, "final_blueprint_indices": 1}
+_BOOLS = {"masks": 2, "final_masks": 1}
+_IDENTITY = ("version", "generation", "spaces_hash", "architecture", "state_stride")
+
+
+class InvalidWeights(ValueError):
+    """Weights that cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class WeightBlob:
+    """A published weight set as bytes."""
+
+    manifest: bytes  # canonical JSON: identity, tensor names, sha256 of the payload and of itself
+    payload: bytes  # safetensors
+
+
+def encode_episode(episode: Episode) -> bytes:
+    """The episode's bytes, equal for equal episodes. Raises `InvalidEpisode` when it is not fit to ship."""
+    episode.validate()
+    message = wire.Episode(
+        episode_id=episode.episode_id,
+        env_id=episode.env_id,
+        task_id=episode.task_id,
+        spaces_hash=episode.spaces_hash,
+        policy_version=_version_runs(episode.policy_version),
+        end_reason=_END_REASONS[episode.end_reason],
+        terminated=episode.terminated,
+        truncated=episode.truncated,
+        bootstrap_value=episode.bootstrap_value,
+        initial_state=_pack_state("initial_state", episode.initial_state),
+        states=_pack_state("states", episode.states),
+        telemetry=episode.telemetry,
+    )
+    for name in ("seed", "generation", "state_stride"):
+        try:
+            setattr(message, name, getattr(episode, name))
+        except ValueError as error:
+            raise InvalidEpisode(f"episode {episode.episode_id}: {name}: {error}") from error
+    for name, rank in _FLOATS.items():
+        getattr(message, name).CopyFrom(_pack_floats(name, getattr(episode, name), rank))
+    for name in _INTS:
+        getattr(message, name).CopyFrom(_pack_ints(name, getattr(episode, name)))
+    for name in _BOOLS:
+        getattr(message, name).CopyFrom(_pack_bools(name, getattr(episode, name)))
+    body = message.SerializeToString(deterministic=True)
+    return wire.EpisodeEnvelope(
+        schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=body
+    ).SerializeToString()
+
+
+def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash: str | None = None) -> Episode:
+    """The episode that `encode_episode` was given, its arrays writable and owned.
+
+    `spaces_hash`, where given, must be the episode's. Raises `InvalidEpisode`, and nothing else, on any other bytes.
+    Lengths are checked before arrays are made, so that memory stays within about eight times `len(data)`.
+    """
+    if len(data) > max_bytes:
+        raise InvalidEpisode(f"episode of {len(data)} bytes, more than the {max_bytes} allowed")
+    message = _parse(data)
+    if spaces_hash is not None and message.spaces_hash != spaces_hash:
+        raise InvalidEpisode(f"episode {message.episode_id}: spaces {message.spaces_hash}, expected {spaces_hash}")
+    if message.end_reason not in _END_REASONS_OF_WIRE:
+        raise InvalidEpisode(f"episode {message.episode_id}: unknown end reason {message.end_reason}")
+    floats = {name: _unpack_floats(name, getattr(message, name), rank) for name, rank in _FLOATS.items()}
+    ints = {name: _unpack_ints(name, getattr(message, name), rank) for name, rank in _INTS.items()}
+    bools = {name: _unpack_bools(name, getattr(message, name), rank) for name, rank in _BOOLS.items()}
+    steps = floats["rewards"].shape[0]
+    # the generated arguments are typed one by one, which a dict of arrays cannot show
+    arrays = cast(dict[str, Any], floats | ints | bools)
+    episode = Episode(
+        episode_id=message.episode_id,
+        env_id=message.env_id,
+        task_id=message.task_id,
+        seed=message.seed,
+        spaces_hash=message.spaces_hash,
+        generation=message.generation,
+        policy_version=_versions(message, steps),
+        end_reason=_END_REASONS_OF_WIRE[message.end_reason],
+        terminated=message.terminated,
+        truncated=message.truncated,
+        bootstrap_value=message.bootstrap_value,
+        initial_state=_unpack_state("initial_state", message.initial_state),
+        states=_unpack_state("states", message.states),
+        state_stride=message.state_stride,
+        telemetry=dict(message.telemetry),
+        **arrays,
+    )
+    episode.validate()
+    return episode
+
+
+def _parse(data: bytes) -> wire.Episode:
+    try:
+        envelope = wire.EpisodeEnvelope.FromString(data)
+    except DecodeError as error:
+        raise InvalidEpisode(f"not an episode: {error}") from error
+    if envelope.schema_version != SCHEMA_VERSION:
+        raise InvalidEpisode(f"episode schema {envelope.schema_version}, this is schema {SCHEMA_VERSION}")
+    if envelope.checksum != zlib.crc32(envelope.episode):
+        raise InvalidEpisode("episode checksum does not match: the bytes were changed or cut on their way")
+    try:
+        return wire.Episode.FromString(envelope.episode)
+    except DecodeError as error:
+        raise InvalidEpisode(f"not an episode: {error}") from error
+
+
+def _version_runs(versions: NDArray[np.int64]) -> list[wire.VersionRun]:
+    _require_array("policy_version", versions, np.dtype(np.int64), 1)
+    starts = np.flatnonzero(np.diff(versions, prepend=versions[0] - 1))
+    lengths = np.diff(starts, append=len(versions))
+    return [wire.VersionRun(version=int(versions[s]), steps=int(n)) for s, n in zip(starts, lengths, strict=True)]
+
+
+def _versions(message: wire.Episode, steps: int) -> NDArray[np.int64]:  # [T]
+    runs = message.policy_version
+    if sum(run.steps for run in runs) != steps:
+        raise InvalidEpisode(f"policy_version: runs do not add up to {steps} steps")
+    return np.repeat(np.array([r.version for r in runs], dtype=np.int64), [r.steps for r in runs])
+
+
+def _pack_floats(name: str, array: NDArray[np.float32], rank: int) -> wire.Array:
+    _require_array(name, array, np.dtype(np.float32), rank)
+    return wire.Array(dtype=wire.DTYPE_FLOAT32, shape=array.shape, data=array.astype("<f4", copy=False).tobytes())
+
+
+def _pack_ints(name: str, array: NDArray[np.int64]) -> wire.Array:
+    _require_array(name, array, np.dtype(np.int64), _INTS[name])
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    dtype = next(d for d, n in _INTEGERS.items() if np.iinfo(n).min <= low and high <= np.iinfo(n).max)
+    return wire.Array(dtype=dtype, shape=array.shape, data=array.astype(_INTEGERS[dtype]).tobytes())
+
+
+def _pack_bools(name: str, array: NDArray[np.bool_]) -> wire.Array:
+    _require_array(name, array, np.dtype(np.bool_), _BOOLS[name])
+    return wire.Array(dtype=wire.DTYPE_BITS, shape=array.shape, data=np.packbits(array.ravel()).tobytes())
+
+
+def _pack_state(name: str, state: RecurrentState) -> wire.RecurrentState:
+    return wire.RecurrentState(h=_pack_floats(f"{name}.h", state.h, 3), c=_pack_floats(f"{name}.c", state.c, 3))
+
+
+def _require_array(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: int) -> None:
+    if array.dtype != dtype or array.ndim != rank:
+        raise InvalidEpisode(f"{name} is {array.dtype} of rank {array.ndim}, expected {dtype} of rank {rank}")
+    if any(n > MAX_DIMENSION for n in array.shape):
+        raise InvalidEpisode(f"{name} has shape {array.shape}, a dimension is at most {MAX_DIMENSION}")
+
+
+def _unpack_floats(name: str, array: wire.Array, rank: int) -> NDArray[np.float32]:
+    if array.dtype != wire.DTYPE_FLOAT32:
+        raise InvalidEpisode(f"{name}: dtype {array.dtype}, expected float32")
+    shape = _shape(name, array, rank, item_bits=32)
+    return np.frombuffer(array.data, dtype="<f4").reshape(shape).astype(np.float32)
+
+
+def _unpack_ints(name: str, array: wire.Array, rank: int) -> NDArray[np.int64]:
+    if array.dtype not in _INTEGERS:
+        raise InvalidEpisode(f"{name}: dtype {array.dtype}, expected an integer type")
+    dtype = _INTEGERS[array.dtype]
+    shape = _shape(name, array, rank, item_bits=8 * dtype.itemsize)
+    return np.frombuffer(array.data, dtype=dtype).reshape(shape).astype(np.int64)
+
+
+def _unpack_bools(name: str, array: wire.Array, rank: int) -> NDArray[np.bool_]:
+    if array.dtype != wire.DTYPE_BITS:
+        raise InvalidEpisode(f"{name}: dtype {array.dtype}, expected packed booleans")
+    shape = _shape(name, array, rank, item_bits=1)
+    bits = np.unpackbits(np.frombuffer(array.data, dtype=np.uint8), count=math.prod(shape))
+    return bits.astype(np.bool_).reshape(shape)
+
+
+def _unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
+    return RecurrentState(h=_unpack_floats(f"{name}.h", state.h, 3), c=_unpack_floats(f"{name}.c", state.c, 3))
+
+
+def _shape(name: str, array: wire.Array, rank: int, item_bits: int) -> tuple[int, ...]:
+    """The array's shape, once it fits its rank and the bytes that came with it."""
+    if len(array.shape) != rank or any(n > MAX_DIMENSION for n in array.shape):
+        raise InvalidEpisode(f"{name}: rank {len(array.shape)} or size out of bounds, expected rank {rank}")
+    shape = tuple(array.shape)
+    if -(-math.prod(shape) * item_bits // 8) != len(array.data):
+        raise InvalidEpisode(f"{name}: {len(array.data)} bytes for shape {shape}")
+    return shape
+
+
+def encode_weights(weights: WeightSet) -> WeightBlob:
+    """Manifest and payload. Raises `InvalidWeights` on tensors that safetensors cannot hold."""
+    try:
+        payload = safetensors.save({name: np.array(t, order="C") for name, t in weights.tensors.items()})
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise InvalidWeights(f"weights {weights.version} cannot be stored: {error!r}") from error
+    fields: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        **{name: getattr(weights, name) for name in _IDENTITY},
+        "tensors": {n: {"dtype": str(t.dtype), "shape": list(t.shape)} for n, t in weights.tensors.items()},
+        "payload_bytes": len(payload),
+        "payload_sha256": hashlib.sha256(payload).hexdigest(),
+    }
+    fields["manifest_sha256"] = hashlib.sha256(_canonical(fields)).hexdigest()
+    return WeightBlob(_canonical(fields), payload)
+
+
+def decode_weights(blob: WeightBlob) -> WeightSet:
+    """The weights that `encode_weights` was given. Raises `InvalidWeights`, and nothing else, on any other bytes."""
+    try:
+        fields = json.loads(blob.manifest)
+        seal = fields.pop("manifest_sha256")
+        if _canonical({**fields, "manifest_sha256": seal}) != blob.manifest:
+            raise InvalidWeights("weight manifest is not in canonical form")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidWeights(f"not a weight manifest: {error!r}") from error
+    if hashlib.sha256(_canonical(fields)).hexdigest() != seal:
+        raise InvalidWeights("weight manifest does not match its checksum")
+    if fields.get("schema_version") != SCHEMA_VERSION:
+        raise InvalidWeights(f"weight schema {fields.get('schema_version')}, this is schema {SCHEMA_VERSION}")
+    if missing := {*_IDENTITY, "payload_sha256"} - fields.keys():
+        raise InvalidWeights(f"weight manifest without {', '.join(sorted(missing))}")
+    if hashlib.sha256(blob.payload).hexdigest() != fields["payload_sha256"]:
+        raise InvalidWeights(
+            f"weights {fields['version']}: payload of {len(blob.payload)} bytes does not match its sha256"
+        )
+    try:
+        tensors = {name: np.array(t) for name, t in safetensors.load(blob.payload).items()}
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise InvalidWeights(f"weights {fields['version']}: {error!r}") from error
+    return WeightSet(tensors=tensors, **{name: fields[name] for name in _IDENTITY})
+
+
+def _canonical(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()

@@ -1,0 +1,1 @@
+"""Episodes and weights between processes: Protocols, an in-process twin, Redis."""

@@ -1,0 +1,169 @@
+"""What carries episodes to the learner and weights back: three small Protocols and their values.
+
+Actors put and report, the learner takes and acknowledges, weights are published and fetched. A call that is
+repeated because its connection broke changes nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from actors.episode import Episode, InvalidEpisode
+from actors.transport.ledger import Ledger
+from actors.weights import WeightSet
+
+BUSY_RETRY_S = 0.25
+LARGEST_INTEGER = 2**53 - 1  # stores compare numbers as doubles
+
+
+class Fenced(RuntimeError):
+    """This consumer's generation is not the open one: another learner took over. Stop."""
+
+
+class PutStatus(StrEnum):
+    OK = "OK"
+    DUPLICATE = "DUPLICATE"  # accepted before: as good as OK
+    FENCED = "FENCED"  # of a lineage that was given up: discard it
+    BUSY = "BUSY"  # the queue is full: put it again later
+
+
+class DropReason(StrEnum):
+    STALE = "dropped_stale"
+    FENCED = "fenced"
+
+
+@dataclass(frozen=True)
+class EpisodeHeader:
+    """What the queue knows of an episode without decoding it."""
+
+    episode_id: str  # run/actor/incarnation/sequence
+    actor: str
+    incarnation: int
+    sequence: int
+    generation: int
+    oldest_version: int
+    newest_version: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.incarnation <= LARGEST_INTEGER and 0 <= self.sequence <= LARGEST_INTEGER):
+            raise InvalidEpisode(
+                f"episode id {self.episode_id!r}: incarnation and sequence are integers from 0 to 2^53 - 1"
+            )
+
+    @classmethod
+    def of(cls, episode: Episode) -> EpisodeHeader:
+        """Raises `InvalidEpisode` when the id is not run/actor/incarnation/sequence, the last two integers."""
+        parts = episode.episode_id.split("/")
+        if len(parts) != 4 or not all(parts) or not all(p.isascii() and p.isdigit() for p in parts[2:]):
+            raise InvalidEpisode(f"episode id {episode.episode_id!r} is not run/actor/incarnation/sequence")
+        oldest, newest = episode.oldest_version, int(episode.policy_version.max())
+        return cls(episode.episode_id, parts[1], int(parts[2]), int(parts[3]), episode.generation, oldest, newest)
+
+
+@dataclass(frozen=True)
+class PutReply:
+    status: PutStatus
+    retry_s: float  # when to put again; 0 unless BUSY
+    head_version: int  # newest published weights, -1 = none
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One entry handed to the consumer; it stays pending until acknowledged, dropped or dead-lettered."""
+
+    entry_id: str
+    header: EpisodeHeader
+    payload: bytes  # as put; empty when the store lost it, which no decoder accepts
+    enqueued_ms: int  # since 1970, by the store's clock
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    dead_id: str
+    header: EpisodeHeader
+    payload: bytes  # empty when it was oversize
+    reason: str
+
+
+@dataclass(frozen=True)
+class Generation:
+    """`number` fences older learners; `next_version` is the first version this one may publish."""
+
+    number: int
+    next_version: int
+
+
+class Producer(Protocol):
+    """An actor's side."""
+
+    def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
+        """Offer one encoded episode. Sequences rise; an oversize payload is accepted into the dead letters."""
+
+    def report(
+        self, actor: str, incarnation: int, produced: int, dropped_backpressure: int, refused_fenced: int, unsent: int
+    ) -> None:
+        """Heartbeat with this incarnation's totals; what earlier incarnations had unsent counts as lost with them."""
+
+    def ledger(self) -> Ledger: ...
+
+
+class Consumer(Protocol):
+    """The learner's side. All verbs before `open_generation`, or after somebody else's, raise `Fenced`."""
+
+    def open_generation(self, went_back_to: int, consumer: str, floor: Generation | None = None) -> Generation:
+        """Take over the queue, pending entries included, having restored version `went_back_to` (-1 = none).
+
+        Waiting episodes of an older generation that used a later version than that are dropped as fenced. `floor`
+        is the generation of the checkpoint: numbers and versions stay beyond it should the store have lost its own.
+        """
+
+    def take(self, count: int, timeout_s: float) -> list[Delivery]:
+        """At most `count` entries, oldest first; waits up to `timeout_s` for the first one."""
+
+    def pending(self) -> list[Delivery]:
+        """All entries taken (by this generation or an earlier one) and not settled."""
+
+    def begin_attempt(self, entry_id: str) -> int:
+        """Count an attempt at a pending entry and return how many there were; 0 when it is not ours."""
+
+    def ack(self, entry_ids: Sequence[str]) -> list[str]:
+        """Settle entries as trained and delete them; returns those that were pending here."""
+
+    def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
+        """Settle entries untrained and delete them; returns those that were pending here."""
+
+    def dead_letter(self, entry_id: str, reason: str) -> bool:
+        """Set a pending entry aside with its payload; False when it is not ours."""
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Those kept, oldest first. Needs no generation."""
+
+    def requeue(self, dead_id: str) -> PutStatus:
+        """Queue a dead letter again: OK, or FENCED or BUSY, which leave it. Needs no generation.
+
+        Raises `KeyError` when there is no such letter or its payload was not kept.
+        """
+
+    def ledger(self) -> Ledger: ...
+
+
+class WeightStore(Protocol):
+    """Published weights; a few versions are kept."""
+
+    def publish(self, weights: WeightSet) -> None:
+        """Raises `Fenced` unless their generation is open, `ValueError` unless the version is newer than the head."""
+
+    def head(self) -> int:
+        """Newest published version, -1 = none."""
+
+    def fetch(self, newer_than: int) -> WeightSet | None:
+        """The newest weights if newer than that. Raises `actors.codec.InvalidWeights` when they are damaged."""
+
+
+class Transport(Producer, Consumer, WeightStore, Protocol):
+    """All three sides of one store."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Generated protobuf code; `deploy/protoc.sh` writes it from `proto/`."""
