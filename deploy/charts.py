@@ -97,7 +97,7 @@ def flow(run: RunFolder) -> Figure | None:
     marker = "o" if len(x) == 1 else ""
     for ax, title, name in (
         (rate, "episodes per second", "episodes_per_s"),
-        (lag, "policy lag (versions), shaded up to the largest", "policy_lag_mean"),
+        (lag, "policy lag: mean, shaded to the largest", "policy_lag_mean"),
         (queue, "episodes waiting in the queue", "queue_depth"),
     ):
         ax.plot(x, run.series(name), color=POLICIES["learned"], lw=1.5, marker=marker)
