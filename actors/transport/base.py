@@ -23,6 +23,10 @@ class Fenced(RuntimeError):
     """This consumer's generation is not the open one: another learner took over. Stop."""
 
 
+class Unreachable(ConnectionError):
+    """The store does not answer, retries included. The call may or may not have taken effect; repeat it later."""
+
+
 class PutStatus(StrEnum):
     OK = "OK"
     DUPLICATE = "DUPLICATE"  # accepted before: as good as OK

@@ -33,6 +33,7 @@ from actors.transport.base import (
     Generation,
     PutReply,
     PutStatus,
+    Unreachable,
 )
 from actors.transport.ledger import ActorLedger, Ledger
 from actors.weights import WeightSet
@@ -53,6 +54,16 @@ _FUNCTIONS = f"#!lua name={_LIBRARY}\n{_LUA}" + "".join(  # a loop in Lua fails:
 _SCRIPT = _LUA + "\nreturn verbs[ARGV[1]](name_keys(KEYS), {unpack(ARGV, 2)})\n"
 
 
+class _Client(redis.Redis):
+    """Tells callers, who know nothing of Redis, that it is gone."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            raise Unreachable(f"Redis does not answer: {error}") from error
+
+
 def connect(
     url: str, config: QueueConfig | None = None, namespace: str = "tamiyo", scripts: bool = False
 ) -> RedisTransport:
@@ -67,7 +78,7 @@ def connect(
         options: dict[str, Any] = {}
         if not parts.password and os.environ.get(PASSWORD_VARIABLE):
             options["password"] = os.environ[PASSWORD_VARIABLE]
-        client = redis.Redis.from_url(
+        client = _Client.from_url(
             url,
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
@@ -80,13 +91,14 @@ def connect(
         raise UserError(f"bad Redis url ({error}): give redis://host:port/0, rediss://... or unix:///path") from error
     try:
         client.ping()
-    except (redis.AuthenticationError, redis.ResponseError) as error:
+    except (Unreachable, redis.ResponseError) as error:
+        reason = error.__cause__ or error
+        if isinstance(reason, (redis.AuthenticationError, redis.ResponseError)):
+            raise UserError(
+                f"Redis at {shown} refused the login ({reason}): give the password in the url or in {PASSWORD_VARIABLE}"
+            ) from error
         raise UserError(
-            f"Redis at {shown} refused the login ({error}): give the password in the url or in {PASSWORD_VARIABLE}"
-        ) from error
-    except redis.RedisError as error:
-        raise UserError(
-            f"no Redis answers at {shown} ({error}): start one there, or leave the url empty for an embedded server"
+            f"no Redis answers at {shown} ({reason}): start one there, or leave the url empty for an embedded server"
         ) from error
     client.set_retry(Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), RETRIES))
     return RedisTransport(client, config or QueueConfig(), namespace, scripts)
@@ -243,7 +255,10 @@ class RedisTransport:
             if key is not None:
                 pipeline.set(key, value, px=expiry_ms, nx=True)
             pipeline.execute_command(*self._command(verb, args))
-            replies = pipeline.execute(raise_on_error=False)
+            try:
+                replies = pipeline.execute(raise_on_error=False)
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                raise Unreachable(f"Redis does not answer: {error}") from error
             if key is not None and isinstance(replies[0], redis.RedisError):
                 raise replies[0]
             reply: Any = replies[-1]

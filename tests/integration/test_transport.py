@@ -15,7 +15,7 @@ from actors.codec import InvalidWeights, decode_episode, encode_episode
 from actors.config import QueueConfig
 from actors.episode import InvalidEpisode, episodes_equal
 from actors.errors import UserError
-from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, PutStatus, Transport
+from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, PutStatus, Transport, Unreachable
 from actors.transport.ledger import ActorLedger, LedgerError
 from actors.transport.redis import RedisTransport, connect
 from deploy.embedded_redis import EmbeddedRedis
@@ -391,12 +391,10 @@ class TestRedisAlone:
         return transport
 
     @pytest.fixture
-    def client(self, embedded_redis: EmbeddedRedis) -> redis.Redis:
+    def client(self, embedded_redis: EmbeddedRedis) -> Any:
         return redis.Redis.from_url(embedded_redis.url)
 
-    def test_foreign_entries_are_counted_apart(
-        self, transport: RedisTransport, client: redis.Redis, namespace: str
-    ) -> None:
+    def test_foreign_entries_are_counted_apart(self, transport: RedisTransport, client: Any, namespace: str) -> None:
         stream = f"{{{namespace}}}:episodes"
         client.xadd(stream, {"hello": "world"})
         put(transport, 0)
@@ -404,15 +402,13 @@ class TestRedisAlone:
         assert len(transport.take(9, 0)) == 1
         assert counts(transport, "foreign", "accepted", "pending", "stream_entries") == (2, 1, 1, 1)
 
-    def test_a_lost_entry_fails_the_check(self, transport: RedisTransport, client: redis.Redis, namespace: str) -> None:
+    def test_a_lost_entry_fails_the_check(self, transport: RedisTransport, client: Any, namespace: str) -> None:
         put(transport, 0, 1)
         client.xtrim(f"{{{namespace}}}:episodes", maxlen=1, approximate=False)
         with pytest.raises(LedgerError, match="in the stream"):
             transport.ledger().check()
 
-    def test_a_lost_payload_is_delivered_empty(
-        self, transport: RedisTransport, client: redis.Redis, namespace: str
-    ) -> None:
+    def test_a_lost_payload_is_delivered_empty(self, transport: RedisTransport, client: Any, namespace: str) -> None:
         put(transport, 0)
         client.delete(f"{{{namespace}}}:payload:run/a/0/0")
         (delivery,) = transport.take(1, 0)
@@ -421,7 +417,7 @@ class TestRedisAlone:
         assert transport.dead_letter(delivery.entry_id, "lost")
 
     def test_only_accepted_payloads_outlive_their_expiry(
-        self, transport: RedisTransport, client: redis.Redis, namespace: str
+        self, transport: RedisTransport, client: Any, namespace: str
     ) -> None:
         put(transport, 0, 0)
         put(transport, 1, generation=9)
@@ -487,15 +483,68 @@ class TestRedisAlone:
         if verb == "put":
             assert [d.payload for d in transport.take(9, 0)] == [b"payload"]
 
-    def test_damaged_weights_are_refused(self, transport: RedisTransport, client: redis.Redis, namespace: str) -> None:
+    def test_nothing_settled_is_left_behind(
+        self, transport: RedisTransport, client: Any, embedded_redis: EmbeddedRedis, namespace: str
+    ) -> None:
+        transport = connect(embedded_redis.url, QueueConfig(dead_letters_kept=1, weights_kept=2), namespace)
+        generation = transport.open_generation(-1, "learner").number
+        for version in range(4):
+            transport.publish(make_weights(version, generation))
+        put(transport, 0, 1, 2, 3, generation=generation)
+        put(transport, 4, 5, version=3, generation=generation)
+        trained, stale, *buried = take_ids(transport, 5)
+        for entry_id in (trained, stale, *buried):
+            transport.begin_attempt(entry_id)
+        transport.ack([trained])
+        transport.drop([stale], DropReason.STALE)
+        for entry_id in buried[:2]:
+            transport.dead_letter(entry_id, "reason")
+        transport.open_generation(0, "learner")  # fences the last two, one of them pending
+        assert counts(transport, "trained", "dropped_stale", "dead_lettered", "fenced") == (1, 1, 2, 2)
+        kept = {"payload:run/a/0/3", f"weights:{generation}:2", f"weights:{generation}:3"}
+        named = {"episodes", "ledger", "generations", "weights", "dead", "replies"}
+        assert {key.decode().partition(":")[2] for key in client.keys(f"{{{namespace}}}:*")} == kept | named
+
+    def test_a_payload_that_is_not_the_one_put_is_put_again(
+        self, transport: RedisTransport, client: Any, namespace: str
+    ) -> None:
+        client.set(f"{{{namespace}}}:payload:run/a/0/0", b"cut", px=10_000)
+        assert put(transport, 0) == [OK]
+        assert [d.payload for d in transport.take(1, 0)] == [b"payload"]
+
+    def test_a_server_without_functions_gets_scripts(
+        self, embedded_redis: EmbeddedRedis, namespace: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        transport = connect(embedded_redis.url, None, f"{namespace}-old")
+        send: Any = redis.Redis.execute_command
+
+        def refuse_functions(client: Any, *args: Any, **options: Any) -> Any:
+            if args[0] in ("FCALL", "FUNCTION LOAD"):
+                raise redis.ResponseError(f"unknown command '{args[0]}', with args beginning with: ")
+            return send(client, *args, **options)
+
+        monkeypatch.setattr(redis.Redis, "execute_command", refuse_functions)
+        transport.open_generation(-1, "learner")
+        assert put(transport, 0) == [OK]
+        assert transport.ack(take_ids(transport)) != []
+
+    def test_damaged_weights_are_refused(self, transport: RedisTransport, client: Any, namespace: str) -> None:
         transport.publish(make_weights())
         client.setrange(f"{{{namespace}}}:weights:1:0", 100, b"\xff\xff")
         with pytest.raises(InvalidWeights, match="sha256"):
             transport.fetch(-1)
 
+    def test_a_server_that_went_away_is_unreachable(self, namespace: str) -> None:
+        with EmbeddedRedis() as server:
+            transport = connect(server.url, None, namespace)
+            transport.open_generation(-1, "learner")
+        for verb in (lambda: put(transport, 0), lambda: transport.take(1, 0)):
+            with pytest.raises(Unreachable):
+                verb()
+
     def test_functions_lost_in_a_restart_are_loaded_again(self, namespace: str) -> None:
         with EmbeddedRedis() as server:
-            client = redis.Redis.from_url(server.url)
+            client: Any = redis.Redis.from_url(server.url)
             for scripts in (False, True):
                 transport = connect(server.url, None, f"{namespace}{scripts}", scripts=scripts)
                 transport.open_generation(-1, "learner")
