@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actors.env import make_env
-    from actors.policy import load_policy
     from deploy.config import PRESETS, Config
     from deploy.local import train
+    from learner.checkpoint import load_policy
 
 __all__ = ["PRESETS", "Config", "load_policy", "make_env", "train"]
 
@@ -26,7 +26,7 @@ _HOMES = {
     "Config": "deploy.config",
     "PRESETS": "deploy.config",
     "train": "deploy.local",
-    "load_policy": "actors.policy",
+    "load_policy": "learner.checkpoint",
     "make_env": "actors.env",
 }
 

@@ -55,7 +55,9 @@ class EnvConfig:
     def __post_init__(self) -> None:
         require(len(self.tasks) > 0, "env.tasks is empty: name at least one task")
         require(1 <= self.slots <= 8, f"env.slots is {self.slots}: a host has 1 to 8 slots")
-        require(self.horizon_epochs >= 1, f"env.horizon_epochs is {self.horizon_epochs}: an episode has at least one epoch")
+        require(
+            self.horizon_epochs >= 1, f"env.horizon_epochs is {self.horizon_epochs}: an episode has at least one epoch"
+        )
         require(self.inner_steps >= 1, f"env.inner_steps is {self.inner_steps}: an epoch has at least one minibatch")
         require(self.batch_size >= 2, f"env.batch_size is {self.batch_size}: a minibatch has at least two samples")
         require(self.host_lr > 0 and self.seed_lr > 0, "env.host_lr and env.seed_lr must be positive")
@@ -64,7 +66,9 @@ class EnvConfig:
         require(self.rent_weight >= 0, f"env.rent_weight is {self.rent_weight}: growth cannot be paid for existing")
         require(self.budget_ratio > 0, f"env.budget_ratio is {self.budget_ratio}: with no budget nothing can grow")
         require(self.embargo_epochs >= 1, f"env.embargo_epochs is {self.embargo_epochs}: it must be at least 1")
-        require(self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1")
+        require(
+            self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1"
+        )
 
 
 @dataclass(frozen=True)
@@ -91,9 +95,18 @@ class PolicyConfig:
     """Least probability of each legal choice in every head."""
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "num_layers", "encoder_size", "head_size", "blueprint_embedding", "choice_embedding"):
+        for name in (
+            "hidden_size",
+            "num_layers",
+            "encoder_size",
+            "head_size",
+            "blueprint_embedding",
+            "choice_embedding",
+        ):
             require(getattr(self, name) >= 1, f"policy.{name} is {getattr(self, name)}: it must be at least 1")
-        require(0 <= self.probability_floor <= 0.05, f"policy.probability_floor is {self.probability_floor}: give 0 to 0.05")
+        require(
+            0 <= self.probability_floor <= 0.05, f"policy.probability_floor is {self.probability_floor}: give 0 to 0.05"
+        )
 
 
 @dataclass(frozen=True)

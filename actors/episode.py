@@ -22,7 +22,7 @@ class InvalidEpisode(ValueError):
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """Policy state as numpy, `[num_layers, N, hidden]`; N = 1 for an initial state, ceil(T / stride) for stored ones."""
+    """Policy state as numpy, `[num_layers, N, hidden]`; N = 1 for an initial state, one per stored one."""
 
     h: NDArray[np.float32]
     c: NDArray[np.float32]
@@ -78,17 +78,38 @@ class Episode:
         if self.terminated == self.truncated:
             raise InvalidEpisode(f"episode {self.episode_id}: exactly one of terminated and truncated must hold")
         ranks = {"obs": 2, "blueprint_indices": 2, "actions": 2, "log_probs": 2, "masks": 2}
-        for name in ("policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values", "baseline_values", "rewards"):
+        for name in (
+            "policy_version",
+            "obs",
+            "blueprint_indices",
+            "actions",
+            "log_probs",
+            "masks",
+            "values",
+            "baseline_values",
+            "rewards",
+        ):
             array = getattr(self, name)
             if array.ndim != ranks.get(name, 1) or array.shape[0] != steps:
-                raise InvalidEpisode(f"episode {self.episode_id}: {name} has shape {array.shape}, expected {steps} steps")
+                raise InvalidEpisode(
+                    f"episode {self.episode_id}: {name} has shape {array.shape}, expected {steps} steps"
+                )
         if self.actions.shape != self.log_probs.shape:
-            raise InvalidEpisode(f"episode {self.episode_id}: actions {self.actions.shape} and log_probs {self.log_probs.shape} differ")
-        for final, steps_of in (("final_obs", "obs"), ("final_masks", "masks"), ("final_blueprint_indices", "blueprint_indices")):
+            raise InvalidEpisode(
+                f"episode {self.episode_id}: actions {self.actions.shape} and log_probs {self.log_probs.shape} differ"
+            )
+        for final, steps_of in (
+            ("final_obs", "obs"),
+            ("final_masks", "masks"),
+            ("final_blueprint_indices", "blueprint_indices"),
+        ):
             if getattr(self, final).shape != getattr(self, steps_of).shape[1:]:
                 raise InvalidEpisode(f"episode {self.episode_id}: {final} does not fit {steps_of}")
         if self.state_stride < 1 or self.states.h.shape[1] != -(-steps // self.state_stride):
-            raise InvalidEpisode(f"episode {self.episode_id}: {self.states.h.shape[1]} stored states for {steps} steps, stride {self.state_stride}")
+            raise InvalidEpisode(
+                f"episode {self.episode_id}: {self.states.h.shape[1]} stored states for {steps} steps, "
+                f"stride {self.state_stride}"
+            )
         for name in ("obs", "log_probs", "values", "baseline_values", "rewards", "final_obs"):
             if not np.isfinite(getattr(self, name)).all():
                 raise InvalidEpisode(f"episode {self.episode_id}: {name} has NaN or Inf")

@@ -35,8 +35,15 @@ _TABLE = (
     Metric("lag_kl", "gauge", "nats", "k3 estimate of the KL of the proximal to the behaviour policy"),
     Metric("ratio_mean", "gauge", "1", "Mean joint ratio to the behaviour policy"),
     Metric("ratio_max", "gauge", "1", "Largest joint ratio to the behaviour policy"),
-    Metric("ratio_error", "gauge", "1", "Largest |ratio - 1| of lag-0 steps before the first step: acting and learning disagree"),
-    Metric("update_epochs_done", "gauge", "update epochs", "Passes over the batch before the KL stop, fractions counted"),
+    Metric(
+        "ratio_error",
+        "gauge",
+        "1",
+        "Largest |ratio - 1| of lag-0 steps before the first step: acting and learning disagree",
+    ),
+    Metric(
+        "update_epochs_done", "gauge", "update epochs", "Passes over the batch before the KL stop, fractions counted"
+    ),
     Metric("skipped_steps", "gauge", "steps", "Optimizer steps skipped for non-finite gradients, in this update"),
     Metric("grad_norm_trunk", "gauge", "1", "Gradient norm of encoder and LSTM before the clip"),
     Metric("grad_norm_heads", "gauge", "1", "Gradient norm of the actor heads before the clip"),
@@ -57,7 +64,9 @@ _TABLE = (
     # Actors
     Metric("actor_episodes", "counter", "episodes", "Episodes produced by this actor"),
     Metric("actor_steps_per_s", "gauge", "1/s", "Environment steps per second of this actor"),
-    Metric("actor_dropped_backpressure", "counter", "episodes", "Episodes this actor dropped because its buffer was full"),
+    Metric(
+        "actor_dropped_backpressure", "counter", "episodes", "Episodes this actor dropped because its buffer was full"
+    ),
     Metric("actor_wait_s", "gauge", "s", "Seconds this actor waited for the queue in its last wave"),
     Metric("actor_restarts", "counter", "restarts", "Actors restarted after they died"),
 )

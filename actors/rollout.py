@@ -8,15 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.actions import ActionMasks
 from actors.env.fleet import Fleet, FleetStep
 from actors.env.rng import Purpose, stream
 from actors.episode import Episode, RecurrentState
-from actors.policy.network import Decision, FactoredRecurrentActorCritic
+from actors.policy.network import Decision
 from actors.policy.state import PolicyState
+
+
+class Policy(Protocol):
+    """What acts: the network, or a baseline (see `FactoredRecurrentActorCritic.act` for shapes)."""
+
+    def initial_state(self, batch: int) -> PolicyState: ...
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        state: PolicyState,
+        noise: NDArray[np.float64],
+        deterministic: bool = False,
+    ) -> tuple[Decision, PolicyState]: ...
 
 
 @dataclass(frozen=True)
@@ -27,8 +45,6 @@ class Provenance:
     generation: int
     state_stride: int
     run_seed: int
-
-
 
 
 @dataclass
@@ -89,7 +105,9 @@ class _Recorder:
             final_masks=seen.masks.flat()[row].copy(),
             bootstrap_value=0.0 if terminated else bootstrap_value,
             initial_state=self.initial_state,
-            states=RecurrentState(*(np.concatenate(parts, 1) for parts in zip(*((s.h, s.c) for s in self.states), strict=True))),
+            states=RecurrentState(
+                *(np.concatenate(parts, 1) for parts in zip(*((s.h, s.c) for s in self.states), strict=True))
+            ),
             state_stride=source.state_stride,
             telemetry=dict(seen.telemetry[row]),
         )
@@ -109,7 +127,7 @@ class PolicyNoise:
 
 def run_wave(
     fleet: Fleet,
-    network: FactoredRecurrentActorCritic,
+    policy: Policy,
     seeds: Sequence[int],
     source: Provenance,
     name_episode: Callable[[], str],
@@ -122,31 +140,34 @@ def run_wave(
     """
     noise = PolicyNoise(source.run_seed, seeds, len(fleet.spaces.action.heads))
     seen = fleet.reset(seeds)
-    state = network.initial_state(fleet.num_envs)
+    state = policy.initial_state(fleet.num_envs)
     recorders = [
-        _Recorder(int(seed), task, state.row(e)) for e, (seed, task) in enumerate(zip(seeds, fleet.task_ids(), strict=True))
+        _Recorder(int(seed), task, state.row(e))
+        for e, (seed, task) in enumerate(zip(seeds, fleet.task_ids(), strict=True))
     ]
     running = np.ones(fleet.num_envs, dtype=np.bool_)
     episodes: list[Episode | None] = [None] * fleet.num_envs
     while running.any():
-        decision, after = network.act(
-            seen.obs, seen.blueprint_indices, seen.masks, state, noise.step(), deterministic
-        )
-        for e in np.flatnonzero(running):
+        decision, after = policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise.step(), deterministic)
+        for e in map(int, np.flatnonzero(running)):
             recorders[e].before(e, seen, decision, state, source.state_stride)
         seen = fleet.step(decision.actions)
         state = after
-        for e in np.flatnonzero(running):
+        for e in map(int, np.flatnonzero(running)):
             recorders[e].rewards.append(float(seen.rewards[e]))
         ended = running & (seen.terminated | seen.truncated)
-        bootstrap = _bootstrap(network, seen, state) if (ended & ~seen.terminated).any() else np.zeros(fleet.num_envs)
-        for e in np.flatnonzero(ended):
+        bootstrap = (
+            _bootstrap(policy, seen, state, len(fleet.spaces.action.heads))
+            if (ended & ~seen.terminated).any()
+            else np.zeros(fleet.num_envs)
+        )
+        for e in map(int, np.flatnonzero(ended)):
             episodes[e] = recorders[e].finish(e, seen, float(bootstrap[e]), name_episode(), fleet, source)
         running &= ~ended
     return [e for e in episodes if e is not None]
 
 
-def _bootstrap(network: FactoredRecurrentActorCritic, seen: FleetStep, state: PolicyState) -> NDArray[np.float32]:
+def _bootstrap(policy: Policy, seen: FleetStep, state: PolicyState, heads: int) -> NDArray[np.float32]:
     """`[E]` values of the states after the last step: the final observation, and the state carried up to it."""
-    noise = np.zeros((seen.obs.shape[0], len(network.spaces.action.heads)))
-    return network.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise, deterministic=True)[0].values
+    noise = np.zeros((seen.obs.shape[0], heads))
+    return policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise, deterministic=True)[0].values

@@ -28,7 +28,10 @@ class RunConfig:
     """Start the Ray dashboard, on loopback."""
 
     def __post_init__(self) -> None:
-        require("/" not in self.name and self.name not in (".", ".."), f"run.name is {self.name!r}: give a plain folder name")
+        require(
+            "/" not in self.name and self.name not in (".", ".."),
+            f"run.name is {self.name!r}: give a plain folder name",
+        )
         require(self.seed >= 0, f"run.seed is {self.seed}: it cannot be negative")
         require(self.reference_episodes >= 2, "run.reference_episodes must be at least 2, an interval needs them")
         require(0 <= self.metrics_port < 65536, f"run.metrics_port is {self.metrics_port}: give a port, or 0")
@@ -54,13 +57,13 @@ class Config:
         allowed = (self.learner.max_policy_lag + 1) * self.learner.batch_episodes
         require(
             running <= allowed,
-            f"{self.actors.count} actors x {self.actors.envs_per_actor} environments run {running} episodes at once, but only "
-            f"{allowed} = (max_policy_lag + 1) x batch_episodes can be fresh enough to train on: "
+            f"{self.actors.count} actors x {self.actors.envs_per_actor} environments run {running} episodes at once, "
+            f"but only {allowed} = (max_policy_lag + 1) x batch_episodes can be fresh enough to train on: "
             "run fewer environments, or raise learner.batch_episodes or learner.max_policy_lag",
         )
         require(
             self.queue.max_episodes >= self.learner.batch_episodes,
-            f"queue.max_episodes is {self.queue.max_episodes}: it must hold one batch ({self.learner.batch_episodes} episodes)",
+            f"queue.max_episodes is {self.queue.max_episodes}: it must hold a batch of {self.learner.batch_episodes}",
         )
 
 

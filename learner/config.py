@@ -62,13 +62,25 @@ class LearnerConfig:
     """Where the update runs; auto is CUDA where present."""
 
     def __post_init__(self) -> None:
-        positive = ("updates", "batch_episodes", "update_epochs", "minibatches", "state_stride", "checkpoint_every", "checkpoints_kept")
+        positive = (
+            "updates",
+            "batch_episodes",
+            "update_epochs",
+            "minibatches",
+            "state_stride",
+            "checkpoint_every",
+            "checkpoints_kept",
+        )
         for name in positive:
             require(getattr(self, name) >= 1, f"learner.{name} is {getattr(self, name)}: it must be at least 1")
-        require(self.max_seconds is None or self.max_seconds > 0, "learner.max_seconds must be positive, or null for no limit")
+        require(
+            self.max_seconds is None or self.max_seconds > 0,
+            "learner.max_seconds must be positive, or null for no limit",
+        )
         require(
             self.minibatches <= self.batch_episodes,
-            f"learner.minibatches is {self.minibatches} with {self.batch_episodes} episodes per batch: a minibatch holds whole episodes",
+            f"learner.minibatches is {self.minibatches} "
+            f"with {self.batch_episodes} episodes per batch: a minibatch holds whole episodes",
         )
         require(self.lr > 0, f"learner.lr is {self.lr}: it must be positive")
         require(self.weight_decay >= 0, "learner.weight_decay cannot be negative")
@@ -76,10 +88,18 @@ class LearnerConfig:
         require(0 < self.gamma <= 1, f"learner.gamma is {self.gamma}: give a discount in (0, 1]")
         require(0 <= self.gae_lambda <= 1, f"learner.gae_lambda is {self.gae_lambda}: give a value in [0, 1]")
         require(0 < self.clip < 1, f"learner.clip is {self.clip}: give a value in (0, 1)")
-        require(self.value_clip is None or self.value_clip > 0, "learner.value_clip must be positive, or null to turn it off")
+        require(
+            self.value_clip is None or self.value_clip > 0,
+            "learner.value_clip must be positive, or null to turn it off",
+        )
         require(self.value_coef >= 0, "learner.value_coef cannot be negative")
-        require(min(self.entropy_start, self.entropy_end, self.entropy_coef) >= 0, "entropy coefficients cannot be negative")
+        require(
+            min(self.entropy_start, self.entropy_end, self.entropy_coef) >= 0, "entropy coefficients cannot be negative"
+        )
         require(self.entropy_anneal_updates >= 0, "learner.entropy_anneal_updates cannot be negative")
         require(self.target_kl > 0, "learner.target_kl must be positive")
         require(self.max_policy_lag >= 0, "learner.max_policy_lag cannot be negative")
-        require(self.max_padding_waste >= 1, f"learner.max_padding_waste is {self.max_padding_waste}: padding cannot be below 1")
+        require(
+            self.max_padding_waste >= 1,
+            f"learner.max_padding_waste is {self.max_padding_waste}: padding cannot be below 1",
+        )

@@ -42,7 +42,11 @@ def measure(value: Callable[[Subset], float], present: Iterable[int], training: 
         return Contributions(alone, {}, {})
     none: Subset = frozenset()
     interaction = {
-        i: sum(value(frozenset({i, j})) - value(frozenset({i})) - value(frozenset({j})) + value(none) for j in filled if j != i)
+        i: sum(
+            value(frozenset({i, j})) - value(frozenset({i})) - value(frozenset({j})) + value(none)
+            for j in filled
+            if j != i
+        )
         / (len(filled) - 1)
         for i in filled
         if len(filled) > 1

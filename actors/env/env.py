@@ -50,7 +50,11 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's interface)
 
     def __init__(
-        self, config: EnvConfig | None = None, run_seed: int = 0, strict: bool = False, dtype: torch.dtype = torch.float32
+        self,
+        config: EnvConfig | None = None,
+        run_seed: int = 0,
+        strict: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config = config or EnvConfig()
         self.run_seed = run_seed
@@ -60,14 +64,14 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         low, high = observation.bounds(self.config.slots)
         self.observation_space = gymnasium.spaces.Dict(
             obs=gymnasium.spaces.Box(low, high, dtype=np.float32),
-            blueprint_indices=gymnasium.spaces.Box(-1, self.spaces.num_blueprints - 1, (self.config.slots,), dtype=np.int64),
+            blueprint_indices=gymnasium.spaces.Box(
+                -1, self.spaces.num_blueprints - 1, (self.config.slots,), dtype=np.int64
+            ),
         )
-        self.action_space = gymnasium.spaces.MultiDiscrete(self.spaces.action.sizes)
+        self.action_space: gymnasium.Space[Any] = gymnasium.spaces.MultiDiscrete(np.array(self.spaces.action.sizes))
         self.illegal_actions = 0
         for name in self.config.tasks:
             make_task(name, stream(run_seed, 0, Purpose.TASK_DATA))  # a bad name is refused here, not in mid-run
-
-    # -- episode ---------------------------------------------------------------------------------------------------
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start an episode. Everything in it follows from (run_seed, seed); without a seed one is drawn."""
@@ -80,7 +84,9 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.val_x, self.val_y = self._tensors(self.task.val.x, self.task.val.y)
         host = MLPHost(self.task.num_features, self.task.host_width, self.task.num_classes, c.slots)
         optimisation = Optimisation(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
-        self.network = GrowingNetwork(host, stream(self.run_seed, self.seed, Purpose.HOST_INIT), optimisation, self.dtype)
+        self.network = GrowingNetwork(
+            host, stream(self.run_seed, self.seed, Purpose.HOST_INIT), optimisation, self.dtype
+        )
         self.host_params = host.num_params()
         self.budget_params = c.budget_ratio * self.host_params
         self.lifecycle = Lifecycle(c.slots, GATES[c.gates], c.embargo_epochs)
@@ -133,8 +139,6 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
             info["telemetry"] = {"final_accuracy": accuracy, "growth_ratio": growth, "panic": float(panic is not None)}
         return self._observation(), reward, terminated, False, info
 
-    # -- the parts of a step ------------------------------------------------------------------------------------------
-
     def _legal(self, action: NDArray[np.int64]) -> tuple[SeedAction, str]:
         """The action to execute, and what was wrong with the one asked for ("" if nothing)."""
         choices = np.asarray(action, dtype=np.int64)
@@ -184,13 +188,12 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         rows = len(self.train_y)
         wanted = self.config.inner_steps * self.config.batch_size
         position = self.epoch * wanted
-        order = []
-        for number in range(position // rows, (position + wanted - 1) // rows + 1):
-            order.append(stream(self.run_seed, self.seed, Purpose.BATCH_ORDER, number).permutation(rows))
+        passes = range(position // rows, (position + wanted - 1) // rows + 1)
+        order = [stream(self.run_seed, self.seed, Purpose.BATCH_ORDER, n).permutation(rows) for n in passes]
         start = position % rows
         index = torch.from_numpy(np.concatenate(order)[start : start + wanted])
         shape = (self.config.inner_steps, self.config.batch_size)
-        return self.train_x[index].unflatten(0, shape), self.train_y[index].unflatten(0, shape)
+        return self.train_x[index].reshape(*shape, -1), self.train_y[index].reshape(shape)
 
     def _record_gradients(self, statistics: EpochStatistics, switches: Switches) -> None:
         low, high = HEALTHY_NORM
@@ -230,7 +233,9 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
             if points is None:
                 continue
             if not isfinite(points):
-                log.warning("seed %d, epoch %d: the contribution of slot %d could not be measured", self.seed, self.epoch, s)
+                log.warning(
+                    "seed %d, epoch %d: the contribution of slot %d could not be measured", self.seed, self.epoch, s
+                )
                 continue
             slot.contribution_velocity = None if slot.contribution is None else points - slot.contribution
             slot.contribution = points
@@ -244,8 +249,6 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.lifecycle.prune_live()
         self._drop_pruned()
         return self.network.validate(self.val_x, self.val_y, self._switches().blended)
-
-    # -- what is seen ---------------------------------------------------------------------------------------------
 
     def masks(self) -> ActionMasks:
         """Exact legal choices now."""
@@ -278,7 +281,12 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
 
     def _info(self) -> dict[str, Any]:
         masks = self.masks()
-        return {"action_mask": masks.flat(), "slot_mask_by_op": masks.slot, "masks": masks, "task_id": self.task.task_id}
+        return {
+            "action_mask": masks.flat(),
+            "slot_mask_by_op": masks.slot,
+            "masks": masks,
+            "task_id": self.task.task_id,
+        }
 
     def test_accuracy(self) -> float:
         """Accuracy in points on the test rows, which nothing else reads; ask once, at the end."""

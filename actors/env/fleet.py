@@ -88,7 +88,9 @@ class ReferenceFleet:
         return FleetStep(
             np.stack([obs["obs"] for obs, _ in self._last]),
             np.stack([obs["blueprint_indices"] for obs, _ in self._last]),
-            ActionMasks(np.stack([m.op for m in masks]), np.stack([m.slot for m in masks]), np.stack([m.rest for m in masks])),
+            ActionMasks(
+                np.stack([m.op for m in masks]), np.stack([m.slot for m in masks]), np.stack([m.rest for m in masks])
+            ),
             np.array(rewards, dtype=np.float32),
             np.array(terminated),
             np.array(truncated),

@@ -28,7 +28,10 @@ class Governor:
             median = sorted(self._losses)[len(self._losses) // 2]
             if val_loss > LOSS_FACTOR * median + LOSS_SLACK * self.chance_loss:
                 return f"validation loss {val_loss:.3g} far above its recent median {median:.3g}"
-        if accuracy <= self.chance_accuracy + CHANCE_MARGIN_POINTS and self._best >= self.chance_accuracy + COLLAPSE_POINTS:
+        if (
+            accuracy <= self.chance_accuracy + CHANCE_MARGIN_POINTS
+            and self._best >= self.chance_accuracy + COLLAPSE_POINTS
+        ):
             return f"accuracy {accuracy:.1f} collapsed to chance from {self._best:.1f}"
         self._losses.append(val_loss)
         self._best = max(self._best, accuracy)

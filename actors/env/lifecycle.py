@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actors.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, ActionMasks, Op
 from actors.env.stage import Ramp, Slot, Stage
@@ -68,13 +70,13 @@ class Lifecycle:
         self.gates = gates
         self.embargo_epochs = embargo_epochs
 
-    def masks(self, affordable: np.ndarray) -> ActionMasks:
+    def masks(self, affordable: NDArray[np.bool_]) -> ActionMasks:
         """Legal choices now; `affordable` is bool `[num_blueprints, S]` (NOOP's row is ignored)."""
         num_slots, num_blueprints = len(self.slots), affordable.shape[0]
         sections = np.cumsum([0, num_blueprints, len(BLENDS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS_EPOCHS)])
-        blueprint, blend, target, speed = (slice(a, b) for a, b in zip(sections[:-1], sections[1:], strict=True))
+        blueprint, blend, target, speed = (slice(a, b) for a, b in pairwise(sections))
         slot_mask = np.zeros((len(Op), num_slots), dtype=np.bool_)
-        rest = np.zeros((len(Op), num_slots, int(sections[-1])), dtype=np.bool_)
+        rest: NDArray[np.bool_] = np.zeros((len(Op), num_slots, int(sections[-1])), dtype=np.bool_)
         for s, slot in enumerate(self.slots):
             buyable = affordable[:, s].copy()
             buyable[0] = False  # NOOP
@@ -91,9 +93,9 @@ class Lifecycle:
             rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
             rest[Op.SET_ALPHA_TARGET, s, target] = other_targets
             rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
-        op = slot_mask.any(1)
+        op: NDArray[np.bool_] = np.any(slot_mask, axis=1)
         op[Op.WAIT] = True
-        return ActionMasks(op, slot_mask, rest & slot_mask[..., None])
+        return ActionMasks(op, slot_mask, np.logical_and(rest, slot_mask[..., None]))
 
     def apply(self, action: SeedAction) -> bool:
         """Take the action's edge; returns whether the slots show that it took effect. The caller checked the masks."""

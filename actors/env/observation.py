@@ -117,7 +117,12 @@ BASE: tuple[BaseFeature, ...] = (
     BaseFeature("last_success", 1, 0, 1, "whether it took effect", lambda v: [float(v.last_success)]),
     BaseFeature("budget_used", 1, 0, 1, "added parameters / budget", lambda v: [sum(v.slot_params) / v.budget_params]),
     BaseFeature(
-        "growth", 1, 0, 5, "symlog(added / host parameters)", lambda v: [_clip(symlog(sum(v.slot_params) / v.host_params))]
+        "growth",
+        1,
+        0,
+        5,
+        "symlog(added / host parameters)",
+        lambda v: [_clip(symlog(sum(v.slot_params) / v.host_params))],
     ),
 )
 
@@ -145,10 +150,19 @@ SLOT: tuple[SlotFeature, ...] = (
     SlotFeature(
         "epochs_in_stage", 1, 0, 1, "/ horizon", lambda v, s: [min(1.0, v.slots[s].epochs_in_stage / v.horizon_epochs)]
     ),
-    SlotFeature("age", 1, 0, 1, "epochs since germination / horizon", lambda v, s: [v.slots[s].age_epochs / v.horizon_epochs]),
-    SlotFeature("params", 1, 0, 1, "parameters of the seed / budget", lambda v, s: [v.slot_params[s] / v.budget_params]),
     SlotFeature(
-        "contribution", 2, -1, 1, "known; symlog(leave-one-out points) / symlog(100)", lambda v, s: _known(v.slots[s].contribution, _points)
+        "age", 1, 0, 1, "epochs since germination / horizon", lambda v, s: [v.slots[s].age_epochs / v.horizon_epochs]
+    ),
+    SlotFeature(
+        "params", 1, 0, 1, "parameters of the seed / budget", lambda v, s: [v.slot_params[s] / v.budget_params]
+    ),
+    SlotFeature(
+        "contribution",
+        2,
+        -1,
+        1,
+        "known; symlog(leave-one-out points) / symlog(100)",
+        lambda v, s: _known(v.slots[s].contribution, _points),
     ),
     SlotFeature(
         "contribution_velocity",
@@ -164,15 +178,41 @@ SLOT: tuple[SlotFeature, ...] = (
         0,
         1,
         f"{FRESHNESS_DECAY} ** epochs since the contribution was measured, 0 where it never was",
-        lambda v, s: [0.0 if v.slots[s].contribution is None else FRESHNESS_DECAY ** v.slots[s].epochs_since_contribution],
+        lambda v, s: [
+            0.0 if v.slots[s].contribution is None else FRESHNESS_DECAY ** v.slots[s].epochs_since_contribution
+        ],
     ),
-    SlotFeature("interaction", 2, -1.2, 1.2, "known; mean over partners, as contribution", lambda v, s: _known(v.slots[s].interaction, _points)),
     SlotFeature(
-        "gradient_norm", 2, 0, 5, "known; symlog of the last epoch's mean norm", lambda v, s: _known(v.slots[s].gradient_norm, symlog)
+        "interaction",
+        2,
+        -1.2,
+        1.2,
+        "known; mean over partners, as contribution",
+        lambda v, s: _known(v.slots[s].interaction, _points),
     ),
-    SlotFeature("gradient_health", 2, 0, 1, "known; share of healthy minibatches", lambda v, s: _known(v.slots[s].gradient_health, float)),
     SlotFeature(
-        "gradient_health_prev", 2, 0, 1, "known; the same one epoch earlier", lambda v, s: _known(v.slots[s].gradient_health_prev, float)
+        "gradient_norm",
+        2,
+        0,
+        5,
+        "known; symlog of the last epoch's mean norm",
+        lambda v, s: _known(v.slots[s].gradient_norm, symlog),
+    ),
+    SlotFeature(
+        "gradient_health",
+        2,
+        0,
+        1,
+        "known; share of healthy minibatches",
+        lambda v, s: _known(v.slots[s].gradient_health, float),
+    ),
+    SlotFeature(
+        "gradient_health_prev",
+        2,
+        0,
+        1,
+        "known; the same one epoch earlier",
+        lambda v, s: _known(v.slots[s].gradient_health_prev, float),
     ),
 )
 
@@ -203,7 +243,7 @@ def observe(view: EnvView) -> NDArray[np.float32]:
 
 def bounds(slots: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(low, high) of the flat observation, for the Gymnasium space."""
-    rows = [f for f in BASE for _ in range(f.size)] + [f for f in SLOT for _ in range(f.size)] * slots  # type: ignore[operator]
+    rows = [f for f in BASE for _ in range(f.size)] + [f for f in SLOT for _ in range(f.size)] * slots
     return np.array([f.low for f in rows], dtype=np.float32), np.array([f.high for f in rows], dtype=np.float32)
 
 
@@ -212,8 +252,11 @@ def markdown_table() -> str:
     lines = ["| index | feature | size | range | meaning |", "| --- | --- | --- | --- | --- |"]
     for title, table in (("base", BASE), ("slot", SLOT)):
         index = 0
-        for feature in table:  # type: ignore[attr-defined]
+        for feature in table:
             where = f"{title} {index}" + (f"-{index + feature.size - 1}" if feature.size > 1 else "")
-            lines.append(f"| {where} | `{feature.name}` | {feature.size} | {feature.low:g} to {feature.high:g} | {feature.meaning} |")
+            lines.append(
+                f"| {where} | `{feature.name}` | {feature.size} | {feature.low:g} to {feature.high:g} "
+                f"| {feature.meaning} |"
+            )
             index += feature.size
     return "\n".join(lines)

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 
 def objective_reward(
-    accuracy: float, previous_accuracy: float, rent: float, rent_weight: float, horizon_epochs: int, penalty: float = 0.0
+    accuracy: float,
+    previous_accuracy: float,
+    rent: float,
+    rent_weight: float,
+    horizon_epochs: int,
+    penalty: float = 0.0,
 ) -> float:
     """One step's reward in points; rent = added parameters / host parameters."""
     return accuracy - previous_accuracy - rent_weight * rent / horizon_epochs - penalty

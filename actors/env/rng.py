@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     SEED_INIT = 3
     BATCH_ORDER = 4
     POLICY = 5
+    EPISODE_SEEDS = 6
 
 
 _WORD = 2**64

@@ -53,7 +53,9 @@ def _standardised(train: Split, val: Split, test: Split) -> tuple[Split, Split, 
     return scale[0], scale[1], scale[2]
 
 
-def _fixed_split(x: NDArray[np.float64], y: NDArray[np.int64], shares: tuple[float, float]) -> tuple[Split, Split, Split]:
+def _fixed_split(
+    x: NDArray[np.float64], y: NDArray[np.int64], shares: tuple[float, float]
+) -> tuple[Split, Split, Split]:
     """Rows permuted once, then cut into train, validation and test by `shares` (train, validation)."""
     order = np.random.default_rng(20240501).permutation(len(y))
     cuts = [int(len(y) * shares[0]), int(len(y) * (shares[0] + shares[1]))]

@@ -27,10 +27,17 @@ class Timeline:
 
     def __post_init__(self) -> None:
         for lanes in (self.stages, self.alphas, self.blueprints):
-            lanes.extend([] for _ in range(self.slots))  # type: ignore[attr-defined]
+            lanes.extend([] for _ in range(self.slots))
 
     def record(
-        self, op: str, op_slot: int, slots: Sequence[Slot], names: Sequence[str], growth: float, accuracy: float, reward: float
+        self,
+        op: str,
+        op_slot: int,
+        slots: Sequence[Slot],
+        names: Sequence[str],
+        growth: float,
+        accuracy: float,
+        reward: float,
     ) -> None:
         self.ops.append(op)
         self.op_slots.append(op_slot)

@@ -18,7 +18,10 @@ class Encoded(NamedTuple):
 
 
 def _encoder(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.ReLU())
+    linear = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(linear.weight, 2.0**0.5)
+    nn.init.zeros_(linear.bias)
+    return nn.Sequential(linear, nn.LayerNorm(outputs), nn.ReLU())
 
 
 class SlotEncoder(nn.Module):
@@ -40,7 +43,7 @@ class SlotEncoder(nn.Module):
 
     def split(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """(base `[N, base_size]`, slots `[N, S, slot_size]`) of `obs [N, D]`."""
-        return obs[:, : self.base_size], obs[:, self.base_size :].unflatten(1, (-1, self.slot_size))
+        return obs[:, : self.base_size], obs[:, self.base_size :].reshape(obs.shape[0], -1, self.slot_size)
 
     def forward(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
         base, slots = self.split(obs)

@@ -13,11 +13,11 @@ from actors.config import PolicyConfig
 
 def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
     """Linear-ReLU-Linear, orthogonal, the output scaled by `gain`."""
-    net = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
-    for layer, scale in ((net[0], sqrt(2.0)), (net[2], gain)):
+    first, last = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
+    for layer, scale in ((first, sqrt(2.0)), (last, gain)):
         nn.init.orthogonal_(layer.weight, scale)
         nn.init.zeros_(layer.bias)
-    return net
+    return nn.Sequential(first, nn.ReLU(), last)
 
 
 class FactoredHeads(nn.Module):

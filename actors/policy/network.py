@@ -58,9 +58,6 @@ class FactoredRecurrentActorCritic(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        for encoder in (self.encoder.base, self.encoder.slot):
-            nn.init.orthogonal_(encoder[0].weight, 2.0**0.5)
-            nn.init.zeros_(encoder[0].bias)
         for name, p in self.lstm.named_parameters():
             if name.startswith("weight"):
                 for gate in p.chunk(4):
@@ -126,7 +123,7 @@ class FactoredRecurrentActorCritic(nn.Module):
             self.heads.slot_logits(core, encoded.slots, op), by_op[rows, op], relevant[:, 1], noise[:, 1], deterministic
         )
         actions, log_probs = [op, slot], [op_log_prob, slot_log_prob]
-        rest = by_slot[rows, op, slot].split(self.spaces.action.sizes[2:], -1)
+        rest = torch.split(by_slot[rows, op, slot], list(self.spaces.action.sizes[2:]), -1)
         for k, logits in enumerate(self.heads.rest_logits(core, encoded.slots, op, slot)):
             choice, log_prob = self._pick(logits, rest[k], relevant[:, k + 2], noise[:, k + 2], deterministic)
             actions.append(choice)
@@ -161,7 +158,9 @@ class FactoredRecurrentActorCritic(nn.Module):
         ]
         relevant = self.relevance[op]
         log_probs, entropies = [], []
-        for k, (head, mask) in enumerate(zip(logits, masks.split(self.spaces.action.sizes, -1), strict=True)):
+        for k, (head, mask) in enumerate(
+            zip(logits, torch.split(masks, list(self.spaces.action.sizes), -1), strict=True)
+        ):
             table = masked_log_probs(head, mask, self.config.probability_floor)
             log_prob = table.gather(-1, actions[:, k : k + 1]).squeeze(-1)
             log_probs.append(torch.where(relevant[:, k], log_prob, 0.0))

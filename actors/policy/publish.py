@@ -13,9 +13,7 @@ from actors.spaces import Spaces
 from actors.weights import WeightSet
 
 
-def to_weights(
-    network: FactoredRecurrentActorCritic, version: int, generation: int, state_stride: int
-) -> WeightSet:
+def to_weights(network: FactoredRecurrentActorCritic, version: int, generation: int, state_stride: int) -> WeightSet:
     """A copy of every parameter and statistic, on the CPU."""
     spaces = network.spaces
     architecture = {"policy": asdict(network.config), "spaces": json.loads(spaces.to_json())}

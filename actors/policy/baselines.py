@@ -1,0 +1,64 @@
+"""Policies to compare with: they act through the same interface and carry no state."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actors.actions import ActionMasks, Op
+from actors.policy.network import Decision
+from actors.policy.state import PolicyState
+from actors.spaces import Spaces
+
+
+class _Stateless:
+    def __init__(self, spaces: Spaces) -> None:
+        self.spaces = spaces
+
+    def initial_state(self, batch: int) -> PolicyState:
+        return PolicyState(torch.zeros(1, batch, 1), torch.zeros(1, batch, 1))
+
+    def _decision(self, actions: NDArray[np.int64], masks: ActionMasks) -> Decision:
+        zeros = np.zeros(actions.shape, dtype=np.float32)
+        return Decision(actions, zeros, masks.in_force(self.spaces.action, actions), zeros[:, 0])
+
+
+class NeverGrow(_Stateless):
+    """WAITs: the host as it would be without Tamiyo."""
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        state: PolicyState,
+        noise: NDArray[np.float64],
+        deterministic: bool = False,
+    ) -> tuple[Decision, PolicyState]:
+        actions = np.zeros((len(obs), len(self.spaces.action.heads)), dtype=np.int64)
+        actions[:, 0] = Op.WAIT
+        return self._decision(actions, masks), state
+
+
+class RandomPolicy(_Stateless):
+    """Every head uniform over its legal choices, in the heads' order."""
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        state: PolicyState,
+        noise: NDArray[np.float64],
+        deterministic: bool = False,
+    ) -> tuple[Decision, PolicyState]:
+        spec = self.spaces.action
+        actions = np.zeros((len(obs), len(spec.heads)), dtype=np.int64)
+        for head in range(len(spec.heads)):
+            # the masks in force depend on the choices so far, and only on those
+            mask = spec.split(masks.in_force(spec, actions))[head]
+            cumulative = mask.cumsum(1)
+            wanted = np.floor(noise[:, head] * cumulative[:, -1]).astype(np.int64) + 1
+            actions[:, head] = (cumulative >= wanted[:, None]).argmax(1)
+        return self._decision(actions, masks), state

@@ -1,0 +1,126 @@
+"""What every launch has in common: the run's folder, Ray, and a stop that signals ask for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import ray
+
+from actors.config import ActingConfig
+from actors.env.env import seed_spaces
+from actors.errors import UserError
+from actors.ray_metrics import RayMetrics
+from deploy.config import Config
+from deploy.settings import to_yaml
+from learner.checkpoint import list_checkpoints
+from learner.service import LearnerSettings
+
+
+def namespace(config: Config) -> str:
+    """Keeps runs apart on one server: the run's name, the same for its learner and its actors."""
+    return config.run.name or "tamiyo"
+
+
+def acting(config: Config) -> ActingConfig:
+    return ActingConfig(config.env, config.policy, config.actors, config.queue)
+
+
+def learner_settings(config: Config, run_dir: Path, redis: str, resume: bool) -> LearnerSettings:
+    spaces = seed_spaces(config.env.slots)
+    return LearnerSettings(
+        config.learner,
+        config.policy,
+        config.queue,
+        spaces,
+        str(run_dir),
+        config.run.seed,
+        redis,
+        namespace(config),
+        resume,
+    )
+
+
+def learner_report() -> Callable[[dict[str, float]], None]:
+    """Made inside the learner's Ray process."""
+    return RayMetrics("learner").report
+
+
+def open_run(config: Config, resume: Path | None) -> Path:
+    """The run's folder, with the configuration as resolved. A folder that has trained is only gone on with."""
+    if resume is not None:
+        if not resume.is_dir():
+            raise UserError(f"no run folder at {resume}: give one that an earlier run left, such as runs/NAME")
+        run_dir = resume
+    else:
+        run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
+        if list_checkpoints(run_dir / "checkpoints"):
+            raise UserError(
+                f"{run_dir} holds a run already: go on with it by --resume {run_dir}, or give another --run.name"
+            )
+    try:
+        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.yaml").write_text(to_yaml(config))
+    except OSError as error:
+        raise UserError(f"cannot write to {run_dir} ({error.strerror}): give another --run.root") from error
+    return run_dir
+
+
+def require_free_port(port: int, setting: str) -> None:
+    """Raises `UserError` when something listens on this loopback port already; 0 is always free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(
+                f"{setting} is {port}, but that port is in use: give a free one, or 0 to let one be chosen"
+            ) from error
+
+
+@contextmanager
+def local_ray(config: Config) -> Iterator[None]:
+    """A Ray of our own on loopback, with a token of its own; gone when the context ends."""
+    require_free_port(config.run.metrics_port, "run.metrics_port")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        address="local",
+        num_cpus=config.actors.count + 1,  # a slot each for actors and learner, however few cores there are
+        include_dashboard=config.run.dashboard,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+        _metrics_export_port=config.run.metrics_port or None,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM set the event instead of interrupting; a second one interrupts."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

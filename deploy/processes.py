@@ -1,0 +1,55 @@
+"""The learner and the actors as processes of their own, which meet through the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from actors.fleet import ActorFleet
+from actors.transport.redis import connect
+from deploy.config import Config
+from deploy.launch import acting, learner_settings, local_ray, namespace, open_run, stop_on_signal
+from learner.checkpoint import list_checkpoints
+from learner.service import LearnerService
+
+
+def run_learner(config: Config, resume: Path | None = None) -> int:
+    """The learner alone, in this process, without Ray. Returns 0, or 130 when it was interrupted."""
+    connect(config.run.redis, config.queue, namespace(config)).close()
+    run_dir = open_run(config, resume)
+    console = Console(highlight=False)
+    resuming = bool(list_checkpoints(run_dir / "checkpoints"))
+    service = LearnerService(learner_settings(config, run_dir, config.run.redis, resuming))
+    with stop_on_signal() as stop:
+        service.start()
+        console.print(f"learner: {run_dir}, waiting for episodes of run {namespace(config)!r}")
+        while True:
+            status = service.poll()
+            for m in status.new_metrics:
+                console.print(
+                    f"update {m['update']:.0f}: return {m['return_mean']:.2f}, lag {m['policy_lag_mean']:.1f}, "
+                    f"{m['episodes_per_s']:.1f} episodes/s, waited {m['wait_s']:.1f} s"
+                )
+            if status.done or stop.wait(0.2):
+                break
+        progress = service.stop()
+    console.print(f"learner: {progress.update} updates, {progress.episodes_trained} episodes; checkpoint in {run_dir}")
+    return 130 if stop.is_set() and not status.done else 0
+
+
+def run_actors(config: Config) -> int:
+    """The actors alone, on a Ray of this machine, until they are told to stop."""
+    connect(config.run.redis, config.queue, namespace(config)).close()
+    console = Console(highlight=False)
+    with stop_on_signal() as stop, local_ray(config):
+        fleet = ActorFleet(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
+        console.print(f"actors: {fleet.size} of them, for run {namespace(config)!r}")
+        while not stop.wait(0.2):
+            for report in fleet.pump(timeout_s=0.0):
+                console.print(
+                    f"wave: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
+                    f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
+                )
+        fleet.stop()
+    return 0

@@ -1,0 +1,141 @@
+"""`Batch`: episodes padded to `[E, T, ...]` with a `valid` mask, as the learner sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.actions import forced_steps
+from actors.episode import Episode, InvalidEpisode
+from actors.policy.sequences import SequenceBatch
+from actors.policy.state import PolicyState
+from actors.spaces import Spaces
+
+
+class Batch(NamedTuple):
+    """E episodes of at most T steps, right-padded; what padding holds is never read."""
+
+    obs: Tensor  # [E, T, D]
+    blueprint_indices: Tensor  # [E, T, S]
+    actions: Tensor  # [E, T, H]
+    log_probs: Tensor  # [E, T, H] of the behaviour policy
+    masks: Tensor  # [E, T, A] in force
+    forced: Tensor  # [E, T] bool
+    rewards: Tensor  # [E, T]
+    version: Tensor  # [E, T]
+    valid: Tensor  # [E, T] bool
+    terminated: Tensor  # [E] bool
+    bootstrap_value: Tensor  # [E] denormalised
+    states: PolicyState  # stored ones, [num_layers, E, ceil(T / stride), hidden]
+
+    def to(self, device: torch.device) -> Batch:
+        fields = {name: t.to(device) for name, t in self._asdict().items() if name != "states"}
+        return self._replace(states=PolicyState(*(t.to(device) for t in self.states)), **fields)
+
+
+def check_episode(episode: Episode, spaces: Spaces) -> None:
+    """Raise `InvalidEpisode` where an episode does not fit the spaces or chose what its own masks forbid."""
+    if episode.spaces_hash != spaces.hash:
+        raise InvalidEpisode(
+            f"episode {episode.episode_id}: spaces {episode.spaces_hash}, the learner has {spaces.hash}"
+        )
+    spec = spaces.action
+    widths = {
+        "obs": spaces.obs_size,
+        "blueprint_indices": spaces.slots,
+        "actions": len(spec.heads),
+        "masks": spec.flat_size,
+    }
+    for name, width in widths.items():
+        if getattr(episode, name).shape[1] != width:
+            raise InvalidEpisode(
+                f"episode {episode.episode_id}: {name} is {getattr(episode, name).shape[1]} wide, not {width}"
+            )
+    if (episode.blueprint_indices < -1).any() or (episode.blueprint_indices >= spaces.num_blueprints).any():
+        raise InvalidEpisode(f"episode {episode.episode_id}: a blueprint index is out of range")
+    if (episode.actions >= np.array(spec.sizes)).any():
+        raise InvalidEpisode(f"episode {episode.episode_id}: an action is out of range")
+    chosen = episode.masks[np.arange(len(episode))[:, None], episode.actions + np.array(spec.offsets)]
+    if not chosen.all():
+        raise InvalidEpisode(f"episode {episode.episode_id}: a chosen action is masked")
+
+
+def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:
+    """Pad episodes that `check_episode` accepted; their state strides must agree."""
+    lengths = [len(e) for e in episodes]
+    strides = {e.state_stride for e in episodes}
+    if len(strides) > 1:
+        raise InvalidEpisode(f"episodes of one batch store states at different strides: {sorted(strides)}")
+    steps = max(lengths)
+
+    def padded(name: str) -> Tensor:
+        rows = [getattr(e, name) for e in episodes]
+        out = np.zeros((len(rows), steps, *rows[0].shape[1:]), dtype=rows[0].dtype)
+        for target, row in zip(out, rows, strict=True):
+            target[: len(row)] = row
+        return torch.from_numpy(out)
+
+    def stored(name: str) -> Tensor:
+        parts = [getattr(e.states, name) for e in episodes]  # [num_layers, n, hidden]
+        out = np.zeros(
+            (parts[0].shape[0], len(parts), -(-steps // episodes[0].state_stride), parts[0].shape[2]), np.float32
+        )
+        for i, part in enumerate(parts):
+            out[:, i, : part.shape[1]] = part
+        return torch.from_numpy(out)
+
+    actions, masks = padded("actions"), padded("masks")
+    return Batch(
+        obs=padded("obs"),
+        blueprint_indices=padded("blueprint_indices"),
+        actions=actions,
+        log_probs=padded("log_probs"),
+        masks=masks,
+        forced=torch.from_numpy(forced_steps(spaces.action, actions.numpy(), masks.numpy())),
+        rewards=padded("rewards"),
+        version=padded("policy_version"),
+        valid=torch.arange(steps)[None, :] < torch.tensor(lengths)[:, None],
+        terminated=torch.tensor([e.terminated for e in episodes]),
+        bootstrap_value=torch.tensor([e.bootstrap_value for e in episodes], dtype=torch.float32),
+        states=PolicyState(stored("h"), stored("c")),
+    )
+
+
+class Chunks(NamedTuple):
+    """Rows cut from episodes, each with the state stored before its first step."""
+
+    sequence: SequenceBatch
+    steps: Tensor  # [R, L] index of each step in the flattened [E * T] batch
+
+
+def cut(batch: Batch, chunk_length: int, state_stride: int) -> Chunks:
+    """Every episode in chunks of `chunk_length` steps, a multiple of `state_stride`; empty chunks are left out."""
+    if chunk_length % state_stride and chunk_length < batch.valid.shape[1]:
+        raise ValueError(f"chunks of {chunk_length} steps need states that are stored every {state_stride} steps")
+    steps = batch.valid.shape[1]
+    starts = torch.arange(0, max(steps, 1), chunk_length, device=batch.valid.device)
+    offset = starts[:, None] + torch.arange(min(chunk_length, steps), device=starts.device)  # [C, L]
+    inside = offset < steps
+    offset = offset.clamp(max=max(steps - 1, 0))
+    valid = batch.valid[:, offset] & inside  # [E, C, L]
+    kept = valid.any(-1)
+    row, chunk = kept.nonzero(as_tuple=True)
+
+    def take(t: Tensor) -> Tensor:
+        return t[row[:, None], offset[chunk]]
+
+    place = starts[chunk] // state_stride
+    state = PolicyState(*(t[:, row, place].contiguous() for t in batch.states))
+    fields = (take(batch.obs), take(batch.blueprint_indices), take(batch.actions), take(batch.masks))
+    index = row[:, None] * steps + offset[chunk]
+    return Chunks(SequenceBatch(*fields, valid[row, chunk], state), index)
+
+
+def select_rows(sequence: SequenceBatch, rows: Tensor) -> SequenceBatch:
+    """Some rows of a sequence batch, whole."""
+    fields = {name: t[rows] for name, t in sequence._asdict().items() if name != "state"}
+    return SequenceBatch(**fields, state=PolicyState(*(t[:, rows].contiguous() for t in sequence.state)))

@@ -1,0 +1,147 @@
+"""Checkpoints: everything that the next update depends on, in one file, written atomically.
+
+One safetensors file holds the network and the optimizer's moments; its metadata holds counters, the architecture and
+the ids of episodes that this checkpoint has consumed and whose acknowledgement may still be on its way. Minibatch
+order is a function of (seed, update), so there is no generator to save.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from actors.errors import UserError
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import from_weights, to_weights
+from actors.weights import WeightSet
+
+FORMAT = 1
+_NAME = re.compile(r"update_(\d{8})\.safetensors")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Counters of a run."""
+
+    update: int = 0  # updates applied
+    version: int = -1  # of the weights that these updates made; -1 = none published
+    generation: int = 0
+    episodes_trained: int = 0
+    env_steps: int = 0
+    dropped_stale: int = 0
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    progress: Progress
+    consumed: tuple[str, ...]  # episode ids
+    weights: WeightSet
+    moments: dict[str, Tensor]
+
+
+def save_checkpoint(
+    folder: Path,
+    network: FactoredRecurrentActorCritic,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    consumed: tuple[str, ...],
+    state_stride: int,
+    keep: int,
+) -> Path:
+    """Write, fsync, rename, fsync the folder; then remove the oldest beyond `keep`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = to_weights(network, progress.version, progress.generation, state_stride)
+    tensors = {f"network.{name}": torch.from_numpy(t) for name, t in weights.tensors.items()}
+    for name, p in network.named_parameters():
+        state = optimiser.state.get(p, {})
+        tensors |= {f"optimiser.{name}.{k}": v.detach().cpu().contiguous() for k, v in state.items()}
+    metadata = {
+        "format": str(FORMAT),
+        "progress": json.dumps(asdict(progress)),
+        "consumed": json.dumps(consumed),
+        "spaces_hash": weights.spaces_hash,
+        "architecture": weights.architecture,
+        "state_stride": str(state_stride),
+    }
+    path = folder / f"update_{progress.update:08d}.safetensors"
+    write_durably(path, save(tensors, metadata))
+    for old in list_checkpoints(folder)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """All of `data` under `path`, or what was there before: never a part of it."""
+    partial = path.with_suffix(path.suffix + ".partial")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(p for p in folder.glob("update_*.safetensors") if _NAME.fullmatch(p.name))
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """`path` is a checkpoint file, or a folder that holds some (the newest is taken). Raises `UserError`."""
+    if path.is_dir():
+        found = list_checkpoints(path / "checkpoints") or list_checkpoints(path)
+        if not found:
+            raise UserError(f"no checkpoint in {path}: name a run folder that has trained, or a checkpoint file")
+        path = found[-1]
+    if not path.is_file():
+        raise UserError(f"no checkpoint at {path}: name a run folder or a checkpoint file")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        if int(metadata["format"]) != FORMAT:
+            raise UserError(f"{path} has checkpoint format {metadata['format']}, this version reads {FORMAT}")
+        progress = Progress(**json.loads(metadata["progress"]))
+        own = {k.removeprefix("network."): t.numpy() for k, t in tensors.items() if k.startswith("network.")}
+        moments = {k.removeprefix("optimiser."): t for k, t in tensors.items() if k.startswith("optimiser.")}
+        weights = WeightSet(
+            progress.version,
+            progress.generation,
+            metadata["spaces_hash"],
+            metadata["architecture"],
+            int(metadata["state_stride"]),
+            own,
+        )
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise UserError(f"{path} is not a readable checkpoint ({error}): remove it, or name an older one") from error
+    return Checkpoint(progress, tuple(json.loads(metadata["consumed"])), weights, moments)
+
+
+def restore_optimiser(
+    optimiser: torch.optim.Optimizer, network: FactoredRecurrentActorCritic, moments: dict[str, Tensor]
+) -> None:
+    """Put saved moments and step counters back, by parameter name."""
+    for name, p in network.named_parameters():
+        prefix = f"{name}."
+        own = {k.removeprefix(prefix): t for k, t in moments.items() if k.startswith(prefix)}
+        own = {k: t for k, t in own.items() if "." not in k}
+        if own:
+            optimiser.state[p] = {k: t.clone().to(p.device) for k, t in own.items()}
+
+
+def load_policy(path: str | Path) -> FactoredRecurrentActorCritic:
+    """The policy of a checkpoint file or of a run folder's newest one, ready to `act`. Raises `UserError`."""
+    return from_weights(load_checkpoint(Path(path)).weights)

@@ -1,0 +1,201 @@
+"""The learner: take a batch, update, make it durable, acknowledge, publish."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from actors.config import PolicyConfig
+from actors.episode import Episode
+from actors.errors import UserError
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import from_weights, to_weights
+from actors.spaces import Spaces
+from actors.transport.base import Generation, Transport
+from learner.batching import make_batch
+from learner.checkpoint import Checkpoint, Progress, restore_optimiser, save_checkpoint
+from learner.config import LearnerConfig
+from learner.intake import Intake, Taken
+from learner.metrics_log import MetricsLog
+from learner.optimiser import make_optimiser
+from learner.update import PPOUpdate
+
+log = logging.getLogger(__name__)
+Report = Callable[[dict[str, float]], None]
+
+
+def pick_device(wanted: str) -> torch.device:
+    """`auto` is CUDA where present. Raises `UserError` for a CUDA that is not there."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError("learner.device is cuda, but this torch sees no CUDA device: use auto or cpu")
+    return torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+class Learner:
+    """One run's learner. `report` receives the metrics of every update."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        policy: PolicyConfig,
+        spaces: Spaces,
+        transport: Transport,
+        run_dir: Path,
+        seed: int,
+        resume: Checkpoint | None = None,
+        report: Report | None = None,
+    ) -> None:
+        self.config, self.transport, self.run_dir, self.seed = config, transport, run_dir, seed
+        self.report = report or (lambda metrics: None)
+        device = pick_device(config.device)
+        self.network = self._network(policy, spaces, resume).to(device)
+        self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
+        self.ppo = PPOUpdate(self.network, self.optimiser, config, seed)
+        self.intake = Intake(transport, spaces, config.max_policy_lag)
+        self.progress = Progress()
+        self._consumed: tuple[str, ...] = ()
+        self._unacknowledged: list[str] = []
+        if resume is not None:
+            restore_optimiser(self.optimiser, self.network, resume.moments)
+            self.progress, self._consumed = resume.progress, resume.consumed
+
+    def _network(self, policy: PolicyConfig, spaces: Spaces, resume: Checkpoint | None) -> FactoredRecurrentActorCritic:
+        if resume is None:
+            torch.manual_seed(self.seed)
+            return FactoredRecurrentActorCritic(spaces, policy)
+        network = from_weights(resume.weights)
+        if network.spaces.hash != spaces.hash or network.config != policy:
+            raise UserError(
+                "the checkpoint's architecture differs from the configuration: resume with the run's own config.yaml"
+            )
+        return network.train()
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
+        """Train until `updates`, `max_seconds` or `stop`; the last update is always in a checkpoint."""
+        began, before = time.monotonic(), self.progress.elapsed_s
+        limit = self.config.max_seconds
+
+        def over() -> bool:
+            return stop() or (limit is not None and time.monotonic() - began >= limit)
+
+        self._open_generation()
+        with MetricsLog(self.run_dir, self.progress.update) as metrics_log:
+            while self.progress.update < self.config.updates and not over():
+                start = time.monotonic()
+                taken = self.intake.collect(self.config.batch_episodes, self.progress.version, over)
+                if len(taken) < self.config.batch_episodes:
+                    break  # told to stop; what was taken stays pending in the store
+                wait_s = time.monotonic() - start
+                metrics = self._update([t.episode for t in taken], before + time.monotonic() - began)
+                self._settle(taken)
+                metrics |= self._accounts([t.episode for t in taken], metrics, wait_s, time.monotonic() - start)
+                metrics_log.write(self.progress.update, metrics, [self._row(t.episode) for t in taken])
+                self.report(metrics)
+        self._checkpoint()
+        return self.progress
+
+    def _open_generation(self) -> None:
+        """Fence older learners, find what an earlier one left pending, and publish the weights to start from."""
+        p = self.progress
+        floor = Generation(p.generation, p.version + 1)
+        generation = self.transport.open_generation(p.version, "learner", floor)
+        self.progress = replace(p, generation=generation.number, version=generation.next_version)
+        self.intake.recover(self._consumed)
+        self._publish()
+
+    def _update(self, episodes: Sequence[Episode], elapsed_s: float) -> dict[str, float]:
+        start = time.monotonic()
+        p = self.progress
+        batch = make_batch(episodes, self.network.spaces)
+        metrics = self.ppo(batch, p.update, p.version)
+        steps = sum(len(e) for e in episodes)
+        lags = [p.version - e.oldest_version for e in episodes]
+        self.progress = replace(
+            p,
+            update=p.update + 1,
+            version=p.version + 1,
+            episodes_trained=p.episodes_trained + len(episodes),
+            env_steps=p.env_steps + steps,
+            elapsed_s=elapsed_s,
+        )
+        return metrics | {
+            "update_s": time.monotonic() - start,
+            "policy_lag_mean": float(np.mean(lags)),
+            "policy_lag_max": float(max(lags)),
+        }
+
+    def _settle(self, taken: Sequence[Taken]) -> None:
+        """Durable first, then acknowledged, then published."""
+        self._consumed = (*self._consumed, *(t.episode.episode_id for t in taken))
+        self._unacknowledged += [t.entry_id for t in taken]
+        if self.progress.update % self.config.checkpoint_every == 0:
+            self._checkpoint()
+        self._publish()
+
+    def _checkpoint(self) -> None:
+        start = time.monotonic()
+        c = self.config
+        save_checkpoint(
+            self.run_dir / "checkpoints",
+            self.network,
+            self.optimiser,
+            replace(self.progress, dropped_stale=self.progress.dropped_stale + self.intake.dropped_stale),
+            self._consumed,
+            c.state_stride,
+            c.checkpoints_kept,
+        )
+        if self._unacknowledged:
+            self.transport.ack(self._unacknowledged)
+        # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
+        self._consumed = self._consumed[-c.batch_episodes * c.checkpoint_every :]
+        self._unacknowledged = []
+        self._checkpoint_s = time.monotonic() - start
+
+    def _publish(self) -> None:
+        p = self.progress
+        self.transport.publish(to_weights(self.network, p.version, p.generation, self.config.state_stride))
+
+    def _accounts(
+        self, episodes: Sequence[Episode], metrics: dict[str, float], wait_s: float, cycle_s: float
+    ) -> dict[str, float]:
+        returns = [e.undiscounted_return for e in episodes]
+        p, ledger = self.progress, self.transport.ledger()
+        return {
+            "update": p.update,
+            "policy_version": p.version,
+            "elapsed_s": p.elapsed_s,
+            "episodes_per_s": len(episodes) / cycle_s,
+            "env_steps": p.env_steps,
+            "episodes_trained": p.episodes_trained,
+            "return_mean": float(np.mean(returns)),
+            "return_std": float(np.std(returns)),
+            "final_accuracy": float(np.mean([e.telemetry.get("final_accuracy", 0.0) for e in episodes])),
+            "growth_ratio": float(np.mean([e.telemetry.get("growth_ratio", 0.0) for e in episodes])),
+            "episode_steps": float(np.mean([len(e) for e in episodes])),
+            "queue_depth": ledger.queued,
+            "dropped_stale": p.dropped_stale + self.intake.dropped_stale,
+            "dead_lettered": ledger.dead_lettered,
+            "wait_s": wait_s,
+            "checkpoint_s": self._checkpoint_s,
+        }
+
+    @staticmethod
+    def _row(episode: Episode) -> dict[str, Any]:
+        return {
+            "episode_id": episode.episode_id,
+            "task_id": episode.task_id,
+            "seed": episode.seed,
+            "policy_version": episode.oldest_version,
+            "return": episode.undiscounted_return,
+            "steps": len(episode),
+            "end_reason": str(episode.end_reason),
+            "final_accuracy": episode.telemetry.get("final_accuracy", 0.0),
+            "growth_ratio": episode.telemetry.get("growth_ratio", 0.0),
+        }
