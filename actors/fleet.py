@@ -84,15 +84,9 @@ class ActorFleet:
     def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
         """Timelines of the given seeds, in their order, shared out over the actors."""
         shares = [list(seeds[i :: self.size]) for i in range(self.size)]
-        pending = [
-            handle.play.remote(player, share, deterministic) if share else None
-            for handle, share in zip(self.handles, shares, strict=True)
-        ]
-        out: list[dict[str, Any]] = [{}] * len(seeds)
-        for i, reference in enumerate(pending):
-            if reference is not None:
-                out[i :: self.size] = ray.get(reference)
-        return out
+        pending = [h.play.remote(player, share, deterministic) for h, share in zip(self.handles, shares, strict=True)]
+        played: list[list[dict[str, Any]]] = ray.get(pending)
+        return [played[i % self.size][i // self.size] for i in range(len(seeds))]
 
     def stop(self) -> None:
         for handle in self.handles:

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, ActionMasks, Op
-from actors.env.stage import Ramp, Slot, Stage
+from actors.env.stage import IllegalEdge, Ramp, Slot, Stage
+
+
+LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
+    Op.GERMINATE: frozenset({Stage.DORMANT}),
+    Op.SET_ALPHA_TARGET: frozenset({Stage.BLENDING, Stage.HOLDING}),
+    Op.PRUNE: frozenset({Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING}),
+    Op.FOSSILIZE: frozenset({Stage.HOLDING}),
+    Op.ADVANCE: frozenset({Stage.GERMINATED, Stage.TRAINING}),
+}
+"""Where an op may act at all; gates, budgets and a ramp down to 0 narrow it further."""
 
 
 class IllegalAction(ValueError):
@@ -98,10 +108,16 @@ class Lifecycle:
         return ActionMasks(op, slot_mask, np.logical_and(rest, slot_mask[..., None]))
 
     def apply(self, action: SeedAction) -> bool:
-        """Take the action's edge; returns whether the slots show that it took effect. The caller checked the masks."""
+        """Take the action's edge; returns whether the slots show that it took effect. The caller checked the masks.
+
+        Raises `IllegalEdge` for an op that the slot's stage does not have.
+        """
         if action.op is Op.WAIT:
             return True
         slot = self.slots[action.slot]
+        if slot.stage not in LEGAL_STAGES[action.op] or slot.pruning:
+            ramp = ", whose alpha is on its way to 0" if slot.pruning else ""
+            raise IllegalEdge(f"{action.op.name} has no edge from {slot.stage.name}{ramp}")
         before = (slot.stage, slot.alpha_target, slot.pruning)
         speed_epochs = ALPHA_SPEEDS_EPOCHS[action.alpha_speed]
         match action.op:

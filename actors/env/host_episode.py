@@ -1,0 +1,269 @@
+"""`HostEpisode`: one episode of one host but for its tensors. What is legal, what an epoch has to do, what it meant.
+
+Both the one-environment reference and the fleet run on it: they differ in how they train, not in what it means.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.actions import ActionMasks, ActionSpec, Op
+from actors.config import EnvConfig
+from actors.env import governor, observation
+from actors.env.blends import gate_shapes
+from actors.env.blueprints import MLP_BLUEPRINTS
+from actors.env.contributions import Contributions, Subset, measure, subsets_to_measure
+from actors.env.host import MLPHost
+from actors.env.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
+from actors.env.reward import objective_reward
+from actors.env.rng import Purpose, stream
+from actors.env.stage import BLENDED, Stage
+from actors.env.tasks import Task, make_task
+from actors.env.timeline import Timeline
+from actors.episode import EndReason
+
+log = logging.getLogger(__name__)
+
+HEALTHY_NORM = (1e-8, 100.0)
+BLUEPRINT_NAMES = tuple(b.name for b in MLP_BLUEPRINTS)
+
+Measured = tuple[float, float]  # (accuracy in points, cross-entropy in nats) on the validation rows
+
+
+@dataclass(frozen=True)
+class Germination:
+    slot: int
+    blueprint: int
+    blend: int
+    rng: np.random.Generator  # draws the seed's parameters
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What one epoch has to do, in this order: prune, germinate, train, measure."""
+
+    pruned: tuple[int, ...]
+    germinated: Germination | None
+    blended: Mapping[int, float]  # slot -> alpha: part of the host's function
+    training: Mapping[int, float]  # slot -> alpha target: learns apart from the host
+    rows: NDArray[np.int64]  # [inner_steps, batch_size] of the training split
+    subsets: tuple[Subset, ...]  # configurations to measure, the present one first
+
+    @property
+    def alphas(self) -> dict[int, float]:
+        return {**self.blended, **self.training}
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    train_loss: float  # mean over minibatches, nats
+    gradient_norms: Mapping[int, list[float]]  # slot -> norm at each minibatch, before the clip
+    measured: Mapping[Subset, Measured]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    reward: float
+    terminated: bool
+    pruned: tuple[int, ...]  # slots whose seeds are gone with this epoch's end
+    end_reason: EndReason | None
+    telemetry: dict[str, float]
+
+
+class HostEpisode:
+    def __init__(self, config: EnvConfig, run_seed: int, seed: int, spec: ActionSpec) -> None:
+        """Everything in the episode follows from (config, run_seed, seed) and the actions."""
+        self.config, self.run_seed, self.seed, self.spec = config, run_seed, seed, spec
+        choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
+        self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA))
+        task = self.task
+        self.host = MLPHost(task.num_features, task.host_width, task.num_classes, config.slots)
+        self.host_params = self.host.num_params()
+        self.budget_params = config.budget_ratio * self.host_params
+        self.lifecycle = Lifecycle(config.slots, GATES[config.gates], config.embargo_epochs)
+        self.governor = governor.Governor(task.num_classes, task.chance_loss)
+        self.epoch = 0
+        self.germinations = 0
+        self.illegal_actions = 0
+        self.last_op, self.last_success = Op.WAIT, True
+        self.accuracies: list[float] = []
+        self.val_losses: list[float] = []
+        self._executed = SeedAction(Op.WAIT)
+        self._alphas: dict[int, float] = {}
+
+    def host_rng(self) -> np.random.Generator:
+        """Draws the host's parameters."""
+        return stream(self.run_seed, self.seed, Purpose.HOST_INIT)
+
+    def begin(self, untrained: Measured) -> None:
+        """Take note of the untrained host."""
+        accuracy, loss = untrained
+        self.accuracies, self.val_losses = [accuracy], [loss]
+        c = self.config
+        self.timeline = Timeline(self.task.task_id, self.seed, c.horizon_epochs, c.slots, [accuracy])
+
+    def decide(self, action: NDArray[np.int64], strict: bool = False) -> tuple[Orders, str]:
+        """Take the action; returns the epoch's orders and what was wrong with the action ("" if nothing).
+
+        An illegal action is turned into WAIT and counted, or raises `IllegalAction` where `strict`.
+        """
+        executed, reason = self._legal(np.asarray(action, dtype=np.int64))
+        if reason:
+            if strict:
+                raise IllegalAction(reason)
+            self.illegal_actions += 1
+        before = self._filled()
+        success = self.lifecycle.apply(executed)
+        germinated = None
+        if executed.op is Op.GERMINATE:
+            rng = stream(self.run_seed, self.seed, Purpose.SEED_INIT, self.germinations)
+            germinated = Germination(executed.slot, executed.blueprint, executed.blend, rng)
+            self.germinations += 1
+        pruned = tuple(sorted(before - self._filled()))
+        self._executed, self.last_op, self.last_success = executed, executed.op, success and not reason
+        self.lifecycle.tick_alpha()
+        slots = list(enumerate(self.lifecycle.slots))
+        blended = {s: slot.alpha for s, slot in slots if slot.stage in BLENDED}
+        training = {s: slot.alpha_target for s, slot in slots if slot.stage is Stage.TRAINING}
+        present = frozenset(blended)
+        due = (self.epoch + 1) % self.config.contribution_every == 0
+        wanted = subsets_to_measure(blended, training) if due else []
+        subsets = (present, *(subset for subset in wanted if subset != present))
+        return Orders(pruned, germinated, blended, training, self._minibatches(), subsets), reason
+
+    def settle(self, orders: Orders, result: EpochResult, roll_back: Callable[[tuple[int, ...]], Measured]) -> Outcome:
+        """What the epoch came to. `roll_back(pruned)` restores the last good snapshot without these slots' seeds."""
+        c = self.config
+        self._record_gradients(orders, result)
+        self._record_contributions(orders, result.measured)
+        accuracy, loss = result.measured[orders.subsets[0]]
+        self.epoch += 1
+        rent = self.added_params() / self.host_params
+        charge = 0.0
+        before = self._filled()
+        panic = self.governor.check(result.train_loss, loss, accuracy)
+        if panic is not None:
+            log.info("governor: seed %d, epoch %d: %s", self.seed, self.epoch, panic)
+            self.lifecycle.prune_live()
+            accuracy, loss = roll_back(tuple(sorted(before - self._filled())))
+            charge = governor.penalty(c.rent_weight, rent, c.horizon_epochs - self.epoch, c.horizon_epochs)
+        self.lifecycle.automatic_edges()
+        reward = objective_reward(accuracy, self.accuracies[-1], rent, c.rent_weight, c.horizon_epochs, charge)
+        self.accuracies.append(accuracy)
+        self.val_losses.append(loss)
+        growth = self.added_params() / self.host_params
+        op = self._executed.op
+        where = self._executed.slot if op is not Op.WAIT else -1
+        self.timeline.record(op.name, where, self.lifecycle.slots, BLUEPRINT_NAMES, growth, accuracy, reward)
+        pruned = tuple(sorted(before - self._filled()))
+        if panic is None and self.epoch < c.horizon_epochs:
+            return Outcome(reward, False, pruned, None, {})
+        telemetry = {"final_accuracy": accuracy, "growth_ratio": growth, "panic": float(panic is not None)}
+        return Outcome(reward, True, pruned, EndReason.GOVERNOR if panic else EndReason.HORIZON, telemetry)
+
+    def _legal(self, choices: NDArray[np.int64]) -> tuple[SeedAction, str]:
+        sizes = np.array(self.spec.sizes)
+        if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
+            return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
+        in_force = self.masks().in_force(self.spec, choices)
+        relevant = self.spec.relevance_table[choices[0]]
+        wrong = relevant & ~in_force[np.array(self.spec.offsets) + choices]
+        if wrong.any():
+            head = int(wrong.argmax())
+            reason = f"{Op(choices[0]).name} with {self.spec.names[head]} {choices[head]} is not legal now"
+            return SeedAction(Op.WAIT), reason
+        return SeedAction.of(choices.tolist()), ""
+
+    def _filled(self) -> set[int]:
+        return {s for s, slot in enumerate(self.lifecycle.slots) if slot.active}
+
+    def _minibatches(self) -> NDArray[np.int64]:
+        """This epoch's rows `[inner_steps, batch_size]`, from permutations of the training rows laid end to end."""
+        rows = len(self.task.train)
+        shape = (self.config.inner_steps, self.config.batch_size)
+        wanted = shape[0] * shape[1]
+        position = self.epoch * wanted
+        passes = range(position // rows, (position + wanted - 1) // rows + 1)
+        order = [stream(self.run_seed, self.seed, Purpose.BATCH_ORDER, n).permutation(rows) for n in passes]
+        start = position % rows
+        return np.concatenate(order)[start : start + wanted].reshape(shape)
+
+    def _record_gradients(self, orders: Orders, result: EpochResult) -> None:
+        low, high = HEALTHY_NORM
+        for s, norms in result.gradient_norms.items():
+            slot = self.lifecycle.slots[s]
+            slot.gradient_health_prev = slot.gradient_health
+            slot.gradient_health = sum(low < n < high for n in norms) / len(norms)
+            mean = sum(norms) / len(norms)
+            slot.gradient_norm = mean if isfinite(mean) else None
+            slot.trained_epochs += s in orders.training
+
+    def _record_contributions(self, orders: Orders, measured: Mapping[Subset, Measured]) -> None:
+        """Take over what could be measured; a slot that was not measured ages its last value."""
+
+        def value(subset: Subset) -> float:
+            accuracy, loss = measured[subset]
+            return accuracy if isfinite(loss) else float("nan")
+
+        due = len(orders.subsets) > 1
+        contributions = measure(value, orders.blended, orders.training) if due else Contributions({}, {}, {})
+        for s, slot in enumerate(self.lifecycle.slots):
+            slot.epochs_since_contribution += slot.active
+            points = contributions.leave_one_out.get(s)
+            if points is None:
+                continue
+            if not isfinite(points):
+                where = f"seed {self.seed}, epoch {self.epoch}"
+                log.warning("%s: the contribution of slot %d could not be measured", where, s)
+                continue
+            slot.contribution_velocity = None if slot.contribution is None else points - slot.contribution
+            slot.contribution = points
+            slot.epochs_since_contribution = 0
+            interaction = contributions.interaction.get(s)
+            slot.interaction = interaction if interaction is not None and isfinite(interaction) else None
+
+    def slot_params(self) -> list[int]:
+        """Parameters grown at each slot, its blend's gate included."""
+        width = self.host.width
+        return [
+            MLP_BLUEPRINTS[slot.blueprint].cost(width) + sum(p.size for p in gate_shapes(slot.blend, width).values())
+            if slot.active
+            else 0
+            for slot in self.lifecycle.slots
+        ]
+
+    def added_params(self) -> int:
+        return sum(self.slot_params())
+
+    def masks(self) -> ActionMasks:
+        """Exact legal choices now."""
+        left = self.budget_params - self.added_params()
+        width = self.host.width
+        dearest_gate = max(sum(p.size for p in gate_shapes(b, width).values()) for b in range(3))
+        affordable = np.array([b.cost(width) + dearest_gate <= left for b in MLP_BLUEPRINTS])
+        return self.lifecycle.masks(np.repeat(affordable[:, None], self.config.slots, axis=1))
+
+    def observation(self) -> dict[str, NDArray[Any]]:
+        view = observation.EnvView(
+            epoch=self.epoch,
+            horizon_epochs=self.config.horizon_epochs,
+            chance_loss=self.task.chance_loss,
+            num_classes=self.task.num_classes,
+            val_losses=self.val_losses,
+            accuracies=self.accuracies,
+            last_op=self.last_op,
+            last_success=self.last_success,
+            host_params=self.host_params,
+            budget_params=self.budget_params,
+            slot_params=self.slot_params(),
+            slots=self.lifecycle.slots,
+        )
+        blueprints = np.array([s.blueprint for s in self.lifecycle.slots], dtype=np.int64)
+        return {"obs": observation.observe(view), "blueprint_indices": blueprints}
