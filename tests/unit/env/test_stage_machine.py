@@ -1,0 +1,207 @@
+"""The stage machine is SPEC 4's table: which op may act where, what it does, and how alpha walks.
+
+The tables here are written down from the specification, not read from the code.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from actors.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, Op
+from actors.env import stage as stage_module
+from actors.env.lifecycle import GATES, Gates, Lifecycle, SeedAction
+from actors.env.stage import IllegalEdge, Ramp, Slot, Stage
+
+EDGES = """
+DORMANT GERMINATED, GERMINATED TRAINING, GERMINATED PRUNED, TRAINING BLENDING, TRAINING PRUNED, BLENDING HOLDING,
+BLENDING PRUNED, HOLDING BLENDING, HOLDING FOSSILIZED, HOLDING PRUNED, PRUNED EMBARGOED, EMBARGOED RESETTING,
+RESETTING DORMANT
+"""
+EFFECT = {  # (op, stage) -> stage after it; anything else is illegal
+    (Op.GERMINATE, "DORMANT"): "GERMINATED",
+    (Op.ADVANCE, "GERMINATED"): "TRAINING",
+    (Op.ADVANCE, "TRAINING"): "BLENDING",
+    (Op.SET_ALPHA_TARGET, "BLENDING"): "BLENDING",
+    (Op.SET_ALPHA_TARGET, "HOLDING"): "BLENDING",
+    (Op.PRUNE, "GERMINATED"): "PRUNED",
+    (Op.PRUNE, "TRAINING"): "PRUNED",
+    (Op.PRUNE, "BLENDING"): "BLENDING",  # at a speed other than instant
+    (Op.PRUNE, "HOLDING"): "BLENDING",
+    (Op.FOSSILIZE, "HOLDING"): "FOSSILIZED",
+}
+SLOW, INSTANT = 1, 0
+EVERYTHING = np.ones((7, 1), dtype=np.bool_)
+
+
+def at(stage: Stage, gates: Gates = GATES["strict"], **changes: object) -> Lifecycle:
+    """One slot in `stage`, with all the evidence that any gate asks for."""
+    blended = stage in (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
+    machine = Lifecycle(1, gates, embargo_epochs=2)
+    fields: dict[str, object] = {"stage": stage, "epochs_in_stage": 9, "trained_epochs": 9, "gradient_health": 1.0}
+    fields |= {"contribution": 5.0, "alpha_target": 0.5, "ramp": Ramp(0.0, 0.5, 3, 3) if blended else None}
+    machine.slots = [Slot(**(fields | changes))]  # type: ignore[arg-type]
+    return machine
+
+
+def tick(machine: Lifecycle, epochs: int = 1) -> list[float]:
+    """Alpha after each of some epochs without a decision."""
+    alphas = []
+    for _ in range(epochs):
+        machine.tick_alpha()
+        alphas.append(machine.slots[0].alpha)
+        machine.automatic_edges()
+    return alphas
+
+
+def wrong_edges() -> list[tuple[str, str]]:
+    """Stage pairs on which the machine and the table differ."""
+    table = {tuple(pair.split()) for pair in EDGES.split(",")}
+    wrong = []
+    for a, b in product(Stage, Stage):
+        slot = Slot(stage=a)
+        try:
+            slot.move_to(b)
+        except IllegalEdge:
+            if (a.name, b.name) in table:
+                wrong.append((a.name, b.name))
+        else:
+            if (a.name, b.name) not in table or slot.stage is not b:
+                wrong.append((a.name, b.name))
+    return wrong
+
+
+def test_every_edge_is_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wrong_edges() == []
+    mutant = stage_module.EDGES | {Stage.FOSSILIZED: frozenset({Stage.PRUNED})}
+    monkeypatch.setattr(stage_module, "EDGES", mutant)
+    assert wrong_edges() == [("FOSSILIZED", "PRUNED")]
+
+
+@pytest.mark.parametrize("stage", Stage)
+@pytest.mark.parametrize("op", [op for op in Op if op is not Op.WAIT])
+def test_every_op_in_every_stage(op: Op, stage: Stage) -> None:
+    machine = at(stage)
+    masks = machine.masks(EVERYTHING)
+    assert masks.slot is not None
+    effect = EFFECT.get((op, stage.name))
+    assert masks.op[Op.WAIT]
+    assert masks.op[op] == masks.slot[op, 0] == (effect is not None)
+    assert masks.rest[op].any() == (effect is not None and op not in (Op.ADVANCE, Op.FOSSILIZE))
+    action = SeedAction(op, blueprint=1, alpha_target=1, alpha_speed=SLOW)
+    if effect is None:
+        with pytest.raises(IllegalEdge):
+            machine.apply(action)
+        assert machine.slots[0].stage is stage
+    else:
+        assert machine.apply(action) is True
+        assert machine.slots[0].stage.name == effect
+
+
+@pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING])
+def test_an_instant_prune_is_pruned_at_once(stage: Stage) -> None:
+    machine = at(stage)
+    assert machine.apply(SeedAction(Op.PRUNE, alpha_speed=INSTANT))
+    assert machine.slots[0] == Slot(stage=Stage.PRUNED)  # nothing that was tracked is left
+
+
+@pytest.mark.parametrize("target", range(3))
+@pytest.mark.parametrize("speed", range(4))
+def test_alpha_rises_linearly_and_then_holds(target: int, speed: int) -> None:
+    machine = at(Stage.TRAINING, alpha_target=ALPHA_TARGETS[target], alpha_speed_epochs=ALPHA_SPEEDS_EPOCHS[speed])
+    machine.apply(SeedAction(Op.ADVANCE))
+    epochs = max(1, ALPHA_SPEEDS_EPOCHS[speed])
+    expected = np.linspace(0, ALPHA_TARGETS[target], epochs + 1)[1:]
+    np.testing.assert_allclose(tick(machine, epochs), expected, rtol=1e-12)
+    assert machine.slots[0].stage is Stage.HOLDING
+    assert tick(machine, 2) == [ALPHA_TARGETS[target]] * 2
+    one_too_late = np.linspace(0, ALPHA_TARGETS[target], epochs + 2)[1:-1]
+    assert not np.allclose(expected, one_too_late)
+
+
+def test_a_new_target_starts_from_the_present_alpha() -> None:
+    machine = at(Stage.TRAINING, alpha_target=1.0, alpha_speed_epochs=5)
+    machine.apply(SeedAction(Op.ADVANCE))
+    np.testing.assert_allclose(tick(machine, 2), [0.2, 0.4])
+    masks = machine.masks(EVERYTHING)
+    assert masks.rest[Op.SET_ALPHA_TARGET, 0, 10:13].tolist() == [True, True, False]  # not the present one
+    machine.apply(SeedAction(Op.SET_ALPHA_TARGET, alpha_target=1, alpha_speed=1))
+    np.testing.assert_allclose(tick(machine, 3), [0.5, 0.6, 0.7])
+    assert machine.slots[0].stage is Stage.HOLDING
+    machine.apply(SeedAction(Op.SET_ALPHA_TARGET, alpha_target=0, alpha_speed=INSTANT))
+    assert machine.slots[0].stage is Stage.BLENDING
+    assert machine.slots[0].alpha == 0.5
+    tick(machine)
+    assert machine.slots[0].stage is Stage.HOLDING
+
+
+def test_a_slow_prune_ramps_down_while_nothing_is_legal() -> None:
+    machine = at(Stage.HOLDING, ramp=Ramp(0.0, 0.6, 3, 3))
+    machine.apply(SeedAction(Op.PRUNE, alpha_speed=SLOW))
+    seen = []
+    for _ in range(3):
+        slot = machine.slots[0]
+        seen.append((slot.stage.name, slot.alpha_target))
+        masks = machine.masks(EVERYTHING)
+        assert masks.op.tolist() == [True, False, False, False, False, False]
+        for op in Op:
+            if op is not Op.WAIT:
+                with pytest.raises(IllegalEdge):
+                    machine.apply(SeedAction(op))
+        np.testing.assert_allclose(tick(machine), [0.6 * (2 - len(seen) + 1) / 3], atol=1e-15)
+    assert seen == [("BLENDING", 0.0)] * 3
+    assert machine.slots[0].stage is Stage.PRUNED
+
+
+@pytest.mark.parametrize("embargo", [1, 2, 4])
+def test_a_pruned_slot_comes_back_by_itself(embargo: int) -> None:
+    machine = at(Stage.TRAINING)
+    machine.embargo_epochs = embargo
+    machine.apply(SeedAction(Op.PRUNE))
+    lane = []
+    while machine.slots[0].stage is not Stage.DORMANT:
+        tick(machine)
+        assert not machine.masks(EVERYTHING).op[1:].any() or machine.slots[0].stage is Stage.DORMANT
+        lane.append(machine.slots[0].stage.name)
+    assert lane == ["PRUNED", *["EMBARGOED"] * embargo, "RESETTING", "DORMANT"]
+
+
+PERMISSIVE, STRICT = GATES["permissive"], GATES["strict"]
+
+
+@pytest.mark.parametrize(
+    ("gates", "stage", "op", "changes", "legal"),
+    [
+        (PERMISSIVE, Stage.GERMINATED, Op.ADVANCE, {"epochs_in_stage": 0}, True),
+        (STRICT, Stage.GERMINATED, Op.ADVANCE, {"epochs_in_stage": 0}, False),
+        (STRICT, Stage.GERMINATED, Op.ADVANCE, {"epochs_in_stage": 1}, True),
+        (PERMISSIVE, Stage.TRAINING, Op.ADVANCE, {"trained_epochs": 0}, False),
+        (PERMISSIVE, Stage.TRAINING, Op.ADVANCE, {"trained_epochs": 1}, True),
+        (PERMISSIVE, Stage.TRAINING, Op.ADVANCE, {"gradient_health": None}, False),  # unknown is not healthy
+        (PERMISSIVE, Stage.TRAINING, Op.ADVANCE, {"gradient_health": 0.49}, False),
+        (PERMISSIVE, Stage.TRAINING, Op.ADVANCE, {"gradient_health": 0.5}, True),
+        (STRICT, Stage.TRAINING, Op.ADVANCE, {"trained_epochs": 2}, False),
+        (STRICT, Stage.TRAINING, Op.ADVANCE, {"trained_epochs": 3}, True),
+        (STRICT, Stage.TRAINING, Op.ADVANCE, {"gradient_health": 0.8}, False),
+        (PERMISSIVE, Stage.HOLDING, Op.FOSSILIZE, {"contribution": -3.0, "epochs_in_stage": 0}, True),
+        (PERMISSIVE, Stage.HOLDING, Op.FOSSILIZE, {"contribution": None}, False),
+        (PERMISSIVE, Stage.HOLDING, Op.FOSSILIZE, {"ramp": Ramp(0.0, 0.5, 3, 2)}, False),
+        (STRICT, Stage.HOLDING, Op.FOSSILIZE, {"epochs_in_stage": 1}, False),
+        (STRICT, Stage.HOLDING, Op.FOSSILIZE, {"contribution": 0.0}, False),
+        (STRICT, Stage.HOLDING, Op.FOSSILIZE, {"epochs_since_contribution": 1}, False),
+        (STRICT, Stage.HOLDING, Op.FOSSILIZE, {}, True),
+    ],
+)
+def test_gates(gates: Gates, stage: Stage, op: Op, changes: dict[str, object], legal: bool) -> None:
+    assert at(stage, gates, **changes).masks(EVERYTHING).op[op] == legal
+
+
+def test_germinate_needs_a_blueprint_within_budget() -> None:
+    machine = at(Stage.DORMANT)
+    for buyable in (set(), {0}, {2}, {1, 6}):
+        affordable = np.isin(np.arange(7), list(buyable))[:, None]
+        masks = machine.masks(affordable)
+        assert masks.op[Op.GERMINATE] == bool(buyable - {0})
+        assert set(np.flatnonzero(masks.rest[Op.GERMINATE, 0, :7])) == buyable - {0}  # NOOP is never legal
