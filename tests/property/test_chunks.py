@@ -1,0 +1,171 @@
+"""Property 2: how episodes are cut into chunks changes neither outputs nor advantages."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from actors.episode import Episode
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.sequences import length_buckets
+from actors.policy.state import PolicyState
+from learner.batching import Batch, cut, make_batch
+from learner.config import LearnerConfig
+from learner.optimiser import make_optimiser
+from learner.update import PPOUpdate
+from tests.toy import SPACES, toy_network, toy_seed, toy_wave
+
+CHUNKS = (1, 3, 7, 9)
+LENGTHS = (1, 3, 4, 7, 8, 9, 2)  # 1, L and L + 1 for every L above
+CONFIG = LearnerConfig(gamma=0.9, gae_lambda=0.8, state_stride=1)
+Break = Callable[[Batch], Batch]
+
+
+def make(stride: int = 1) -> tuple[FactoredRecurrentActorCritic, list[Episode]]:
+    network = toy_network()
+    seeds = [toy_seed(n, truncated=i % 2 == 1, salt=i) for i, n in enumerate(LENGTHS)]
+    return network, toy_wave(network, seeds, state_stride=stride)
+
+
+def outputs_by_cell(network: FactoredRecurrentActorCritic, episode: Episode) -> tuple[Tensor, Tensor]:
+    """(core output `[T, hidden]`, denormalised values `[T]`) by the LSTM's equations, one step at a time."""
+    lstm, size = network.lstm, network.config.hidden_size
+    h = [torch.zeros(size) for _ in range(lstm.num_layers)]
+    c = [torch.zeros(size) for _ in range(lstm.num_layers)]
+    cores, values = [], []
+    for t in range(len(episode)):
+        obs, blueprints = (
+            torch.from_numpy(episode.obs[t : t + 1]),
+            torch.from_numpy(episode.blueprint_indices[t : t + 1]),
+        )
+        x = network.encoder(obs, blueprints).core_input[0]
+        for k in range(lstm.num_layers):
+            w_x, w_h, b_x, b_h = (getattr(lstm, f"{n}_l{k}") for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            i, f, g, o = (w_x @ x + b_x + w_h @ h[k] + b_h).chunk(4)
+            c[k] = f.sigmoid() * c[k] + i.sigmoid() * g.tanh()
+            x = h[k] = o.sigmoid() * c[k].tanh()
+        cores.append(network.norm(x))
+        values.append(network.value_normaliser.denormalise(network.critic(cores[-1])[0]))
+    return torch.stack(cores), torch.stack(values)
+
+
+def advantages_by_sum(episode: Episode, values: Tensor) -> Tensor:
+    """O(T^2): every advantage as its own discounted sum over what is left of the one episode."""
+    v = [*values.double().tolist(), 0.0 if episode.terminated else episode.bootstrap_value]
+    r, steps = episode.rewards.astype(np.float64), len(episode)
+    delta = [r[t] + CONFIG.gamma * v[t + 1] - v[t] for t in range(steps)]
+    decay = CONFIG.gamma * CONFIG.gae_lambda
+    return torch.tensor([sum(decay ** (s - t) * delta[s] for s in range(t, steps)) for t in range(steps)])
+
+
+@torch.no_grad()
+def check_forward(network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, spoil: Break) -> None:
+    batch = spoil(make_batch(episodes, SPACES))
+    stride = episodes[0].state_stride
+    chunks = cut(batch, chunk, stride)
+    places = chunks.steps[chunks.sequence.valid]
+    assert sorted(places.tolist()) == batch.valid.flatten().nonzero().squeeze(1).tolist()  # every step, once
+    out = network.evaluate(chunks.sequence)
+    wide = batch.valid.shape[1]
+    for row, episode in enumerate(episodes):
+        cores, values = outputs_by_cell(network, episode)
+        mine = places // wide == row
+        order = places[mine] % wide
+        assert torch.allclose(out.hidden[mine], cores[order], atol=2e-6)
+        scale = float(network.value_normaliser.std)
+        assert torch.allclose(network.value_normaliser.denormalise(out.values[mine]), values[order], atol=1e-5 * scale)
+
+
+def check_targets(network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, spoil: Break) -> None:
+    learning = copy.deepcopy(network)
+    ppo = PPOUpdate(learning, make_optimiser(learning, 1e-3, 0.0), CONFIG)
+    batch = spoil(make_batch(episodes, SPACES))
+    chunks = cut(batch, chunk, 1)
+    targets, _ = ppo._targets(batch, chunks, version=0)
+    with torch.no_grad():
+        values = [outputs_by_cell(network, e)[1] for e in episodes]
+    raw = [advantages_by_sum(e, v) for e, v in zip(episodes, values, strict=True)]
+    unforced = torch.cat([~batch.forced[i, : len(e)] for i, e in enumerate(episodes)])
+    counted = torch.cat(raw)[unforced]
+    places, wide = chunks.steps[chunks.sequence.valid], batch.valid.shape[1]
+    for row in range(len(episodes)):
+        mine = places // wide == row
+        order = places[mine] % wide
+        expected = ((raw[row] - counted.mean()) / counted.std(unbiased=False)).float()
+        assert torch.allclose(targets.advantages[mine], expected[order], atol=1e-5)
+        returns = learning.value_normaliser.normalise((raw[row] + values[row].double()).float())
+        assert torch.allclose(targets.returns[mine], returns[order], atol=1e-5)
+
+
+def untouched(batch: Batch) -> Batch:
+    return batch
+
+
+def post_step_states(batch: Batch) -> Batch:
+    return batch._replace(states=PolicyState(*(t.roll(-1, 2) for t in batch.states)))
+
+
+def zeros_in_mid_episode(batch: Batch) -> Batch:
+    def only_first(t: Tensor) -> Tensor:
+        return torch.where((torch.arange(t.shape[2]) > 0)[None, None, :, None], 0.0, t)
+
+    return batch._replace(states=PolicyState(*(only_first(t) for t in batch.states)))
+
+
+def neighbours_states(batch: Batch) -> Batch:
+    return batch._replace(states=PolicyState(*(t.roll(1, 1) for t in batch.states)))
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_outputs_do_not_depend_on_the_chunk_length(chunk: int) -> None:
+    check_forward(*make(), chunk, untouched)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_advantages_and_returns_do_not_depend_on_the_chunk_length(chunk: int) -> None:
+    check_targets(*make(), chunk, untouched)
+
+
+def test_a_stride_above_one_finds_the_right_states() -> None:
+    network, episodes = make(stride=3)
+    for chunk in (3, 6, 9):
+        check_forward(network, episodes, chunk, untouched)
+    with pytest.raises(ValueError, match="states that are stored every 3 steps"):
+        cut(make_batch(episodes, SPACES), 4, 3)
+
+
+@pytest.mark.parametrize("check", [check_forward, check_targets])
+@pytest.mark.parametrize("spoil", [post_step_states, zeros_in_mid_episode, neighbours_states])
+def test_wrong_states_in_mid_episode_are_caught(check: Callable[..., None], spoil: Break) -> None:
+    with pytest.raises(AssertionError):
+        check(*make(), 3, spoil)
+
+
+def test_zeros_at_the_start_of_an_episode_are_its_true_state() -> None:
+    """The mutation above fails for mid-episode alone: whole episodes start at zero anyway."""
+    check_forward(*make(), max(LENGTHS), zeros_in_mid_episode)
+
+
+def test_an_empty_episode_takes_no_chunk_and_no_bucket() -> None:
+    _, episodes = make()
+    batch = make_batch(episodes, SPACES)
+    empty = batch._replace(valid=batch.valid & (torch.arange(len(episodes)) != 2)[:, None])
+    chunks = cut(empty, 3, 1)
+    assert 2 not in (chunks.steps[chunks.sequence.valid] // batch.valid.shape[1]).tolist()
+    assert bool(chunks.sequence.valid.any(1).all())
+    assert length_buckets([0, 3, 0], 1.3) == [([1], 3)]
+    assert length_buckets([0, 0], 1.3) == length_buckets([], 1.3) == []
+
+
+def test_a_batch_without_steps_gives_no_rows() -> None:
+    network, episodes = make()
+    batch = make_batch(episodes, SPACES)
+    none = batch._replace(valid=torch.zeros_like(batch.valid))
+    chunks = cut(none, 3, 1)
+    assert chunks.sequence.valid.shape[0] == 0
+    assert network.evaluate(chunks.sequence).log_probs.shape[0] == 0
