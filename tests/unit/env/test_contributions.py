@@ -1,0 +1,109 @@
+"""Contributions on made-up value functions, against their definitions by brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+
+from actors.actions import Op
+from actors.env.contributions import Contributions, measure, subsets_to_measure
+from tests.walks import WAIT, act, tiny_env
+
+Value = Callable[[frozenset[int]], float]
+
+
+def made_up(seed: int) -> Value:
+    """An arbitrary value for each subset of up to eight slots."""
+    table = np.random.default_rng(seed).normal(50, 20, 256)
+    return lambda subset: float(table[sum(1 << s for s in subset)])
+
+
+def by_orders(v: Value, players: tuple[int, ...]) -> dict[int, float]:
+    """Shapley: what each adds on arrival, averaged over all orders of arrival."""
+    orders = list(permutations(players))
+    gains = [{p: v(frozenset(o[: i + 1])) - v(frozenset(o[:i])) for i, p in enumerate(o)} for o in orders]
+    return {p: float(np.mean([g[p] for g in gains])) for p in players}
+
+
+def asked(v: Value) -> tuple[Value, set[frozenset[int]]]:
+    """The value function, and the subsets that it was asked for."""
+    seen: set[frozenset[int]] = set()
+
+    def ask(subset: frozenset[int]) -> float:
+        seen.add(subset)
+        return v(subset)
+
+    return ask, seen
+
+
+SPLITS = [
+    (present, tuple(s for s in filled if s not in present))
+    for filled in ((), (0,), (2,), (0, 1), (1, 2), (0, 1, 2), (0, 3, 5), (0, 1, 2, 3), (1, 3, 4, 6, 7))
+    for n in range(len(filled) + 1)
+    for present in list(combinations(filled, n))[:2]
+]
+
+
+@pytest.mark.parametrize(("present", "training"), SPLITS)
+def test_contributions_are_their_definitions(present: tuple[int, ...], training: tuple[int, ...]) -> None:
+    v, on, filled = made_up(len(present)), frozenset(present), (*present, *training)
+    ask, seen = asked(v)
+    found = measure(ask, present, training)
+    for s in present:
+        assert found.leave_one_out[s] == pytest.approx(v(on) - v(on - {s}))
+    for s in training:
+        assert found.leave_one_out[s] == pytest.approx(v(on | {s}) - v(on))  # the switch-on effect
+    assert set(found.leave_one_out) == set(filled)
+    assert seen <= set(subsets_to_measure(present, training))
+    if len(filled) > 3:
+        assert (found.interaction, found.shapley) == ({}, {})
+        return
+    assert found.shapley == pytest.approx(by_orders(v, filled))
+    assert sum(found.shapley.values()) == pytest.approx(v(frozenset(filled)) - v(frozenset()), abs=1e-9)  # efficiency
+    none = v(frozenset())
+    for i in filled:
+        terms = [v(frozenset({i, j})) - v(frozenset({i})) - v(frozenset({j})) + none for j in filled if j != i]
+        assert found.interaction.get(i) == (pytest.approx(np.mean(terms)) if terms else None)
+
+
+def test_a_wrong_definition_would_show() -> None:
+    """Leave-one-out is not solo value, and neither sums to the whole: the made-up values tell them apart."""
+    v, three = made_up(7), frozenset({0, 1, 2})
+    found: Contributions = measure(v, three, ())
+    solo = {s: v(frozenset({s})) - v(frozenset()) for s in three}
+    assert found.leave_one_out != pytest.approx(solo)
+    assert sum(found.leave_one_out.values()) != pytest.approx(v(three) - v(frozenset()))
+    assert found.shapley != pytest.approx(found.leave_one_out)
+
+
+def test_which_configurations_are_measured() -> None:
+    assert len(subsets_to_measure((0, 1), (2,))) == 8
+    four = subsets_to_measure((0, 1, 2), (5,))
+    solo, off = [frozenset({s}) for s in (0, 1, 2, 5)], frozenset[int]()
+    one_changed = [frozenset({1, 2}), frozenset({0, 2}), frozenset({0, 1}), frozenset({0, 1, 2, 5})]
+    assert set(four) == {frozenset({0, 1, 2}), off, *solo, *one_changed}
+    assert len(four) == len(set(four))
+
+
+def test_the_environment_measures_by_switching_seeds() -> None:
+    env = tiny_env(horizon_epochs=25, slots=2, inner_steps=8)
+    env.reset(seed=6)
+    plan = [act(Op.GERMINATE, 0, 6, 0, 2, 0), act(Op.GERMINATE, 1, 3), act(Op.ADVANCE, 0), act(Op.ADVANCE, 1)]
+    for action in [*plan, WAIT, WAIT, act(Op.ADVANCE, 0), WAIT]:
+        env.step(action)
+    first, second = env.lifecycle.slots
+    assert (first.stage.name, second.stage.name) == ("HOLDING", "TRAINING")
+
+    def accuracy(on: dict[int, float]) -> float:
+        return env.network.validate(env.val_x, env.val_y, on)[0]
+
+    both = {0: first.alpha, 1: second.alpha_target}
+    only_first, only_second = {0: both[0]}, {1: both[1]}
+    assert env.timeline.accuracy[-1] == accuracy(only_first)
+    assert first.contribution == pytest.approx(accuracy(only_first) - accuracy({}))
+    assert second.contribution == pytest.approx(accuracy(both) - accuracy(only_first))
+    expected = accuracy(both) - accuracy(only_first) - accuracy(only_second) + accuracy({})
+    assert first.interaction == second.interaction == pytest.approx(expected)

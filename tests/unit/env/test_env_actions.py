@@ -1,0 +1,191 @@
+"""What a step does with an action: masks are exact, an illegal request is a reported WAIT, feedback is truthful."""
+
+from __future__ import annotations
+
+import copy
+from itertools import product
+
+import numpy as np
+import pytest
+
+from actors.actions import ActionMasks, Op
+from actors.env.env import SeedTrainingEnv
+from actors.env.lifecycle import IllegalAction
+from actors.env.stage import Stage
+from tests.walks import WAIT, Action, act, legal_actions, random_legal, tiny_env
+
+RELEVANT = {0: "", 1: "12345", 2: "145", 3: "15", 4: "1", 5: "1"}  # op -> heads besides op
+TARGETS = (0.5, 0.7, 1.0)
+
+
+def allowed(env: SeedTrainingEnv, action: Action) -> bool:
+    """SPEC 4's table under permissive gates, and the budget counted in actual tensors."""
+    op, slot, blueprint, _, target, _ = (int(c) for c in action)
+    it = env.lifecycle.slots[slot]
+    held = sum(t.numel() for seed in env.network.seeds.values() for t in seed.trained.tensors)
+    w = env.network.host.width
+    hidden = {2: max(2, w // 4), 3: w, 5: max(2, w // 4), 6: 4 * w}
+    cost = {0: 0, 1: 3 * w, 4: 2 * (w * w + w)} | {b: 2 * w * k + k + w for b, k in hidden.items()}
+    host = sum(t.numel() for t in env.network.trained.tensors)
+    fits = held + cost[blueprint] + w + 1 <= env.config.budget_ratio * host  # w + 1: a learned gate
+    return {
+        Op.WAIT: True,
+        Op.GERMINATE: it.stage.name == "DORMANT" and blueprint > 0 and fits,
+        Op.SET_ALPHA_TARGET: it.stage.name in ("BLENDING", "HOLDING")
+        and not it.pruning
+        and TARGETS[target] != it.alpha_target,
+        Op.PRUNE: it.stage.name in ("GERMINATED", "TRAINING", "BLENDING", "HOLDING") and not it.pruning,
+        Op.FOSSILIZE: it.stage.name == "HOLDING" and it.contribution is not None,
+        Op.ADVANCE: it.stage.name == "GERMINATED"
+        or (it.stage.name == "TRAINING" and it.trained_epochs > 0 and (it.gradient_health or 0) >= 0.5),
+    }[Op(op)]
+
+
+def canonical(action: Action) -> tuple[int, ...]:
+    keep = {0} | {int(h) for h in RELEVANT[int(action[0])]}
+    return tuple(int(c) if h in keep else 0 for h, c in enumerate(action))
+
+
+EVERY = [np.array(a) for a in sorted({canonical(np.array(a)) for a in product(*map(range, (6, 3, 7, 3, 3, 4)))})]
+
+
+def differences(env: SeedTrainingEnv) -> set[tuple[int, ...]]:
+    """Joint actions on which the masks and the table differ."""
+    by_mask = {tuple(map(int, a)) for a in legal_actions(env.masks(), env.spaces.action.sizes)}
+    return by_mask ^ {tuple(map(int, a)) for a in EVERY if allowed(env, a)}
+
+
+@pytest.mark.parametrize(("seed", "budget"), [(0, 4.0), (1, 0.8), (2, 0.3)])
+def test_masks_are_the_table_for_every_joint_action(seed: int, budget: float) -> None:
+    env, rng = tiny_env(budget_ratio=budget, horizon_epochs=25), np.random.default_rng(seed)
+    env.reset(seed=seed)
+    sizes = np.array(env.spaces.action.sizes)
+    for _ in range(25):
+        assert differences(env) == set()
+        held = sum(t.numel() for s in env.network.seeds.values() for t in s.trained.tensors)
+        assert held <= env.episode.budget_params
+        legal = legal_actions(env.masks(), env.spaces.action.sizes)
+        for action in (legal[int(rng.integers(len(legal)))], rng.integers(0, sizes)):
+            trial = copy.deepcopy(env)
+            *_, info = trial.step(action)
+            assert ("illegal_action" in info) == (not allowed(env, action))
+        _, _, _, _, info = env.step(random_legal(rng, env, wait=0.1))
+        assert "illegal_action" not in info
+    assert env.illegal_actions == 0
+
+
+def test_masks_that_forget_the_budget_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = tiny_env(budget_ratio=0.3)
+    env.reset(seed=0)
+    assert differences(env) == set()
+    env.episode.budget_params *= 10
+    assert differences(env)
+
+
+def test_the_published_masks_are_the_exact_ones() -> None:
+    env, rng = tiny_env(), np.random.default_rng(3)
+    _, info = env.reset(seed=3)
+    for _ in range(12):
+        joint = np.stack(legal_actions(env.masks(), env.spaces.action.sizes))
+        masks: ActionMasks = info["masks"]
+        flat = [np.isin(range(n), np.unique(joint[:, h])) for h, n in enumerate(env.spaces.action.sizes)]
+        relevant = [joint[np.isin(joint[:, 0], [o for o, r in RELEVANT.items() if str(h) in r])] for h in range(6)]
+        flat[1:] = [np.isin(range(n), relevant[h + 1][:, h + 1]) for h, n in enumerate(env.spaces.action.sizes[1:])]
+        assert info["action_mask"].tolist() == np.concatenate(flat).tolist()
+        pairs = {(int(a[0]), int(a[1])) for a in joint if a[0] > 0}
+        assert {tuple(map(int, p)) for p in np.argwhere(info["slot_mask_by_op"])} == pairs
+        assert masks.slot is info["slot_mask_by_op"]
+        *_, info = env.step(random_legal(rng, env))
+
+
+ILLEGAL = [act(Op.ADVANCE, 1), act(Op.GERMINATE, 0, 0), act(Op.FOSSILIZE), np.array([9, 0, 0, 0, 0, 0]), np.array([1])]
+
+
+@pytest.mark.parametrize("action", ILLEGAL)
+def test_an_illegal_request_is_a_reported_wait(action: Action) -> None:
+    asked, waited = tiny_env(), tiny_env()
+    asked.reset(seed=5)
+    waited.reset(seed=5)
+    seen, reward, terminated, truncated, info = asked.step(action)
+    same, same_reward, *_ = waited.step(WAIT)
+    assert info["illegal_action"]
+    assert asked.illegal_actions == 1
+    assert (asked.last_op, asked.last_success) == (Op.WAIT, False)
+    assert (reward, terminated, truncated) == (same_reward, False, False)
+    different = np.flatnonzero(seen["obs"] != same["obs"])
+    assert len(different) == 1  # last_success alone
+    assert seen["obs"][different] == 0
+    strict = tiny_env(strict=True)
+    strict.reset(seed=5)
+    with pytest.raises(IllegalAction):
+        strict.step(action)
+
+
+def expected_success(op: Op, before: SeedTrainingEnv, after: SeedTrainingEnv, slot: int) -> bool:
+    """SPEC 3's feedback table, from what is there before and after the action took effect."""
+    old, new = before.lifecycle.slots[slot], after.lifecycle.slots[slot]
+    fossils = [sum(s.stage is Stage.FOSSILIZED for s in e.lifecycle.slots) for e in (before, after)]
+    return {
+        Op.WAIT: True,
+        Op.GERMINATE: slot not in before.network.seeds and slot in after.network.seeds,
+        Op.ADVANCE: new.stage is not old.stage,
+        Op.SET_ALPHA_TARGET: new.alpha_target != old.alpha_target,
+        Op.PRUNE: new.pruning or new.stage is Stage.PRUNED,
+        Op.FOSSILIZE: fossils[1] == fossils[0] + 1,
+    }[op]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_feedback_tells_what_really_happened(seed: int) -> None:
+    env, rng = tiny_env(horizon_epochs=25), np.random.default_rng(seed)
+    env.reset(seed=seed)
+    assert (env.last_op, env.last_success) == (Op.WAIT, True)
+    for _ in range(25):
+        action, before = random_legal(rng, env, wait=0.1), copy.deepcopy(env)
+        env.step(action)
+        assert env.last_op == action[0]
+        assert env.last_success == expected_success(Op(int(action[0])), before, env, int(action[1]))
+
+
+def test_success_is_read_from_the_environment_and_not_from_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = tiny_env()
+    env.reset(seed=1)
+    monkeypatch.setattr(type(env.lifecycle), "apply", lambda self, action: False)
+    env.step(WAIT)
+    assert env.last_success is False
+
+
+def test_gradient_health_and_freshness_follow_their_rules() -> None:
+    env = tiny_env(horizon_epochs=25, contribution_every=3)
+    env.reset(seed=2)
+    slot = env.lifecycle.slots[0]
+    plan = {0: act(Op.GERMINATE, 0, 3, 0, 2, 1), 1: act(Op.ADVANCE, 0), 5: act(Op.ADVANCE, 0), 11: act(Op.PRUNE)}
+    healths: list[float | None] = []
+    ages = []
+    for epoch in range(13):
+        env.step(plan.get(epoch, WAIT))
+        assert slot.gradient_health_prev == (healths[-1] if healths and slot.active else None)
+        healths.append(slot.gradient_health)
+        ages.append(slot.epochs_since_contribution)
+    assert healths[0] is None
+    assert healths[1:11] == [1.0] * 10
+    assert healths[11] is None  # dropped with the seed
+    # Germinated in epoch 1; measured in epochs 3, 6 and 9 since from epoch 2 on there is something to measure.
+    assert ages[:11] == [1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
+
+
+def test_a_failed_measurement_warns_and_leaves_the_counter(caplog: pytest.LogCaptureFixture) -> None:
+    env = tiny_env()
+    env.reset(seed=2)
+    env.step(act(Op.GERMINATE, 0, 3))
+    env.step(act(Op.ADVANCE, 0))
+    for tensor in env.network.seeds[0].trained.tensors:
+        tensor.data.fill_(float("nan"))
+    value = env.lifecycle.slots[0].contribution
+    env.step(WAIT)
+    env.step(WAIT)
+    slot = env.lifecycle.slots[0]
+    assert (slot.contribution, slot.epochs_since_contribution) == (value, 2)
+    assert "could not be measured" in caplog.text
+    assert slot.gradient_health == 0.0
+    assert not env.masks().op[Op.ADVANCE]

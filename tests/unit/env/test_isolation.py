@@ -1,0 +1,203 @@
+"""A seed in TRAINING learns without touching its host, to the bit; from BLENDING on the derivative is total."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actors.actions import Op
+from actors.env.blueprints import MLP_BLUEPRINTS
+from actors.env.env import SeedTrainingEnv
+from actors.env.growing import GrowingNetwork, Optimisation, Switches
+from actors.env.host import MLPHost
+from actors.env.rng import Purpose, stream
+from actors.env.tasks import make_task
+from tests.walks import WAIT, act, tiny_env
+
+Isolation = Literal["shadow", "straight_through"]
+DENSE, WIDE = 3, 6
+torch.set_num_threads(1)
+
+
+def network(seeds: dict[int, tuple[int, int]], dtype: torch.dtype = torch.float32, slots: int = 3) -> GrowingNetwork:
+    """A host of width 6 for 2 features and 3 classes; `seeds` are slot -> (blueprint, blend), off their zero start."""
+    host = MLPHost(2, 6, 3, slots)
+    net = GrowingNetwork(host, np.random.default_rng(0), Optimisation(5e-3, 5e-3, 1e-4, 1.0), dtype)
+    for slot, (blueprint, blend) in seeds.items():
+        rng = np.random.default_rng(100 + slot)
+        net.germinate(slot, MLP_BLUEPRINTS[blueprint], blend, rng)
+        for tensor in net.seeds[slot].trained.tensors:
+            tensor.data += torch.tensor(0.3 * rng.standard_normal(tuple(tensor.shape)), dtype=dtype)
+    return net
+
+
+def batches(steps: int = 4, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(1)
+    x = torch.tensor(rng.standard_normal((steps, 16, 2)), dtype=dtype)
+    return x, torch.tensor(rng.integers(0, 3, (steps, 16)))
+
+
+def host_state(net: GrowingNetwork) -> list[Tensor]:
+    """Everything that belongs to the host: parameters, last gradients, moments and step counters."""
+    moments = [v for t in net.trained.tensors for v in net.trained.optimizer.state[t].values()]
+    return [*net.trained.tensors, *[t.grad for t in net.trained.tensors if t.grad is not None], *moments]
+
+
+def touched(isolation: Isolation, training: dict[int, float], nan: bool = False) -> bool:
+    """Whether TRAINING seeds change any bit of the host, or of the seed that is blended in at slot 0."""
+    alone, grown = network({0: (DENSE, 0)}), network({0: (DENSE, 0)} | dict.fromkeys(training, (WIDE, 2)))
+    if nan:
+        for slot in training:
+            for tensor in grown.seeds[slot].trained.tensors:
+                tensor.data.fill_(float("nan"))
+    x, y = batches()
+    without = alone.train_epoch(x, y, Switches({0: 0.5}, {}), isolation)
+    with_seed = grown.train_epoch(x, y, Switches({0: 0.5}, training), isolation)
+    same = [torch.equal(a, b) for a, b in zip(host_state(alone), host_state(grown), strict=True)]
+    same += [torch.equal(a, b) for a, b in zip(*(n.seeds[0].trained.tensors for n in (alone, grown)), strict=True)]
+    same += [torch.equal(alone.logits(x[0], {0: 0.5}), grown.logits(x[0], {0: 0.5}))]
+    return not (all(same) and without.train_loss == with_seed.train_loss)
+
+
+@pytest.mark.parametrize("isolation", ["shadow", "straight_through"])
+@pytest.mark.parametrize("nan", [False, True])
+def test_the_host_is_bit_equal_with_and_without_training_seeds(isolation: Isolation, nan: bool) -> None:
+    assert not touched(isolation, {1: 0.7, 2: 1.0}, nan)
+
+
+def test_a_leaky_pass_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = GrowingNetwork.logits
+
+    def leaky(self: GrowingNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
+        """Switches TRAINING seeds on at a strength of nothing instead of leaving them out."""
+        return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0))
+
+    monkeypatch.setattr(GrowingNetwork, "logits", leaky)
+    assert touched("shadow", {1: 0.7}, nan=True)
+
+
+def seed_gradients(net: GrowingNetwork, slots: list[int]) -> list[Tensor]:
+    return [t.grad for s in slots for t in net.seeds[s].trained.tensors if t.grad is not None]
+
+
+def test_the_shadow_gradient_is_that_of_the_seeds_with_all_else_constant() -> None:
+    net = network({0: (DENSE, 0), 1: (WIDE, 2), 2: (DENSE, 1)}, torch.float64)
+    net.optimisation = Optimisation(5e-3, 5e-3, 0.0, 1e9)  # no clip
+    oracle = copy.deepcopy(net)
+    x, y = batches(1, torch.float64)
+    for group in (oracle.trained, oracle.seeds[0].trained):
+        for tensor in group.tensors:
+            tensor.requires_grad_(False)
+    F.cross_entropy(oracle.logits(x[0], {0: 0.5, 1: 0.7, 2: 1.0}), y[0]).backward()
+    net.train_epoch(x, y, Switches({0: 0.5}, {1: 0.7, 2: 1.0}), "shadow")
+    expected, found = seed_gradients(oracle, [1, 2]), seed_gradients(net, [1, 2])
+    assert len(expected) == len(found) == 4 + 2 + 4  # the gate's two included
+    for a, b in zip(expected, found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    alone = network({1: (WIDE, 2)}, torch.float64)
+    alone.optimisation = net.optimisation
+    alone.train_epoch(x, y, Switches({}, {1: 0.7}), "shadow")
+    other = zip(seed_gradients(alone, [1]), seed_gradients(net, [1]), strict=True)
+    assert not all(torch.allclose(a, b) for a, b in other)  # another network, another gradient
+
+
+def test_seeds_that_take_no_part_are_not_touched() -> None:
+    net = network({0: (DENSE, 0), 1: (WIDE, 0)})
+    before = [t.clone() for t in net.seeds[1].trained.tensors]
+    net.train_epoch(*batches(), Switches({}, {0: 1.0}), "shadow")
+    assert all(torch.equal(a, b) for a, b in zip(before, net.seeds[1].trained.tensors, strict=True))
+    assert not net.seeds[1].trained.optimizer.state
+
+
+def finite_difference(net: GrowingNetwork, x: Tensor, y: Tensor, on: dict[int, float], tensor: Tensor) -> Tensor:
+    """Central differences of the loss, entry by entry."""
+    out, flat, eps = torch.zeros_like(tensor).flatten(), tensor.data.view(-1), 1e-6
+    for i in range(len(flat)):
+        losses = []
+        for sign in (1, -1):
+            flat[i] += sign * eps
+            losses.append(F.cross_entropy(net.logits(x, on), y).item())
+            flat[i] -= sign * eps
+        out[i] = (losses[0] - losses[1]) / (2 * eps)
+    return out.view_as(tensor)
+
+
+@pytest.mark.parametrize("blend", range(3))
+def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
+    net = network({0: (DENSE, blend), 1: (5, blend)}, torch.float64, slots=2)
+    net.optimisation = Optimisation(5e-3, 5e-3, 0.0, 1e9)
+    before, (x, y), on = copy.deepcopy(net), batches(1, torch.float64), {0: 0.5, 1: 0.7}
+    net.train_epoch(x, y, Switches(on, {}), "shadow")
+    groups = [(net.trained, before.trained), *((net.seeds[s].trained, before.seeds[s].trained) for s in on)]
+    for trained, start in groups:
+        for moved, tensor in zip(trained.tensors, start.tensors, strict=True):
+            expected = finite_difference(before, x[0], y[0], on, tensor)
+            assert moved.grad is not None
+            torch.testing.assert_close(moved.grad, expected, rtol=1e-5, atol=1e-8)
+    # With the seed's input detached, as in isolation, the host's first layer would get another gradient.
+    first = before.trained.params["in.w"]
+    part = torch.autograd.grad(F.cross_entropy(detached(before, x[0], on), y[0]), first)[0]
+    assert not torch.allclose(part, finite_difference(before, x[0], y[0], on, first), rtol=1e-3)
+
+
+def detached(net: GrowingNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
+    def slot(s: int, h: Tensor) -> Tensor:
+        return h + net.seeds[s].on(h.detach(), on[s]) - h.detach()
+
+    return net.host.forward(net.trained.params, x, slot)
+
+
+def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple[float, float]:
+    """Training loss on spirals with a wide seed switched on: at germination, and after some epochs of TRAINING.
+
+    The host has learnt for ten epochs before.
+    """
+    task = make_task("spirals", stream(run, 0, Purpose.TASK_DATA))
+    x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
+    host = MLPHost(2, task.host_width, 3, 3)
+    net = GrowingNetwork(host, np.random.default_rng(run), Optimisation(5e-3, 5e-3, 1e-4, 1.0))
+    order = np.random.default_rng(run)
+
+    def epoch(switches: Switches) -> None:
+        rows = torch.from_numpy(order.permutation(len(y)))[:512].reshape(8, 64)
+        net.train_epoch(x[rows], y[rows], switches, isolation)
+
+    for _ in range(10):
+        epoch(Switches())
+    net.germinate(1, MLP_BLUEPRINTS[WIDE], 0, np.random.default_rng(run + 50))
+    start = net.validate(x, y, {1: 1.0})[1]
+    for _ in range(epochs):
+        epoch(Switches({}, {1: 1.0}))
+    return start, net.validate(x, y, {1: 1.0})[1]
+
+
+def test_on_spirals_the_shadow_pass_learns_and_straight_through_does_not() -> None:
+    shadow = np.array([loss_with_seed_on("shadow", run) for run in range(4)])
+    straight = np.array([loss_with_seed_on("straight_through", run) for run in range(4)])
+    np.testing.assert_array_equal(shadow[:, 0], straight[:, 0])
+    assert (shadow[:, 1] < shadow[:, 0] - 0.05).all()
+    assert (straight[:, 1] > straight[:, 0] + 0.05).all()  # a push without curvature overshoots
+
+
+def test_the_environment_isolates_training_seeds_and_blends_after_advance() -> None:
+    def params(env: SeedTrainingEnv) -> list[Tensor]:
+        return [t.detach().clone() for t in env.network.trained.tensors]
+
+    grown, plain = tiny_env(), tiny_env()
+    for env in (grown, plain):
+        env.reset(seed=4)
+    plan = [act(Op.GERMINATE, 1, WIDE, 0, 2, 0), act(Op.ADVANCE, 1), WAIT, WAIT]
+    for action in plan:
+        grown.step(action)
+        plain.step(WAIT)
+        assert all(torch.equal(a, b) for a, b in zip(params(grown), params(plain), strict=True))
+    assert grown.timeline.accuracy == plain.timeline.accuracy
+    grown.step(act(Op.ADVANCE, 1))
+    plain.step(WAIT)
+    assert not all(torch.equal(a, b) for a, b in zip(params(grown), params(plain), strict=True))
