@@ -11,8 +11,8 @@ import ray
 import torch
 
 from actors.config import ActingConfig
-from actors.env.fleet import ReferenceFleet
 from actors.env.rng import Purpose, stream
+from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.outbox import Outbox
 from actors.policy.baselines import NeverGrow, RandomPolicy
@@ -60,7 +60,7 @@ class Worker:
         self.settings = settings
         acting = settings.acting
         self.transport = connect(settings.redis, acting.queue, settings.namespace)
-        self.fleet = ReferenceFleet(acting.env, acting.actors.envs_per_actor, settings.seed)
+        self.fleet = make_fleet(acting.env, acting.actors.envs_per_actor, settings.seed)
         self.name = f"actor-{settings.index}"
         # Later incarnations have larger numbers: the clock survives a death, a counter in memory does not.
         self.incarnation = time.time_ns() // 1_000_000

@@ -70,7 +70,7 @@ class Config:
 PRESETS: dict[str, Config] = {
     "tamiyo": Config(),
     "quick": Config(
-        actors=ActorsConfig(count=2, envs_per_actor=8),
+        actors=ActorsConfig(count=2, envs_per_actor=16),
         learner=LearnerConfig(
             max_seconds=140.0, batch_episodes=32, update_epochs=4, minibatches=4, lr=1e-3, entropy_anneal_updates=20
         ),

@@ -2,6 +2,8 @@
 
 A blueprint is its parameters (`shapes`) and a pure function of them. Matrices are `[in, out]` and vectors `[1, n]`,
 so that the same function runs one environment (`h [B, W]`) and a stacked fleet (`h [E, B, W]`, parameters `[E, ...]`).
+In a fleet the width is padded: padded parameters are 0 and stay 0, and what averages over units asks `Units` which are
+real. Padded units of the output must be 0 where those of the input are.
 """
 
 from __future__ import annotations
@@ -35,16 +37,30 @@ class Param(NamedTuple):
         return np.full(self.shape, float(self.start == "one"))
 
 
-def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    centred = h - h.mean(-1, keepdim=True)
-    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps) * gain + bias
+class Units(NamedTuple):
+    """Which hidden units of a padded width are real, per environment."""
+
+    mask: Tensor  # [E, 1, W] 1 where real, 0 where padding
+    share: Tensor  # [E, W, 1] 1 / width where real, 0 where padding
+
+    def rows(self, index: Tensor | slice) -> Units:
+        return Units(self.mask[index], self.share[index])
+
+
+def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, units: Units | None = None, eps: float = 1e-5) -> Tensor:
+    """Over the last dimension; over its real units alone where `units` is given, and 0 elsewhere."""
+    if units is None:
+        centred = h - h.mean(-1, keepdim=True)
+        return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps) * gain + bias
+    centred = (h - h @ units.share) * units.mask
+    return centred * torch.rsqrt(centred.square() @ units.share + eps) * gain + bias
 
 
 @dataclass(frozen=True)
 class Blueprint:
     name: str
     shapes: Callable[[int], dict[str, Param]]  # host width -> parameters
-    forward: Callable[[Params, Tensor], Tensor]  # same shape out as in
+    forward: Callable[[Params, Tensor, Units | None], Tensor]  # same shape out as in
 
     def cost(self, width: int) -> int:
         """Parameters that a seed of this blueprint adds, without its blend's gate."""
@@ -61,7 +77,7 @@ def _residual_mlp(name: str, hidden: Callable[[int], int]) -> Blueprint:
             "b2": Param((1, width), "zero"),
         }
 
-    def forward(p: Params, h: Tensor) -> Tensor:
+    def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
         return h + torch.relu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
 
     return Blueprint(name, shapes, forward)
@@ -72,8 +88,8 @@ def _norm_shapes(width: int) -> dict[str, Param]:
     return {"gain": Param((1, width), "one"), "bias": vector, "scale": vector}
 
 
-def _norm(p: Params, h: Tensor) -> Tensor:
-    return h + p["scale"] * layer_norm(h, p["gain"], p["bias"])
+def _norm(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
+    return h + p["scale"] * layer_norm(h, p["gain"], p["bias"], units)
 
 
 def _gated_shapes(width: int) -> dict[str, Param]:
@@ -85,7 +101,7 @@ def _gated_shapes(width: int) -> dict[str, Param]:
     }
 
 
-def _gated(p: Params, h: Tensor) -> Tensor:
+def _gated(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
     return h + torch.sigmoid(h @ p["gate_w"] + p["gate_b"]) * (h @ p["value_w"] + p["value_b"])
 
 
@@ -99,12 +115,16 @@ def _attention_shapes(width: int) -> dict[str, Param]:
     }
 
 
-def _attention(p: Params, h: Tensor) -> Tensor:
+def _attention(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
     # 2 * sigmoid(0) = 1: the excitation starts at one.
     return h * (2.0 * torch.sigmoid(torch.relu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]))
 
 
-NOOP = Blueprint("noop", lambda width: {}, lambda p, h: h)
+def _identity(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
+    return h
+
+
+NOOP = Blueprint("noop", lambda width: {}, _identity)
 
 MLP_BLUEPRINTS: tuple[Blueprint, ...] = (
     NOOP,

@@ -44,6 +44,8 @@ class Fleet(Protocol):
 
     def task_ids(self) -> tuple[str, ...]: ...
 
+    def timelines(self) -> tuple[Timeline, ...]: ...
+
 
 class ReferenceFleet:
     """A loop over `SeedTrainingEnv`."""

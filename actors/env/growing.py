@@ -64,7 +64,9 @@ class Seed:
 
     def on(self, h: Tensor, alpha: float) -> Tensor:
         """The host's h with this seed blended in at alpha; the seed's input is attached."""
-        return apply_blend(self.blend, h, self.blueprint.forward(self.trained.params, h), alpha, self.trained.params)
+        return apply_blend(
+            self.blend, h, self.blueprint.forward(self.trained.params, h, None), alpha, self.trained.params
+        )
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.env.blueprints import Param, Params, layer_norm
+from actors.env.blueprints import Param, Params, Units, layer_norm
 
 SlotFunction = Callable[[int, Tensor], Tensor]
 """(slot, hidden) -> hidden: what grows there, the identity where nothing does."""
@@ -36,13 +36,13 @@ class MLPHost:
     def num_params(self) -> int:
         return sum(p.size for p in self.shapes().values())
 
-    def forward(self, p: Params, x: Tensor, slot: SlotFunction) -> Tensor:
+    def forward(self, p: Params, x: Tensor, slot: SlotFunction, units: Units | None = None) -> Tensor:
         """Logits `[..., B, num_classes]` of `x [..., B, num_features]`."""
         h = x @ p["in.w"] + p["in.b"]
         for s in range(self.slots):
-            h = h + torch.relu(layer_norm(h, p[f"{s}.gain"], p[f"{s}.bias"])) @ p[f"{s}.w"] + p[f"{s}.b"]
+            h = h + torch.relu(layer_norm(h, p[f"{s}.gain"], p[f"{s}.bias"], units)) @ p[f"{s}.w"] + p[f"{s}.b"]
             h = slot(s, h)
-        return layer_norm(h, p["out.gain"], p["out.bias"]) @ p["out.w"] + p["out.b"]
+        return layer_norm(h, p["out.gain"], p["out.bias"], units) @ p["out.w"] + p["out.b"]
 
 
 def draw_params(shapes: dict[str, Param], rng: np.random.Generator, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from actors.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, ActionMasks, Op
 from actors.env.stage import IllegalEdge, Ramp, Slot, Stage
 
-
 LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
     Op.GERMINATE: frozenset({Stage.DORMANT}),
     Op.SET_ALPHA_TARGET: frozenset({Stage.BLENDING, Stage.HOLDING}),

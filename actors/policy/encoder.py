@@ -43,7 +43,8 @@ class SlotEncoder(nn.Module):
 
     def split(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """(base `[N, base_size]`, slots `[N, S, slot_size]`) of `obs [N, D]`."""
-        return obs[:, : self.base_size], obs[:, self.base_size :].unflatten(1, (-1, self.slot_size))
+        slots = (obs.shape[1] - self.base_size) // self.slot_size
+        return obs[:, : self.base_size], obs[:, self.base_size :].reshape(-1, slots, self.slot_size)
 
     def forward(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
         base, slots = self.split(obs)
