@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -125,7 +125,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             int(metadata["state_stride"]),
             own,
         )
-    except (KeyError, TypeError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it, or name an older one") from error
     return Checkpoint(progress, tuple(json.loads(metadata["consumed"])), weights, moments)
 
