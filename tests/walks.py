@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from actors.actions import ActionMasks, Op
@@ -13,6 +14,7 @@ from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
 
 Action = NDArray[np.int64]
+torch.set_num_threads(1)  # small tensors; two spinning threads per worker would starve a small machine
 WAIT: Action = np.zeros(6, dtype=np.int64)
 
 

@@ -1,0 +1,182 @@
+"""Rewards sum to J, computed here from accuracies and parameter counts alone; a panic is charged, and never pays."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.actions import Op
+from actors.env import governor, host_episode
+from actors.env.env import SeedTrainingEnv
+from actors.env.governor import Governor
+from actors.env.stage import Stage
+from actors.episode import EndReason
+from tests.walks import WAIT, act, random_legal, tiny_env
+
+
+def accuracy(env: SeedTrainingEnv, host: list[torch.Tensor], fossils: bool = False) -> float:
+    """Validation accuracy in points of these host parameters, with fossils or with all that is blended in."""
+    net = copy.deepcopy(env.network)
+    for tensor, value in zip(net.trained.tensors, host, strict=True):
+        tensor.data.copy_(value)
+    stages = (Stage.FOSSILIZED,) if fossils else (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
+    on = {s: slot.alpha for s, slot in enumerate(env.lifecycle.slots) if slot.stage in stages}
+    with torch.no_grad():
+        right = net.logits(env.val_x, on).argmax(-1) == env.val_y
+    return 100.0 * int(right.sum()) / len(right)
+
+
+def host_copy(env: SeedTrainingEnv) -> list[torch.Tensor]:
+    return [t.detach().clone() for t in env.network.trained.tensors]
+
+
+@dataclass
+class Played:
+    env: SeedTrainingEnv
+    untrained: float
+    final: float = 0.0
+    rents: list[float] = field(default_factory=list)  # per epoch that was played
+    rewards: list[float] = field(default_factory=list)
+    info: dict[str, Any] = field(default_factory=dict)
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def return_(self) -> float:
+        return sum(self.rewards)
+
+    def objective(self) -> float:
+        """J by its definition; a panic costs 5 points and the last rent for every epoch that was not played."""
+        c = self.env.config
+        left = c.horizon_epochs - len(self.rents)
+        panic = self.info["end_reason"] is EndReason.GOVERNOR
+        rents = self.rents + [self.rents[-1]] * left
+        return self.final - self.untrained - c.rent_weight * float(np.mean(rents)) - 5.0 * panic
+
+
+def play(env: SeedTrainingEnv, seed: int, poison: int = -1, how: str = "nan", grow: bool = True) -> Played:
+    """A random legal episode; the host is poisoned before epoch `poison` is trained."""
+    rng = np.random.default_rng(seed)
+    env.reset(seed=seed)
+    played = Played(env, accuracy(env, host_copy(env)))
+    host = sum(t.numel() for t in env.network.trained.tensors)
+    honest = env.network.train_epoch
+
+    def train_epoch(*args: Any) -> Any:
+        grown = [t for seed in env.network.seeds.values() for t in seed.trained.tensors]
+        played.rents.append(sum(t.numel() for t in grown) / host)
+        return honest(*args)
+
+    env.network.train_epoch = train_epoch  # type: ignore[method-assign]
+    while not played.terminated:
+        epoch, good = len(played.rewards), host_copy(env)
+        if epoch == poison:
+            if how == "nan":
+                env.network.trained.params["0.w"].data[0, 0] = float("nan")
+            else:
+                env.network.trained.optimizer.param_groups[0]["lr"] = 1e4
+        action = random_legal(rng, env) if grow else WAIT
+        _, reward, played.terminated, played.truncated, played.info = env.step(action)
+        played.rewards.append(float(reward))
+    panic = played.info["end_reason"] is EndReason.GOVERNOR
+    played.final = accuracy(env, good if panic else host_copy(env), fossils=panic)
+    return played
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("poison", [-1, 3, 11])
+@pytest.mark.parametrize("task", ["spirals", "wine"])
+def test_the_undiscounted_return_is_j(seed: int, poison: int, task: str) -> None:
+    played = play(tiny_env(tasks=(task,), rent_weight=7.0), seed, poison)
+    assert played.return_ == pytest.approx(played.objective(), abs=1e-6)
+    assert (played.terminated, played.truncated) == (True, False)
+    assert played.info["end_reason"] is (EndReason.HORIZON if poison < 0 else EndReason.GOVERNOR)
+    assert len(played.rewards) == (12 if poison < 0 else poison + 1)
+    assert played.info["telemetry"]["final_accuracy"] == pytest.approx(played.final)
+
+
+@pytest.mark.parametrize("wrong", ["rent of the rest", "fine"])
+def test_a_cheaper_panic_is_caught(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    def cheap(rent_weight: float, last_rent: float, epochs_left: int, horizon: int) -> float:
+        return 5.0 if wrong == "rent of the rest" else rent_weight * last_rent * epochs_left / horizon
+
+    monkeypatch.setattr(governor, "penalty", cheap)
+    played = [play(tiny_env(), seed, 6) for seed in range(3)]
+    assert any(abs(p.return_ - p.objective()) > 0.1 for p in played)
+
+
+def test_rent_before_training_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = host_episode.objective_reward
+    monkeypatch.setattr(host_episode, "objective_reward", lambda a, b, rent, *rest: honest(a, b, 0.9 * rent, *rest))
+    played = play(tiny_env(), 1)
+    assert abs(played.return_ - played.objective()) > 1e-3
+
+
+@pytest.mark.parametrize("how", ["nan", "lr"])
+@pytest.mark.parametrize("epoch", [1, 7, 11])
+def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
+    env = tiny_env()
+    played = play(env, 4, epoch, how)
+    assert len(played.rewards) == epoch + 1  # also on the very last epoch
+    assert played.info["end_reason"] is EndReason.GOVERNOR
+    assert played.rewards[-1] <= -5.0 + (played.final - env.timeline.accuracy[-2])
+    assert played.info["telemetry"]["panic"] == 1.0
+    assert not env.network.trained.optimizer.state
+    assert all(t.isfinite().all() for t in env.network.trained.tensors)
+    live = {"GERMINATED", "TRAINING", "BLENDING", "HOLDING"}
+    assert not live & {lane[-1] for lane in env.timeline.stages}
+    assert set(env.network.seeds) == {s for s, x in enumerate(env.lifecycle.slots) if x.stage is Stage.FOSSILIZED}
+
+
+def test_a_fossil_survives_a_panic() -> None:
+    env = tiny_env(horizon_epochs=25)
+    env.reset(seed=1)
+    for action in (act(Op.GERMINATE, 2, 3), act(Op.ADVANCE, 2), act(Op.ADVANCE, 2), act(Op.FOSSILIZE, 2), WAIT):
+        env.step(action)
+    kept = [t.detach().clone() for t in env.network.seeds[2].trained.tensors]
+    env.network.trained.params["in.w"].data.fill_(float("nan"))
+    *_, terminated, _, info = env.step(WAIT)
+    assert terminated
+    assert env.lifecycle.slots[2].stage is Stage.FOSSILIZED
+    assert all(torch.equal(a, b) for a, b in zip(kept, env.network.seeds[2].trained.tensors, strict=True))
+    assert info["telemetry"]["final_accuracy"] == env.timeline.accuracy[-2]
+
+
+def gains_of_dying() -> list[float]:
+    """J of episodes that the governor ends, minus J of the same seed under WAIT; whoever grew, whenever it died."""
+    settings = {"inner_steps": 8, "tasks": ("spirals", "wine", "digits")}
+    gains = []
+    for seed in range(5):
+        wait = play(tiny_env(**settings), seed, grow=False).return_
+        gains += [play(tiny_env(**settings), seed, k, grow=g).return_ - wait for k in (0, 4, 11) for g in (True, False)]
+    return gains
+
+
+def test_a_panic_never_beats_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(gains_of_dying()) < 0
+    monkeypatch.setattr(governor, "penalty", lambda *args: 0.0)
+    assert max(gains_of_dying()) >= 0  # without the charge dying would pay somewhere
+
+
+def test_what_the_governor_notices() -> None:
+    def first_panic(epochs: list[tuple[float, float]]) -> int:
+        """Index of the epoch (validation loss, accuracy) at which ten classes' governor fires, -1 for never."""
+        watch = Governor(10, float(np.log(10)))
+        for i, (loss, points) in enumerate(epochs):
+            if watch.check(loss, loss, points):
+                return i
+        return -1
+
+    healthy = [(2.3 - 0.2 * i, 10.0 + 8 * i) for i in range(9)]
+    assert first_panic(healthy) == -1
+    assert first_panic([*healthy[:4], (float("nan"), 40.0)]) == 4
+    assert first_panic([*healthy[:4], (float("inf"), 40.0)]) == 4
+    assert first_panic([*healthy[:4], (20.0, 40.0)]) == 4
+    assert first_panic([*healthy[:4], (3.0, 40.0)]) == -1
+    assert first_panic([(2.3, 26.0), (2.0, 11.0)]) == 1  # 16 points above chance, then chance
+    assert first_panic([(2.3, 24.0), (2.0, 11.0)]) == -1  # it had never been 15 points above it
