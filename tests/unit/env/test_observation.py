@@ -1,0 +1,165 @@
+"""The observation is its table: every feature in its place and range, unknown never looks like a measured value."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from numpy.typing import NDArray
+
+from actors.actions import Op
+from actors.env.env import SeedTrainingEnv
+from actors.env.observation import BASE, SLOT, EnvView, bounds, markdown_table, obs_spec, observe
+from actors.env.stage import Slot, Stage
+from tests.walks import WAIT, act, random_legal, tiny_env
+
+
+def places(slots: int) -> dict[str, slice]:
+    """Where each feature lies, from names and sizes in the table's order: `name` or `slot/name`."""
+    found, at = {}, 0
+    names = [(f.name, f.size) for f in BASE]
+    names += [(f"{s}/{f.name}", f.size) for s in range(slots) for f in SLOT]
+    for name, size in names:
+        found[name] = slice(at, at + size)
+        at += size
+    return found
+
+
+def out_of_range(obs: NDArray[np.float32], slots: int) -> list[str]:
+    ranges = {f.name: (f.low, f.high) for f in (*BASE, *SLOT)}
+    bad = []
+    for name, where in places(slots).items():
+        low, high = ranges[name.partition("/")[2] or name]
+        if not (
+            np.isfinite(obs[where]).all() and (obs[where] >= low - 1e-6).all() and (obs[where] <= high + 1e-6).all()
+        ):
+            bad.append(f"{name} {obs[where]}")
+    return bad
+
+
+@pytest.mark.parametrize("slots", [1, 3, 8])
+@pytest.mark.parametrize("task", ["spirals", "wine"])
+def test_random_episodes_stay_in_range_and_mean_what_the_table_says(slots: int, task: str) -> None:
+    env, where = tiny_env(slots=slots, tasks=(task,), host_lr=0.1, seed_lr=0.3), places(slots)
+    rng = np.random.default_rng(slots)
+    assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.observation_space["obs"].shape[0]
+    for seed in range(3):
+        seen, _ = env.reset(seed=seed)
+        terminated, epoch = False, 0
+        while True:
+            assert env.observation_space.contains(seen)
+            obs = seen["obs"]
+            assert out_of_range(obs, slots) == []
+            assert obs[where["time"]] == pytest.approx(epoch / 12)
+            assert obs[where["accuracy"]][0] == pytest.approx(env.timeline.accuracy[-1] / 100)
+            assert obs[where["last_op"]].tolist() == np.eye(6)[env.last_op].tolist()
+            stages = [slot.stage for slot in env.lifecycle.slots]
+            assert obs[where["stage_counts"]] == pytest.approx([stages.count(s) / slots for s in Stage])
+            held = sum(t.numel() for s in env.network.seeds.values() for t in s.trained.tensors)
+            assert obs[where["budget_used"]] == pytest.approx(held / env.episode.budget_params)
+            for s, slot in enumerate(env.lifecycle.slots):
+                assert obs[where[f"{s}/stage"]].tolist() == np.eye(len(Stage))[slot.stage].tolist()
+                assert obs[where[f"{s}/alpha"]] == pytest.approx(slot.alpha)
+                assert seen["blueprint_indices"][s] == (slot.blueprint if slot.active else -1)
+                known = obs[where[f"{s}/contribution"]][0]
+                assert known == (slot.contribution is not None)
+            if terminated:
+                break
+            seen, _, terminated, _, _ = env.step(random_legal(rng, env))
+            epoch += 1
+
+
+def test_a_value_beyond_its_range_is_caught() -> None:
+    obs = np.zeros(obs_spec(2).size, dtype=np.float32)
+    assert out_of_range(obs, 2) == []
+    obs[places(2)["1/alpha"]] = 1.2
+    assert len(out_of_range(obs, 2)) == 1
+
+
+def view(slot: Slot) -> EnvView:
+    return EnvView(0, 10, 1.0, 3, [1.0], [50.0], Op.WAIT, True, 100, 400.0, [0], [slot])
+
+
+MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health")
+
+
+@pytest.mark.parametrize("name", [*MAYBE, "gradient_health_prev"])
+def test_unknown_is_not_zero(name: str) -> None:
+    where, unknown, zero = places(1), observe(view(Slot())), observe(view(Slot(**{name: 0.0})))
+    assert unknown[where[f"0/{name}"]].tolist() == [0.0, 0.0]
+    assert zero[where[f"0/{name}"]].tolist() == [1.0, 0.0]
+    healthy = observe(view(Slot(**{name: 1.0})))[where[f"0/{name}"]]
+    assert healthy[0] == 1
+    assert healthy[1] > 0
+
+
+def test_history_that_is_not_there_yet_is_marked() -> None:
+    where, env = places(3), tiny_env()
+    seen, _ = env.reset(seed=0)
+    for epoch in range(5):
+        known = min(epoch, 3)
+        assert seen["obs"][where["history_known"]].tolist() == [1.0] * known + [0.0] * (3 - known)
+        newest_first = env.timeline.accuracy[::-1][:4]
+        assert seen["obs"][where["accuracy"]][: len(newest_first)] == pytest.approx(np.array(newest_first) / 100)
+        assert not seen["obs"][where["loss"]][known + 1 :].any()
+        seen, *_ = env.step(WAIT)
+
+
+def test_freshness_is_a_power_of_the_epochs_since_the_measurement() -> None:
+    where, env = places(3), tiny_env(contribution_every=4)
+    env.reset(seed=0)
+    plan = {0: act(Op.GERMINATE, 1, 3), 1: act(Op.ADVANCE, 1)}
+    fresh = []
+    for epoch in range(10):
+        seen, *_ = env.step(plan.get(epoch, WAIT))
+        fresh.append(float(seen["obs"][where["1/contribution_freshness"]][0]))
+    expected = [0, 0, 0, 1, 0.9, 0.81, 0.729, 1, 0.9, 0.81]  # measured in epochs 4 and 8
+    assert fresh == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_bounds_are_the_tables(slots: int) -> None:
+    low, high = bounds(slots)
+    for name, where in places(slots).items():
+        feature = next(f for f in (*BASE, *SLOT) if f.name == (name.partition("/")[2] or name))
+        assert set(low[where]) == {np.float32(feature.low)}
+        assert set(high[where]) == {np.float32(feature.high)}
+        assert feature.low < feature.high
+
+
+def test_the_documented_table_is_complete() -> None:
+    rows = [line.split("|")[1:-1] for line in markdown_table().splitlines()[2:]]
+    assert [row[1].strip(" `") for row in rows] == [f.name for f in (*BASE, *SLOT)]
+    for title, table in (("base", BASE), ("slot", SLOT)):
+        indices: list[int] = []
+        for row in rows:
+            kind, where = row[0].split()
+            if kind == title:
+                first, _, last = where.partition("-")
+                indices += range(int(first), int(last or first) + 1)
+        assert indices == list(range(sum(f.size for f in table)))
+    for row in rows:
+        assert all(cell.strip() for cell in row)
+        assert " to " in row[3]
+
+
+def test_gymnasiums_checker_accepts_the_environment() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*alternative render modes.*")
+        check_env(tiny_env(horizon_epochs=3))
+
+
+def test_the_checker_would_refuse_an_observation_out_of_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = tiny_env(horizon_epochs=3)
+    honest = SeedTrainingEnv.reset
+
+    def reset(self: SeedTrainingEnv, **options: object) -> object:
+        seen, info = honest(self, **options)  # type: ignore[arg-type]
+        return {**seen, "obs": seen["obs"] + 10}, info
+
+    monkeypatch.setattr(SeedTrainingEnv, "reset", reset)
+    with pytest.raises(AssertionError):
+        check_env(env)

@@ -1,0 +1,188 @@
+"""Splits never share a row, and an episode follows from its seeds and actions alone, whoever its neighbours are."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from actors.actions import Op
+from actors.config import ConfigError, EnvConfig
+from actors.env import tasks as tasks_module
+from actors.env.env import SeedTrainingEnv
+from actors.env.fleet import ReferenceFleet
+from actors.env.rng import Purpose, stream
+from actors.env.tasks import TASKS, Split, Task, make_task
+from tests.walks import act, random_legal, tiny_env
+
+BUNDLED = {"digits": 1797, "wine": 178}
+
+
+def task(name: str, seed: int = 0) -> Task:
+    return make_task(name, stream(0, seed, Purpose.TASK_DATA))
+
+
+def shared_rows(made: Task) -> int:
+    """Rows that two splits have in common, by their bytes."""
+    rows = [{r.tobytes() for r in np.ascontiguousarray(s.x)} for s in (made.train, made.val, made.test)]
+    return sum(len(a & b) for a, b in combinations(rows, 2))
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("seed", [0, 1])
+def test_splits_are_disjoint_and_whole(name: str, seed: int) -> None:
+    made = task(name, seed)
+    assert shared_rows(made) == 0
+    assert min(len(made.train), len(made.val), len(made.test)) > 0
+    if name in BUNDLED:
+        assert len(made.train) + len(made.val) + len(made.test) == BUNDLED[name]
+    else:
+        assert len(made.val) >= 500
+    for split in (made.train, made.val, made.test):
+        assert split.x.dtype == np.float32
+        assert split.y.dtype == np.int64
+        assert set(np.unique(split.y)) == set(range(made.num_classes))
+
+
+def test_a_leak_between_splits_is_caught() -> None:
+    made = task("wine")
+    leaked = Split(np.concatenate([made.val.x, made.train.x[:1]]), np.concatenate([made.val.y, made.train.y[:1]]))
+    assert shared_rows(dataclasses.replace(made, val=leaked)) == 1
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_features_are_standardised_by_the_training_rows_alone(name: str) -> None:
+    made = task(name)
+    mean, std = made.train.x.mean(0, dtype=np.float64), made.train.x.std(0, dtype=np.float64)
+    varying = std > 1e-6
+    np.testing.assert_allclose(mean, 0, atol=1e-5)
+    np.testing.assert_allclose(std[varying], 1, atol=1e-4)
+    whole = np.concatenate([made.train.x, made.val.x, made.test.x]).astype(np.float64)
+    assert np.abs(whole.mean(0)).max() > 1e-4  # statistics of all rows would have made this 0
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_data_follow_from_the_seed(name: str) -> None:
+    once, again, other = task(name, 3), task(name, 3), task(name, 4)
+    np.testing.assert_array_equal(once.train.x, again.train.x)
+    np.testing.assert_array_equal(once.test.y, again.test.y)
+    # Bundled sets are split once and for all: no seed trains on another's test rows.
+    assert (name in BUNDLED) == np.array_equal(once.train.x, other.train.x)
+
+
+def test_an_unknown_task_is_refused_when_the_environment_is_made() -> None:
+    with pytest.raises(ConfigError, match="'nope', which is not a task: choose from digits"):
+        tiny_env(tasks=("spirals", "nope"))
+
+
+def test_all_tasks_are_drawn() -> None:
+    env = tiny_env(tasks=("digits", "wine", "spirals"))
+    names = [env.reset(seed=seed)[1]["task_id"] for seed in range(40)]
+    assert {name: names.count(name) > 5 for name in TASKS} == dict.fromkeys(TASKS, True)
+
+
+def trace(env: SeedTrainingEnv, seed: int, walk_seed: int = 0, epochs: int = 12) -> list[NDArray[Any]]:
+    """All that an episode of random legal actions shows."""
+    rng = np.random.default_rng(walk_seed)
+    seen, info = env.reset(seed=seed)
+    out = [seen["obs"], seen["blueprint_indices"], info["action_mask"]]
+    for _ in range(epochs):
+        seen, reward, terminated, _, info = env.step(random_legal(rng, env))
+        out += [seen["obs"], seen["blueprint_indices"], info["action_mask"], np.array(reward)]
+        if terminated:
+            break
+    return out
+
+
+def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
+    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_an_episode_is_a_function_of_seeds_and_actions(name: str) -> None:
+    first = trace(tiny_env(5, tasks=(name,)), 9)
+    used = tiny_env(5, tasks=(name,))
+    trace(used, 8, walk_seed=3, epochs=7)
+    np.random.seed(0)  # noqa: NPY002 (nobody may be reading the global generator)
+    assert same(first, trace(used, 9))
+    assert not same(first, trace(tiny_env(6, tasks=(name,)), 9))
+    assert not same(first, trace(tiny_env(5, tasks=(name,)), 10))
+
+
+def test_minibatches_cover_the_training_rows_and_wrap() -> None:
+    env = tiny_env(tasks=("wine",), inner_steps=3, batch_size=32)
+    env.reset(seed=0)
+    rows = len(env.task.train)
+    drawn: list[int] = []
+    honest = env.episode._minibatches
+    env.episode._minibatches = lambda: drawn.extend(honest().ravel()) or honest()  # type: ignore[method-assign, func-returns-value]
+    for _ in range(10):
+        env.step(act(Op.WAIT))
+    assert len(drawn) == 10 * 96
+    passes = [drawn[i : i + rows] for i in range(0, len(drawn) - rows + 1, rows)]
+    assert all(sorted(p) == list(range(rows)) for p in passes)
+    assert passes[0] != passes[1]
+
+
+def test_the_test_split_is_read_by_nobody_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = tasks_module.TASKS["spirals"]
+
+    def poisoned(rng: np.random.Generator) -> Task:
+        made = honest(rng)
+        return dataclasses.replace(made, test=Split(np.full_like(made.test.x, np.nan), made.test.y))
+
+    clean = trace(tiny_env(), 2)
+    monkeypatch.setitem(tasks_module.TASKS, "spirals", poisoned)
+    env = tiny_env()
+    assert same(clean, trace(env, 2))
+    assert env.test_accuracy() == pytest.approx(100 * np.mean(env.task.test.y == 0), abs=1e-9)  # argmax of NaN
+
+
+SETTINGS: dict[str, Any] = {"tasks": ("spirals", "wine"), "horizon_epochs": 8, "inner_steps": 2, "batch_size": 32}
+
+
+def fleet_trace(seeds: list[int], poison: int = -1) -> list[list[NDArray[Any]]]:
+    """[E] observations and rewards of a fleet in which each environment follows a fixed plan of its own."""
+    fleet = ReferenceFleet(EnvConfig(**SETTINGS), len(seeds), 0)
+    seen = fleet.reset(seeds)
+    out: list[list[NDArray[Any]]] = [[seen.obs[e]] for e in range(len(seeds))]
+    running = [True] * len(seeds)
+    for epoch in range(8):
+        actions = np.stack([PLANS[seed][epoch] for seed in seeds])
+        if epoch == 3 and poison >= 0:
+            fleet.envs[poison].network.trained.params["in.w"].data.fill_(float("nan"))
+        seen = fleet.step(actions)
+        for e in range(len(seeds)):
+            if running[e]:
+                out[e] += [seen.obs[e].copy(), seen.rewards[e].copy()]
+                running[e] = not seen.terminated[e]
+            else:
+                assert seen.rewards[e] == 0
+                np.testing.assert_array_equal(seen.obs[e], out[e][-2])
+    return out
+
+
+GROW = [act(Op.GERMINATE, 1, 3), act(Op.ADVANCE, 1), act(Op.ADVANCE, 1)]
+PLANS = {
+    11: [act(Op.WAIT)] * 8,
+    12: [*GROW, *[act(Op.WAIT)] * 5],
+    13: [*GROW, act(Op.WAIT), act(Op.PRUNE, 1), act(Op.GERMINATE, 0, 6), act(Op.ADVANCE), act(Op.WAIT)],
+}
+
+
+def test_a_fleet_gives_each_environment_the_episode_it_has_alone() -> None:
+    together = fleet_trace([11, 12, 13])
+    for e, seed in enumerate((11, 12, 13)):
+        assert same(together[e], fleet_trace([seed])[0])
+    assert not same(together[0], together[1])
+
+
+def test_one_that_ends_early_leaves_the_others_alone() -> None:
+    together, broken = fleet_trace([11, 12, 13]), fleet_trace([11, 12, 13], poison=1)
+    assert len(broken[1]) < len(together[1])
+    assert same(together[0], broken[0])
+    assert same(together[2], broken[2])
