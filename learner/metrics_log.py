@@ -11,6 +11,14 @@ from typing import Any
 from actors.metrics import lookup
 
 
+def _update_of(line: str) -> float:
+    """The update that a line is of; infinite for one that a dying process left torn, whose update is made again."""
+    try:
+        return float(json.loads(line)["update"])
+    except json.JSONDecodeError:
+        return float("inf")
+
+
 class MetricsLog:
     """`metrics.jsonl` (a line per update), `episodes.jsonl` (a line per episode) and `tensorboard/` of one run."""
 
@@ -23,7 +31,7 @@ class MetricsLog:
         for path in paths:
             if path.exists():
                 lines = path.read_text().splitlines()
-                kept = [line for line in lines if json.loads(line)["update"] <= resume_update]
+                kept = [line for line in lines if _update_of(line) <= resume_update]
                 path.write_text("".join(line + "\n" for line in kept))
         self._metrics, self._episodes = (path.open("a", buffering=1) for path in paths)
         self._tensorboard = SummaryWriter(str(run_dir / "tensorboard"), purge_step=resume_update + 1)
