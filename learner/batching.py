@@ -37,8 +37,17 @@ class Batch(NamedTuple):
         return self._replace(states=PolicyState(*(t.to(device) for t in self.states)), **fields)
 
 
-def check_episode(episode: Episode, spaces: Spaces) -> None:
-    """Raise `InvalidEpisode` where an episode does not fit the spaces or chose what its own masks forbid."""
+class StateFormat(NamedTuple):
+    """How the learner's own policy stores its recurrent state."""
+
+    num_layers: int
+    hidden_size: int
+    stride: int  # steps between stored states
+
+
+def check_episode(episode: Episode, spaces: Spaces, states: StateFormat | None = None) -> None:
+    """Raise `InvalidEpisode` where an episode does not fit the spaces, chose what its own masks forbid, or (with
+    `states`) holds recurrent states that the policy could not have stored: one batch must be able to hold it."""
     if episode.spaces_hash != spaces.hash:
         raise InvalidEpisode(
             f"episode {episode.episode_id}: spaces {episode.spaces_hash}, the learner has {spaces.hash}"
@@ -62,6 +71,19 @@ def check_episode(episode: Episode, spaces: Spaces) -> None:
     chosen = episode.masks[np.arange(len(episode))[:, None], episode.actions + np.array(spec.offsets)]
     if not chosen.all():
         raise InvalidEpisode(f"episode {episode.episode_id}: a chosen action is masked")
+    if states is None:
+        return
+    if episode.state_stride != states.stride:
+        raise InvalidEpisode(
+            f"episode {episode.episode_id}: states every {episode.state_stride} steps, the learner has {states.stride}"
+        )
+    for name in ("initial_state", "states"):
+        layers, count, hidden = getattr(episode, name).h.shape
+        if (layers, hidden) != states[:2] or (name == "initial_state" and count != 1):
+            raise InvalidEpisode(
+                f"episode {episode.episode_id}: {name} is [{layers}, {count}, {hidden}], "
+                f"the learner has {states.num_layers} layers of {states.hidden_size}"
+            )
 
 
 def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:

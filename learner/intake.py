@@ -9,7 +9,7 @@ from actors.codec import decode_episode
 from actors.episode import Episode, InvalidEpisode
 from actors.spaces import Spaces
 from actors.transport.base import Consumer, Delivery, DropReason
-from learner.batching import check_episode
+from learner.batching import StateFormat, check_episode
 
 MAX_ATTEMPTS = 3  # crashes with one episode in hand before it is set aside
 
@@ -23,8 +23,10 @@ class Taken:
 class Intake:
     """Counts `dropped_stale` and `dead_lettered` since it was made."""
 
-    def __init__(self, consumer: Consumer, spaces: Spaces, max_policy_lag: int) -> None:
-        self.consumer, self.spaces, self.max_policy_lag = consumer, spaces, max_policy_lag
+    def __init__(
+        self, consumer: Consumer, spaces: Spaces, max_policy_lag: int, states: StateFormat | None = None
+    ) -> None:
+        self.consumer, self.spaces, self.max_policy_lag, self.states = consumer, spaces, max_policy_lag, states
         self.dropped_stale = 0
         self.dead_lettered = 0
         self._recovered: list[Delivery] = []
@@ -61,7 +63,7 @@ class Intake:
     def _accept(self, delivery: Delivery, version: int) -> Episode | None:
         try:
             episode = decode_episode(delivery.payload)
-            check_episode(episode, self.spaces)
+            check_episode(episode, self.spaces, self.states)
         except InvalidEpisode as error:
             self.dead_lettered += self.consumer.dead_letter(delivery.entry_id, str(error))
             return None

@@ -19,7 +19,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.spaces import Spaces
 from actors.transport.base import Generation, Transport
-from learner.batching import make_batch
+from learner.batching import StateFormat, make_batch
 from learner.checkpoint import Checkpoint, Progress, restore_optimiser, save_checkpoint
 from learner.config import LearnerConfig
 from learner.intake import Intake, Taken
@@ -58,10 +58,13 @@ class Learner:
         self.network = self._network(policy, spaces, resume).to(device)
         self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
         self.ppo = PPOUpdate(self.network, self.optimiser, config, seed)
-        self.intake = Intake(transport, spaces, config.max_policy_lag)
+        own = self.network.config
+        states = StateFormat(own.num_layers, own.hidden_size, config.state_stride)
+        self.intake = Intake(transport, spaces, config.max_policy_lag, states)
         self.progress = Progress()
         self._consumed: tuple[str, ...] = ()
         self._unacknowledged: list[str] = []
+        self._checkpoint_s = 0.0
         if resume is not None:
             restore_optimiser(self.optimiser, self.network, resume.moments)
             self.progress, self._consumed = resume.progress, resume.consumed
