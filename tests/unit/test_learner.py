@@ -20,6 +20,7 @@ from actors.policy.publish import from_weights
 from actors.transport.base import EpisodeHeader, Fenced, PutStatus
 from actors.transport.ledger import LedgerError
 from actors.transport.memory import MemoryStore, MemoryTransport
+from learner import train as train_module
 from learner.batching import cut, make_batch
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from learner.config import LearnerConfig
@@ -230,3 +231,19 @@ def test_a_torn_last_line_of_the_log_does_not_stop_a_resume(tmp_path: Path) -> N
         file.write('{"update": 1, "kl"')
     make(tmp_path, store, resume=True, updates=2).run(producer)
     assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    learner = make(tmp_path, store, updates=1)
+
+    def full_disk(*arguments: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(train_module, "save_checkpoint", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        learner.run(ToyProducer(store))
+    ledger = learner.transport.ledger()
+    assert (ledger.trained, ledger.pending, learner.transport.head()) == (0, 4, 0)
