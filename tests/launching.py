@@ -1,0 +1,117 @@
+"""Whole `tamiyo` processes for tests: started small, marked, and looked for afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+MARK = "TAMIYO_TEST_MARK"
+SMALL = {
+    "--env.tasks": "spirals",
+    "--env.horizon_epochs": "4",
+    "--env.inner_steps": "2",
+    "--actors.count": "1",
+    "--actors.envs_per_actor": "2",
+    "--learner.batch_episodes": "4",
+    "--learner.updates": "3",
+    "--run.reference_episodes": "2",
+}
+
+
+class Command:
+    """One running `tamiyo` command, in a session and with a temporary folder of its own."""
+
+    def __init__(self, folder: Path, command: str, *flags: str, **environment: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short: Ray puts unix sockets there
+        self._out, self._err = folder / f"{self.mark}.out", folder / f"{self.mark}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "deploy.cli", command, *flags],
+                stdout=out,
+                stderr=err,
+                env={**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), **environment},
+                start_new_session=True,
+            )
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    def wait(self, timeout_s: float = 90.0) -> int:
+        return self.process.wait(timeout_s)
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert self.process.poll() is None, f"ended too early: {self.out}\n{self.err}"
+            assert time.monotonic() < deadline, f"waited in vain: {self.out}\n{self.err}"
+            time.sleep(0.1)
+
+    def relatives(self) -> list[psutil.Process]:
+        """Every living process that inherited this command's mark."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                marked = process.environ().get(MARK) == self.mark
+                if marked and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:  # it ended meanwhile, or is not ours
+                continue
+        return found
+
+    def left(self, patience_s: float = 3.0) -> list[str]:
+        """Processes and temporary folders of our own that are still there after a short wait."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            processes = [" ".join(p.cmdline()[:3]) for p in self.relatives() if p.is_running()]
+            found = processes + [p.name for p in self.temporary.iterdir() if p.name.startswith("tamiyo")]
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.1)
+
+    def clean(self) -> None:
+        for process in self.relatives():
+            process.kill()
+        self.process.wait(10)
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+@contextmanager
+def tamiyo(folder: Path, command: str, *flags: str, **settings: str) -> Iterator[Command]:
+    """A small command under way; whatever is left of it is ended with the context. `settings` are environment."""
+    running = Command(folder, command, *flags, **settings)
+    try:
+        yield running
+    finally:
+        running.clean()
+
+
+def small(root: Path, name: str, **changes: Any) -> list[str]:
+    """Flags of a small run; `changes` as section__field=value."""
+    flags = SMALL | {"--run.root": str(root), "--run.name": name}
+    flags |= {f"--{key.replace('__', '.')}": str(value) for key, value in changes.items()}
+    return [part for pair in flags.items() for part in pair]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """Complete lines of a JSONL file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
