@@ -82,6 +82,15 @@ def test_a_causal_table_that_is_all_true_is_caught(term: Loss) -> None:
         check_irrelevant_heads_are_still(network, term, op=0)
 
 
+def test_an_irrelevant_head_has_log_prob_and_entropy_zero_even_where_all_is_legal() -> None:
+    sequence = one_step(JOINT, states=2)
+    with torch.no_grad():
+        out = toy_network().evaluate(sequence)
+    relevant = torch.from_numpy(SPEC.relevance_table)[sequence.actions[:, 0, 0]]
+    for values in (out.log_probs, out.entropies):
+        assert torch.equal(values != 0, relevant)
+
+
 def rewards(states: int) -> Tensor:
     """Of every joint action in every state; far apart, so that wrong weights show."""
     rng = np.random.default_rng(3)

@@ -166,11 +166,11 @@ def test_the_flat_mask_is_the_union_over_legal_prefixes() -> None:
 
 
 def test_entropy_of_equal_choices_is_one_and_of_a_certain_one_zero() -> None:
-    mask = torch.tensor([[True, True, False, True], [True, False, False, False], [True, True, True, True]])
-    uniform = distribution.masked_log_probs(torch.zeros(3, 4), mask)
-    assert torch.allclose(distribution.normalised_entropy(uniform, mask), torch.tensor([1.0, 0.0, 1.0]))
-    certain = distribution.masked_log_probs(torch.tensor([[200.0, 0.0, 0.0, 0.0]] * 3), mask)
-    assert torch.equal(distribution.normalised_entropy(certain, mask), torch.zeros(3))
+    mask = torch.arange(4) < torch.arange(1, 5)[:, None]  # 1 to 4 legal choices
+    uniform = distribution.masked_log_probs(torch.zeros(4, 4), mask)
+    assert torch.allclose(distribution.normalised_entropy(uniform, mask), torch.tensor([0.0, 1.0, 1.0, 1.0]))
+    certain = distribution.masked_log_probs(torch.tensor([[200.0, 0.0, 0.0, 0.0]] * 4), mask)
+    assert torch.equal(distribution.normalised_entropy(certain, mask), torch.zeros(4))
 
 
 @pytest.mark.parametrize("empty", ["op", "slot", "rest"])
