@@ -17,13 +17,14 @@ from types import FrameType
 import ray
 
 from actors.config import ActingConfig
-from actors.env.env import seed_spaces
+from actors.env.env import check_tasks, seed_spaces
 from actors.errors import UserError
 from actors.ray_metrics import RayMetrics
 from deploy.config import Config
 from deploy.settings import to_yaml
-from learner.checkpoint import list_checkpoints
+from learner.checkpoint import list_checkpoints, load_checkpoint
 from learner.service import LearnerSettings
+from learner.train import pick_device, resumed_network
 
 
 def namespace(config: Config) -> str:
@@ -56,11 +57,18 @@ def learner_report() -> Callable[[dict[str, float]], None]:
 
 
 def open_run(config: Config, resume: Path | None) -> Path:
-    """The run's folder, with the configuration as resolved. A folder that has trained is only gone on with."""
+    """The run's folder, with the configuration as resolved. A folder that has trained is only gone on with.
+
+    What can be known to fail is refused here with a `UserError`, before anything is written or started.
+    """
+    check_tasks(config.env, config.run.seed)
+    pick_device(config.learner.device)
     if resume is not None:
         if not resume.is_dir():
             raise UserError(f"no run folder at {resume}: give one that an earlier run left, such as runs/NAME")
         run_dir = resume
+        if list_checkpoints(run_dir / "checkpoints"):
+            resumed_network(load_checkpoint(run_dir), config.policy, seed_spaces(config.env.slots))
     else:
         run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
         if list_checkpoints(run_dir / "checkpoints"):
@@ -94,6 +102,7 @@ def local_ray(config: Config) -> Iterator[None]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ray.init(
         address="local",
         num_cpus=config.actors.count + 1,  # a slot each for actors and learner, however few cores there are
@@ -102,6 +111,8 @@ def local_ray(config: Config) -> Iterator[None]:
         log_to_driver=False,
         _metrics_export_port=config.run.metrics_port or None,
     )
+    for number, handler in handlers.items():  # Ray takes SIGTERM for a crash report of its own
+        signal.signal(number, handler)
     try:
         yield
     finally:

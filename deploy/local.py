@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from rich.console import Console
 
 from actors.errors import UserError
@@ -86,6 +86,10 @@ class _Launch:
                     if status.done or stop.wait(0.25):
                         break
             ray.get(self.learner.stop.remote())
+        except RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise UserError(str(error.cause)) from error
+            raise
         except RayActorError as error:
             raise UserError(
                 f"the learner's process died ({str(error).splitlines()[0]}): go on with --resume {self.run_dir}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from actors.env.env import check_tasks
 from actors.fleet import ActorFleet
 from actors.transport.redis import connect
 from deploy.config import Config
@@ -40,6 +41,7 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
 
 def run_actors(config: Config) -> int:
     """The actors alone, on a Ray of this machine, until they are told to stop."""
+    check_tasks(config.env, config.run.seed)
     connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
     with stop_on_signal() as stop, local_ray(config):

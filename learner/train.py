@@ -38,6 +38,16 @@ def pick_device(wanted: str) -> torch.device:
     return torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
 
 
+def resumed_network(resume: Checkpoint, policy: PolicyConfig, spaces: Spaces) -> FactoredRecurrentActorCritic:
+    """The network of a checkpoint. Raises `UserError` where the configuration asks for another architecture."""
+    network = from_weights(resume.weights)
+    if network.spaces.hash != spaces.hash or network.config != policy:
+        raise UserError(
+            "the checkpoint's architecture differs from the configuration: resume with the run's own config.yaml"
+        )
+    return network.train()
+
+
 class Learner:
     """One run's learner. `report` receives the metrics of every update."""
 
@@ -70,15 +80,10 @@ class Learner:
             self.progress, self._consumed = resume.progress, resume.consumed
 
     def _network(self, policy: PolicyConfig, spaces: Spaces, resume: Checkpoint | None) -> FactoredRecurrentActorCritic:
-        if resume is None:
-            torch.manual_seed(self.seed)
-            return FactoredRecurrentActorCritic(spaces, policy)
-        network = from_weights(resume.weights)
-        if network.spaces.hash != spaces.hash or network.config != policy:
-            raise UserError(
-                "the checkpoint's architecture differs from the configuration: resume with the run's own config.yaml"
-            )
-        return network.train()
+        if resume is not None:
+            return resumed_network(resume, policy, spaces)
+        torch.manual_seed(self.seed)
+        return FactoredRecurrentActorCritic(spaces, policy)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
         """Train until `updates`, `max_seconds` or `stop`; the last update is always in a checkpoint."""
