@@ -1,0 +1,71 @@
+"""`tamiyo learner` and `tamiyo actors` as processes of their own, which meet through a server with a password."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.config import QueueConfig
+from actors.transport.redis import connect
+from deploy.embedded_redis import find_server
+from learner.checkpoint import load_checkpoint
+from tests.launching import rows, small, tamiyo
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+PASSWORD = "a-word-for-tests"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[int]:
+    """The port of a server on loopback that asks for a password."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    settings = ["--port", str(port), "--bind", "127.0.0.1", "--requirepass", PASSWORD, "--save", "", "--dir"]
+    with subprocess.Popen([str(find_server()), *settings, str(tmp_path)], stdout=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline:
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.05)
+            yield port
+        finally:
+            process.kill()
+
+
+def test_they_train_together_and_stop_when_told(tmp_path: Path, server: int) -> None:
+    url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "apart"
+    flags = [*small(tmp_path, "apart", learner__updates=1000), "--redis", url]
+    secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
+    with (
+        tamiyo(tmp_path, "learner", *flags, **secret) as learner,
+        tamiyo(tmp_path, "actors", *flags, **secret) as fleet,
+    ):
+        learner.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
+        assert fleet.process.poll() is None
+        for command, codes in ((learner, {130}), (fleet, {0, 130})):
+            asked = time.monotonic()
+            command.process.send_signal(signal.SIGTERM)
+            assert command.wait(10) in codes, command.out + command.err
+            assert time.monotonic() - asked < 10
+            assert command.err == ""
+            assert command.left() == []
+    assert "checkpoint in" in learner.out
+    assert "wave:" in fleet.out
+    assert load_checkpoint(folder).progress.update == rows(folder / "metrics.jsonl")[-1]["update"] >= 2
+    assert PASSWORD not in (folder / "config.yaml").read_text() + learner.out + fleet.out
+    queue = connect(f"redis://:{PASSWORD}@127.0.0.1:{server}/0", QueueConfig(), "apart")
+    ledger = queue.ledger()
+    queue.close()
+    assert ledger.trained == 4 * load_checkpoint(folder).progress.update
+    assert ledger.accepted == (
+        ledger.trained + ledger.dropped_stale + ledger.fenced + ledger.dead_lettered + ledger.queued + ledger.pending
+    )
