@@ -72,7 +72,16 @@ PRESETS: dict[str, Config] = {
     "quick": Config(
         actors=ActorsConfig(count=2, envs_per_actor=16),
         learner=LearnerConfig(
-            max_seconds=140.0, batch_episodes=32, update_epochs=4, minibatches=4, lr=1e-3, entropy_anneal_updates=20
+            max_seconds=150.0,
+            batch_episodes=32,
+            update_epochs=4,
+            minibatches=4,
+            lr=1e-3,
+            # A few dozen updates cannot pay for much exploration: little entropy, and room to move.
+            entropy_start=0.005,
+            entropy_end=0.002,
+            entropy_anneal_updates=20,
+            target_kl=0.06,
         ),
     ),
 }

@@ -110,6 +110,7 @@ def local_ray(config: Config) -> Iterator[None]:
         logging_level=logging.ERROR,
         log_to_driver=False,
         _metrics_export_port=config.run.metrics_port or None,
+        _node_ip_address="127.0.0.1",  # nothing listens beyond loopback
     )
     for number, handler in handlers.items():  # Ray takes SIGTERM for a crash report of its own
         signal.signal(number, handler)

@@ -16,13 +16,18 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 class ParamBank:
     """`rows` parameter vectors `[rows, size]` with their moments and step counters."""
 
-    def __init__(self, shapes: dict[str, Param], rows: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shapes: dict[str, Param], rows: int, max_steps: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.shapes = shapes
         self.size = sum(p.size for p in shapes.values())
         self.params = torch.zeros(rows, self.size, dtype=dtype, device=device)
         self.first_moment = torch.zeros_like(self.params)
         self.second_moment = torch.zeros_like(self.params)
-        self.steps = torch.zeros(rows, 1, dtype=dtype, device=device)
+        self.steps = torch.zeros(rows, dtype=torch.long, device=device)
+        t = np.arange(max_steps + 1, dtype=np.float64)
+        self.correction1 = torch.tensor(1.0 - BETA1**t, dtype=dtype, device=device)
+        self.correction2 = torch.tensor(np.sqrt(1.0 - BETA2**t), dtype=dtype, device=device)
 
     def draw(self, row: int, shapes: dict[str, Param], rng: np.random.Generator) -> None:
         """Fresh parameters and moments for a row; `shapes` are the true ones, drawn in the table's order."""
@@ -67,14 +72,19 @@ class Working:
 
     def adam(self, grad: Tensor) -> None:
         """One AdamW step (Loshchilov & Hutter, 2019) for every row, with the row's own step counter."""
-        self.steps += 1.0
-        correction1 = 1.0 - torch.pow(BETA1, self.steps)
-        correction2 = (1.0 - torch.pow(BETA2, self.steps)).sqrt_()
+        self.steps += 1
+        correction1, correction2 = _corrections(self.bank, self.steps)
         self.params.mul_(1.0 - self.lr * self.weight_decay)
         self.first.lerp_(grad, 1.0 - BETA1)
         self.second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)
         denominator = self.second.sqrt().div_(correction2).add_(EPS)
         self.params.sub_((self.first / denominator).mul_(self.lr / correction1))
+
+
+def _corrections(bank: ParamBank, steps: Tensor) -> tuple[Tensor, Tensor]:
+    """1 - beta1^t and sqrt(1 - beta2^t), `[n, 1]`, looked up: a power taken over a tensor changes its last bit with
+    the tensor's length."""
+    return bank.correction1[steps, None], bank.correction2[steps, None]
 
 
 def flat_gradients(grads: Sequence[Tensor]) -> Tensor:

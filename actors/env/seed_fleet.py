@@ -46,8 +46,9 @@ class SeedTrainingFleet:
             max(t.num_classes for t in tasks),
             config.slots,
         )
+        max_steps = config.horizon_epochs * config.inner_steps
         optimisation = Optimisation(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm)
-        self.networks = StackedNetworks(padded, num_envs, optimisation, dtype, torch.device(device))
+        self.networks = StackedNetworks(padded, num_envs, max_steps, optimisation, dtype, torch.device(device))
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         if len(seeds) != self.num_envs:

@@ -24,18 +24,29 @@ from actors.env.stacked_epoch import EpochProgram
 from actors.env.stacked_plan import LiveSeed, Plans, slot_plan
 
 
+ROW_MULTIPLE = 32
+"""Transcendental functions work on vectors of lanes; rows in multiples of them keep each environment's bits apart from
+its neighbours'."""
+
+
 class StackedNetworks:
     """E hosts with their seeds. All have the padded shape of `host`; what is padding is 0 and stays 0."""
 
     def __init__(
-        self, host: MLPHost, num_envs: int, optimisation: Optimisation, dtype: torch.dtype, device: torch.device
+        self,
+        host: MLPHost,
+        num_envs: int,
+        max_steps: int,
+        optimisation: Optimisation,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.host, self.num_envs, self.optimisation = host, num_envs, optimisation
         self.dtype, self.device = dtype, device
         rows = num_envs * host.slots
-        self.hosts = ParamBank(host.shapes(), num_envs, dtype, device)
-        self.banks = [ParamBank(b.shapes(host.width), rows, dtype, device) for b in MLP_BLUEPRINTS]
-        self.gates = ParamBank(gate_shapes(GATED, host.width), rows, dtype, device)
+        self.hosts = ParamBank(host.shapes(), num_envs, max_steps, dtype, device)
+        self.banks = [ParamBank(b.shapes(host.width), rows, max_steps, dtype, device) for b in MLP_BLUEPRINTS]
+        self.gates = ParamBank(gate_shapes(GATED, host.width), rows, max_steps, dtype, device)
         self._seeds: dict[tuple[int, int], Germination] = {}  # by (env, slot)
 
     def reset(self, episodes: Sequence[HostEpisode]) -> list[Measured]:
@@ -217,7 +228,7 @@ class StackedNetworks:
     def _data(self, split: str) -> tuple[Tensor, Tensor, Tensor]:
         """(x `[E, N, F]`, y `[E, N]`, valid `[E, N]`) of every environment's split, padded with zeros."""
         parts = [getattr(episode.task, split) for episode in self.episodes]
-        rows = max(len(p) for p in parts)
+        rows = -(-max(len(p) for p in parts) // ROW_MULTIPLE) * ROW_MULTIPLE
         x = np.zeros((len(parts), rows, self.host.num_features), dtype=np.float32)
         y = np.zeros((len(parts), rows), dtype=np.int64)
         for e, p in enumerate(parts):

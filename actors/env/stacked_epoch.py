@@ -54,7 +54,8 @@ class EpochProgram:
         self.runs = {key: self._run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning, s.blueprint))}
         self.gate_runs = {key: self._gate_run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning))}
         shadowed = sorted({seed.env for seed in seeds if seed.learning})
-        self.shadowed = torch.tensor(shadowed, dtype=torch.long, device=networks.device)
+        rows = shadowed * 2 if len(shadowed) == 1 else shadowed  # never a batch of one, see `Part.grow`
+        self.shadowed = torch.tensor(rows, dtype=torch.long, device=networks.device)
         blended = [seed for seed in seeds if not seed.learning]
         beside = [seed for seed in seeds if seed.env in set(shadowed)]
         self.main = networks.plans(blended, range(networks.num_envs), self._leaves, self._gate_leaves)

@@ -36,6 +36,20 @@ class Part:
     rows: slice  # among the slot's rows
     params: Callable[[], Params]
 
+    def grow(self, h: Tensor, units: Units) -> Tensor:
+        """The seeds' outputs `[n, M, W]`.
+
+        A batch of one matrix product is computed in another order than a batch of many, so one row is made two: what
+        an environment computes must not depend on whether its neighbours grow the same.
+        """
+        params = self.params()
+        if h.shape[0] > 1:
+            return self.blueprint.forward(params, h, units)
+        double = Units(*(t.expand(2, -1, -1) for t in units))
+        return self.blueprint.forward({k: t.expand(2, -1, -1) for k, t in params.items()}, h.expand(2, -1, -1), double)[
+            :1
+        ]
+
 
 @dataclass(frozen=True)
 class SlotPlan:
@@ -52,12 +66,13 @@ class SlotPlan:
     def __call__(self, h: Tensor) -> Tensor:
         """`h [E, M, W]` with the seeds blended in where they are (see `actors.env.blends`)."""
         here = h[self.envs]
-        grown = [p.blueprint.forward(p.params(), here[p.rows], self.units.rows(p.rows)) for p in self.parts]
+        grown = [p.grow(here[p.rows], self.units.rows(p.rows)) for p in self.parts]
         change = torch.cat(grown) - here
         step = change
         if self.gated is not None:
             gate = self.gate()
-            opening = torch.sigmoid(here @ gate["gate.w"] + gate["gate.b"])
+            # a sum and not a product of matrices: one row must not be computed otherwise than many
+            opening = torch.sigmoid((here * gate["gate.w"].mT).sum(-1, keepdim=True) + gate["gate.b"])
             step = torch.where(self.gated, opening, torch.ones_like(opening)) * change
         if self.multiply is not None:
             step = torch.where(self.multiply, here * torch.tanh(change), step)
