@@ -1,11 +1,8 @@
-"""The learner's loop on the transport in memory: every episode is accounted for, and a restart goes on."""
+"""The learner's loop on the transport in memory: every episode is accounted for."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,71 +11,20 @@ import pytest
 import torch
 
 from actors.codec import encode_episode
-from actors.config import QueueConfig
 from actors.episode import Episode, RecurrentState
 from actors.policy.publish import from_weights
-from actors.transport.base import EpisodeHeader, Fenced, PutStatus
 from actors.transport.ledger import LedgerError
-from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.transport.memory import MemoryStore
 from learner import train as train_module
 from learner.batching import cut, make_batch
 from learner.checkpoint import list_checkpoints, load_checkpoint
-from learner.config import LearnerConfig
-from learner.train import Learner
 from tests.toy import SPACES, toy_network, toy_seed, toy_wave
-
-Spoil = Callable[[Episode], bytes]
-
-
-class ToyProducer:
-    """An actor without a process: whenever the learner looks, it has filled the queue by the published weights."""
-
-    def __init__(
-        self, store: MemoryStore, spoil: dict[int, Spoil] | None = None, keep_version: int | None = None
-    ) -> None:
-        self.transport, self.numbers = MemoryTransport(QueueConfig(), store), itertools.count()
-        self.spoil, self.keep_version = spoil or {}, keep_version
-        self.put, self.statuses = 0, list[PutStatus]()
-
-    def __call__(self) -> bool:
-        """To be asked as the learner's `stop`, which is between two looks at the queue."""
-        if self.transport.ledger().queued >= 4:
-            return False
-        weights = self.transport.fetch(-1)
-        assert weights is not None
-        version = weights.version if self.keep_version is None else self.keep_version
-        seeds = [toy_seed(1 + (self.put + i) % 5, truncated=i % 2 == 0, salt=self.put + i) for i in range(4)]
-        episodes = toy_wave(
-            from_weights(weights),
-            seeds,
-            state_stride=weights.state_stride,
-            version=version,
-            generation=weights.generation,
-            names=self.numbers,
-        )
-        for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
-            payload = self.spoil.get(self.put, encode_episode)(episode)
-            self.statuses.append(self.transport.put(EpisodeHeader.of(episode), payload).status)
-            self.put += 1
-        self.transport.report("actor0", 0, self.put, 0, self.statuses.count(PutStatus.FENCED), 0)
-        return False
-
-
-def make(run_dir: Path, store: MemoryStore, resume: bool = False, **changes: Any) -> Learner:
-    fields: dict[str, Any] = {"updates": 3, "batch_episodes": 4, "state_stride": 2, "device": "cpu"}
-    config = LearnerConfig(**(fields | changes))
-    policy = toy_network().config
-    checkpoint = load_checkpoint(run_dir) if resume else None
-    return Learner(config, policy, SPACES, MemoryTransport(QueueConfig(), store), run_dir, seed=1, resume=checkpoint)
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+from tests.toy_learner import Spoil, ToyProducer, lines, make_learner
 
 
 def test_a_run_trains_accounts_and_publishes(tmp_path: Path) -> None:
     store, reports = MemoryStore(), list[dict[str, float]]()
-    learner, producer = make(tmp_path, store), ToyProducer(store)
+    learner, producer = make_learner(tmp_path, store), ToyProducer(store)
     learner.report = reports.append
     progress = learner.run(producer)
     ledger = learner.transport.ledger()
@@ -98,7 +44,7 @@ def test_a_run_trains_accounts_and_publishes(tmp_path: Path) -> None:
 
 def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
     store = MemoryStore()
-    learner = make(tmp_path, store)
+    learner = make_learner(tmp_path, store)
     learner.run(ToyProducer(store))
     weights = learner.transport.fetch(-1)
     assert weights is not None
@@ -115,7 +61,7 @@ def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
 def test_stale_episodes_are_dropped_and_counted_when_consumed(tmp_path: Path) -> None:
     """The producer goes on claiming version 0: within the lag it is trained on, beyond it dropped."""
     store = MemoryStore()
-    learner = make(tmp_path, store, updates=9, max_policy_lag=1)
+    learner = make_learner(tmp_path, store, updates=9, max_policy_lag=1)
     producer = ToyProducer(store, keep_version=0)
 
     def until_twenty() -> bool:
@@ -165,7 +111,7 @@ def of_another_stride(episode: Episode) -> bytes:
 )
 def test_an_unusable_episode_is_set_aside_while_the_others_train(spoil: Spoil, tmp_path: Path) -> None:
     store = MemoryStore()
-    learner = make(tmp_path, store, updates=2)
+    learner = make_learner(tmp_path, store, updates=2)
     progress = learner.run(ToyProducer(store, spoil={1: spoil, 6: spoil}))
     ledger = learner.transport.ledger()
     ledger.check()
@@ -176,68 +122,11 @@ def test_an_unusable_episode_is_set_aside_while_the_others_train(spoil: Spoil, t
     assert all(letter.reason for letter in letters)
 
 
-def test_a_resumed_learner_opens_a_new_generation_and_goes_on(tmp_path: Path) -> None:
-    store = MemoryStore()
-    first = make(tmp_path, store, updates=2)
-    producer = ToyProducer(store)
-    first.run(producer)
-    second = make(tmp_path, store, resume=True, updates=5)
-    weights = {name: t.clone() for name, t in first.network.state_dict().items()}
-    assert all(torch.equal(t, weights[name]) for name, t in second.network.state_dict().items())
-    progress = second.run(producer)
-    ledger = second.transport.ledger()
-    ledger.check()
-    assert (progress.update, progress.generation) == (5, 2)
-    assert progress.version == 2 + 1 + 3  # versions never repeat: the new generation starts beyond the head
-    assert ledger.trained == progress.episodes_trained == 20
-    assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5]
-    with pytest.raises(Fenced):
-        first.transport.take(1, 0.0)
-
-
-def test_what_a_crash_left_pending_is_trained_once(tmp_path: Path) -> None:
-    """The first learner dies after its third update and before the checkpoint that would acknowledge it."""
-    store = MemoryStore()
-    first = make(tmp_path, store, updates=3, checkpoint_every=2, batch_episodes=4)
-    producer = ToyProducer(store)
-
-    def die(metrics: dict[str, float]) -> None:
-        if metrics["update"] == 3:
-            raise KeyboardInterrupt
-
-    first.report = die
-    with pytest.raises(KeyboardInterrupt):
-        first.run(producer)
-    assert first.transport.ledger().pending == 4
-    second = make(tmp_path, store, resume=True, updates=4, checkpoint_every=2)
-    assert second.progress.update == 2
-    lost = [d.header for d in first.transport.pending()]
-    producer()  # by weights of the third update, which the checkpoint does not know
-    progress = second.run(producer)
-    ledger = second.transport.ledger()
-    ledger.check()
-    assert progress.update == 4
-    assert (ledger.trained, ledger.pending, ledger.fenced) == (16, 0, 4)
-    ids = [row["episode_id"] for row in lines(tmp_path / "episodes.jsonl")]
-    assert len(ids) == len(set(ids)) == 16
-    assert {h.episode_id for h in lost} <= set(ids)  # of the version gone back to, so not fenced
-
-
-def test_a_torn_last_line_of_the_log_does_not_stop_a_resume(tmp_path: Path) -> None:
-    store = MemoryStore()
-    producer = ToyProducer(store)
-    make(tmp_path, store, updates=1).run(producer)
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"update": 1, "kl"')
-    make(tmp_path, store, resume=True, updates=2).run(producer)
-    assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2]
-
-
 def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MemoryStore()
-    learner = make(tmp_path, store, updates=1)
+    learner = make_learner(tmp_path, store, updates=1)
 
     def full_disk(*arguments: Any) -> None:
         raise OSError("no space left on device")
