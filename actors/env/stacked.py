@@ -23,7 +23,6 @@ from actors.env.host_episode import EpochResult, Germination, HostEpisode, Measu
 from actors.env.stacked_epoch import EpochProgram
 from actors.env.stacked_plan import LiveSeed, Plans, slot_plan
 
-
 ROW_MULTIPLE = 32
 """Transcendental functions work on vectors of lanes; rows in multiples of them keep each environment's bits apart from
 its neighbours'."""

@@ -98,9 +98,23 @@ def test_when_the_driver_is_killed_everything_it_started_ends(tmp_path: Path) ->
     load_checkpoint(tmp_path / "killed")
 
 
-def actor_process(run: Command) -> list[psutil.Process]:
+def ray_process(run: Command, kind: str) -> list[psutil.Process]:
     """Ray names a worker's process after its actor's class: `ray::Worker`."""
-    return [p for p in run.relatives() if p.is_running() and " ".join(p.cmdline()).startswith("ray::Worker")]
+    return [p for p in run.relatives() if p.is_running() and " ".join(p.cmdline()).startswith(f"ray::{kind}")]
+
+
+@pytest.mark.chaos
+def test_a_killed_learner_is_told_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "headless"
+    with tamiyo(tmp_path, "train", *small(tmp_path, "headless", learner__updates=1000)) as run:
+        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 1)
+        ray_process(run, "LearnerService")[0].kill()
+        assert run.wait(20) == 2
+        assert run.left() == []
+    (line,) = run.err.splitlines()
+    assert line.startswith("tamiyo: error: the learner's process died")
+    assert line.endswith(f"go on with --resume {folder}")
+    load_checkpoint(folder)
 
 
 @pytest.mark.chaos
@@ -116,10 +130,10 @@ def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: 
             assert head >= generation >= 0
             header = EpisodeHeader("hurt/stranger/1/1", "stranger", 1, 1, 1, head, head)
             assert queue.put(header, b"not an episode").status is PutStatus.OK
-            first = actor_process(run)
+            first = ray_process(run, "Worker")
             assert len(first) == 1
             first[0].kill()
-            run.wait_for(lambda: any(p.pid != first[0].pid for p in actor_process(run)))
+            run.wait_for(lambda: any(p.pid != first[0].pid for p in ray_process(run, "Worker")))
             assert run.wait() == 0, run.err
             assert run.left() == []
             letters = queue.dead_letters()

@@ -120,10 +120,12 @@ def test_a_fleet_in_single_precision_agrees_epoch_by_epoch() -> None:
     reference, fleet = _reference(CONFIG, 6, torch.float32), SeedTrainingFleet(CONFIG, 6, 0)
     seeds = range(6)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(3, seeds, 6)
-    a, b = reference.reset(seeds), fleet.reset(seeds)
+    a = reference.reset(seeds)
+    fleet.reset(seeds)
     for _ in range(CONFIG.horizon_epochs):
         actions = _act(policy, a, noise.step())
-        a, b = reference.step(actions), fleet.step(actions)
+        a = reference.step(actions)
+        fleet.step(actions)
         stacked = fleet.networks.hosts.views(fleet.networks.hosts.params)
         for e, env in enumerate(reference.envs):
             for name, p in env.network.trained.params.items():
