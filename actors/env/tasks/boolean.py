@@ -14,7 +14,7 @@ Labels = Callable[[NDArray[np.int64]], NDArray[np.integer]]  # bits [n, B] -> cl
 SIZES = Sizes(1024, 512, 1024)
 
 
-def parity(rng: np.random.Generator, bits: int = 14, relevant: int = 3) -> Task:
+def parity(rng: np.random.Generator, bits: int = 14, relevant: int = 4) -> Task:
     """The parity of a few hidden bits among distractors."""
     chosen = rng.permutation(bits)[:relevant]
     return _over_bits("parity", bits, lambda x: x[:, chosen].sum(1) % 2, rng, host_width=6)
@@ -33,7 +33,7 @@ def _over_bits(name: str, bits: int, label: Labels, rng: np.random.Generator, ho
     return Task(name, 2, host_width, *standardised(*split_rows(x.astype(np.float64), label(x), SIZES)))
 
 
-def xor(rng: np.random.Generator, features: int = 12) -> Task:
+def xor(rng: np.random.Generator, features: int = 20) -> Task:
     """Whether two hidden directions of a Gaussian cloud agree in sign."""
     directions = np.linalg.qr(rng.standard_normal((features, 2)))[0]
 
@@ -45,7 +45,7 @@ def xor(rng: np.random.Generator, features: int = 12) -> Task:
 
 
 FAMILIES = (
-    TaskFamily("parity", "heldout", "vector", "parity of 3 of 14 bits", parity, SIZES),
+    TaskFamily("parity", "heldout", "vector", "parity of 4 of 14 bits", parity, SIZES),
     TaskFamily("majority", "heldout", "vector", "majority of 9 of 15 bits", majority, SIZES),
-    TaskFamily("xor", "heldout", "vector", "do two hidden directions in 12 agree in sign", xor, SIZES),
+    TaskFamily("xor", "heldout", "vector", "do two hidden directions in 20 agree in sign", xor, SIZES),
 )

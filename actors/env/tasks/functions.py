@@ -100,7 +100,7 @@ def _teacher(name: str, widths: tuple[int, ...], features: int, classes: int, ho
 FAMILIES = (
     _teacher("teacher_narrow", (6,), features=8, classes=3, host_width=8),
     _teacher("teacher_wide", (48,), features=6, classes=4, host_width=4),
-    _teacher("teacher_deep", (16, 16, 16), features=4, classes=4, host_width=4),
+    _teacher("teacher_deep", (32, 32), features=4, classes=5, host_width=4),
     TaskFamily("decision_tree", "heldout", "vector", "a random tree of axis-parallel cuts", decision_tree, SIZES),
     TaskFamily("friedman", "heldout", "vector", "quartiles of a smooth regression function", friedman, SIZES),
 )

@@ -55,7 +55,7 @@ def rings(rng: np.random.Generator, count: int = 6, classes: int = 3) -> Task:
         x = radius[:, None] * np.stack([np.cos(angle), stretch * np.sin(angle)], 1)
         return _rotated(x, phase), ring % classes
 
-    return Task("rings", classes, 4, *draw_splits(draw, SIZES))
+    return Task("rings", classes, 6, *draw_splits(draw, SIZES))
 
 
 def checkerboard(rng: np.random.Generator, cells: int = 4) -> Task:

@@ -15,10 +15,10 @@ FEW = Sizes(256, 512, 1024)
 
 
 def clusters(
-    rng: np.random.Generator, name: str = "clusters", features: int = 6, centres: int = 5, sizes: Sizes = SIZES
+    rng: np.random.Generator, name: str = "clusters", host_width: int = 4, sizes: Sizes = SIZES, centres: int = 5
 ) -> Task:
     """Five classes of several Gaussian clusters each; centres and spread vary with the seed."""
-    classes = 5
+    classes, features = 5, 6
     middle = rng.standard_normal((classes * centres, features))
     spread = rng.uniform(0.35, 0.5)
 
@@ -26,11 +26,11 @@ def clusters(
         which = rng.integers(0, classes * centres, n)
         return middle[which] + spread * rng.standard_normal((n, features)), which % classes
 
-    return Task(name, classes, 6, *draw_splits(draw, sizes))
+    return Task(name, classes, host_width, *draw_splits(draw, sizes))
 
 
 def clusters_noisy(rng: np.random.Generator) -> Task:
-    clean = clusters(rng, "clusters_noisy", sizes=FEW)
+    clean = clusters(rng, "clusters_noisy", host_width=6, sizes=FEW)
     return with_label_noise(clean, "clusters_noisy", 0.3, rng)
 
 
