@@ -72,9 +72,8 @@ def measure(name: str, settings: Settings) -> Measurement:
     ratio = np.array([timeline.growth_ratio[-1] for timeline in fleet.timelines()[n:]])
     gains = [paired_interval(x[n:].tolist(), x[:n].tolist()) for x in (final, returns)]
     free, rented = (Gain(round(g.mean, 2), round(g.low, 2), round(g.high, 2)) for g in gains)
-    return Measurement(
-        round(float(final[:n].mean()), 2), round(float(final[n:].mean()), 2), round(float(ratio.mean()), 3), free, rented
-    )
+    never, grown = (round(float(arm.mean()), 2) for arm in (final[:n], final[n:]))
+    return Measurement(never, grown, round(float(ratio.mean()), 3), free, rented)
 
 
 def main() -> None:

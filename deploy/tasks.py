@@ -18,8 +18,8 @@ from actors.env.tasks.measured import Gain, measurements
 
 STYLES = {"pays": "green", "hurts": "red", "even": "dim"}
 FOOTNOTE = (
-    "Growth: points that one mlp_wide seed gains over never growing, with its 95% interval, green where it pays and red "
-    "where it hurts; at rent 5 what the seed costs is taken off. Measured by `python -m benchmarks.growth_pays`."
+    "Growth: points that one mlp_wide seed gains over never growing, with its 95% interval, green where it pays, "
+    "red where it hurts; at rent 5 what the seed costs is taken off. Measured by `python -m benchmarks.growth_pays`."
 )
 
 

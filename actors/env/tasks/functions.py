@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ def teacher(
 ) -> Task:
     """The argmax of a random ReLU network, its outputs shifted until the classes are about equally frequent."""
     sizes = (features, *widths, classes)
-    layers = [rng.standard_normal((a, b)) * np.sqrt(2 / a) for a, b in zip(sizes, sizes[1:], strict=False)]
+    layers = [rng.standard_normal((a, b)) * np.sqrt(2 / a) for a, b in pairwise(sizes)]
     shifts = [0.5 * rng.standard_normal(b) for b in sizes[1:]]
 
     def outputs(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -44,10 +45,10 @@ def _balancing(outputs: NDArray[np.float64], rounds: int = 100) -> NDArray[np.fl
     for rate in np.linspace(0.3, 0.03, rounds):
         share = np.bincount((outputs + shift).argmax(1), minlength=classes) / len(outputs)
         shift += rate * outputs.std() * (1.0 - classes * share)
-    return shift
+    return np.asarray(shift)
 
 
-def decision_tree(rng: np.random.Generator, depth: int = 5, features: int = 4, classes: int = 4) -> Task:
+def decision_tree(rng: np.random.Generator, depth: int = 4, features: int = 4, classes: int = 4) -> Task:
     """Axis-parallel cuts of the unit cube, each node's within its own cell; neighbouring leaves differ."""
     low, high = np.zeros((1, features)), np.ones((1, features))
     cuts = []
@@ -68,7 +69,7 @@ def decision_tree(rng: np.random.Generator, depth: int = 5, features: int = 4, c
             node = 2 * node + (x[rows, axis[node]] >= threshold[node])
         return x, leaves[node]
 
-    return Task("decision_tree", classes, 6, *draw_splits(draw, SIZES))
+    return Task("decision_tree", classes, 4, *draw_splits(draw, SIZES))
 
 
 def friedman(rng: np.random.Generator, features: int = 10, classes: int = 4) -> Task:
@@ -91,9 +92,7 @@ def friedman(rng: np.random.Generator, features: int = 10, classes: int = 4) -> 
 
 def _teacher(name: str, widths: tuple[int, ...], features: int, classes: int, host_width: int) -> TaskFamily:
     layers = "-".join(map(str, widths))
-    factory = partial(
-        teacher, name=name, widths=widths, features=features, classes=classes, host_width=host_width
-    )
+    factory = partial(teacher, name=name, widths=widths, features=features, classes=classes, host_width=host_width)
     return TaskFamily(name, "train", "vector", f"a random teacher network of widths {layers}", factory, SIZES)
 
 

@@ -45,6 +45,8 @@ def _cifar_splits(data_dir: str, download: bool) -> tuple[Split, Split, Split]:
         from torchvision.datasets import CIFAR10
     except ImportError as error:
         raise ConfigError("task 'cifar10' needs torchvision: pip install 'tamiyo[vision]'") from error
+    except RuntimeError as error:  # its operators were built for another torch
+        raise ConfigError(f"task 'cifar10': torchvision does not fit this torch: {error}") from error
     try:
         learning = CIFAR10(str(root), train=True, download=download)
         testing = CIFAR10(str(root), train=False, download=download)
@@ -62,8 +64,6 @@ def _cifar_splits(data_dir: str, download: bool) -> tuple[Split, Split, Split]:
 
 
 FAMILIES = (
-    TaskFamily("digits_image", "train", "image", "handwritten digits as 8x8 pictures", digits_image, BUNDLES["digits"].sizes),
-    TaskFamily(
-        "cifar10", "heldout", "image", "CIFAR-10 from env.data_dir", None, CIFAR_SIZES, from_files=cifar10
-    ),
+    TaskFamily("digits_image", "train", "image", "the digits as pictures", digits_image, BUNDLES["digits"].sizes),
+    TaskFamily("cifar10", "heldout", "image", "CIFAR-10 from env.data_dir", None, CIFAR_SIZES, from_files=cifar10),
 )

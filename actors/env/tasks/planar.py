@@ -80,7 +80,5 @@ FAMILIES = (
     TaskFamily("spirals_noisy", "train", "vector", "spirals, a fifth of the labels wrong", spirals_noisy, SIZES),
     TaskFamily("moons", "train", "vector", "two interleaved half circles", moons, SIZES),
     TaskFamily("rings", "train", "vector", "six concentric rings, three classes", rings, SIZES),
-    TaskFamily(
-        "checkerboard", "heldout", "vector", "two colours on a 4x4 board", checkerboard, Sizes(1024, 512, 1024)
-    ),
+    TaskFamily("checkerboard", "heldout", "vector", "two colours on a 4x4 board", checkerboard, Sizes(1024, 512, 1024)),
 )

@@ -35,7 +35,7 @@ def clusters_noisy(rng: np.random.Generator) -> Task:
 
 
 def classification(rng: np.random.Generator, name: str = "classification", flipped: float = 0.0) -> Task:
-    """scikit-learn's generator: four classes of three clusters on a hypercube's corners, 8 of 20 features informative."""
+    """scikit-learn's generator: four classes of three clusters at a hypercube's corners; 8 of 20 features tell."""
     from sklearn.datasets import make_classification
 
     x, y = make_classification(

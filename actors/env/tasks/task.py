@@ -105,8 +105,10 @@ def split_rows(x: NDArray[np.floating], y: NDArray[np.integer], sizes: Sizes) ->
     return parts[0], parts[1], parts[2]
 
 
-def draw_splits(draw: Callable[[int], tuple[NDArray[np.floating], NDArray[np.integer]]], sizes: Sizes) -> list[Split]:
+def draw_splits(
+    draw: Callable[[int], tuple[NDArray[np.floating], NDArray[np.integer]]], sizes: Sizes
+) -> tuple[Split, Split, Split]:
     """Train, validation and test rows, each a draw `n -> (x [n, ...], y [n])` of its own."""
     drawn = [draw(n) for n in sizes]
     parts = [Split(x.astype(np.float32), y.astype(np.int64)) for x, y in drawn]
-    return list(standardised(parts[0], parts[1], parts[2]))
+    return standardised(parts[0], parts[1], parts[2])
