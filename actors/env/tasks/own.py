@@ -56,10 +56,15 @@ def _family(name: str, target: Any) -> TaskFamily:
         return target
     require(callable(target), f"task {name!r} is a {type(target).__name__}: give a function (rng) -> Task")
 
-    def factory(rng: np.random.Generator) -> Task:
-        return _checked(name, target, rng)
+    example = _checked(name, target, np.random.default_rng(0))
 
-    example = factory(np.random.default_rng(0))
+    def factory(rng: np.random.Generator) -> Task:
+        task = _checked(name, target, rng)
+        for what in ("kind", "shape", "num_classes", "host_width"):
+            one, other = getattr(example, what), getattr(task, what)
+            require(one == other, f"task {name!r} has {what} {one} in one draw, {other} in another: keep it the same")
+        return task
+
     description = ((target.__doc__ or "").strip() or "a task of your own").splitlines()[0]
     return TaskFamily(name, "train", example.kind, description, factory, example.sizes)
 

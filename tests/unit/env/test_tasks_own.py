@@ -44,6 +44,11 @@ def infinite(rng):
     made.test.x[3, 1] = np.inf
     return made
 
+def growing(rng):
+    made = blobs(rng)
+    wider = [Split(np.repeat(s.x, rng.integers(1, 9), axis=1), s.y) for s in (made.train,)] * 3
+    return Task("growing", 2, 5, *wider)
+
 def no_rng():
     return None
 
@@ -95,6 +100,7 @@ def test_an_imported_task_runs_alone_and_in_a_mixed_fleet() -> None:
         ("mytasks:no_rng", "'mytasks:no_rng' failed: TypeError"),
         ("mytasks:wrong", "returned a list: it has to return a Task"),
         ("mytasks:high_label", "val.y runs from 0 to 2, with 2 classes it has to lie in 0 to 1"),
+        ("mytasks:growing", r"has shape \(21,\) in one draw, \(\d+,\) in another: keep it the same"),
         ("mytasks:infinite", "test.x holds values that are not finite"),
     ],
 )
