@@ -17,6 +17,7 @@ from actors.env.tasks import DataFiles, Task, TaskFamily, families, find_family
 from actors.env.tasks.measured import Gain, measurements
 
 STYLES = {"pays": "green", "hurts": "red", "even": "dim"}
+WIDTH = 136
 FOOTNOTE = (
     "Growth: points that one mlp_wide seed gains over never growing, with its 95% interval, green where it pays, "
     "red where it hurts; at rent 5 what the seed costs is taken off. Measured by `python -m benchmarks.growth_pays`."
@@ -31,6 +32,8 @@ def show_tasks(names: list[str], data_dir: str | None, as_json: bool, console: C
         print(json.dumps(rows, indent=1))
         return 0
     console = console or Console(highlight=False)
+    # A narrow terminal wraps the lines and a pipe has no width at all: either is better than columns cut off.
+    console.width = max(console.width, WIDTH)
     console.print(table(rows))
     console.print(Text(FOOTNOTE, style="dim"))
     return 0
@@ -91,4 +94,5 @@ def _growth(growth: dict[str, Any] | None, rent: str) -> Text:
     if growth is None:
         return Text("-", style="dim")
     gain = Gain(**growth[rent])
-    return Text(gain.text(), style=STYLES[gain.verdict])
+    half = (gain.high - gain.low) / 2
+    return Text(f"{gain.mean:+.1f} ±{half:4.1f}", style=STYLES[gain.verdict])

@@ -40,6 +40,14 @@ def test_the_table_shows_all_columns() -> None:
     assert "1x8x8" in text
 
 
+def test_a_pipe_of_no_width_loses_no_column() -> None:
+    out = io.StringIO()
+    show_tasks([], None, False, Console(file=out, width=80))
+    assert "classification_noisy" in out.getvalue()
+    assert "…" not in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) > 100
+
+
 def test_some_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tasks", "moons", "xor", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["moons", "xor"]
