@@ -22,7 +22,11 @@ class EnvConfig:
     """The seed-training environment: one host, its slots, its data and its rules."""
 
     tasks: tuple[str, ...] = ("digits", "wine", "spirals")
-    """Training tasks; one is drawn per episode, by the episode's seed."""
+    """Training tasks, as `tamiyo tasks` lists them, or mypkg:factory; one is drawn per episode, by its seed."""
+    data_dir: str | None = None
+    """Folder of data sets that are not bundled, such as CIFAR-10."""
+    download: bool = False
+    """Fetch such a data set into data_dir where it is absent."""
     slots: int = 3
     """Slots per host, 1 to 8."""
     horizon_epochs: int = 25
@@ -54,6 +58,9 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         require(len(self.tasks) > 0, "env.tasks is empty: name at least one task")
+        require(
+            not self.download or self.data_dir is not None, "env.download needs env.data_dir: the folder to fetch into"
+        )
         require(1 <= self.slots <= 8, f"env.slots is {self.slots}: a host has 1 to 8 slots")
         require(
             self.horizon_epochs >= 1, f"env.horizon_epochs is {self.horizon_epochs}: an episode has at least one epoch"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ commands:
   learner --redis URL   the learner alone, for runs over several processes
   actors --redis URL    the actors alone; they meet the learner through the server
   report RUN_DIR        write report.html and its pictures from the folder of a run
+  tasks [NAME ...]      the task families, their sizes, and whether growing pays on them
   doctor                versions, CUDA, server, Ray, memory: what would be used and what is missing
 
 first steps:
@@ -109,6 +111,24 @@ def _report(args: list[str]) -> int:
     return 0
 
 
+def _tasks(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo tasks", description="Lists the task families, or those named.", exit_on_error=False
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a family, or mypkg:factory")
+    parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
+    parser.add_argument("--data_dir", "--data-dir", help="folder of data sets that are not bundled, such as CIFAR-10")
+    try:
+        options, unknown = parser.parse_known_args(args)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
+    if unknown:
+        raise UserError(f"unknown flag {unknown[0]}; `tamiyo tasks --help` lists all flags")
+    from deploy.tasks import show_tasks
+
+    return show_tasks(options.names, options.data_dir, options.json)
+
+
 def _doctor(args: list[str]) -> int:
     if args in (["-h"], ["--help"]):
         print("usage: tamiyo doctor\n\nShows what a run would use here and what is missing; exits 1 if it cannot run.")
@@ -125,6 +145,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "learner": _learner,
     "actors": _actors,
     "report": _report,
+    "tasks": _tasks,
     "doctor": _doctor,
 }
 

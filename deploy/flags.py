@@ -33,6 +33,8 @@ class Flags:
     """YAML file of settings that differ from the preset."""
     redis: str | None = None
     """URL of a Redis or Valkey server; short for --run.redis."""
+    task: str | None = None
+    """One task to train on, or mypkg:factory for your own; short for --env.tasks."""
     settings: Settings = dataclasses.field(default_factory=Config)
 
 
@@ -69,6 +71,8 @@ def parse(command: str, args: list[str], *, resumable: bool) -> Request:
     config = flags.settings
     if flags.redis is not None:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, redis=flags.redis))
+    if flags.task is not None:
+        config = dataclasses.replace(config, env=dataclasses.replace(config.env, tasks=(flags.task,)))
     return Request(config, first.resume if resumable else None)
 
 
@@ -125,7 +129,7 @@ def _refuse_unknown(command: str, args: list[str], resumable: bool) -> None:
 
 def known_flags(resumable: bool) -> Iterator[str]:
     """Every flag, spelt with underscores, as the help shows them."""
-    yield from ("--help", "--preset", "--config", "--redis")
+    yield from ("--help", "--preset", "--config", "--redis", "--task")
     if resumable:
         yield "--resume"
     base = Config()

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.actions import ActionMasks, Op, seed_action_spec
-from actors.config import EnvConfig
+from actors.config import EnvConfig, require
 from actors.env import observation
 from actors.env.blueprints import MLP_BLUEPRINTS
 from actors.env.growing import GrowingNetwork, Optimisation, Switches
@@ -18,7 +18,7 @@ from actors.env.host_episode import BLUEPRINT_NAMES, EpochResult, HostEpisode, M
 from actors.env.lifecycle import Lifecycle
 from actors.env.rng import Purpose, stream
 from actors.env.stage import BLENDED
-from actors.env.tasks import Task, make_task
+from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.timeline import Timeline
 from actors.spaces import Spaces
 
@@ -31,10 +31,13 @@ def seed_spaces(slots: int) -> Spaces:
     return Spaces(spec, layout.base_size, layout.slot_size, slots, len(BLUEPRINT_NAMES))
 
 
-def check_tasks(config: EnvConfig, run_seed: int) -> None:
-    """Raise `ConfigError` for a task that cannot be made: here, not in mid-run."""
-    for name in config.tasks:
-        make_task(name, stream(run_seed, 0, Purpose.TASK_DATA))
+def check_tasks(config: EnvConfig, run_seed: int) -> list[Task]:
+    """One draw of each task; raises `ConfigError` for one that cannot be made or run: here, not in mid-run."""
+    files = DataFiles(config.data_dir, config.download)
+    tasks = [make_task(name, stream(run_seed, 0, Purpose.TASK_DATA), files) for name in config.tasks]
+    for name, task in zip(config.tasks, tasks, strict=True):
+        require(task.kind == "vector", f"env.tasks names {name!r}, of kind {task.kind}: hosts are for vectors so far")
+    return tasks
 
 
 class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):

@@ -25,7 +25,7 @@ from actors.env.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
 from actors.env.reward import objective_reward
 from actors.env.rng import Purpose, stream
 from actors.env.stage import BLENDED, Stage
-from actors.env.tasks import Task, make_task
+from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.timeline import Timeline
 from actors.episode import EndReason
 
@@ -82,7 +82,8 @@ class HostEpisode:
         """Everything in the episode follows from (config, run_seed, seed) and the actions."""
         self.config, self.run_seed, self.seed, self.spec = config, run_seed, seed, spec
         choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
-        self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA))
+        files = DataFiles(config.data_dir, config.download)
+        self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA), files)
         task = self.task
         self.host = MLPHost(task.num_features, task.host_width, task.num_classes, config.slots)
         self.host_params = self.host.num_params()

@@ -15,9 +15,7 @@ from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.growing import Optimisation
 from actors.env.host import MLPHost
 from actors.env.host_episode import HostEpisode
-from actors.env.rng import Purpose, stream
 from actors.env.stacked import StackedNetworks
-from actors.env.tasks import make_task
 from actors.env.timeline import Timeline
 from actors.episode import EndReason
 
@@ -35,11 +33,10 @@ class SeedTrainingFleet:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        check_tasks(config, run_seed)
+        tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed = config, num_envs, run_seed
         self.spaces = seed_spaces(config.slots)
         self.episodes: list[HostEpisode] = []
-        tasks = [make_task(name, stream(run_seed, 0, Purpose.TASK_DATA)) for name in config.tasks]
         padded = MLPHost(
             max(t.num_features for t in tasks),
             max(t.host_width for t in tasks),

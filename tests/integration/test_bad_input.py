@@ -92,7 +92,7 @@ def test_an_unknown_task_and_a_folder_that_cannot_be_written(tmp_path: Path, cap
     (tmp_path / "file").write_text("")
     assert "cannot write to" in complaint(capfd, "train", *small(tmp_path / "file", "x"))
     line = complaint(capfd, "train", *small(tmp_path / "runs", "x", env__tasks="nope"))
-    assert "'nope', which is not a task: choose from digits, spirals, wine" in line
+    assert "'nope', which is not a task: choose from breast_cancer, checkerboard" in line
 
 
 def run_folder(root: Path, config: Config) -> Path:
@@ -110,7 +110,7 @@ def run_folder(root: Path, config: Config) -> Path:
     [
         (["--policy.hidden_size", "64"], "the checkpoint's architecture differs from the configuration"),
         (["--env.slots", "2"], "the checkpoint's architecture differs from the configuration"),
-        (["--env.tasks", "nope"], "'nope', which is not a task: choose from digits, spirals, wine"),
+        (["--env.tasks", "nope"], "'nope', which is not a task: choose from breast_cancer, checkerboard"),
         (["--learner.device", "cuda"], "this torch sees no CUDA device: use auto or cpu"),
     ],
 )

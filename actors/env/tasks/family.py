@@ -1,0 +1,40 @@
+"""`TaskFamily`: a kind of problem from which tasks are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from actors.env.tasks.task import Sizes, Task, TaskKind
+
+Membership = Literal["train", "heldout"]
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """Where data sets that are not bundled lie, and whether they may be fetched."""
+
+    data_dir: str | None = None
+    download: bool = False
+
+
+@dataclass(frozen=True)
+class TaskFamily:
+    """Shapes, classes and host width are the same in every draw, so that a fleet can pad to them."""
+
+    name: str
+    split: Membership  # policies train on "train"; results are reported on "heldout"
+    kind: TaskKind
+    description: str
+    factory: Callable[[np.random.Generator], Task] | None  # None where the data come from files
+    sizes: Sizes
+    from_files: Callable[[DataFiles], Task] | None = None
+
+    def make(self, rng: np.random.Generator, files: DataFiles) -> Task:
+        if self.from_files is not None:
+            return self.from_files(files)
+        assert self.factory is not None, f"task family {self.name!r} has neither a factory nor files"
+        return self.factory(rng)

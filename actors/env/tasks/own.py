@@ -1,0 +1,90 @@
+"""A user's own tasks: `mypkg:factory` names, and entry points of the group `tamiyo.tasks`.
+
+A factory takes a `numpy.random.Generator` and returns a `Task`; every draw has the same shapes. An entry point names a
+factory or a whole `TaskFamily`; the family of a bare factory trains.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import numpy as np
+
+from actors.config import ConfigError, require
+from actors.env.tasks.family import TaskFamily
+from actors.env.tasks.task import Task
+
+GROUP = "tamiyo.tasks"
+
+
+def imported_family(name: str) -> TaskFamily:
+    """The family of `module:factory`; modules in the working directory are found too."""
+    module_name, _, attribute = name.partition(":")
+    require(bool(module_name and attribute), f"task {name!r}: write it as package.module:factory")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # the `tamiyo` command starts with its own folder there, Python with this one
+    try:
+        target: Any = import_module(module_name)
+        for part in attribute.split("."):
+            target = getattr(target, part)
+    except Exception as error:
+        raise ConfigError(f"task {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    return _family(name, target)
+
+
+def installed_names() -> dict[str, EntryPoint]:
+    """Tasks that installed packages offer, by name; nothing is imported."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def installed_family(point: EntryPoint) -> TaskFamily:
+    try:
+        target = point.load()
+    except Exception as error:
+        raise ConfigError(
+            f"task {point.name!r} of entry point {point.value} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    return _family(point.name, target)
+
+
+def _family(name: str, target: Any) -> TaskFamily:
+    if isinstance(target, TaskFamily):
+        return target
+    require(callable(target), f"task {name!r} is a {type(target).__name__}: give a function (rng) -> Task")
+
+    example = _checked(name, target, np.random.default_rng(0))
+
+    def factory(rng: np.random.Generator) -> Task:
+        task = _checked(name, target, rng)
+        for what in ("kind", "shape", "num_classes", "host_width"):
+            one, other = getattr(example, what), getattr(task, what)
+            require(one == other, f"task {name!r} has {what} {one} in one draw, {other} in another: keep it the same")
+        return task
+
+    description = ((target.__doc__ or "").strip() or "a task of your own").splitlines()[0]
+    return TaskFamily(name, "train", example.kind, description, factory, example.sizes)
+
+
+def _checked(name: str, target: Any, rng: np.random.Generator) -> Task:
+    try:
+        task = target(rng)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"task {name!r} failed: {type(error).__name__}: {error}") from error
+    require(isinstance(task, Task), f"task {name!r} returned a {type(task).__name__}: it has to return a Task")
+    assert isinstance(task, Task)
+    for part in ("train", "val", "test"):
+        split = getattr(task, part)
+        require(bool(np.isfinite(split.x).all()), f"task {name!r}: {part}.x holds values that are not finite")
+        low, high = int(split.y.min()), int(split.y.max())
+        require(
+            low >= 0 and high < task.num_classes,
+            f"task {name!r}: {part}.y runs from {low} to {high}, with {task.num_classes} classes it has to lie in 0 to "
+            f"{task.num_classes - 1}",
+        )
+    return task

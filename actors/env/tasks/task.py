@@ -1,0 +1,114 @@
+"""`Task`: what a host is trained on. Train, validation and test rows are disjoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.config import require
+
+TaskKind = Literal["vector", "sequence", "image"]
+DIMENSIONS: dict[TaskKind, int] = {"vector": 2, "sequence": 3, "image": 4}
+
+
+class Sizes(NamedTuple):
+    """Rows of each split."""
+
+    train: int
+    val: int
+    test: int
+
+
+@dataclass(frozen=True)
+class Split:
+    x: NDArray[np.float32]  # vector [N, F], sequence [N, C, L], image [N, C, H, W]
+    y: NDArray[np.int64]  # [N]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Raises `ConfigError` where the arrays cannot be what `kind` says."""
+
+    task_id: str
+    num_classes: int
+    host_width: int  # hidden units of the host, channels of a convolutional one
+    train: Split
+    val: Split
+    test: Split
+    kind: TaskKind = "vector"
+
+    def __post_init__(self) -> None:
+        own = f"task {self.task_id!r}"
+        require(self.kind in DIMENSIONS, f"{own} is of kind {self.kind!r}: give one of {', '.join(DIMENSIONS)}")
+        require(self.num_classes >= 2, f"{own} has {self.num_classes} classes: it needs at least 2")
+        require(self.host_width >= 1, f"{own} has host_width {self.host_width}: it must be at least 1")
+        for name in ("train", "val", "test"):
+            x, y = getattr(self, name).x, getattr(self, name).y
+            where = f"{own}: {name}"
+            require(x.dtype == np.float32, f"{where}.x is {x.dtype}: make it float32")
+            require(y.dtype == np.int64, f"{where}.y is {y.dtype}: make it int64")
+            dimensions = DIMENSIONS[self.kind]
+            require(x.ndim == dimensions, f"{where}.x has {x.ndim} dimensions, a task of this kind has {dimensions}")
+            require(y.shape == (len(x),), f"{where} has {len(x)} rows of x and labels of shape {y.shape}")
+            require(len(x) > 0, f"{where} is empty")
+            require(x.shape[1:] == self.shape, f"{where} has rows of shape {x.shape[1:]}, train has {self.shape}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one row: (F,), (C, L) or (C, H, W)."""
+        return tuple(int(n) for n in self.train.x.shape[1:])
+
+    @property
+    def num_features(self) -> int:
+        """Numbers per row; a vector task's input size."""
+        return int(np.prod(self.shape))
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(len(self.train), len(self.val), len(self.test))
+
+    @property
+    def chance_loss(self) -> float:
+        """Cross-entropy of the uniform guess, nats."""
+        return float(np.log(self.num_classes))
+
+    @property
+    def chance_accuracy(self) -> float:
+        """Accuracy of the uniform guess, points."""
+        return 100.0 / self.num_classes
+
+
+def standardised(train: Split, val: Split, test: Split) -> tuple[Split, Split, Split]:
+    """Features, or the channels of sequences and images, scaled by the training rows' statistics alone."""
+    axes = tuple(axis for axis in range(train.x.ndim) if axis != 1)
+    mean = train.x.mean(axes, dtype=np.float64, keepdims=True)
+    std = train.x.std(axes, dtype=np.float64, keepdims=True)
+    std = np.where(std > 1e-8, std, 1.0)
+    scaled = [Split(((s.x - mean) / std).astype(np.float32), s.y) for s in (train, val, test)]
+    return scaled[0], scaled[1], scaled[2]
+
+
+def split_rows(x: NDArray[np.floating], y: NDArray[np.integer], sizes: Sizes) -> tuple[Split, Split, Split]:
+    """Consecutive rows cut into the three splits: no row is in two of them."""
+    cuts = np.cumsum(sizes)
+    if cuts[-1] > len(y):
+        raise ValueError(f"{len(y)} rows cannot give splits of {tuple(sizes)}")
+    starts = (0, cuts[0], cuts[1])
+    parts = [Split(x[a:b].astype(np.float32), y[a:b].astype(np.int64)) for a, b in zip(starts, cuts, strict=True)]
+    return parts[0], parts[1], parts[2]
+
+
+def draw_splits(
+    draw: Callable[[int], tuple[NDArray[np.floating], NDArray[np.integer]]], sizes: Sizes
+) -> tuple[Split, Split, Split]:
+    """Train, validation and test rows, each a draw `n -> (x [n, ...], y [n])` of its own."""
+    drawn = [draw(n) for n in sizes]
+    parts = [Split(x.astype(np.float32), y.astype(np.int64)) for x, y in drawn]
+    return standardised(parts[0], parts[1], parts[2])

@@ -1,0 +1,244 @@
+"""Every task family: rows that no two splits share, seeding, sizes, standardisation, and who is held out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from actors.config import ConfigError, EnvConfig
+from actors.env.env import SeedTrainingEnv
+from actors.env.rng import Purpose, stream
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.tasks import Sizes, Split, Task, TaskFamily, families, find_family, make_task, register, registry
+from actors.env.tasks.bundled import BUNDLES
+from actors.env.tasks.label_noise import with_label_noise
+from actors.env.tasks.measured import measurements
+from actors.env.tasks.task import DIMENSIONS, TaskKind
+
+FIXED = {*BUNDLES, "digits_image"}  # the same rows whatever the seed
+NAMES = [family.name for family in families() if family.from_files is None]
+torch.set_num_threads(1)
+
+
+def task(name: str, seed: int = 0) -> Task:
+    return make_task(name, stream(0, seed, Purpose.TASK_DATA))
+
+
+def shared_rows(made: Task) -> int:
+    """Rows that two splits have in common, by their bytes."""
+    rows = [{r.tobytes() for r in np.ascontiguousarray(s.x)} for s in (made.train, made.val, made.test)]
+    return sum(len(a & b) for a, b in combinations(rows, 2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_splits_are_disjoint_and_whole(name: str, seed: int) -> None:
+    family, made = find_family(name), task(name, seed)
+    assert shared_rows(made) == 0
+    assert (made.task_id, made.kind, made.sizes) == (name, family.kind, family.sizes)
+    assert made.train.x.ndim == DIMENSIONS[family.kind]
+    for split in (made.train, made.val, made.test):
+        assert split.x.dtype == np.float32
+        assert np.isfinite(split.x).all()
+        assert set(np.unique(split.y)) == set(range(made.num_classes))
+    assert len(made.val) >= (200 if name in FIXED - {"wine"} else 44 if name == "wine" else 500)
+
+
+@pytest.mark.parametrize("name", sorted(BUNDLES))
+def test_bundled_rows_are_all_there(name: str) -> None:
+    rows = {"digits": 1797, "wine": 178, "breast_cancer": 569, "diabetes": 442}
+    assert sum(task(name).sizes) == rows[name]
+
+
+def test_a_leak_between_splits_is_caught() -> None:
+    made = task("wine")
+    leaked = Split(np.concatenate([made.val.x, made.train.x[:1]]), np.concatenate([made.val.y, made.train.y[:1]]))
+    assert shared_rows(dataclasses.replace(made, val=leaked)) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_are_standardised_by_the_training_rows_alone(name: str) -> None:
+    made = task(name)
+    axes = (0,) if made.kind == "vector" else tuple(n for n in range(made.train.x.ndim) if n != 1)
+    x = made.train.x.astype(np.float64)
+    if name == "signals_flat":  # its channel was standardised before it was laid flat
+        x, axes = x.reshape(-1, 1), (0,)
+    varying = x.std(axes) > 1e-6
+    np.testing.assert_allclose(x.mean(axes), 0, atol=1e-5)
+    np.testing.assert_allclose(x.std(axes)[varying], 1, atol=1e-4)
+    whole = np.concatenate([made.train.x, made.val.x, made.test.x]).astype(np.float64)
+    assert np.abs(whole.mean(0)).max() > 1e-4  # statistics of all rows would have made this 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_follow_from_the_generator_alone(name: str) -> None:
+    np.random.seed(1)  # noqa: NPY002 (the global generator must not matter)
+    once = task(name, 3)
+    np.random.seed(2)  # noqa: NPY002
+    again, other = task(name, 3), task(name, 4)
+    for a, b in zip((once.train, once.val, once.test), (again.train, again.val, again.test), strict=True):
+        np.testing.assert_array_equal(a.x, b.x)
+        np.testing.assert_array_equal(a.y, b.y)
+    # Bundled sets are split once and for all: no seed trains on another's test rows.
+    assert (name in FIXED) == np.array_equal(once.train.x, other.train.x)
+    # A fleet pads to the shapes of one draw.
+    assert (once.shape, once.num_classes, once.host_width) == (other.shape, other.num_classes, other.host_width)
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"), [("digits", "ae6f2ce8c031cc36"), ("wine", "9f821803111acd06"), ("spirals", "39626f158ecf974b")]
+)
+def test_the_default_tasks_keep_their_draws(name: str, digest: str) -> None:
+    """To the bit what they were when policies were first trained on them."""
+    made, sha = task(name, 7), hashlib.sha256()
+    for split in (made.train, made.val, made.test):
+        sha.update(split.x.tobytes())
+        sha.update(split.y.tobytes())
+    assert sha.hexdigest()[:16] == digest
+
+
+def test_enough_families_and_no_name_in_both_splits() -> None:
+    train, heldout = families("train"), families("heldout")
+    assert not {f.name for f in train} & {f.name for f in heldout}
+    assert len({f.name for f in (*train, *heldout)}) == len(families())
+    assert len(families("train", "vector")) >= 12
+    assert len(families("heldout", "vector")) >= 6
+    for kind in DIMENSIONS:
+        assert families("train", kind)
+        assert families("heldout", kind)
+    assert set(EnvConfig().tasks) <= {f.name for f in train}
+    assert len({task(name).host_width for name in NAMES}) >= 4
+
+
+def test_held_out_families_differ_in_kind() -> None:
+    """No held-out family is made by the module of functions that makes training families of the same problem."""
+    makers = {split: {_maker(f) for f in families(split)} for split in ("train", "heldout")}  # type: ignore[arg-type]
+    assert not makers["train"] & makers["heldout"]
+
+
+def _maker(family: TaskFamily) -> str:
+    made = family.from_files or family.factory
+    inner = getattr(made, "func", made)
+    name = getattr(inner, "__qualname__", "")
+    return f"bundled {family.name}" if name == "_bundled" else name
+
+
+def test_every_vector_family_was_measured_and_growth_pays_on_some_and_hurts_on_others() -> None:
+    measured = measurements()
+    assert set(measured) == {f.name for f in families(kind="vector")}
+    for rent, pays, hurts in (("rent0", 8, 0), ("rent5", 4, 4)):
+        verdicts = [getattr(row, rent).verdict for row in measured.values()]
+        assert verdicts.count("pays") >= pays
+        assert verdicts.count("hurts") >= hurts
+    assert any(measured[f.name].rent5.verdict == "pays" for f in families("heldout", "vector"))
+
+
+def test_label_noise_is_in_the_training_labels_alone() -> None:
+    clean = task("spirals")
+    noisy = with_label_noise(clean, "noisy", 0.25, np.random.default_rng(0))
+    assert (noisy.train.y != clean.train.y).sum() == round(0.25 * len(clean.train))
+    assert set(np.unique(noisy.train.y)) == set(range(3))
+    assert noisy.val is clean.val
+    assert noisy.test is clean.test
+
+
+def test_hidden_rules_are_what_the_labels_follow() -> None:
+    """Against rules found from the data: the one 4-bit subset that explains every label, a linear model."""
+    made = task("parity", 5)
+    rows = np.concatenate([made.train.x, made.val.x, made.test.x]) > 0
+    labels = np.concatenate([made.train.y, made.val.y, made.test.y])
+    fits = [c for c in combinations(range(14), 4) if (rows[:, c].sum(1) % 2 == labels).all()]
+    assert len(fits) == 1
+
+    from sklearn.linear_model import LogisticRegression
+
+    straight = {
+        name: LogisticRegression(C=100).fit(made.train.x, made.train.y).score(made.test.x, made.test.y)
+        for name in ("linear", "majority", "xor", "spirals")
+        if (made := task(name))
+    }
+    assert min(straight["linear"], straight["majority"]) > 0.95
+    assert straight["xor"] < 0.6
+    assert straight["spirals"] < 0.5
+
+
+def test_a_tree_learns_the_tree_and_quartiles_are_even() -> None:
+    from sklearn.tree import DecisionTreeClassifier
+
+    made = task("decision_tree")
+    assert DecisionTreeClassifier(random_state=0).fit(made.train.x, made.train.y).score(made.test.x, made.test.y) > 0.9
+    assert np.bincount(task("friedman").test.y).min() > 0.2 * 1024
+    for name in ("teacher_narrow", "teacher_wide", "teacher_deep"):
+        made = task(name)
+        assert np.bincount(made.test.y).min() > 0.6 * 1024 / made.num_classes
+
+
+def test_a_fleet_runs_any_mix_of_vector_tasks() -> None:
+    names = tuple(f.name for f in families(kind="vector"))
+    config = EnvConfig(tasks=names, horizon_epochs=2, inner_steps=1, batch_size=16)
+    fleet = SeedTrainingFleet(config, 48, 0)
+    fleet.reset(range(48))
+    for _ in range(2):
+        seen = fleet.step(np.zeros((48, 6), dtype=np.int64))
+    assert np.isfinite(seen.obs).all()
+    assert len(set(fleet.task_ids())) > 12
+
+
+@pytest.mark.parametrize("name", ["signals", "digits_image"])
+def test_kinds_without_a_host_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}', of kind"):
+        SeedTrainingEnv(EnvConfig(tasks=(name,)))
+
+
+def test_a_misspelt_name_gets_the_closest_and_the_list() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'spiral', which is not a task; did you mean 'spirals'\? choose from breast_"
+    ):
+        task("spiral")
+
+
+def test_a_family_can_be_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
+    own = dataclasses.replace(find_family("moons"), name="mine", split="heldout")
+    register(own)
+    assert own in families("heldout")
+    assert make_task("mine", np.random.default_rng(0)).num_classes == 2
+    for family, words in ((own, "named 'mine' already"), (dataclasses.replace(own, name="a:b"), "no colon")):
+        with pytest.raises(ConfigError, match=words):
+            register(family)
+
+
+def rows(n: int = 4, shape: tuple[int, ...] = (3,)) -> Split:
+    return Split(np.zeros((n, *shape), dtype=np.float32), np.arange(n) % 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kind": "graph"}, "kind 'graph': give one of vector, sequence, image"),
+        ({"num_classes": 1}, "has 1 classes: it needs at least 2"),
+        ({"host_width": 0}, "host_width 0"),
+        ({"kind": "image"}, "2 dimensions, a task of this kind has 4"),
+        ({"val": rows(shape=(2,))}, r"val has rows of shape \(2,\), train has \(3,\)"),
+        ({"test": rows(0)}, "test is empty"),
+        ({"train": Split(np.zeros((4, 3)), np.zeros(4, dtype=np.int64))}, "train.x is float64: make it float32"),
+        ({"train": Split(rows().x, np.zeros(4, dtype=np.int32))}, "train.y is int32: make it int64"),
+        ({"train": Split(rows().x, rows(3).y)}, "4 rows of x and labels of shape"),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        dataclasses.replace(Task("t", 2, 4, rows(), rows(), rows()), **changes)  # type: ignore[arg-type]
+
+
+def test_shapes_and_chance() -> None:
+    kinds: list[tuple[TaskKind, tuple[int, ...]]] = [("vector", (6,)), ("sequence", (2, 3)), ("image", (1, 2, 3))]
+    for kind, shape in kinds:
+        made = Task("t", 4, 5, *(rows(n, shape) for n in (5, 4, 3)), kind=kind)
+        assert (made.shape, made.num_features, made.sizes) == (shape, 6, Sizes(5, 4, 3))
+        assert (made.chance_accuracy, made.chance_loss) == (25.0, pytest.approx(np.log(4)))

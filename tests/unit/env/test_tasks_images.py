@@ -1,0 +1,119 @@
+"""Images: the digits as pictures; CIFAR-10 where it is absent, and through a stand-in for torchvision."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.config import ConfigError, EnvConfig
+from actors.env.tasks import DataFiles, Sizes, Task, images, make_task
+
+FILES = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache() -> Iterator[None]:
+    images._cifar_splits.cache_clear()
+    yield
+    images._cifar_splits.cache_clear()
+
+
+def cifar(data_dir: Path | None, download: bool = False) -> Task:
+    files = DataFiles(None if data_dir is None else str(data_dir), download)
+    return make_task("cifar10", np.random.default_rng(0), files)
+
+
+class CIFAR10:
+    """What of torchvision's class is used: it reads the published pickles and raises RuntimeError where they miss."""
+
+    downloads = 0
+
+    def __init__(self, root: str, train: bool, download: bool) -> None:
+        CIFAR10.downloads += download
+        folder = Path(root) / "cifar-10-batches-py"
+        if not all((folder / name).is_file() for name in FILES):
+            raise RuntimeError("Dataset not found or corrupted.")
+        batches = [pickle.loads((folder / name).read_bytes()) for name in (FILES[:5] if train else FILES[5:])]
+        pixels = np.vstack([b["data"] for b in batches])
+        self.data = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        self.targets = [label for b in batches for label in b["labels"]]
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType("torchvision.datasets")
+    module.CIFAR10 = CIFAR10
+    monkeypatch.setitem(sys.modules, "torchvision", types.ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", module)
+    monkeypatch.setattr(CIFAR10, "downloads", 0)
+    monkeypatch.setattr(images, "CIFAR_SIZES", Sizes(30, 10, 10))
+
+
+def write_cifar(root: Path) -> np.ndarray:
+    """Ten rows per file; returns the test pictures [10, 3, 32, 32]."""
+    folder, rng = root / "cifar-10-batches-py", np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for name in FILES:
+        pixels = rng.integers(0, 256, (10, 3072), dtype=np.uint8)
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": list(range(10))}))
+    return pixels.reshape(10, 3, 32, 32)
+
+
+def test_digits_as_pictures_are_the_digits() -> None:
+    flat, pictures = (make_task(name, np.random.default_rng(0)) for name in ("digits", "digits_image"))
+    assert pictures.shape == (1, 8, 8)
+    np.testing.assert_array_equal(flat.test.y, pictures.test.y)
+    # Each pixel standardised, or all together: either way a pixel's rows correlate perfectly.
+    pixel = np.corrcoef(flat.val.x[:, 20], pictures.val.x[:, 0, 2, 4])[0, 1]
+    assert pixel == pytest.approx(1.0, abs=1e-6)
+
+
+def test_without_a_folder_it_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"needs env.data_dir: the folder that holds cifar-10-batches-py"):
+        cifar(None)
+
+
+def test_where_it_is_absent_it_says_so_and_fetches_nothing(torchvision: None, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no cifar-10-batches-py; .* or set env.download to fetch 170 MB"):
+        cifar(tmp_path)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot load it from .*: Dataset not found or corrupted"):
+        cifar(tmp_path)
+    assert CIFAR10.downloads == 0
+    with pytest.raises(ConfigError, match="cannot load"):
+        cifar(tmp_path, download=True)
+    assert CIFAR10.downloads == 1
+
+
+def test_without_torchvision_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_cifar(tmp_path)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(ConfigError, match=r"needs torchvision: pip install 'tamiyo\[vision\]'"):
+        cifar(tmp_path)
+
+
+def test_what_lies_on_disk_is_loaded(torchvision: None, tmp_path: Path) -> None:
+    raw = write_cifar(tmp_path)
+    made = cifar(tmp_path)
+    assert (made.kind, made.shape, made.sizes) == ("image", (3, 32, 32), Sizes(30, 10, 10))
+    np.testing.assert_allclose(made.train.x.mean((0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(made.train.x.std((0, 2, 3)), 1, atol=1e-5)
+    for channel in range(3):
+        together = np.corrcoef(raw[:, channel].ravel(), made.test.x[:, channel].ravel())[0, 1]
+        assert together == pytest.approx(1.0, abs=1e-6)
+    np.testing.assert_array_equal(made.test.y, np.arange(10))
+    rows = [{r.tobytes() for r in np.ascontiguousarray(s.x)} for s in (made.train, made.val)]
+    assert (len(rows[0]), len(rows[1]), len(rows[0] & rows[1])) == (30, 10, 0)
+
+
+def test_downloading_is_off_and_needs_a_folder() -> None:
+    assert not EnvConfig().download
+    with pytest.raises(ConfigError, match=r"env.download needs env.data_dir"):
+        EnvConfig(download=True)

@@ -1,0 +1,164 @@
+"""A user's own tasks: by import string, by entry point, and what happens when they are wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.config import ConfigError, EnvConfig
+from actors.env.env import SeedTrainingEnv
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.tasks import families, find_family, make_task, registry
+from tests.walks import WAIT
+
+ROOT = Path(__file__).parents[3]
+MODULE = """
+import numpy as np
+from actors.env.tasks import Sizes, Split, Task, TaskFamily, draw_splits
+
+def blobs(rng):
+    "Two blobs of my own."
+    def draw(n):
+        y = rng.integers(0, 2, n)
+        return rng.normal(y[:, None], 0.3, (n, 3)), y
+    return Task("blobs", 2, 5, *draw_splits(draw, Sizes(64, 32, 32)))
+
+def failing(rng):
+    raise KeyError("lost")
+
+def wrong(rng):
+    return [1, 2]
+
+def high_label(rng):
+    made = blobs(rng)
+    made.val.y[0] = 2
+    return made
+
+def infinite(rng):
+    made = blobs(rng)
+    made.test.x[3, 1] = np.inf
+    return made
+
+def growing(rng):
+    made = blobs(rng)
+    wider = [Split(np.repeat(s.x, rng.integers(1, 9), axis=1), s.y) for s in (made.train,)] * 3
+    return Task("growing", 2, 5, *wider)
+
+def no_rng():
+    return None
+
+number = 3
+family = TaskFamily("mine", "heldout", "vector", "mine", blobs, Sizes(64, 32, 32))
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module in the working directory, which is not on the path."""
+    (tmp_path / "mytasks.py").write_text(MODULE)
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    monkeypatch.setattr(registry, "_IMPORTED", {})
+    monkeypatch.delitem(sys.modules, "mytasks", raising=False)
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
+    found = [EntryPoint(name, value, "tamiyo.tasks") for name, value in points.items()]
+    monkeypatch.setattr("actors.env.tasks.own.entry_points", lambda group: found if group == "tamiyo.tasks" else [])
+
+
+def test_an_imported_task_runs_alone_and_in_a_mixed_fleet() -> None:
+    made = make_task("mytasks:blobs", np.random.default_rng(0))
+    assert (made.task_id, made.shape, made.sizes.val) == ("blobs", (3,), 32)
+    assert find_family("mytasks:blobs").description == "Two blobs of my own."
+    config = EnvConfig(tasks=("mytasks:blobs", "spirals"), horizon_epochs=2, inner_steps=1, batch_size=16)
+    env = SeedTrainingEnv(config)
+    env.reset(seed=0)
+    env.step(WAIT)
+    fleet = SeedTrainingFleet(config, 8, 0)
+    fleet.reset(range(8))
+    assert np.isfinite(fleet.step(np.stack([WAIT] * 8)).rewards).all()
+    assert set(fleet.task_ids()) == {"blobs", "spirals"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere:blobs", "'nowhere:blobs' cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+        ("broken:x", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        ("mytasks:none", "'mytasks:none' cannot be imported: AttributeError: module 'mytasks' has no attribute 'none'"),
+        ("mytasks:", "write it as package.module:factory"),
+        (":blobs", "write it as package.module:factory"),
+        ("mytasks:number", r"is a int: give a function \(rng\) -> Task"),
+        ("mytasks:failing", "'mytasks:failing' failed: KeyError: 'lost'"),
+        ("mytasks:no_rng", "'mytasks:no_rng' failed: TypeError"),
+        ("mytasks:wrong", "returned a list: it has to return a Task"),
+        ("mytasks:high_label", "val.y runs from 0 to 2, with 2 classes it has to lie in 0 to 1"),
+        ("mytasks:growing", r"has shape \(21,\) in one draw, \(\d+,\) in another: keep it the same"),
+        ("mytasks:infinite", "test.x holds values that are not finite"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        SeedTrainingEnv(EnvConfig(tasks=(name,)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_whole_family_can_be_imported() -> None:
+    assert find_family("mytasks:family").split == "heldout"
+
+
+def test_an_entry_point_is_listed_and_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    offer(monkeypatch, blobs="mytasks:blobs", mine="mytasks:family")
+    assert make_task("blobs", np.random.default_rng(0)).task_id == "blobs"
+    assert "blobs" in [f.name for f in families("train")]
+    assert "mine" in [f.name for f in families("heldout")]
+    with pytest.raises(ConfigError, match="did you mean 'blobs'"):
+        find_family("blob")
+
+
+def test_a_broken_entry_point_hurts_only_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    offer(monkeypatch, lost="broken:x")
+    assert make_task("moons", np.random.default_rng(0)).task_id == "moons"
+    with pytest.raises(ConfigError, match="'lost' of entry point broken:x cannot be loaded: ModuleNotFoundError"):
+        families()
+
+
+def test_an_entry_point_cannot_take_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, digits="mytasks:blobs")
+    with pytest.raises(ConfigError, match="a task named 'digits', which is taken"):
+        families()
+
+
+def test_an_installed_distribution_is_found(tmp_path: Path) -> None:
+    """Through real metadata on the path, in a process of its own."""
+    info = tmp_path / "mytasks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mytasks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tamiyo.tasks]\nblobs = mytasks:blobs\n")
+    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]"
+    code += "; from actors.env.tasks import families; print([f.name for f in families('train')][-1])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert ended.stdout.strip() == "blobs"
+
+
+def test_the_example_runs_from_its_folder() -> None:
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "own_task.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "with one seed" in ended.stdout
