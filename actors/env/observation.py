@@ -19,6 +19,7 @@ from actors.env.stage import Slot, Stage
 
 HISTORY = 4  # epochs of loss and accuracy, the present one included
 FRESHNESS_DECAY = 0.9  # per epoch since the last measurement
+BLIND_EPOCHS = 4  # where time is hidden, epochs in a stage are told apart up to this many
 NORM_REFERENCE = 1.0  # a gradient norm of this size reads symlog(1)
 
 
@@ -38,6 +39,7 @@ class EnvView:
     budget_params: float
     slot_params: Sequence[int]  # parameters grown at each slot
     slots: Sequence[Slot]
+    time_hidden: bool = False
 
 
 class BaseFeature(NamedTuple):
@@ -79,6 +81,19 @@ def _accuracies(v: EnvView) -> list[float]:
     return [0.0 if x is None else x / 100.0 for x in _history(v.accuracies)]
 
 
+def _time(v: EnvView) -> list[float]:
+    return [0.0 if v.time_hidden else v.epoch / v.horizon_epochs]
+
+
+def _epochs_in_stage(v: EnvView, s: int) -> list[float]:
+    scale = BLIND_EPOCHS if v.time_hidden else v.horizon_epochs
+    return [min(1.0, v.slots[s].epochs_in_stage / scale)]
+
+
+def _age(v: EnvView, s: int) -> list[float]:
+    return [0.0 if v.time_hidden else v.slots[s].age_epochs / v.horizon_epochs]
+
+
 def _one_hot(index: int, size: int) -> list[float]:
     return [float(i == index) for i in range(size)]
 
@@ -93,7 +108,7 @@ def _points(x: float) -> float:
 
 
 BASE: tuple[BaseFeature, ...] = (
-    BaseFeature("time", 1, 0, 1, "epoch / horizon", lambda v: [v.epoch / v.horizon_epochs]),
+    BaseFeature("time", 1, 0, 1, "epoch / horizon; 0 where time is hidden", _time),
     BaseFeature("chance", 1, 0, 1, "chance level, 1 / classes", lambda v: [1.0 / v.num_classes]),
     BaseFeature("loss", HISTORY, -5, 5, "symlog(validation loss / loss of the uniform guess), newest first", _losses),
     BaseFeature("accuracy", HISTORY, 0, 1, "validation accuracy, newest first", _accuracies),
@@ -148,11 +163,14 @@ SLOT: tuple[SlotFeature, ...] = (
         lambda v, s: _one_hot(v.slots[s].blend if v.slots[s].active else -1, len(BLENDS)),
     ),
     SlotFeature(
-        "epochs_in_stage", 1, 0, 1, "/ horizon", lambda v, s: [min(1.0, v.slots[s].epochs_in_stage / v.horizon_epochs)]
+        "epochs_in_stage",
+        1,
+        0,
+        1,
+        f"/ horizon; / {BLIND_EPOCHS}, at most 1, where time is hidden",
+        _epochs_in_stage,
     ),
-    SlotFeature(
-        "age", 1, 0, 1, "epochs since germination / horizon", lambda v, s: [v.slots[s].age_epochs / v.horizon_epochs]
-    ),
+    SlotFeature("age", 1, 0, 1, "epochs since germination / horizon; 0 where time is hidden", _age),
     SlotFeature(
         "params", 1, 0, 1, "parameters of the seed / budget", lambda v, s: [v.slot_params[s] / v.budget_params]
     ),

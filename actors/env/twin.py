@@ -1,0 +1,52 @@
+"""The never-grow twin: the same host on the same batches, left alone. Its accuracy is a baseline for the reward.
+
+What the twin gains depends on the seed and on nothing that the policy does, so subtracting a share of it leaves the
+expected gradient where it was, and takes the luck of tasks and initial weights out of the returns.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from actors.config import EnvConfig
+
+Trajectory = tuple[float, ...]  # [horizon + 1] points of validation accuracy, the untrained host first
+
+FITTED: dict[str, float] = {}
+"""By task: the share that takes most variance out of J. `fitted_coefficient` gives 1 for a task that is not here."""
+
+CAPACITY = 4096  # trajectories kept; a wave's seeds are asked for again only when an episode is played again
+
+
+def twin_coefficient(config: EnvConfig, task_id: str) -> float:
+    return FITTED.get(task_id, 1.0) if config.twin_coef is None else config.twin_coef
+
+
+def fit_coefficient(returns: Sequence[float], twin_gains: Sequence[float]) -> float:
+    """The least-squares share c of var(J - c * gain): cov(J, gain) / var(gain); 0 for a twin that never varies."""
+    gains = np.asarray(twin_gains, dtype=np.float64)
+    variance = float(gains.var())
+    return float(np.cov(np.asarray(returns, dtype=np.float64), gains, bias=True)[0, 1] / variance) if variance else 0.0
+
+
+class Twins:
+    """Twins of one (configuration, run seed), by episode seed; each is played once and remembered."""
+
+    def __init__(self, play: Callable[[Sequence[int]], Sequence[Trajectory]]) -> None:
+        """`play(seeds)` plays never-grow episodes."""
+        self._play = play
+        self._known: OrderedDict[int, Trajectory] = OrderedDict()
+
+    def of(self, seeds: Sequence[int]) -> list[Trajectory]:
+        missing = [s for s in dict.fromkeys(seeds) if s not in self._known]
+        if missing:
+            self._known.update(zip(missing, self._play(missing), strict=True))
+        for seed in seeds:
+            self._known.move_to_end(seed)
+        found = [self._known[seed] for seed in seeds]
+        while len(self._known) > CAPACITY:
+            self._known.popitem(last=False)
+        return found
