@@ -69,11 +69,6 @@ class EnvConfig:
     random_horizon: bool = False
     """Draw each episode's horizon from half of `horizon_epochs` to all of it, and hide it."""
 
-    @property
-    def time_hidden(self) -> bool:
-        """Whether the observation tells nothing of the horizon."""
-        return self.random_horizon or not self.observe_time
-
     def __post_init__(self) -> None:
         require(len(self.tasks) > 0, "env.tasks is empty: name at least one task")
         require(1 <= self.slots <= 8, f"env.slots is {self.slots}: a host has 1 to 8 slots")
@@ -108,7 +103,7 @@ class EnvConfig:
         )
         if self.time_limit == "truncated":
             require(
-                self.time_hidden,
+                self.random_horizon or not self.observe_time,
                 "env.time_limit is truncated while the horizon can be seen: J has no value after it, and a critic "
                 "that bootstraps there chases itself. Keep 'terminated', or hide the horizon by "
                 "env.observe_time false or env.random_horizon true",

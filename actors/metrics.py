@@ -23,6 +23,7 @@ _TABLE = (
     # Episodes
     Metric("return_mean", "gauge", "points", "Mean undiscounted return of the batch's episodes"),
     Metric("return_std", "gauge", "points", "Standard deviation of the batch's returns"),
+    Metric("objective_mean", "gauge", "points", "Mean J of the batch's episodes: the return without twin or shaping"),
     Metric("final_accuracy", "gauge", "points", "Mean validation accuracy at the end of the batch's episodes"),
     Metric("growth_ratio", "gauge", "ratio", "Mean added parameters over host parameters at the end of episodes"),
     Metric("episode_steps", "gauge", "steps", "Mean length of the batch's episodes"),

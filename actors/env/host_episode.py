@@ -307,7 +307,7 @@ class HostEpisode:
             budget_params=self.budget_params,
             slot_params=self.slot_params(),
             slots=self.lifecycle.slots,
-            time_hidden=self.config.time_hidden,
+            time_hidden=self.config.random_horizon or not self.config.observe_time,
         )
         blueprints = np.array([s.blueprint for s in self.lifecycle.slots], dtype=np.int64)
         return {"obs": observation.observe(view), "blueprint_indices": blueprints}

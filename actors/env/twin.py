@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,16 @@ FITTED: dict[str, float] = {}
 """By task: the share that takes most variance out of J. `fitted_coefficient` gives 1 for a task that is not here."""
 
 CAPACITY = 4096  # trajectories kept; a wave's seeds are asked for again only when an episode is played again
+
+
+def twin_config(config: EnvConfig) -> EnvConfig:
+    """What the twin is played under: the same host and data, paid in J."""
+    return replace(config, reward="objective", reference="untrained", twin_coef=None, time_limit="terminated")
+
+
+def whole(accuracies: Sequence[float], horizon_epochs: int) -> Trajectory:
+    """A twin that the governor ended keeps the accuracy it was restored to."""
+    return (*accuracies, *[accuracies[-1]] * (horizon_epochs + 1 - len(accuracies)))
 
 
 def twin_coefficient(config: EnvConfig, task_id: str) -> float:
