@@ -12,29 +12,26 @@ from numpy.typing import NDArray
 
 from deploy.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, colour
 from deploy.run_folder import References, RunFolder
-from deploy.statistics import Interval, mean_interval
+from deploy.statistics import Interval, mean_interval, stratified_mean
 
 Floats = NDArray[np.float64]
 WIDTH_IN = 9.0
 
 
 def learning_curve(run: RunFolder) -> Figure | None:
-    """Mean return per update, its rolling mean with a 95% band, and the references as horizontal lines."""
+    """Mean return of the episodes so far, tasks weighted equally, with a 95% band; references as horizontal lines."""
     if not run.metrics:
         return None
     x, y = run.series("update"), run.series("return_mean")
     figure, ax = _figure(3.6)
-    window = max(3, len(x) // 10)
-    mean, low, high = _rolling(run, x, y, window)
+    mean, low, high = _rolling(run, x, y, window=max(3, len(x) // 6))
     ax.axvspan(x[0] + 0.8 * (x[-1] - x[0]), x[-1], color="#f2f5f8", zorder=0, lw=0)
     labels: list[tuple[float, str, str]] = []
     if run.references is not None:
         for name, values in (("random", run.references.random), ("never grow", run.references.never_grow)):
-            interval = _interval(values)
-            ax.axhspan(interval.low, interval.high, color=POLICIES[name], alpha=0.13, lw=0)
+            interval = stratified_mean(values, run.references.tasks)
             ax.axhline(interval.mean, color=POLICIES[name], lw=1.4, ls=(0, (5, 3)))
             labels.append((interval.mean, name, POLICIES[name]))
-    ax.plot(x, y, color=POLICIES["learned"], alpha=0.3, lw=0.9, marker="o", ms=2.2, mew=0)
     ax.fill_between(x, low, high, color=POLICIES["learned"], alpha=0.18, lw=0)
     ax.plot(x, mean, color=POLICIES["learned"], lw=2.2, marker="o" if len(x) == 1 else "")
     labels.append((float(mean[-1]), "learned", POLICIES["learned"]))
@@ -147,17 +144,15 @@ def _interval(values: list[float]) -> Interval:
 
 
 def _rolling(run: RunFolder, x: Floats, y: Floats, window: int) -> tuple[Floats, Floats, Floats]:
-    """Mean over the last `window` updates with a normal 95% band over their episodes (over updates without them)."""
-    updates = np.array([e["update"] for e in run.episodes], dtype=np.float64)
-    returns = np.array([e["return"] for e in run.episodes], dtype=np.float64)
+    """Stratified mean over the last `window` updates' episodes, and its band; updates' own means without episodes."""
     rows = []
     for i in range(len(x)):
         first = x[max(0, i - window + 1)]
-        inside = returns[(updates >= first) & (updates <= x[i])]
-        sample = inside if inside.size > 1 else y[max(0, i - window + 1) : i + 1]
-        centre = float(np.nanmean(sample)) if np.isfinite(sample).any() else np.nan
-        error = 1.96 * float(np.nanstd(sample)) / np.sqrt(sample.size)
-        rows.append((centre, centre - error, centre + error))
+        inside = [e for e in run.episodes if first <= e["update"] <= x[i]]
+        if inside:
+            rows.append(stratified_mean([e["return"] for e in inside], [e["task_id"] for e in inside]))
+        else:
+            rows.append(Interval(y[i], y[i], y[i]))
     mean, low, high = np.array(rows).T
     return mean, low, high
 

@@ -47,6 +47,10 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except ConnectionError as error:  # the server went away in mid-run
+        message = " ".join(str(error).split())
+        print(f"tamiyo: error: {message}; bring the server back, then go on with --resume", file=sys.stderr)
+        return 2
 
 
 def _dispatch(args: list[str]) -> int:

@@ -83,7 +83,7 @@ PRESETS: dict[str, Config] = {
     "quick": Config(
         actors=ActorsConfig(count=2, envs_per_actor=16),
         learner=LearnerConfig(
-            max_seconds=150.0,
+            max_seconds=165.0,
             batch_episodes=32,
             update_epochs=4,
             minibatches=4,

@@ -62,6 +62,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
     What can be known to fail is refused here with a `UserError`, before anything is written or started.
     """
     check_tasks(config.env, config.run.seed)
+    require_free_port(config.run.metrics_port, "run.metrics_port")
     pick_device(config.learner.device)
     if resume is not None:
         if not resume.is_dir():
@@ -98,10 +99,10 @@ def require_free_port(port: int, setting: str) -> None:
 @contextmanager
 def local_ray(config: Config) -> Iterator[None]:
     """A Ray of our own on loopback, with a token of its own; gone when the context ends."""
-    require_free_port(config.run.metrics_port, "run.metrics_port")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray.rllib").setLevel(logging.CRITICAL)  # a dead actor is told once, by the fleet
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ray.init(
         address="local",

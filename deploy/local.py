@@ -33,9 +33,7 @@ def train(config: Config, resume: Path | None = None) -> int:
         stop = stack.enter_context(stop_on_signal())
         if config.run.redis:
             redis = config.run.redis
-            connect(
-                redis, config.queue, namespace(config)
-            ).close()  # a server that is not there is told before Ray starts
+            connect(redis, config.queue, namespace(config)).close()  # one that is not there is told before Ray starts
         else:
             redis = stack.enter_context(EmbeddedRedis()).url
         stack.enter_context(local_ray(config))

@@ -32,9 +32,9 @@ PICTURES = (
     Picture(
         "learning_curve",
         "Learning curve",
-        "Mean undiscounted return of each update's episodes, in points of validation accuracy after rent. The line is "
-        "a rolling mean, the band its 95% interval. Dashed lines are the random policy and never growing, played on "
-        "task seeds of the last fifth (shaded), with their intervals.",
+        "Undiscounted return in points of validation accuracy after rent: the mean over recent updates' episodes, with "
+        "every task weighted equally, and its 95% band. Dashed lines are the random policy and never growing, played "
+        "on task seeds of the last fifth (shaded). The paired comparison above is much sharper than this picture.",
         charts.learning_curve,
     ),
     Picture(

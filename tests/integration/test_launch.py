@@ -119,7 +119,7 @@ def test_a_killed_learner_is_told_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: Path) -> None:
-    folder, updates = tmp_path / "hurt", 25
+    folder, updates = tmp_path / "hurt", 15
     with EmbeddedRedis() as server:
         flags = small(tmp_path, "hurt", learner__updates=updates, run__redis=server.url)
         with tamiyo(tmp_path, "train", *flags) as run:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from deploy.statistics import mean_interval, paired_interval
+from deploy.statistics import mean_interval, paired_interval, stratified_mean
 
 
 def test_mean_and_order() -> None:
@@ -52,3 +52,13 @@ def test_level_widens_and_seed_repeats() -> None:
 def test_what_cannot_be_compared_is_refused(a: list[float], b: list[float], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         paired_interval(a, b)
+
+
+def test_the_mix_of_strata_does_not_move_a_stratified_mean() -> None:
+    """Ten easy tasks and one hard one, or one easy and ten hard: the same mean; a plain mean would be far off."""
+    easy, hard = [80.0, 82.0], [10.0, 12.0]
+    few = stratified_mean(easy + hard * 5, ["easy"] * 2 + ["hard"] * 10)
+    many = stratified_mean(easy * 5 + hard, ["easy"] * 10 + ["hard"] * 2)
+    assert few.mean == pytest.approx(46.0)
+    assert many.mean == pytest.approx(46.0)
+    assert few.low < few.mean < few.high
