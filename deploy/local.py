@@ -136,7 +136,7 @@ class _Launch:
         references = {
             "seeds": seeds,
             "tasks": [row["task_id"] for row in chosen],
-            "learned": [row["objective"] for row in chosen],
+            "learned": [row["return"] for row in chosen],
             **{name: [t["return"] for t in timelines] for name, timelines in played.items()},
         }
         (self.run_dir / "references.json").write_text(json.dumps(references))
