@@ -25,7 +25,7 @@ _TABLE = (
         "return_mean",
         "gauge",
         "points",
-        "Mean undiscounted return of the batch's episodes; J where the environment has one",
+        "Mean undiscounted return of the batch's episodes (J, where there is one)",
     ),
     Metric("return_std", "gauge", "points", "Standard deviation of the batch's returns"),
     Metric("paid_mean", "gauge", "points", "Mean sum of the rewards as paid, twin and shaping included"),

@@ -203,6 +203,7 @@ class HostEpisode:
         sizes = np.array(self.spec.sizes)
         if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
             return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
+        op = self.profile.ops[choices[0]]
         in_force = self.masks().in_force(self.spec, choices)
         relevant = self.spec.relevance_table[choices[0]]
         wrong = relevant & ~in_force[np.array(self.spec.offsets) + choices]

@@ -112,7 +112,7 @@ class SeedTrainingFleet:
         width = max(2, len(seeds))  # a batch of one has other bits
         networks = self.networks
         fleet = SeedTrainingFleet(twin_config(self.config), width, self.run_seed, networks.dtype, networks.device)
-        fleet.reset([*seeds, *seeds[:1] * (width - len(seeds))])
+        fleet.reset([*seeds, *[seeds[0]] * (width - len(seeds))])
         waits = np.zeros((width, len(self.spaces.action.heads)), dtype=np.int64)
         while fleet.running:
             fleet.step(waits)

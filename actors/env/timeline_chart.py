@@ -28,13 +28,20 @@ PICTURE_DPI = 80  # of a frame: a few per second are drawn, not printed
 class Drawn(Protocol):
     """What a picture needs of an episode; see `Timeline`."""
 
-    accuracy: list[float]
-    ops: list[str]
-    op_slots: list[int]
-    stages: list[list[str]]
-    alphas: list[list[float]]
-    blueprints: list[list[str]]
-    growth_ratio: list[float]
+    @property
+    def accuracy(self) -> list[float]: ...
+    @property
+    def ops(self) -> list[str]: ...
+    @property
+    def op_slots(self) -> list[int]: ...
+    @property
+    def stages(self) -> list[list[str]]: ...
+    @property
+    def alphas(self) -> list[list[float]]: ...
+    @property
+    def blueprints(self) -> list[list[str]]: ...
+    @property
+    def growth_ratio(self) -> list[float]: ...
 
 
 def slot_figure(episode: Drawn, last_epoch: int) -> tuple[Figure, Axes]:
@@ -62,8 +69,8 @@ def picture(episode: Timeline) -> NDArray[np.uint8]:
         above.set_ylim(0, 100)
         figure.set_dpi(PICTURE_DPI)
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+        canvas.draw()  # type: ignore[no-untyped-call]
+        return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
 
 def _lane(ax: Axes, episode: Drawn, slot: int) -> None:

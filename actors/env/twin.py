@@ -16,8 +16,9 @@ from actors.config import EnvConfig
 
 Trajectory = tuple[float, ...]  # [horizon + 1] points of validation accuracy, the untrained host first
 
-FITTED: dict[str, float] = {}
-"""By task: the share that takes most variance out of J. `fitted_coefficient` gives 1 for a task that is not here."""
+FITTED: dict[str, float] = {"digits": 0.94, "wine": 0.99, "spirals": 0.92}
+"""By task: `fit_coefficient` over 48 episodes of the random policy under the default settings. A task that is not here
+gets 1. Variance of J fell from 9.9 to 1.1 on digits, 315 to 3.8 on wine, 155 to 12.5 on spirals."""
 
 CAPACITY = 4096  # trajectories kept; a wave's seeds are asked for again only when an episode is played again
 

@@ -1,4 +1,4 @@
-"""`SeedTrainingVectorEnv`: the fleet as Gymnasium's `VectorEnv`. An environment that ends starts anew in the same step."""
+"""`SeedTrainingVectorEnv`: the fleet as Gymnasium's `VectorEnv`; who ends starts anew in the same step."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         self.action_space: gymnasium.Space[Any] = batch_space(self.single_action_space, num_envs)
         self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
 
-    def reset(  # type: ignore[override]
+    def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, Info]:
         """`seed` + e, or a seed for each; `options["reset_mask"]` (bool `[E]`) resets some alone."""
@@ -104,8 +104,8 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
                 infos = self._add_info(infos, self.fleet.episodes[e].info(), e)
         return _observation(now), seen.rewards.astype(np.float64), seen.terminated, seen.truncated, infos
 
-    def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """A picture of each environment's episode so far; None without a render mode."""
+    def render(self) -> tuple[Any, ...] | None:
+        """A picture `[height, width, 3]` of each environment's episode so far; None without a render mode."""
         if self.render_mode is None:
             return None
         from actors.env.timeline_chart import picture
