@@ -209,11 +209,7 @@ class HostEpisode:
         wrong = relevant & ~in_force[np.array(self.spec.offsets) + choices]
         if wrong.any():
             head = int(wrong.argmax())
-            reason = (
-                f"{self.profile.ops[choices[0]].name} with {self.spec.names[head]} {choices[head]} is not legal now"
-            )
-            return SeedAction(Op.WAIT), reason
-        op = self.profile.ops[choices[0]]
+            return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {choices[head]} is not legal now"
         return SeedAction(op, **self.profile.choices(op, choices)), ""
 
     def _filled(self) -> set[int]:
