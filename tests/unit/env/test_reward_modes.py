@@ -39,7 +39,7 @@ def wave(fleet: Fleet, policy: type[RandomPolicy] | type[NeverGrow], seeds: rang
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_mode_pays_j_for_the_same_actions(seed: int) -> None:
-    """Undiscounted, over a random episode; `test_env_objective.py` counts J of mode `objective` by hand."""
+    """Undiscounted, over a random episode; `test_objective.py` counts J of mode `objective` by hand."""
     paid: dict[str, list[float]] = {}
     said = {}
     for mode in ("objective", "sparse", "contribution"):
