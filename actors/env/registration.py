@@ -1,7 +1,7 @@
-"""Makes `gymnasium.make("tamiyo/SeedTraining-v0")` and `make_vec` work; Gymnasium finds this by its entry point.
+"""Makes `gymnasium.make("tamiyo/SeedTraining-v0")` and `make_vec` work, once `tamiyo` is imported.
 
-Without an installation, `gymnasium.make("actors.env.registration:tamiyo/SeedTraining-v0")` does the same. Gymnasium
-imports this while it is imported itself, so nothing heavy may be imported here.
+Gymnasium 1.0 gave up loading plugins by entry point, so somebody has to import: `import tamiyo`, or the id's own prefix,
+`gymnasium.make("tamiyo:tamiyo/SeedTraining-v0")`. Nothing heavy may be imported here.
 """
 
 from __future__ import annotations

@@ -147,7 +147,10 @@ def test_the_whole_configuration_is_checked_against_the_learner() -> None:
     with pytest.raises(ConfigError, match="shaping_gamma 0.995, but learner.gamma is 1.0"):
         Config(env=shaped)
     assert Config(env=shaped, learner=LearnerConfig(gamma=0.995)).env is shaped
-    for hidden in (EnvConfig(time_limit="truncated", observe_time=False), EnvConfig(time_limit="truncated", random_horizon=True)):
+    for hidden in (
+        EnvConfig(time_limit="truncated", observe_time=False),
+        EnvConfig(time_limit="truncated", random_horizon=True),
+    ):
         with pytest.raises(ConfigError, match="unbounded"):
             Config(env=hidden)
         Config(env=hidden, learner=LearnerConfig(gamma=0.99))
