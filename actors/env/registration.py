@@ -1,6 +1,6 @@
 """Makes `gymnasium.make("tamiyo/SeedTraining-v0")` and `make_vec` work, once `tamiyo` is imported.
 
-Gymnasium 1.0 gave up loading plugins by entry point, so somebody has to import: `import tamiyo`, or the id's own prefix,
+Gymnasium 1.0 gave up loading plugins by entry point, so somebody has to import it: `import tamiyo`, or the prefix in
 `gymnasium.make("tamiyo:tamiyo/SeedTraining-v0")`. Nothing heavy may be imported here.
 """
 

@@ -52,7 +52,6 @@ def test_the_environment_checker_finds_nothing(profile: str) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import gymnasium, tamiyo; {light}; gymnasium.make({id!r}).reset(seed=0)",
         "import gymnasium; {light}; gymnasium.make('tamiyo:' + {id!r}).reset(seed=0)",
         "import tamiyo, gymnasium; {light}; assert gymnasium.make_vec({id!r}, num_envs=3).num_envs == 3",
     ],
@@ -110,7 +109,7 @@ def assert_same(mine: Any, theirs: Any) -> None:
     "settings", [{}, {"random_horizon": True}, {"random_horizon": True, "time_limit": "truncated", "reference": "twin"}]
 )
 def test_many_at_once_are_gymnasiums_own_loop_over_one(settings: dict[str, Any]) -> None:
-    """Observations, rewards, ends and infos, over several episodes of unequal length with autoreset in the same step."""
+    """Observations, rewards, ends and infos, over several episodes of unequal length, reset in the step that ended."""
     fast, slow = many(5, **settings), loop(5, **settings)
     fast.action_space.seed(0)
     assert_same(fast.reset(seed=3), slow.reset(seed=3))

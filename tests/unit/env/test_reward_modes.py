@@ -144,7 +144,7 @@ def test_settings_that_cannot_work_are_refused_with_the_reason(settings: dict[st
 
 def test_the_whole_configuration_is_checked_against_the_learner() -> None:
     shaped = EnvConfig(reward="contribution", shaping_gamma=0.995)
-    with pytest.raises(ConfigError, match="shaping_gamma 0.995, but learner.gamma is 1.0"):
+    with pytest.raises(ConfigError, match=r"shaping_gamma 0\.995, but learner\.gamma is 1\.0"):
         Config(env=shaped)
     assert Config(env=shaped, learner=LearnerConfig(gamma=0.995)).env is shaped
     for hidden in (
@@ -171,9 +171,8 @@ def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it() -> N
     for _ in range(8):
         own.step(WAIT)
     change = np.diff(own.timeline.accuracy)  # the twin, made here by hand
-    plain, twin, sparse = (
-        tiny_env(horizon_epochs=8, **s) for s in ({}, {"reference": "twin", "twin_coef": 0.7}, {"reference": "twin", "twin_coef": 0.7, "reward": "sparse"})
-    )  # fmt: skip
+    against: dict[str, object] = {"horizon_epochs": 8, "reference": "twin", "twin_coef": 0.7}
+    plain, twin, sparse = tiny_env(horizon_epochs=8), tiny_env(**against), tiny_env(**against, reward="sparse")
     rewards: list[NDArray[np.float64]] = []
     for env in (plain, twin, sparse):
         rng = np.random.default_rng(0)
