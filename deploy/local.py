@@ -44,13 +44,15 @@ def train(config: Config, resume: Path | None = None) -> int:
             console.print("measuring the random policy and never-grow on the same task seeds ...")
             interrupted = not launch.compare(stop)
     if interrupted:
-        console.print(f"stopped; the checkpoint is written. Go on with: tamiyo train --resume {run_dir}")
+        console.print(
+            f"stopped; the checkpoint is written. Go on with: tamiyo train --resume {run_dir}", soft_wrap=True
+        )
         return 130
     from deploy.report import headline, write_report
 
     page = write_report(run_dir)
-    console.print(headline(run_dir))
-    console.print(f"report: {page}")
+    console.print(headline(run_dir), soft_wrap=True)
+    console.print(f"report: {page}", soft_wrap=True)
     return 0
 
 
@@ -80,6 +82,8 @@ class _Launch:
                     status: LearnerStatus = ray.get(self.learner.poll.remote())
                     for report in self.fleet.pump(timeout_s=0.0):
                         self._rates.append(report.episodes / max(report.seconds, 1e-9))
+                    for note in status.new_notes:
+                        progress.note(note)
                     progress.update(self._snapshot(status, time.monotonic() - began))
                     if status.done or stop.wait(0.25):
                         break

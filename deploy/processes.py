@@ -27,6 +27,8 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
         console.print(f"learner: {run_dir}, waiting for episodes of run {namespace(config)!r}")
         while True:
             status = service.poll()
+            for note in status.new_notes:
+                console.print(note, soft_wrap=True, markup=False)
             for m in status.new_metrics:
                 console.print(
                     f"update {m['update']:.0f}: return {m['return_mean']:.2f}, lag {m['policy_lag_mean']:.1f}, "

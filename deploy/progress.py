@@ -71,7 +71,7 @@ class Progress:
             self._console.print(plain(self._unseen), markup=False, soft_wrap=True)
 
     def note(self, message: str) -> None:
-        self._console.print(message, markup=False)
+        self._console.print(message, markup=False, soft_wrap=True)
 
     def update(self, snapshot: Snapshot) -> None:
         if self._live is not None:

@@ -29,6 +29,7 @@ class Intake:
         self.consumer, self.spaces, self.max_policy_lag, self.states = consumer, spaces, max_policy_lag, states
         self.dropped_stale = 0
         self.dead_lettered = 0
+        self.notes: list[str] = []  # one line per episode that was set aside
         self._recovered: list[Delivery] = []
 
     def recover(self, consumed: tuple[str, ...]) -> None:
@@ -41,9 +42,7 @@ class Intake:
                 continue
             attempts = self.consumer.begin_attempt(delivery.entry_id)
             if attempts > MAX_ATTEMPTS:
-                self.dead_lettered += self.consumer.dead_letter(
-                    delivery.entry_id, f"crashed the learner {MAX_ATTEMPTS} times"
-                )
+                self._set_aside(delivery, f"crashed the learner {MAX_ATTEMPTS} times")
             elif attempts > 0:
                 self._recovered.append(delivery)
 
@@ -65,9 +64,17 @@ class Intake:
             episode = decode_episode(delivery.payload)
             check_episode(episode, self.spaces, self.states)
         except InvalidEpisode as error:
-            self.dead_lettered += self.consumer.dead_letter(delivery.entry_id, str(error))
+            self._set_aside(delivery, str(error))
             return None
         if version - episode.oldest_version > self.max_policy_lag:
             self.dropped_stale += len(self.consumer.drop([delivery.entry_id], DropReason.STALE))
             return None
         return episode
+
+    def _set_aside(self, delivery: Delivery, reason: str) -> None:
+        if self.consumer.dead_letter(delivery.entry_id, reason):
+            self.dead_lettered += 1
+            self.notes.append(
+                f"episode {delivery.header.episode_id} was set aside as a dead letter ({reason}); training goes on: "
+                "look for what its actor runs that this learner does not"
+            )

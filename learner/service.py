@@ -37,6 +37,7 @@ class LearnerStatus:
     progress: Progress
     done: bool
     new_metrics: list[dict[str, float]] = field(default_factory=list)  # of updates since the last poll
+    new_notes: list[str] = field(default_factory=list)  # what a person should know, since the last poll
 
 
 class LearnerService:
@@ -56,6 +57,7 @@ class LearnerService:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._metrics: list[dict[str, float]] = []
+        self._told = 0  # notes handed out
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
@@ -68,7 +70,9 @@ class LearnerService:
             metrics, self._metrics = self._metrics, []
         if self._error is not None:
             raise self._error
-        return LearnerStatus(self._learner.progress, not self._thread.is_alive(), metrics)
+        notes = self._learner.intake.notes
+        fresh, self._told = notes[self._told :], len(notes)
+        return LearnerStatus(self._learner.progress, not self._thread.is_alive(), metrics, fresh)
 
     def stop(self) -> Progress:
         """Finish the update under way, write the checkpoint, and return."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -98,6 +100,21 @@ def test_when_the_driver_is_killed_everything_it_started_ends(tmp_path: Path) ->
     load_checkpoint(tmp_path / "killed")
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def scrape(port: int) -> str:
+    """What Prometheus would read from Ray's export port."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
+            return str(page.read().decode())
+    except OSError:
+        return ""
+
+
 def ray_process(run: Command, kind: str) -> list[psutil.Process]:
     """Ray names a worker's process after its actor's class: `ray::Worker`."""
     return [p for p in run.relatives() if p.is_running() and " ".join(p.cmdline()).startswith(f"ray::{kind}")]
@@ -119,9 +136,10 @@ def test_a_killed_learner_is_told_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: Path) -> None:
-    folder, updates = tmp_path / "hurt", 15
+    folder, updates = tmp_path / "hurt", 60
     with EmbeddedRedis() as server:
-        flags = small(tmp_path, "hurt", learner__updates=updates, run__redis=server.url)
+        port = free_port()
+        flags = small(tmp_path, "hurt", learner__updates=updates, run__redis=server.url, run__metrics_port=port)
         with tamiyo(tmp_path, "train", *flags) as run:
             run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
             generation = rows(folder / "metrics.jsonl")[-1]["policy_version"]
@@ -134,6 +152,8 @@ def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: 
             assert len(first) == 1
             first[0].kill()
             run.wait_for(lambda: any(p.pid != first[0].pid for p in ray_process(run, "Worker")))
+            exported = {f"ray_tamiyo_{m}" for m in ("return_mean", "entropy_op", "actor_episodes_total")}
+            run.wait_for(lambda: all(name in scrape(port) for name in exported))
             assert run.wait() == 0, run.err
             assert run.left() == []
             letters = queue.dead_letters()
@@ -146,4 +166,6 @@ def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: 
     incarnations = {e["episode_id"].split("/")[2] for e in rows(folder / "episodes.jsonl")}
     assert len(incarnations) == 2
     assert "Traceback" not in run.err + run.out
+    (note,) = [line for line in run.out.splitlines() if line.startswith("episode hurt/stranger/1/1 was set aside")]
+    assert "look for what its actor runs" in note
     assert "actor-0 died and is back" in run.err or "restart" in run.out
