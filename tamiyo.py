@@ -6,13 +6,16 @@
     policy = tamiyo.load_policy("runs/my-run")  # a trained policy
     env = tamiyo.make_env()                     # the seed-training environment
 
-Names are imported on first use, so that importing this module loads neither torch nor Ray.
+Importing it registers `tamiyo/SeedTraining-v0` with Gymnasium, for `gymnasium.make` and `make_vec`. Names are imported
+on first use, so that importing this module loads neither torch nor Ray.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from actors.env.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.env import make_env
@@ -29,6 +32,8 @@ _HOMES = {
     "load_policy": "learner.checkpoint",
     "make_env": "actors.env",
 }
+
+register_envs()
 
 
 def __getattr__(name: str) -> Any:

@@ -108,17 +108,48 @@ class ActionSpec:
         return [flat[..., o : o + n] for o, n in zip(self.offsets, self.sizes, strict=True)]
 
 
-def seed_action_spec(slots: int, blueprints: tuple[str, ...]) -> ActionSpec:
-    """The six heads of the seed-training environment (SPEC 4); `blueprints[0]` is NOOP."""
-    heads = (
-        Head("op", tuple(op.name for op in Op)),
-        Head("slot", tuple(str(s) for s in range(slots))),
-        Head("blueprint", blueprints),
-        Head("blend", BLENDS),
-        Head("alpha_target", tuple(str(a) for a in ALPHA_TARGETS)),
-        Head("alpha_speed", tuple("instant" if n == 0 else f"{n} epochs" for n in ALPHA_SPEEDS_EPOCHS)),
-    )
-    relevance = tuple(tuple(h.name == "op" or h.name in RELEVANT_HEADS[op] for h in heads) for op in Op)
+@dataclass(frozen=True)
+class Profile:
+    """Which ops and heads a policy decides; what the absent heads would have chosen is fixed."""
+
+    ops: tuple[Op, ...]
+    heads: tuple[str, ...]  # besides op
+    automatic_advance: bool  # ADVANCE happens by itself, as soon as its gate is passed
+    fixed: tuple[tuple[Op, str, int], ...] = ()  # (op, absent head, choice)
+
+    def choices(self, op: Op, action: NDArray[np.int64]) -> dict[str, int]:
+        """All heads besides op by name, whatever the profile leaves open."""
+        fixed = {head: choice for o, head, choice in self.fixed if o is op}
+        return fixed | {head: int(choice) for head, choice in zip(self.heads, action[1:], strict=True)}
+
+
+PROFILES = {
+    "tamiyo": Profile(tuple(Op), ("slot", "blueprint", "blend", "alpha_target", "alpha_speed"), False),
+    "classic": Profile(
+        (Op.WAIT, Op.GERMINATE, Op.FOSSILIZE, Op.PRUNE),
+        ("slot", "blueprint", "blend"),
+        True,
+        (
+            (Op.GERMINATE, "alpha_target", ALPHA_TARGETS.index(1.0)),
+            (Op.GERMINATE, "alpha_speed", ALPHA_SPEEDS_EPOCHS.index(5)),
+            (Op.PRUNE, "alpha_speed", ALPHA_SPEEDS_EPOCHS.index(0)),
+        ),
+    ),
+}
+
+
+def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "tamiyo") -> ActionSpec:
+    """The heads of the seed-training environment (SPEC 4); `blueprints[0]` is NOOP."""
+    choices = {
+        "slot": tuple(str(s) for s in range(slots)),
+        "blueprint": blueprints,
+        "blend": BLENDS,
+        "alpha_target": tuple(str(a) for a in ALPHA_TARGETS),
+        "alpha_speed": tuple("instant" if n == 0 else f"{n} epochs" for n in ALPHA_SPEEDS_EPOCHS),
+    }
+    own = PROFILES[profile]
+    heads = (Head("op", tuple(op.name for op in own.ops)), *(Head(name, choices[name]) for name in own.heads))
+    relevance = tuple(tuple(h.name == "op" or h.name in RELEVANT_HEADS[op] for h in heads) for op in own.ops)
     return ActionSpec(heads, relevance)
 
 
@@ -143,6 +174,12 @@ class ActionMasks(NamedTuple):
         slot = self.slot & self.op[..., None]
         rest = self.rest & slot[..., None]
         return np.concatenate([self.op, slot.any(-2), rest.any((-3, -2))], axis=-1)
+
+    def narrowed(self, ops: tuple[Op, ...], rest_size: int) -> ActionMasks:
+        """Of the seed environment's full masks, what a profile offers: some ops, and the first later heads."""
+        assert self.slot is not None
+        chosen = list(ops)
+        return ActionMasks(self.op[chosen], self.slot[chosen], self.rest[chosen, :, :rest_size])
 
     def in_force(self, spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Flat mask `[..., flat_size]` given the chosen actions `[..., num_heads]`: what a step stores.

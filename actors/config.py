@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Literal
 
 from actors.errors import UserError
@@ -55,6 +56,22 @@ class EnvConfig:
     """Epochs a pruned slot rests before it can be used again."""
     contribution_every: int = 1
     """Epochs between measurements of the seeds' contributions."""
+    profile: Literal["tamiyo", "classic"] = "tamiyo"
+    """What is decided: six heads and six ops, or (`classic`) four of each, with automatic advance."""
+    reward: Literal["objective", "sparse", "contribution"] = "objective"
+    """J step by step, J at the end alone, or J step by step shaped by the seeds' contributions."""
+    shaping_gamma: float = 1.0
+    """Discount of `reward: contribution`; must be the learner's, or the shaping would change what is best."""
+    reference: Literal["untrained", "twin"] = "untrained"
+    """What accuracy is measured against: the untrained host, or a twin that never grows as well."""
+    twin_coef: float | None = None
+    """Share of the twin's accuracy change that is subtracted; null takes each task's fitted one."""
+    time_limit: Literal["terminated", "truncated"] = "terminated"
+    """What the end at the horizon is; `truncated` (bootstrapped) needs a horizon that cannot be seen."""
+    observe_time: bool = True
+    """Whether the policy sees how much of the horizon has passed."""
+    random_horizon: bool = False
+    """Draw each episode's horizon from half of `horizon_epochs` to all of it, and hide it."""
 
     def __post_init__(self) -> None:
         require(len(self.tasks) > 0, "env.tasks is empty: name at least one task")
@@ -76,6 +93,33 @@ class EnvConfig:
         require(
             self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1"
         )
+        self._check_reward()
+
+    def _check_reward(self) -> None:
+        require(
+            0 < self.shaping_gamma <= 1, f"env.shaping_gamma is {self.shaping_gamma}: give the learner's, in (0, 1]"
+        )
+        require(
+            self.twin_coef is None or (isfinite(self.twin_coef) and self.twin_coef >= 0),
+            f"env.twin_coef is {self.twin_coef}: give a share of at least 0, or null for each task's fitted one",
+        )
+        require(
+            self.twin_coef is None or self.reference == "twin",
+            f"env.twin_coef is {self.twin_coef}, but env.reference is 'untrained', so that there is no twin: "
+            "set env.reference to twin, or leave the coefficient out",
+        )
+        if self.time_limit == "truncated":
+            require(
+                self.random_horizon or not self.observe_time,
+                "env.time_limit is truncated while the horizon can be seen: J has no value after it, and a critic "
+                "that bootstraps there chases itself. Keep 'terminated', or hide the horizon by "
+                "env.observe_time false or env.random_horizon true",
+            )
+            require(
+                self.reward != "sparse",
+                "env.reward is sparse while env.time_limit is truncated: J is paid at an end, and a truncated episode "
+                "has none. Keep 'terminated', or take env.reward objective",
+            )
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,14 @@ _TABLE = (
     Metric("env_steps", "counter", "steps", "Environment steps trained on"),
     Metric("episodes_trained", "counter", "episodes", "Episodes trained on"),
     # Episodes
-    Metric("return_mean", "gauge", "points", "Mean undiscounted return of the batch's episodes"),
+    Metric(
+        "return_mean",
+        "gauge",
+        "points",
+        "Mean undiscounted return of the batch's episodes (J, where there is one)",
+    ),
     Metric("return_std", "gauge", "points", "Standard deviation of the batch's returns"),
+    Metric("paid_mean", "gauge", "points", "Mean sum of the rewards as paid, twin and shaping included"),
     Metric("final_accuracy", "gauge", "points", "Mean validation accuracy at the end of the batch's episodes"),
     Metric("growth_ratio", "gauge", "ratio", "Mean added parameters over host parameters at the end of episodes"),
     Metric("episode_steps", "gauge", "steps", "Mean length of the batch's episodes"),

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from deploy.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, colour
+from actors.env.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, colour
+from actors.env.timeline_chart import WIDTH_IN
 from deploy.run_folder import References, RunFolder
 from deploy.statistics import Interval, mean_interval, stratified_mean
 
 Floats = NDArray[np.float64]
-WIDTH_IN = 9.0
 
 
 def learning_curve(run: RunFolder) -> Figure | None:

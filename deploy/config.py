@@ -65,6 +65,17 @@ class Config:
             self.queue.max_episodes >= self.learner.batch_episodes,
             f"queue.max_episodes is {self.queue.max_episodes}: it must hold a batch of {self.learner.batch_episodes}",
         )
+        gamma = self.learner.gamma
+        require(
+            self.env.reward != "contribution" or self.env.shaping_gamma == gamma,
+            f"env.reward is contribution with env.shaping_gamma {self.env.shaping_gamma}, but learner.gamma is "
+            f"{gamma}: shaping leaves the best policy unchanged only under the same discount; set both alike",
+        )
+        require(
+            self.env.time_limit == "terminated" or gamma < 1,
+            "env.time_limit is truncated with learner.gamma 1: without an end the undiscounted value is unbounded; "
+            "set learner.gamma below 1 (0.995 is common), or keep 'terminated'",
+        )
 
 
 PRESETS: dict[str, Config] = {

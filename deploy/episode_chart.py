@@ -1,22 +1,14 @@
-"""One episode as a picture: accuracy above, then a lane per slot with its stage, alpha, blueprint and the ops."""
+"""The run's episode as a picture: its slot timeline, with the never-grow accuracy of the same seed beside it."""
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator
 
-from deploy.charts import WIDTH_IN, label_right
-from deploy.palette import INK, MUTED, OPS, POLICIES, STAGES, colour
+from actors.env.palette import POLICIES
+from actors.env.timeline_chart import slot_figure
+from deploy.charts import label_right
 from deploy.run_folder import RunFolder, Timeline
-
-MARKERS = {"GERMINATE": "^", "ADVANCE": ">", "SET_ALPHA_TARGET": "D", "FOSSILIZE": "s", "PRUNE": "X"}
-STRIP = 1.22  # height of the op markers above a lane whose alpha runs from 0 to 1
 
 
 def slot_timeline(run: RunFolder) -> Figure | None:
@@ -24,17 +16,8 @@ def slot_timeline(run: RunFolder) -> Figure | None:
     episode = run.timeline
     if episode is None or not episode.ops:
         return None
-    slots = len(episode.stages)
-    figure = Figure(figsize=(WIDTH_IN, 3.4 + 0.72 * slots), layout="constrained")
-    axes = figure.subplots(slots + 2, 1, sharex=True, height_ratios=[3.2, *[1.15] * slots, 0.8])
-    _accuracy(axes[0], episode)
-    for slot in range(slots):
-        _lane(axes[1 + slot], episode, slot)
-    _growth(axes[-1], episode)
-    axes[0].set_xlim(0, max(len(episode.ops), len(episode.never_grow_accuracy) - 1))
-    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-    axes[-1].set_xlabel("host epoch")
-    _legend(figure, episode)
+    figure, above = slot_figure(episode, len(episode.never_grow_accuracy) - 1)
+    _accuracy(above, episode)
     return figure
 
 
@@ -49,62 +32,4 @@ def _accuracy(ax: Axes, episode: Timeline) -> None:
     )
     label_right(
         ax, [(values[-1], f"{name} {values[-1]:.0f}%", ink) for name, values, ink in ends if values], height_in=1.6
-    )
-    ax.set_ylabel("accuracy (%)")
-
-
-def _lane(ax: Axes, episode: Timeline, slot: int) -> None:
-    start = 0
-    for stage, run in groupby(episode.stages[slot]):
-        stop = start + len(list(run))
-        hue = colour(stage, STAGES)
-        ax.axvspan(start, stop, 0, 1 / (STRIP + 0.12), color=hue, alpha=1.0 if stage == "DORMANT" else 0.32, lw=0)
-        ax.stairs(episode.alphas[slot][start:stop], range(start, stop + 1), fill=True, color=hue, alpha=0.85, lw=0)
-        start = stop
-    _blueprints(ax, episode.blueprints[slot])
-    for epoch, (op, target) in enumerate(zip(episode.ops, episode.op_slots, strict=True)):
-        if target == slot and op in MARKERS:
-            ax.plot(epoch + 0.5, STRIP, MARKERS[op], color=OPS[op], ms=6, mec="white", mew=0.6, clip_on=False)
-    ax.set_ylim(0, STRIP + 0.12)
-    ax.set_yticks([])
-    ax.grid(visible=False)
-    ax.spines[["left", "bottom"]].set_visible(False)
-    ax.tick_params(axis="x", length=0)
-    ax.set_ylabel(f"slot {slot}", rotation=0, ha="right", va="center", color=INK)
-
-
-def _blueprints(ax: Axes, names: list[str]) -> None:
-    start = 0
-    for name, run in groupby(names):
-        length = len(list(run))
-        if name:
-            text = ax.text(start + 0.2, 0.5, name, va="center", fontsize=8.5, color=INK, clip_on=True)
-            text.set_path_effects([withStroke(linewidth=2.4, foreground="white", alpha=0.85)])
-        start += length
-
-
-def _growth(ax: Axes, episode: Timeline) -> None:
-    edges = range(len(episode.growth_ratio) + 1)
-    ax.stairs(episode.growth_ratio, edges, fill=True, color=MUTED, alpha=0.3)
-    ax.stairs(episode.growth_ratio, edges, color=MUTED, lw=1.2)
-    ax.set_ylim(0, max(0.1, *episode.growth_ratio) * 1.15)
-    ax.yaxis.set_major_locator(MaxNLocator(nbins=2))
-    ax.set_ylabel("added /\nhost", rotation=0, ha="right", va="center", color=INK)
-
-
-def _legend(figure: Figure, episode: Timeline) -> None:
-    seen = {stage for lane in episode.stages for stage in lane}
-    stages = [
-        Patch(facecolor=STAGES[s], alpha=1.0 if s == "DORMANT" else 0.6, label=s.lower(), ec="#c8cfd7", lw=0.6)
-        for s in STAGES
-        if s in seen
-    ]
-    ops = [
-        Line2D([], [], ls="", marker=MARKERS[op], color=OPS[op], ms=6, label=op.lower().replace("_", " "))
-        for op in MARKERS
-        if op in episode.ops
-    ]
-    style = {"handlelength": 1.1, "handletextpad": 0.5, "columnspacing": 1.3}
-    figure.legend(
-        handles=stages + ops, loc="outside upper left", ncols=max(4, (len(stages) + len(ops) + 1) // 2), **style
     )

@@ -37,7 +37,7 @@ def acting(config: Config) -> ActingConfig:
 
 
 def learner_settings(config: Config, run_dir: Path, redis: str, resume: bool) -> LearnerSettings:
-    spaces = seed_spaces(config.env.slots)
+    spaces = seed_spaces(config.env.slots, config.env.profile)
     return LearnerSettings(
         config.learner,
         config.policy,
@@ -69,7 +69,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
             raise UserError(f"no run folder at {resume}: give one that an earlier run left, such as runs/NAME")
         run_dir = resume
         if list_checkpoints(run_dir / "checkpoints"):
-            resumed_network(load_checkpoint(run_dir), config.policy, seed_spaces(config.env.slots))
+            resumed_network(load_checkpoint(run_dir), config.policy, seed_spaces(config.env.slots, config.env.profile))
     else:
         run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
         if list_checkpoints(run_dir / "checkpoints"):

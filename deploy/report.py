@@ -14,8 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from actors.env.palette import STYLE
 from deploy import charts, episode_chart
-from deploy.palette import STYLE
 from deploy.progress import clock
 from deploy.run_folder import RunFolder, read_run
 from deploy.statistics import Interval, paired_interval

@@ -173,7 +173,7 @@ class Learner:
     def _accounts(
         self, episodes: Sequence[Episode], metrics: dict[str, float], wait_s: float, cycle_s: float
     ) -> dict[str, float]:
-        returns = [e.undiscounted_return for e in episodes]
+        returns = [_objective(e) for e in episodes]
         p, ledger = self.progress, self.transport.ledger()
         return {
             "update": p.update,
@@ -184,6 +184,7 @@ class Learner:
             "episodes_trained": p.episodes_trained,
             "return_mean": float(np.mean(returns)),
             "return_std": float(np.std(returns)),
+            "paid_mean": float(np.mean([e.undiscounted_return for e in episodes])),
             "final_accuracy": float(np.mean([e.telemetry.get("final_accuracy", 0.0) for e in episodes])),
             "growth_ratio": float(np.mean([e.telemetry.get("growth_ratio", 0.0) for e in episodes])),
             "episode_steps": float(np.mean([len(e) for e in episodes])),
@@ -201,9 +202,14 @@ class Learner:
             "task_id": episode.task_id,
             "seed": episode.seed,
             "policy_version": episode.oldest_version,
-            "return": episode.undiscounted_return,
+            "return": _objective(episode),
             "steps": len(episode),
             "end_reason": str(episode.end_reason),
             "final_accuracy": episode.telemetry.get("final_accuracy", 0.0),
             "growth_ratio": episode.telemetry.get("growth_ratio", 0.0),
         }
+
+
+def _objective(episode: Episode) -> float:
+    """J where the environment reports it, else the return."""
+    return episode.telemetry.get("objective", episode.undiscounted_return)

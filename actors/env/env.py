@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -20,14 +21,15 @@ from actors.env.rng import Purpose, stream
 from actors.env.stage import BLENDED
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.timeline import Timeline
+from actors.env.twin import Trajectory, Twins, twin_config, whole
 from actors.spaces import Spaces
 
 Obs = dict[str, NDArray[Any]]
 
 
-def seed_spaces(slots: int) -> Spaces:
+def seed_spaces(slots: int, profile: str = "tamiyo") -> Spaces:
     layout = observation.obs_spec(slots)
-    spec = seed_action_spec(slots, BLUEPRINT_NAMES)
+    spec = seed_action_spec(slots, BLUEPRINT_NAMES, profile)
     return Spaces(spec, layout.base_size, layout.slot_size, slots, len(BLUEPRINT_NAMES))
 
 
@@ -40,6 +42,16 @@ def check_tasks(config: EnvConfig, run_seed: int) -> list[Task]:
     return tasks
 
 
+def gymnasium_spaces(spaces: Spaces) -> tuple[gymnasium.spaces.Dict, gymnasium.spaces.MultiDiscrete]:
+    """(observation, action) of one environment."""
+    low, high = observation.bounds(spaces.slots)
+    seen = gymnasium.spaces.Dict(
+        obs=gymnasium.spaces.Box(low, high, dtype=np.float32),
+        blueprint_indices=gymnasium.spaces.Box(-1, spaces.num_blueprints - 1, (spaces.slots,), dtype=np.int64),
+    )
+    return seen, gymnasium.spaces.MultiDiscrete(np.array(spaces.action.sizes))
+
+
 class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     """Observation: {"obs": [D] float32, "blueprint_indices": [S] int64}; action: one choice per head.
 
@@ -47,7 +59,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     illegal action is turned into WAIT, reported as `info["illegal_action"]` and counted; `strict` raises instead.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's interface)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (Gymnasium's interface)
 
     def __init__(
         self,
@@ -55,20 +67,18 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         run_seed: int = 0,
         strict: bool = False,
         dtype: torch.dtype = torch.float32,
+        render_mode: str | None = None,
     ) -> None:
         self.config = config or EnvConfig()
         self.run_seed, self.strict, self.dtype = run_seed, strict, dtype
+        require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: only 'rgb_array' is drawn")
+        self.render_mode = render_mode
         check_tasks(self.config, run_seed)
-        self.spaces = seed_spaces(self.config.slots)
-        low, high = observation.bounds(self.config.slots)
-        self.observation_space = gymnasium.spaces.Dict(
-            obs=gymnasium.spaces.Box(low, high, dtype=np.float32),
-            blueprint_indices=gymnasium.spaces.Box(
-                -1, self.spaces.num_blueprints - 1, (self.config.slots,), dtype=np.int64
-            ),
-        )
-        self.action_space: gymnasium.Space[Any] = gymnasium.spaces.MultiDiscrete(np.array(self.spaces.action.sizes))
+        self.spaces = seed_spaces(self.config.slots, self.config.profile)
+        self.observation_space, space = gymnasium_spaces(self.spaces)
+        self.action_space: gymnasium.Space[Any] = space
         self.illegal_actions = 0
+        self._twins = Twins(self._play_twins)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start an episode. Everything in it follows from (run_seed, seed); without a seed one is drawn."""
@@ -80,9 +90,10 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.val_x, self.val_y = self._tensors(self.task.val.x, self.task.val.y)
         optimisation = Optimisation(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
         self.network = GrowingNetwork(self.episode.host, self.episode.host_rng(), optimisation, self.dtype)
-        self.episode.begin(self.network.validate(self.val_x, self.val_y, {}))
+        twin = self._twins.of([self.seed])[0] if c.reference == "twin" else ()
+        self.episode.begin(self.network.validate(self.val_x, self.val_y, {}), twin)
         self.snapshot = self.network.snapshot()
-        return self.episode.observation(), self._info()
+        return self.episode.observation(), self.episode.info()
 
     def step(self, action: NDArray[np.int64]) -> tuple[Obs, SupportsFloat, bool, bool, dict[str, Any]]:
         orders, illegal = self.episode.decide(action, self.strict)
@@ -97,13 +108,13 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         outcome = self.episode.settle(orders, result, self._roll_back)
         self._prune(outcome.pruned)
         self.snapshot = self.network.snapshot()
-        info = self._info()
+        info = self.episode.info()
         if illegal:
             self.illegal_actions += 1
             info["illegal_action"] = illegal
-        if outcome.terminated:
+        if outcome.ended:
             info["end_reason"], info["telemetry"] = outcome.end_reason, outcome.telemetry
-        return self.episode.observation(), outcome.reward, outcome.terminated, False, info
+        return self.episode.observation(), outcome.reward, outcome.terminated, outcome.truncated, info
 
     def _measure(self, orders: Orders, subset: frozenset[int]) -> Measured:
         return self.network.validate(self.val_x, self.val_y, {s: orders.alphas[s] for s in subset})
@@ -122,14 +133,24 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     def _present(self) -> dict[int, float]:
         return {s: slot.alpha for s, slot in enumerate(self.lifecycle.slots) if slot.stage in BLENDED}
 
-    def _info(self) -> dict[str, Any]:
-        masks = self.masks()
-        return {
-            "action_mask": masks.flat(),
-            "slot_mask_by_op": masks.slot,
-            "masks": masks,
-            "task_id": self.task.task_id,
-        }
+    def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
+        twin = SeedTrainingEnv(twin_config(self.config), self.run_seed, dtype=self.dtype)
+        wait = np.zeros(len(self.spaces.action.heads), dtype=np.int64)
+        found = []
+        for seed in seeds:
+            twin.reset(seed=seed)
+            while not twin.step(wait)[2]:
+                pass
+            found.append(whole(twin.timeline.accuracy, twin.episode.horizon_epochs))
+        return found
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """The episode so far as a picture `[height, width, 3]`; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        from actors.env.timeline_chart import picture
+
+        return picture(self.timeline)
 
     def masks(self) -> ActionMasks:
         """Exact legal choices now."""

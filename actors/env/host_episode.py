@@ -6,7 +6,7 @@ Both the one-environment reference and the fleet run on it: they differ in how t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks, ActionSpec, Op
+from actors.actions import PROFILES, ActionMasks, ActionSpec, Op
 from actors.config import EnvConfig
 from actors.env import governor, observation
 from actors.env.blends import gate_shapes
@@ -22,11 +22,12 @@ from actors.env.blueprints import MLP_BLUEPRINTS
 from actors.env.contributions import Contributions, Subset, measure, subsets_to_measure
 from actors.env.host import MLPHost
 from actors.env.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
-from actors.env.reward import objective_reward
+from actors.env.reward import Payment, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
 from actors.env.stage import BLENDED, Stage
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.timeline import Timeline
+from actors.env.twin import twin_coefficient
 from actors.episode import EndReason
 
 log = logging.getLogger(__name__)
@@ -72,9 +73,14 @@ class EpochResult:
 class Outcome:
     reward: float
     terminated: bool
+    truncated: bool
     pruned: tuple[int, ...]  # slots whose seeds are gone with this epoch's end
     end_reason: EndReason | None
-    telemetry: dict[str, float]
+    telemetry: dict[str, float]  # filled at the end; `objective` is J, however it was paid
+
+    @property
+    def ended(self) -> bool:
+        return self.terminated or self.truncated
 
 
 class HostEpisode:
@@ -88,7 +94,10 @@ class HostEpisode:
         self.host = MLPHost(task.num_features, task.host_width, task.num_classes, config.slots)
         self.host_params = self.host.num_params()
         self.budget_params = config.budget_ratio * self.host_params
-        self.lifecycle = Lifecycle(config.slots, GATES[config.gates], config.embargo_epochs)
+        self.profile = PROFILES[config.profile]
+        gates, automatic = GATES[config.gates], self.profile.automatic_advance
+        self.lifecycle = Lifecycle(config.slots, gates, config.embargo_epochs, automatic)
+        self.horizon_epochs = self._draw_horizon()
         self.governor = governor.Governor(task.num_classes, task.chance_loss)
         self.epoch = 0
         self.germinations = 0
@@ -96,6 +105,7 @@ class HostEpisode:
         self.last_op, self.last_success = Op.WAIT, True
         self.accuracies: list[float] = []
         self.val_losses: list[float] = []
+        self.rents: list[float] = []
         self._executed = SeedAction(Op.WAIT)
         self._alphas: dict[int, float] = {}
 
@@ -103,12 +113,18 @@ class HostEpisode:
         """Draws the host's parameters."""
         return stream(self.run_seed, self.seed, Purpose.HOST_INIT)
 
-    def begin(self, untrained: Measured) -> None:
-        """Take note of the untrained host."""
+    def _draw_horizon(self) -> int:
+        longest = self.config.horizon_epochs
+        if not self.config.random_horizon:
+            return longest
+        return int(stream(self.run_seed, self.seed, Purpose.HORIZON).integers(-(-longest // 2), longest + 1))
+
+    def begin(self, untrained: Measured, twin: Sequence[float] = ()) -> None:
+        """Take note of the untrained host, and of the accuracies `[horizon + 1]` of its twin where there is one."""
         accuracy, loss = untrained
         self.accuracies, self.val_losses = [accuracy], [loss]
-        c = self.config
-        self.timeline = Timeline(self.task.task_id, self.seed, c.horizon_epochs, c.slots, [accuracy])
+        self.payment = Payment(self.config, twin, twin_coefficient(self.config, self.task.task_id))
+        self.timeline = Timeline(self.task.task_id, self.seed, self.horizon_epochs, self.config.slots, [accuracy])
 
     def decide(self, action: NDArray[np.int64], strict: bool = False) -> tuple[Orders, str]:
         """Take the action; returns the epoch's orders and what was wrong with the action ("" if nothing).
@@ -141,7 +157,7 @@ class HostEpisode:
 
     def settle(self, orders: Orders, result: EpochResult, roll_back: Callable[[tuple[int, ...]], Measured]) -> Outcome:
         """What the epoch came to. `roll_back(pruned)` restores the last good snapshot without these slots' seeds."""
-        c = self.config
+        weight, horizon = self.config.rent_weight, self.horizon_epochs
         self._record_gradients(orders, result)
         self._record_contributions(orders, result.measured)
         accuracy, loss = result.measured[orders.subsets[0]]
@@ -154,33 +170,48 @@ class HostEpisode:
             log.info("governor: seed %d, epoch %d: %s", self.seed, self.epoch, panic)
             self.lifecycle.prune_live()
             accuracy, loss = roll_back(tuple(sorted(before - self._filled())))
-            charge = governor.penalty(c.rent_weight, rent, c.horizon_epochs - self.epoch, c.horizon_epochs)
+            charge = governor.penalty(weight, rent, horizon - self.epoch, horizon)
         self.lifecycle.automatic_edges()
-        reward = objective_reward(accuracy, self.accuracies[-1], rent, c.rent_weight, c.horizon_epochs, charge)
+        share = objective_reward(accuracy, self.accuracies[-1], rent, weight, horizon, charge)
         self.accuracies.append(accuracy)
         self.val_losses.append(loss)
+        self.rents.append(rent)
         growth = self.added_params() / self.host_params
+        self._note(growth, accuracy, share)
+        pruned = tuple(sorted(before - self._filled()))
+        at_horizon = panic is None and self.epoch == horizon
+        truncated = at_horizon and self.config.time_limit == "truncated"
+        terminated = panic is not None or (at_horizon and not truncated)
+        ended = terminated or truncated
+        reward = self.payment.pay(share, potential(self.lifecycle.slots), ended, terminated)
+        if not ended:
+            return Outcome(reward, False, False, pruned, None, {})
+        telemetry = {
+            "final_accuracy": accuracy,
+            "growth_ratio": growth,
+            "panic": float(panic is not None),
+            "objective": objective(accuracy, self.accuracies[0], self.rents, weight, horizon, charge),
+        }
+        reason = EndReason.GOVERNOR if panic else EndReason.HORIZON
+        return Outcome(reward, terminated, truncated, pruned, reason, telemetry)
+
+    def _note(self, growth: float, accuracy: float, share: float) -> None:
         op = self._executed.op
         where = self._executed.slot if op is not Op.WAIT else -1
-        self.timeline.record(op.name, where, self.lifecycle.slots, BLUEPRINT_NAMES, growth, accuracy, reward)
-        pruned = tuple(sorted(before - self._filled()))
-        if panic is None and self.epoch < c.horizon_epochs:
-            return Outcome(reward, False, pruned, None, {})
-        telemetry = {"final_accuracy": accuracy, "growth_ratio": growth, "panic": float(panic is not None)}
-        return Outcome(reward, True, pruned, EndReason.GOVERNOR if panic else EndReason.HORIZON, telemetry)
+        self.timeline.record(op.name, where, self.lifecycle.slots, BLUEPRINT_NAMES, growth, accuracy, share)
 
     def _legal(self, choices: NDArray[np.int64]) -> tuple[SeedAction, str]:
         sizes = np.array(self.spec.sizes)
         if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
             return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
+        op = self.profile.ops[choices[0]]
         in_force = self.masks().in_force(self.spec, choices)
         relevant = self.spec.relevance_table[choices[0]]
         wrong = relevant & ~in_force[np.array(self.spec.offsets) + choices]
         if wrong.any():
             head = int(wrong.argmax())
-            reason = f"{Op(choices[0]).name} with {self.spec.names[head]} {choices[head]} is not legal now"
-            return SeedAction(Op.WAIT), reason
-        return SeedAction.of(choices.tolist()), ""
+            return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {choices[head]} is not legal now"
+        return SeedAction(op, **self.profile.choices(op, choices)), ""
 
     def _filled(self) -> set[int]:
         return {s for s, slot in enumerate(self.lifecycle.slots) if slot.active}
@@ -249,7 +280,18 @@ class HostEpisode:
         width = self.host.width
         dearest_gate = max(sum(p.size for p in gate_shapes(b, width).values()) for b in range(3))
         affordable = np.array([b.cost(width) + dearest_gate <= left for b in MLP_BLUEPRINTS])
-        return self.lifecycle.masks(np.repeat(affordable[:, None], self.config.slots, axis=1))
+        full = self.lifecycle.masks(np.repeat(affordable[:, None], self.config.slots, axis=1))
+        return full.narrowed(self.profile.ops, self.spec.rest_size)
+
+    def info(self) -> dict[str, Any]:
+        """Gymnasium's `info` of the present state."""
+        masks = self.masks()
+        return {
+            "action_mask": masks.flat(),
+            "slot_mask_by_op": masks.slot,
+            "masks": masks,
+            "task_id": self.task.task_id,
+        }
 
     def observation(self) -> dict[str, NDArray[Any]]:
         view = observation.EnvView(
@@ -265,6 +307,7 @@ class HostEpisode:
             budget_params=self.budget_params,
             slot_params=self.slot_params(),
             slots=self.lifecycle.slots,
+            time_hidden=self.config.random_horizon or not self.config.observe_time,
         )
         blueprints = np.array([s.blueprint for s in self.lifecycle.slots], dtype=np.int64)
         return {"obs": observation.observe(view), "blueprint_indices": blueprints}

@@ -74,10 +74,11 @@ GATES = {
 class Lifecycle:
     """Slots of one host. Parameters are counted by the caller: `costs[b, s]` is what blueprint b adds at slot s."""
 
-    def __init__(self, slots: int, gates: Gates, embargo_epochs: int) -> None:
+    def __init__(self, slots: int, gates: Gates, embargo_epochs: int, automatic_advance: bool = False) -> None:
         self.slots = [Slot() for _ in range(slots)]
         self.gates = gates
         self.embargo_epochs = embargo_epochs
+        self.automatic_advance = automatic_advance
 
     def masks(self, affordable: NDArray[np.bool_]) -> ActionMasks:
         """Legal choices now; `affordable` is bool `[num_blueprints, S]` (NOOP's row is ignored)."""
@@ -95,9 +96,7 @@ class Lifecycle:
             slot_mask[Op.SET_ALPHA_TARGET, s] = slot.stage in (Stage.BLENDING, Stage.HOLDING) and free
             slot_mask[Op.PRUNE, s] = Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free
             slot_mask[Op.FOSSILIZE, s] = slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot)
-            slot_mask[Op.ADVANCE, s] = (slot.stage is Stage.GERMINATED and self.gates.may_train(slot)) or (
-                slot.stage is Stage.TRAINING and self.gates.may_blend(slot)
-            )
+            slot_mask[Op.ADVANCE, s] = self._may_advance(slot)
             rest[Op.GERMINATE, s, blueprint] = buyable
             rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
             rest[Op.SET_ALPHA_TARGET, s, target] = other_targets
@@ -125,11 +124,8 @@ class Lifecycle:
                 slot.blueprint, slot.blend = action.blueprint, action.blend
                 slot.alpha_target = ALPHA_TARGETS[action.alpha_target]
                 slot.alpha_speed_epochs = speed_epochs
-            case Op.ADVANCE if slot.stage is Stage.GERMINATED:
-                slot.move_to(Stage.TRAINING)
             case Op.ADVANCE:
-                slot.move_to(Stage.BLENDING)
-                slot.ramp = Ramp(0.0, slot.alpha_target, slot.alpha_speed_epochs)
+                self._advance(slot)
             case Op.SET_ALPHA_TARGET:
                 if slot.stage is Stage.HOLDING:
                     slot.move_to(Stage.BLENDING)
@@ -144,6 +140,19 @@ class Lifecycle:
             case Op.FOSSILIZE:
                 slot.move_to(Stage.FOSSILIZED)
         return (slot.stage, slot.alpha_target, slot.pruning) != before
+
+    def _may_advance(self, slot: Slot) -> bool:
+        if slot.stage is Stage.GERMINATED:
+            return self.gates.may_train(slot)
+        return slot.stage is Stage.TRAINING and self.gates.may_blend(slot)
+
+    @staticmethod
+    def _advance(slot: Slot) -> None:
+        if slot.stage is Stage.GERMINATED:
+            slot.move_to(Stage.TRAINING)
+        else:
+            slot.move_to(Stage.BLENDING)
+            slot.ramp = Ramp(0.0, slot.alpha_target, slot.alpha_speed_epochs)
 
     @staticmethod
     def _ramp(slot: Slot, target: float, epochs: int) -> None:
@@ -170,6 +179,8 @@ class Lifecycle:
                 slot.move_to(Stage.DORMANT)
             slot.epochs_in_stage += 1
             slot.age_epochs += slot.active
+            if self.automatic_advance and self._may_advance(slot):
+                self._advance(slot)
 
     def prune_live(self) -> None:
         """The governor's doing: every active seed that is not fossilized is pruned at once."""

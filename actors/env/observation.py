@@ -7,8 +7,11 @@ slot's: `[base_size + S * slot_size]`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import copysign, isnan, log1p
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +22,7 @@ from actors.env.stage import Slot, Stage
 
 HISTORY = 4  # epochs of loss and accuracy, the present one included
 FRESHNESS_DECAY = 0.9  # per epoch since the last measurement
+BLIND_EPOCHS = 4  # where time is hidden, epochs in a stage are told apart up to this many
 NORM_REFERENCE = 1.0  # a gradient norm of this size reads symlog(1)
 
 
@@ -38,6 +42,7 @@ class EnvView:
     budget_params: float
     slot_params: Sequence[int]  # parameters grown at each slot
     slots: Sequence[Slot]
+    time_hidden: bool = False
 
 
 class BaseFeature(NamedTuple):
@@ -59,11 +64,11 @@ class SlotFeature(NamedTuple):
 
 
 def symlog(x: float) -> float:
-    return float(np.sign(x) * np.log1p(abs(x)))
+    return copysign(log1p(abs(x)), x)
 
 
 def _clip(x: float, bound: float = 5.0) -> float:
-    return float(np.clip(np.nan_to_num(x, nan=bound, posinf=bound, neginf=-bound), -bound, bound))
+    return bound if isnan(x) else min(max(x, -bound), bound)
 
 
 def _history(values: Sequence[float]) -> list[float | None]:
@@ -77,6 +82,19 @@ def _losses(v: EnvView) -> list[float]:
 
 def _accuracies(v: EnvView) -> list[float]:
     return [0.0 if x is None else x / 100.0 for x in _history(v.accuracies)]
+
+
+def _time(v: EnvView) -> list[float]:
+    return [0.0 if v.time_hidden else v.epoch / v.horizon_epochs]
+
+
+def _epochs_in_stage(v: EnvView, s: int) -> list[float]:
+    scale = BLIND_EPOCHS if v.time_hidden else v.horizon_epochs
+    return [min(1.0, v.slots[s].epochs_in_stage / scale)]
+
+
+def _age(v: EnvView, s: int) -> list[float]:
+    return [0.0 if v.time_hidden else v.slots[s].age_epochs / v.horizon_epochs]
 
 
 def _one_hot(index: int, size: int) -> list[float]:
@@ -93,7 +111,7 @@ def _points(x: float) -> float:
 
 
 BASE: tuple[BaseFeature, ...] = (
-    BaseFeature("time", 1, 0, 1, "epoch / horizon", lambda v: [v.epoch / v.horizon_epochs]),
+    BaseFeature("time", 1, 0, 1, "epoch / horizon; 0 where time is hidden", _time),
     BaseFeature("chance", 1, 0, 1, "chance level, 1 / classes", lambda v: [1.0 / v.num_classes]),
     BaseFeature("loss", HISTORY, -5, 5, "symlog(validation loss / loss of the uniform guess), newest first", _losses),
     BaseFeature("accuracy", HISTORY, 0, 1, "validation accuracy, newest first", _accuracies),
@@ -148,11 +166,14 @@ SLOT: tuple[SlotFeature, ...] = (
         lambda v, s: _one_hot(v.slots[s].blend if v.slots[s].active else -1, len(BLENDS)),
     ),
     SlotFeature(
-        "epochs_in_stage", 1, 0, 1, "/ horizon", lambda v, s: [min(1.0, v.slots[s].epochs_in_stage / v.horizon_epochs)]
+        "epochs_in_stage",
+        1,
+        0,
+        1,
+        f"/ horizon; / {BLIND_EPOCHS}, at most 1, where time is hidden",
+        _epochs_in_stage,
     ),
-    SlotFeature(
-        "age", 1, 0, 1, "epochs since germination / horizon", lambda v, s: [v.slots[s].age_epochs / v.horizon_epochs]
-    ),
+    SlotFeature("age", 1, 0, 1, "epochs since germination / horizon; 0 where time is hidden", _age),
     SlotFeature(
         "params", 1, 0, 1, "parameters of the seed / budget", lambda v, s: [v.slot_params[s] / v.budget_params]
     ),
@@ -247,6 +268,16 @@ def bounds(slots: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return np.array([f.low for f in rows], dtype=np.float32), np.array([f.high for f in rows], dtype=np.float32)
 
 
+TABLE_BEGIN, TABLE_END = "<!-- observation table: begin -->", "<!-- observation table: end -->"
+
+
+def with_table(document: str) -> str:
+    """`document` with the present table between its markers; `python -m actors.env.observation README.md` does it."""
+    before, _, rest = document.partition(TABLE_BEGIN)
+    _, _, after = rest.partition(TABLE_END)
+    return f"{before}{TABLE_BEGIN}\n{markdown_table()}\n{TABLE_END}{after}"
+
+
 def markdown_table() -> str:
     """The table as documentation: index, name, size, range, meaning."""
     lines = ["| index | feature | size | range | meaning |", "| --- | --- | --- | --- | --- |"]
@@ -260,3 +291,8 @@ def markdown_table() -> str:
             )
             index += feature.size
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_table(path.read_text()))

@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     BATCH_ORDER = 4
     POLICY = 5
     EPISODE_SEEDS = 6
+    HORIZON = 7
 
 
 _WORD = 2**64

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,10 @@ from actors.env.env import check_tasks, seed_spaces
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.growing import Optimisation
 from actors.env.host import MLPHost
-from actors.env.host_episode import HostEpisode
+from actors.env.host_episode import HostEpisode, Orders
 from actors.env.stacked import StackedNetworks
 from actors.env.timeline import Timeline
+from actors.env.twin import Trajectory, Twins, twin_config, whole
 from actors.episode import EndReason
 
 
@@ -35,8 +37,10 @@ class SeedTrainingFleet:
     ) -> None:
         tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed = config, num_envs, run_seed
-        self.spaces = seed_spaces(config.slots)
+        self.spaces = seed_spaces(config.slots, config.profile)
         self.episodes: list[HostEpisode] = []
+        self._running = np.zeros(num_envs, dtype=np.bool_)
+        self._seen: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
         padded = MLPHost(
             max(t.num_features for t in tasks),
             max(t.host_width for t in tasks),
@@ -46,23 +50,39 @@ class SeedTrainingFleet:
         max_steps = config.horizon_epochs * config.inner_steps
         optimisation = Optimisation(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm)
         self.networks = StackedNetworks(padded, num_envs, max_steps, optimisation, dtype, torch.device(device))
+        self._twins = Twins(self._play_twins)
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
+        """A new wave: every environment starts an episode."""
         if len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
-        self.episodes = [HostEpisode(self.config, self.run_seed, int(s), self.spaces.action) for s in seeds]
-        for episode, untrained in zip(self.episodes, self.networks.reset(self.episodes), strict=True):
-            episode.begin(untrained)
-        self._running = np.ones(self.num_envs, dtype=np.bool_)
-        self._seen = [(episode.observation(), episode.masks()) for episode in self.episodes]
+        return self.reset_some(dict(enumerate(seeds)))
+
+    def reset_some(self, seeds: Mapping[int, int]) -> FleetStep:
+        """New episodes for these environments (env -> seed); the others stand where they stood, to the bit."""
+        new = {e: HostEpisode(self.config, self.run_seed, int(s), self.spaces.action) for e, s in seeds.items()}
+        if not self.episodes and len(new) < self.num_envs:
+            raise ValueError("the first reset is of all environments")
+        self.episodes = [new.get(e) or self.episodes[e] for e in range(self.num_envs)]
+        untrained = self.networks.reset(self.episodes, list(new))
+        twins = self._twins.of([ep.seed for ep in new.values()]) if self.config.reference == "twin" else [()] * len(new)
+        for (e, episode), twin in zip(new.items(), twins, strict=True):
+            episode.begin(untrained[e], twin)
+            self._running[e] = True
+            self._seen[e] = (episode.observation(), episode.masks())
         nothing = np.zeros(self.num_envs)
-        return self._step(nothing, nothing > 0, [None] * self.num_envs, [{}] * self.num_envs)
+        return self._step(nothing, nothing > 0, nothing > 0, [None] * self.num_envs, [{}] * self.num_envs)
 
     def step(self, actions: NDArray[np.int64]) -> FleetStep:
         n = self.num_envs
-        orders = [ep.decide(actions[e])[0] if self._running[e] else None for e, ep in enumerate(self.episodes)]
+        orders: list[Orders | None] = [None] * n
+        self.illegal: dict[int, str] = {}  # what was wrong with this step's actions, by environment
+        for e in map(int, np.flatnonzero(self._running)):
+            orders[e], reason = self.episodes[e].decide(actions[e])
+            if reason:
+                self.illegal[e] = reason
         results = self.networks.run_epoch(orders)
-        rewards, terminated = np.zeros(n), np.zeros(n, dtype=np.bool_)
+        rewards, terminated, truncated = np.zeros(n), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
         reasons: list[EndReason | None] = [None] * n
         telemetry: list[dict[str, float]] = [{} for _ in range(n)]
         pruned: list[tuple[int, ...]] = [()] * n
@@ -70,12 +90,13 @@ class SeedTrainingFleet:
             if order is None or result is None:
                 continue
             outcome = episode.settle(order, result, lambda slots, e=e: self.networks.roll_back(e, slots))  # type: ignore[misc]
-            rewards[e], terminated[e], pruned[e] = outcome.reward, outcome.terminated, outcome.pruned
+            rewards[e], terminated[e], truncated[e] = outcome.reward, outcome.terminated, outcome.truncated
+            pruned[e] = outcome.pruned
             reasons[e], telemetry[e] = outcome.end_reason, outcome.telemetry
             self._seen[e] = (episode.observation(), episode.masks())
         self.networks.finish_epoch(pruned)
-        self._running &= ~terminated
-        return self._step(rewards, terminated, reasons, telemetry)
+        self._running &= ~(terminated | truncated)
+        return self._step(rewards, terminated, truncated, reasons, telemetry)
 
     def task_ids(self) -> tuple[str, ...]:
         return tuple(episode.task.task_id for episode in self.episodes)
@@ -83,22 +104,41 @@ class SeedTrainingFleet:
     def timelines(self) -> tuple[Timeline, ...]:
         return tuple(episode.timeline for episode in self.episodes)
 
+    def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
+        """All of them in one wave, beside this fleet's own hosts."""
+        width = max(2, len(seeds))  # a batch of one has other bits
+        networks = self.networks
+        fleet = SeedTrainingFleet(twin_config(self.config), width, self.run_seed, networks.dtype, networks.device)
+        fleet.reset([*seeds, *[seeds[0]] * (width - len(seeds))])
+        waits = np.zeros((width, len(self.spaces.action.heads)), dtype=np.int64)
+        while fleet.running:
+            fleet.step(waits)
+        played = fleet.episodes[: len(seeds)]
+        return [whole(episode.accuracies, episode.horizon_epochs) for episode in played]
+
+    @property
+    def running(self) -> bool:
+        """Whether any environment's episode goes on."""
+        return bool(self._running.any())
+
     def _step(
         self,
         rewards: NDArray[np.float64],
         terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
         reasons: list[EndReason | None],
         telemetry: list[dict[str, float]],
     ) -> FleetStep:
-        masks = [mask for _, mask in self._seen]
+        seen = [self._seen[e] for e in range(self.num_envs)]
+        masks = [mask for _, mask in seen]
         slot = [m.slot for m in masks if m.slot is not None]
         return FleetStep(
-            np.stack([obs["obs"] for obs, _ in self._seen]),
-            np.stack([obs["blueprint_indices"] for obs, _ in self._seen]),
+            np.stack([obs["obs"] for obs, _ in seen]),
+            np.stack([obs["blueprint_indices"] for obs, _ in seen]),
             ActionMasks(np.stack([m.op for m in masks]), np.stack(slot), np.stack([m.rest for m in masks])),
             rewards.astype(np.float32),
             terminated,
-            np.zeros_like(terminated),
+            truncated,
             tuple(reasons),
             tuple(telemetry),
         )

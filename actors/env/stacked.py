@@ -6,7 +6,7 @@ in, are rows of one bank; an epoch gathers those that take part, by slot, and pu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -48,13 +48,13 @@ class StackedNetworks:
         self.gates = ParamBank(gate_shapes(GATED, host.width), rows, max_steps, dtype, device)
         self._seeds: dict[tuple[int, int], Germination] = {}  # by (env, slot)
 
-    def reset(self, episodes: Sequence[HostEpisode]) -> list[Measured]:
-        """New hosts on new tasks; returns each untrained host's measure."""
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
+        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
         self.episodes = list(episodes)
-        self._seeds = {}
+        self._seeds = {place: seed for place, seed in self._seeds.items() if place[0] not in envs}
         width = self.host.width
-        for e, episode in enumerate(episodes):
-            self.hosts.draw(e, episode.host.shapes(), episode.host_rng())
+        for e in envs:
+            self.hosts.draw(e, episodes[e].host.shapes(), episodes[e].host_rng())
         real = torch.tensor([episode.host.width for episode in episodes], device=self.device)
         mask = (torch.arange(width, device=self.device)[None, :] < real[:, None]).to(self.dtype)
         self.units = Units(mask[:, None, :], (mask / real[:, None])[:, :, None])

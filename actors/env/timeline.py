@@ -23,7 +23,7 @@ class Timeline:
     alphas: list[list[float]] = field(default_factory=list)  # [S][T]
     blueprints: list[list[str]] = field(default_factory=list)  # [S][T], "" where empty
     growth_ratio: list[float] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)  # of J, however it was paid
 
     def __post_init__(self) -> None:
         for lanes in (self.stages, self.alphas, self.blueprints):
@@ -37,7 +37,7 @@ class Timeline:
         names: Sequence[str],
         growth: float,
         accuracy: float,
-        reward: float,
+        share: float,
     ) -> None:
         self.ops.append(op)
         self.op_slots.append(op_slot)
@@ -47,7 +47,7 @@ class Timeline:
             self.blueprints[s].append(names[slot.blueprint] if slot.blueprint >= 0 else "")
         self.growth_ratio.append(growth)
         self.accuracy.append(accuracy)
-        self.rewards.append(reward)
+        self.shares.append(share)
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self) | {"return": sum(self.rewards)}
+        return asdict(self) | {"return": sum(self.shares)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from actors.actions import Op
 from actors.env.env import SeedTrainingEnv
-from actors.env.observation import BASE, SLOT, EnvView, bounds, markdown_table, obs_spec, observe
+from actors.env.observation import BASE, SLOT, EnvView, bounds, markdown_table, obs_spec, observe, with_table
 from actors.env.stage import Slot, Stage
 from tests.walks import WAIT, act, random_legal, tiny_env
 
@@ -163,3 +165,21 @@ def test_the_checker_would_refuse_an_observation_out_of_space(monkeypatch: pytes
     monkeypatch.setattr(SeedTrainingEnv, "reset", reset)
     with pytest.raises(AssertionError):
         check_env(env)
+
+
+def test_the_readme_holds_the_present_table() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    assert readme == with_table(readme), "run: python -m actors.env.observation README.md"
+    assert "| base 0 | `time` | 1 | 0 to 1 |" in readme
+    stale = readme.replace("`freshness`", "`staleness`").replace("`alpha_target`", "`goal`")
+    assert with_table(stale) == readme != stale
+
+
+def test_hidden_time_leaves_nothing_that_counts_to_the_horizon() -> None:
+    """From the eighth epoch on, an untouched fossil and its host show what they would at any later epoch."""
+    slot = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=8, age_epochs=14)
+    later = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=20, age_epochs=24)
+    early, late = (replace(view(s), epoch=e, time_hidden=True) for s, e in ((slot, 15), (later, 25)))
+    assert np.array_equal(observe(early), observe(late))
+    shown = (replace(v, time_hidden=False) for v in (early, late))
+    assert not np.array_equal(*(observe(v) for v in shown))

@@ -1,0 +1,130 @@
+"""An episode as a picture: accuracy, then a lane per slot with its stage, alpha, blueprint and ops, then growth."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Protocol
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from actors.env.palette import INK, MUTED, OPS, POLICIES, STAGES, STYLE, colour
+from actors.env.timeline import Timeline
+
+MARKERS = {"GERMINATE": "^", "ADVANCE": ">", "SET_ALPHA_TARGET": "D", "FOSSILIZE": "s", "PRUNE": "X"}
+STRIP = 1.22  # height of the op markers above a lane whose alpha runs from 0 to 1
+WIDTH_IN = 9.0
+PICTURE_DPI = 80  # of a frame: a few per second are drawn, not printed
+
+
+class Drawn(Protocol):
+    """What a picture needs of an episode; see `Timeline`."""
+
+    @property
+    def accuracy(self) -> list[float]: ...
+    @property
+    def ops(self) -> list[str]: ...
+    @property
+    def op_slots(self) -> list[int]: ...
+    @property
+    def stages(self) -> list[list[str]]: ...
+    @property
+    def alphas(self) -> list[list[float]]: ...
+    @property
+    def blueprints(self) -> list[list[str]]: ...
+    @property
+    def growth_ratio(self) -> list[float]: ...
+
+
+def slot_figure(episode: Drawn, last_epoch: int) -> tuple[Figure, Axes]:
+    """The figure with its lanes, and the axes above them, where accuracy belongs."""
+    slots = len(episode.stages)
+    figure = Figure(figsize=(WIDTH_IN, 3.4 + 0.72 * slots), layout="constrained")
+    axes = figure.subplots(slots + 2, 1, sharex=True, height_ratios=[3.2, *[1.15] * slots, 0.8])
+    for slot in range(slots):
+        _lane(axes[1 + slot], episode, slot)
+    _growth(axes[-1], episode)
+    axes[0].set_xlim(0, max(len(episode.ops), last_epoch))
+    axes[0].set_ylabel("accuracy (%)")
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    axes[-1].set_xlabel("host epoch")
+    if episode.ops:
+        _legend(figure, episode)
+    return figure, axes[0]
+
+
+def picture(episode: Timeline) -> NDArray[np.uint8]:
+    """The episode so far: RGB `[height, width, 3]`."""
+    with matplotlib.rc_context(STYLE):
+        figure, above = slot_figure(episode, episode.horizon)
+        above.plot(range(len(episode.accuracy)), episode.accuracy, color=POLICIES["learned"], lw=2.2)
+        above.set_ylim(0, 100)
+        figure.set_dpi(PICTURE_DPI)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()  # type: ignore[no-untyped-call]
+        return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
+
+
+def _lane(ax: Axes, episode: Drawn, slot: int) -> None:
+    start = 0
+    for stage, run in groupby(episode.stages[slot]):
+        stop = start + len(list(run))
+        hue = colour(stage, STAGES)
+        ax.axvspan(start, stop, 0, 1 / (STRIP + 0.12), color=hue, alpha=1.0 if stage == "DORMANT" else 0.32, lw=0)
+        ax.stairs(episode.alphas[slot][start:stop], range(start, stop + 1), fill=True, color=hue, alpha=0.85, lw=0)
+        start = stop
+    _blueprints(ax, episode.blueprints[slot])
+    for epoch, (op, target) in enumerate(zip(episode.ops, episode.op_slots, strict=True)):
+        if target == slot and op in MARKERS:
+            ax.plot(epoch + 0.5, STRIP, MARKERS[op], color=OPS[op], ms=6, mec="white", mew=0.6, clip_on=False)
+    ax.set_ylim(0, STRIP + 0.12)
+    ax.set_yticks([])
+    ax.grid(visible=False)
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.tick_params(axis="x", length=0)
+    ax.set_ylabel(f"slot {slot}", rotation=0, ha="right", va="center", color=INK)
+
+
+def _blueprints(ax: Axes, names: list[str]) -> None:
+    start = 0
+    for name, run in groupby(names):
+        length = len(list(run))
+        if name:
+            text = ax.text(start + 0.2, 0.5, name, va="center", fontsize=8.5, color=INK, clip_on=True)
+            text.set_path_effects([withStroke(linewidth=2.4, foreground="white", alpha=0.85)])
+        start += length
+
+
+def _growth(ax: Axes, episode: Drawn) -> None:
+    edges = range(len(episode.growth_ratio) + 1)
+    ax.stairs(episode.growth_ratio, edges, fill=True, color=MUTED, alpha=0.3)
+    ax.stairs(episode.growth_ratio, edges, color=MUTED, lw=1.2)
+    ax.set_ylim(0, max([0.1, *episode.growth_ratio]) * 1.15)
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=2))
+    ax.set_ylabel("added /\nhost", rotation=0, ha="right", va="center", color=INK)
+
+
+def _legend(figure: Figure, episode: Drawn) -> None:
+    seen = {stage for lane in episode.stages for stage in lane}
+    stages = [
+        Patch(facecolor=STAGES[s], alpha=1.0 if s == "DORMANT" else 0.6, label=s.lower(), ec="#c8cfd7", lw=0.6)
+        for s in STAGES
+        if s in seen
+    ]
+    ops = [
+        Line2D([], [], ls="", marker=MARKERS[op], color=OPS[op], ms=6, label=op.lower().replace("_", " "))
+        for op in MARKERS
+        if op in episode.ops
+    ]
+    style = {"handlelength": 1.1, "handletextpad": 0.5, "columnspacing": 1.3}
+    figure.legend(
+        handles=stages + ops, loc="outside upper left", ncols=max(4, (len(stages) + len(ops) + 1) // 2), **style
+    )

@@ -1,0 +1,132 @@
+"""`SeedTrainingVectorEnv`: the fleet as Gymnasium's `VectorEnv`; who ends starts anew in the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from actors.config import EnvConfig, require
+from actors.env.env import Obs, gymnasium_spaces
+from actors.env.fleet import FleetStep
+from actors.env.lifecycle import IllegalAction
+from actors.env.seed_fleet import SeedTrainingFleet
+
+Flags = NDArray[np.bool_]
+Info = dict[str, Any]
+
+
+class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
+    """E environments as one tensor program; observations, actions and infos are those of one, stacked.
+
+    The episode seeds of environment e are those that a single environment draws after `reset(seed + e)`. What an
+    ended episode left is in `info["final_obs"]` and `info["final_info"]`.
+    """
+
+    metadata = {  # noqa: RUF012 (Gymnasium's interface)
+        "render_modes": ["rgb_array"],
+        "render_fps": 4,
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        num_envs: int,
+        run_seed: int = 0,
+        strict: bool = False,
+        render_mode: str | None = None,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: only 'rgb_array' is drawn")
+        require(
+            config.isolation == "shadow",
+            f"env.isolation is {config.isolation}, which only the single environment has: "
+            "use make_vec with vectorization_mode 'sync'",
+        )
+        self.num_envs, self.strict, self.render_mode = num_envs, strict, render_mode
+        self.fleet = SeedTrainingFleet(config, num_envs, run_seed, dtype, device)
+        self.single_observation_space, self.single_action_space = gymnasium_spaces(self.fleet.spaces)
+        self.observation_space: gymnasium.Space[Any] = batch_space(self.single_observation_space, num_envs)
+        self.action_space: gymnasium.Space[Any] = batch_space(self.single_action_space, num_envs)
+        self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Obs, Info]:
+        """`seed` + e, or a seed for each; `options["reset_mask"]` (bool `[E]`) resets some alone."""
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
+        seeds = [seed + e for e in range(self.num_envs)] if isinstance(seed, int) else seed or [None] * self.num_envs
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
+        chosen: dict[int, int] = {}
+        for e in map(int, np.flatnonzero(mask)):
+            own = seeds[e]
+            if own is None:
+                chosen[e] = self._draw(e)
+            else:
+                self._generators[e] = seeding.np_random(own)[0]
+                chosen[e] = own
+        seen = self.fleet.reset_some(chosen)
+        infos: Info = {}
+        for e in chosen:
+            infos = self._add_info(infos, self.fleet.episodes[e].info(), e)
+        return _observation(seen), infos
+
+    def step(self, actions: NDArray[np.int64]) -> tuple[Obs, NDArray[np.float64], Flags, Flags, Info]:
+        seen = self.fleet.step(np.asarray(actions))
+        if self.strict and self.fleet.illegal:
+            raise IllegalAction("; ".join(f"environment {e}: {why}" for e, why in self.fleet.illegal.items()))
+        infos: Info = {}
+        ended = [int(e) for e in np.flatnonzero(seen.terminated | seen.truncated)]
+        for e in range(self.num_envs):
+            info = self.fleet.episodes[e].info()
+            if e in self.fleet.illegal:
+                info["illegal_action"] = self.fleet.illegal[e]
+            if e in ended:
+                info |= {"end_reason": seen.end_reasons[e], "telemetry": seen.telemetry[e]}
+                final = {"obs": seen.obs[e], "blueprint_indices": seen.blueprint_indices[e]}
+                infos = self._add_info(infos, {"final_obs": final, "final_info": info}, e)
+            else:
+                infos = self._add_info(infos, info, e)
+        now = seen
+        if ended:
+            now = self.fleet.reset_some({e: self._draw(e) for e in ended})
+            for e in ended:
+                infos = self._add_info(infos, self.fleet.episodes[e].info(), e)
+        return _observation(now), seen.rewards.astype(np.float64), seen.terminated, seen.truncated, infos
+
+    def render(self) -> tuple[Any, ...] | None:
+        """A picture `[height, width, 3]` of each environment's episode so far; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        from actors.env.timeline_chart import picture
+
+        return tuple(picture(timeline) for timeline in self.fleet.timelines())
+
+    def _draw(self, env: int) -> int:
+        return int(self._generators[env].integers(2**31))
+
+
+def _observation(seen: FleetStep) -> Obs:
+    return {"obs": seen.obs, "blueprint_indices": seen.blueprint_indices}
+
+
+def make_vector_env(
+    num_envs: int = 1,
+    run_seed: int = 0,
+    strict: bool = False,
+    render_mode: str | None = None,
+    device: str = "cpu",
+    **settings: Any,
+) -> SeedTrainingVectorEnv:
+    """`settings` are fields of `EnvConfig`, as for `make_env`."""
+    return SeedTrainingVectorEnv(EnvConfig(**settings), num_envs, run_seed, strict, render_mode, device)

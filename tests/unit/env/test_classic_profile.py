@@ -1,0 +1,123 @@
+"""The `classic` profile: four heads, four ops, seeds that advance by themselves; the same mechanics below."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from actors.actions import Op
+from actors.config import EnvConfig, PolicyConfig
+from actors.env.env import SeedTrainingEnv, seed_spaces
+from actors.env.fleet import ReferenceFleet
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stage import Stage
+from actors.policy.baselines import RandomPolicy
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.rollout import PolicyNoise, Provenance, run_wave
+from actors.spaces import Spaces
+from tests.walks import Action, act
+
+torch.set_num_threads(1)
+CLASSIC = EnvConfig(tasks=("spirals", "wine"), horizon_epochs=12, inner_steps=2, batch_size=32, profile="classic")
+GERMINATE, FOSSILIZE, PRUNE = 1, 2, 3
+
+
+def classic(op: int, slot: int = 0, blueprint: int = 0, blend: int = 0) -> Action:
+    return np.array([op, slot, blueprint, blend], dtype=np.int64)
+
+
+def test_the_heads_the_ops_and_what_matters() -> None:
+    spec = seed_spaces(3, "classic").action
+    assert spec.names == ("op", "slot", "blueprint", "blend")
+    assert spec.heads[0].choices == ("WAIT", "GERMINATE", "FOSSILIZE", "PRUNE")
+    f, t = False, True
+    assert spec.relevance == ((t, f, f, f), (t, t, t, t), (t, t, f, f), (t, t, f, f))
+    assert Spaces.from_json(seed_spaces(3, "classic").to_json()) == seed_spaces(3, "classic")
+    assert seed_spaces(3, "classic").hash != seed_spaces(3).hash
+
+
+@pytest.mark.parametrize("gates", ["permissive", "strict"])
+def test_a_seed_advances_as_if_advance_were_asked_as_soon_as_it_is_legal(gates: str) -> None:
+    """To the bit, against the full profile, where ADVANCE takes a decision of its own."""
+    config = replace(CLASSIC, gates=gates, tasks=("spirals",), horizon_epochs=16)  # type: ignore[arg-type]
+    own, full = SeedTrainingEnv(config), SeedTrainingEnv(replace(config, profile="tamiyo"))
+    own.reset(seed=2)
+    full.reset(seed=2)
+    stages: list[str] = []
+    for t in range(16):
+        choice, wanted = classic(0), act(Op.WAIT)
+        if t == 2:
+            choice, wanted = classic(GERMINATE, 1, 3, 1), act(Op.GERMINATE, 1, 3, 1, target=2, speed=2)
+        elif own.masks().op[FOSSILIZE]:
+            choice, wanted = classic(FOSSILIZE, 1), act(Op.FOSSILIZE, 1)
+        if full.masks().op[Op.ADVANCE]:
+            wanted = act(Op.ADVANCE, 1)
+        stages.append(own.lifecycle.slots[1].stage.name)
+        (_, a, *_), (_, b, *_) = own.step(choice), full.step(wanted)
+        assert a == b
+        assert own.timeline.accuracy == full.timeline.accuracy
+    assert own.timeline.stages[1][-1] == full.timeline.stages[1][-1]
+    assert {"TRAINING", "BLENDING", "HOLDING"} <= set(stages)
+    assert ("FOSSILIZED" in stages) == (gates == "permissive")  # strict gates want a contribution above 0
+
+
+def test_prune_is_at_once_and_masks_are_the_stages() -> None:
+    env = SeedTrainingEnv(CLASSIC, strict=True)
+    env.reset(seed=0)
+    env.step(classic(GERMINATE, 2, 1))
+    for _ in range(3):
+        env.step(classic(0))
+    assert env.lifecycle.slots[2].stage is Stage.BLENDING
+    masks = env.masks()
+    assert masks.slot is not None
+    assert masks.slot.tolist() == [[False] * 3, [True, True, False], [False] * 3, [False, False, True]]
+    assert masks.rest.shape == (4, 3, env.spaces.action.rest_size)
+    assert masks.rest[GERMINATE, 0, 1:].all()
+    assert not masks.rest[[0, FOSSILIZE, PRUNE]].any()
+    env.step(classic(PRUNE, 2))
+    assert env.last_op is Op.PRUNE
+    assert env.last_success
+    assert env.lifecycle.slots[2].stage in (Stage.PRUNED, Stage.EMBARGOED)
+
+
+def test_a_request_that_is_illegal_is_named_by_its_own_op() -> None:
+    env = SeedTrainingEnv(CLASSIC)
+    env.reset(seed=0)
+    *_, info = env.step(classic(FOSSILIZE, 1))
+    assert info["illegal_action"] == "FOSSILIZE with op 2 is not legal now"
+    assert env.last_op is Op.WAIT
+
+
+def test_fleet_and_reference_agree() -> None:
+    reference, fleet = ReferenceFleet(CLASSIC, 6, 0), SeedTrainingFleet(CLASSIC, 6, 0, torch.float64)
+    for env in reference.envs:
+        env.dtype = torch.float64
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(1, range(6), 4)
+    a, b = reference.reset(range(6)), fleet.reset(range(6))
+    stages: set[str] = set()
+    for _ in range(12):
+        np.testing.assert_allclose(a.obs, b.obs, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(a.rewards, b.rewards, rtol=1e-6, atol=1e-6)
+        for mine, theirs in zip(a.masks, b.masks, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        state = policy.initial_state(6)
+        actions = policy.act(a.obs, a.blueprint_indices, a.masks, state, noise.step())[0].actions
+        a, b = reference.step(actions), fleet.step(actions)
+        stages |= {slot.stage.name for env in reference.envs for slot in env.lifecycle.slots}
+    assert {"TRAINING", "BLENDING", "EMBARGOED"} <= stages
+
+
+def test_the_policy_acts_and_evaluates_it_alike() -> None:
+    fleet = SeedTrainingFleet(CLASSIC, 4, 0)
+    torch.manual_seed(0)
+    network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=16, encoder_size=16, head_size=16))
+    episodes = run_wave(fleet, network, range(4), Provenance(0, 0, 8, 0), lambda: "a/b/0/0")
+    assert {int(op) for e in episodes for op in e.actions[:, 0]} > {0}
+    for e in episodes:
+        e.validate()
+        assert e.actions.shape[1] == 4
+        chosen = np.array(fleet.spaces.action.offsets) + e.actions
+        assert np.take_along_axis(e.masks, chosen, axis=1).all()

@@ -1,0 +1,213 @@
+"""Gymnasium's view: registered, checked, drawn; and many at once exactly as its own loop over one would run them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from actors.config import ConfigError
+from actors.env.lifecycle import IllegalAction
+from actors.env.registration import ENV_ID, register_envs
+from actors.env.vector_env import SeedTrainingVectorEnv
+from tests.walks import act
+
+ROOT = Path(__file__).parents[3]
+torch.set_num_threads(1)
+TINY: dict[str, Any] = {"tasks": ("spirals", "wine"), "horizon_epochs": 6, "inner_steps": 2, "batch_size": 32}
+
+
+def many(num_envs: int, **settings: Any) -> SeedTrainingVectorEnv:
+    env = gymnasium.make_vec(ENV_ID, num_envs=num_envs, **TINY | settings)
+    assert isinstance(env, SeedTrainingVectorEnv)
+    return env
+
+
+def loop(num_envs: int, **settings: Any) -> VectorEnv[Any, Any, Any]:
+    """Gymnasium's own loop over single environments."""
+    how = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
+    return gymnasium.make_vec(ENV_ID, num_envs=num_envs, **how, **TINY | settings)
+
+
+@pytest.mark.parametrize("profile", ["tamiyo", "classic"])
+def test_the_environment_checker_finds_nothing(profile: str) -> None:
+    env = gymnasium.make(ENV_ID, profile=profile, **TINY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import gymnasium; {light}; gymnasium.make('tamiyo:' + {id!r}).reset(seed=0)",
+        "import tamiyo, gymnasium; {light}; assert gymnasium.make_vec({id!r}, num_envs=3).num_envs == 3",
+    ],
+)
+def test_importing_tamiyo_registers_and_loads_no_torch(code: str) -> None:
+    light = "import sys; assert 'torch' not in sys.modules"
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code.format(id=ENV_ID, light=light)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_registering_twice_warns_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        register_envs()
+
+
+def test_spaces_and_metadata() -> None:
+    env = gymnasium.make_vec(ENV_ID, num_envs=64)
+    assert isinstance(env, SeedTrainingVectorEnv)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    one = gymnasium.make(ENV_ID)
+    assert (env.single_observation_space, env.single_action_space) == (one.observation_space, one.action_space)
+    assert env.observation_space == batch_space(one.observation_space, 64)
+    seen, info = env.reset(seed=0)
+    assert seen in env.observation_space
+    assert info["action_mask"].shape == (64, sum(env.fleet.spaces.action.sizes))
+    assert info["slot_mask_by_op"].shape == (64, 6, 3)
+    env.close()
+
+
+def assert_same(mine: Any, theirs: Any) -> None:
+    """Nested infos and observations, numbers to single precision."""
+    if isinstance(theirs, dict):
+        assert mine.keys() == theirs.keys()
+        for key in theirs:
+            assert_same(mine[key], theirs[key])
+    elif isinstance(theirs, np.ndarray) and theirs.dtype != object:
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+    elif isinstance(theirs, np.ndarray | tuple | list):
+        assert len(mine) == len(theirs)
+        for a, b in zip(mine, theirs, strict=True):
+            assert_same(a, b)
+    else:
+        assert mine == theirs
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"random_horizon": True}, {"random_horizon": True, "time_limit": "truncated", "reference": "twin"}]
+)
+def test_many_at_once_are_gymnasiums_own_loop_over_one(settings: dict[str, Any]) -> None:
+    """Observations, rewards, ends and infos, over several episodes of unequal length, reset in the step that ended."""
+    fast, slow = many(5, **settings), loop(5, **settings)
+    fast.action_space.seed(0)
+    assert_same(fast.reset(seed=3), slow.reset(seed=3))
+    ends = 0
+    for _ in range(20):
+        actions = fast.action_space.sample()
+        mine, theirs = fast.step(actions), slow.step(actions)
+        assert_same(mine, theirs)
+        assert mine[0] in fast.observation_space
+        ended = mine[2] | mine[3]
+        ends += int(ended.sum())
+        assert bool(ended.any()) == ("final_obs" in mine[4])
+    assert ends >= 15
+
+
+def test_a_reset_of_one_moves_no_bit_of_the_others() -> None:
+    calm, stirred = many(4), many(4)
+    waits = np.zeros((4, 6), dtype=np.int64)
+    grow = np.stack([act(1, 0, 3)] * 4)
+    for env in (calm, stirred):
+        env.reset(seed=0)
+        env.step(grow)
+    stirred.reset(seed=[9, None, None, None], options={"reset_mask": np.array([True, False, False, False])})
+    for _ in range(4):
+        a, b = calm.step(waits), stirred.step(waits)
+        np.testing.assert_array_equal(a[0]["obs"][1:], b[0]["obs"][1:])
+        np.testing.assert_array_equal(a[1][1:], b[1][1:])
+        assert not np.array_equal(a[0]["obs"][0], b[0]["obs"][0])
+
+
+def test_a_panic_is_reset_alone_and_its_final_observation_kept() -> None:
+    env = many(3)
+    env.reset(seed=0)
+    waits = np.zeros((3, 6), dtype=np.int64)
+    env.step(waits)
+    env.fleet.networks.hosts.params[1] = float("nan")
+    seen, rewards, terminated, _, info = env.step(waits)
+    assert terminated.tolist() == [False, True, False]
+    assert rewards[1] <= -5.0
+    assert info["final_info"]["end_reason"][1] == "governor"
+    assert info["final_obs"][1]["obs"][0] == pytest.approx(2 / 6)
+    assert seen["obs"][:, 0] == pytest.approx([2 / 6, 0.0, 2 / 6])
+    for _ in range(4):
+        _, _, terminated, _, _ = env.step(waits)
+    assert terminated.tolist() == [True, False, True]
+
+
+def test_gymnasiums_wrappers_work_on_it() -> None:
+    env = RecordEpisodeStatistics(many(3))
+    env.reset(seed=0)
+    total = np.zeros(3)
+    for _ in range(6):
+        _, rewards, terminated, _, info = env.step(np.zeros((3, 6), dtype=np.int64))
+        total += rewards
+    assert terminated.all()
+    assert info["episode"]["r"] == pytest.approx(total)
+    assert info["episode"]["l"].tolist() == [6] * 3
+
+
+def test_strict_raises_and_names_the_environment() -> None:
+    env = many(2, strict=True)
+    env.reset(seed=0)
+    with pytest.raises(IllegalAction, match="environment 1: PRUNE with"):
+        env.step(np.stack([act(0), act(3, 0)]))
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    with pytest.raises(ConfigError, match="vectorization_mode 'sync'"):
+        many(2, isolation="straight_through")
+    with pytest.raises(ConfigError, match="only 'rgb_array'"):
+        SeedTrainingVectorEnv(many(2).fleet.config, 2, render_mode="human")
+
+
+def colours(picture: np.ndarray[Any, Any]) -> set[tuple[int, ...]]:
+    return {tuple(c) for c in picture.reshape(-1, 3).tolist()}
+
+
+def test_the_slot_timeline_is_drawn() -> None:
+    env = gymnasium.make(ENV_ID, render_mode="rgb_array", **TINY)
+    env.reset(seed=0)
+    before = env.render()
+    env.step(act(1, 0, 3))
+    env.step(act(5))
+    after = env.render()
+    assert isinstance(before, np.ndarray)
+    assert isinstance(after, np.ndarray)
+    assert before.shape == after.shape
+    assert before.dtype == np.uint8
+    germinated = (0, 158, 115)  # of the marker, in `actors.env.palette`
+    assert germinated in colours(after)
+    assert germinated not in colours(before)
+    assert gymnasium.make(ENV_ID, **TINY).unwrapped.render() is None
+
+
+def test_many_are_drawn_each() -> None:
+    env = many(2, render_mode="rgb_array")
+    env.reset(seed=0)
+    frames = env.render()
+    assert frames is not None
+    assert len(frames) == 2
+    assert many(2).render() is None

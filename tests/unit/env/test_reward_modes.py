@@ -1,0 +1,252 @@
+"""However J is paid, it is J: step by step, at the end, shaped, or against a twin."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actors.actions import Op
+from actors.config import ConfigError, EnvConfig
+from actors.env.env import SeedTrainingEnv
+from actors.env.fleet import Fleet, ReferenceFleet
+from actors.env.reward import shaping
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stage import Stage
+from actors.env.twin import CAPACITY, Twins, fit_coefficient
+from actors.episode import Episode
+from actors.policy.baselines import NeverGrow, RandomPolicy
+from actors.rollout import Provenance, run_wave
+from deploy.config import Config
+from learner.config import LearnerConfig
+from tests.scripted_host import play
+from tests.walks import WAIT, act, random_legal, tiny_env
+
+torch.set_num_threads(1)
+TINY = EnvConfig(tasks=("spirals",), horizon_epochs=8, inner_steps=2, batch_size=32)
+GROW = [act(Op.GERMINATE, 0, 3, target=2), act(Op.ADVANCE), act(Op.ADVANCE), WAIT, act(Op.FOSSILIZE)]
+
+
+def wave(fleet: Fleet, policy: type[RandomPolicy] | type[NeverGrow], seeds: range) -> list[Episode]:
+    return run_wave(fleet, policy(fleet.spaces), seeds, Provenance(0, 0, 8, 0), lambda: "a/b/0/0")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_mode_pays_j_for_the_same_actions(seed: int) -> None:
+    """Undiscounted, over a random episode; `test_objective.py` counts J of mode `objective` by hand."""
+    paid: dict[str, list[float]] = {}
+    said = {}
+    for mode in ("objective", "sparse", "contribution"):
+        env, rng = tiny_env(reward=mode), np.random.default_rng(seed)
+        env.reset(seed=seed)
+        paid[mode], ended = [], False
+        while not ended:
+            _, reward, ended, _, info = env.step(random_legal(rng, env))
+            paid[mode].append(float(reward))
+        said[mode] = info["telemetry"]["objective"]
+        assert sum(paid[mode]) == pytest.approx(said[mode], abs=1e-6)
+    assert len(set(said.values())) == 1
+    assert paid["sparse"][:-1] == [0.0] * 11
+    assert paid["contribution"] != paid["objective"]
+
+
+class Toy:
+    """Six states, two actions; state 4 ends (terminated), state 5 loops; rewards and moves drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.moves = rng.dirichlet(np.full(6, 0.5), (6, 2))  # [state, action, next]
+        self.rewards = rng.normal(size=(6, 2, 6))
+        self.potential = rng.normal(size=6) * 5.0
+        self.moves[4] = 0.0
+
+    def value(self, policy: tuple[int, ...], gamma: float, bonus: Callable[[int, int], float]) -> float:
+        """Of state 0 under a deterministic policy, solved exactly; `bonus(s, s')` comes on top of the rewards."""
+        p = np.stack([self.moves[s, a] for s, a in enumerate(policy)])
+        paid = [
+            sum(p[s, n] * (self.rewards[s, a, n] + bonus(s, n)) for n in range(6)) if s != 4 else 0.0
+            for s, a in enumerate(policy)
+        ]
+        return float(np.linalg.solve(np.eye(6) - gamma * p, np.array(paid))[0])
+
+
+def moved(learner: float, shaper: float, ends: bool) -> int:
+    """On how many of 10 toys the shaping changes the order of the 64 policies."""
+    changed = 0
+    for seed in range(10):
+        toy = Toy(seed)
+        phi = toy.potential.tolist()
+        values = [[toy.value(p, learner, b) for p in product((0, 1), repeat=6)] for b in (
+            lambda s, n: 0.0,
+            lambda s, n, phi=phi: shaping(phi[s], phi[n], shaper, terminated=ends and n == 4),
+        )]  # fmt: skip
+        plain, shaped = map(np.array, values)
+        better = np.sign(np.round(plain[:, None] - plain, 9))
+        changed += not np.array_equal(better, np.sign(np.round(shaped[:, None] - shaped, 9)))
+    return changed
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.9, 0.995])
+def test_shaping_leaves_the_order_of_all_policies(gamma: float) -> None:
+    assert moved(gamma, gamma, ends=True) == 0
+
+
+def test_shaping_with_another_discount_or_a_kept_potential_would_not() -> None:
+    assert moved(0.9, 1.0, ends=True) > 5
+    assert moved(0.9, 0.9, ends=False) > 5
+
+
+@pytest.mark.parametrize("gamma", [0.9, 1.0])
+@pytest.mark.parametrize("panic_at", [-1, 5, 7])
+def test_shaping_of_contributions_adds_nothing_to_a_terminated_episode(gamma: float, panic_at: int) -> None:
+    def accuracy(epoch: int, on: frozenset[int]) -> float:
+        return 40.0 + epoch + 12.0 * len(on)
+
+    plain, shaped = (
+        play(replace(TINY, reward=mode, shaping_gamma=gamma), accuracy, GROW, panic_at=panic_at)
+        for mode in ("objective", "contribution")
+    )
+    assert shaped.discounted(gamma) == pytest.approx(plain.discounted(gamma))
+    assert shaped.objective == plain.objective
+    assert max(abs(a - b) for a, b in zip(shaped.rewards, plain.rewards, strict=True)) > 5.0
+
+
+def test_a_truncated_end_keeps_its_potential() -> None:
+    config = replace(TINY, reward="contribution", shaping_gamma=0.9, time_limit="truncated", observe_time=False)
+    shaped = play(config, lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
+    plain = play(replace(config, reward="objective"), lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
+    assert shaped.last is not None
+    assert shaped.last.truncated
+    assert not shaped.last.terminated
+    assert shaped.discounted(0.9) - plain.discounted(0.9) == pytest.approx(0.9**8 * 12.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"time_limit": "truncated"}, "critic that bootstraps there chases itself"),
+        ({"time_limit": "truncated", "observe_time": False, "reward": "sparse"}, "a truncated episode has none"),
+        ({"twin_coef": 0.5}, "there is no twin"),
+        ({"reference": "twin", "twin_coef": -1.0}, "at least 0"),
+        ({"shaping_gamma": 0.0}, "the learner's"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_the_reason(settings: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        EnvConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_the_whole_configuration_is_checked_against_the_learner() -> None:
+    shaped = EnvConfig(reward="contribution", shaping_gamma=0.995)
+    with pytest.raises(ConfigError, match=r"shaping_gamma 0\.995, but learner\.gamma is 1\.0"):
+        Config(env=shaped)
+    assert Config(env=shaped, learner=LearnerConfig(gamma=0.995)).env is shaped
+    for hidden in (
+        EnvConfig(time_limit="truncated", observe_time=False),
+        EnvConfig(time_limit="truncated", random_horizon=True),
+    ):
+        with pytest.raises(ConfigError, match="unbounded"):
+            Config(env=hidden)
+        Config(env=hidden, learner=LearnerConfig(gamma=0.99))
+
+
+def test_a_policy_that_waits_is_its_own_twin() -> None:
+    """To the bit, in the fleet and in the reference: nothing is credited for what the host does by itself."""
+    config = replace(TINY, reference="twin", twin_coef=1.0)
+    for fleet in (SeedTrainingFleet(config, 5, 0), ReferenceFleet(config, 2, 0)):
+        for episode in wave(fleet, NeverGrow, range(fleet.num_envs)):
+            assert not episode.rewards.any()
+            assert episode.telemetry["objective"] != 0.0
+
+
+def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it() -> None:
+    own = SeedTrainingEnv(replace(TINY, horizon_epochs=8))
+    own.reset(seed=3)
+    for _ in range(8):
+        own.step(WAIT)
+    change = np.diff(own.timeline.accuracy)  # the twin, made here by hand
+    against: dict[str, object] = {"horizon_epochs": 8, "reference": "twin", "twin_coef": 0.7}
+    plain, twin, sparse = tiny_env(horizon_epochs=8), tiny_env(**against), tiny_env(**against, reward="sparse")
+    rewards: list[NDArray[np.float64]] = []
+    for env in (plain, twin, sparse):
+        rng = np.random.default_rng(0)
+        env.reset(seed=3)
+        steps = [env.step(random_legal(rng, env)) for _ in range(8)]
+        rewards.append(np.array([float(s[1]) for s in steps]))
+        assert steps[-1][4]["telemetry"]["objective"] == pytest.approx(rewards[0].sum())
+        assert sum(env.timeline.shares) == pytest.approx(rewards[0].sum())
+    assert rewards[1] == pytest.approx(rewards[0] - 0.7 * change)
+    assert rewards[2][-1] == pytest.approx(rewards[1].sum())
+    assert not rewards[2][:-1].any()
+
+
+@pytest.mark.parametrize("mode", ["objective", "sparse"])
+@pytest.mark.parametrize("panic_at", [0, 3, 7])
+def test_an_episode_that_ends_early_pays_for_the_whole_twin(mode: str, panic_at: int) -> None:
+    """Or dying early would save what the twin has yet to gain: 56 points here."""
+    config = replace(TINY, reference="twin", twin_coef=1.0, reward=mode)
+    climb = [30.0 + 7.0 * t for t in range(9)]
+    died = play(config, lambda epoch, on: climb[epoch], [], climb, panic_at)
+    waited = play(config, lambda epoch, on: climb[epoch], [], climb)
+    assert sum(waited.rewards) == pytest.approx(0.0)
+    assert sum(died.rewards) == pytest.approx(died.objective - 56.0)
+    assert sum(died.rewards) <= -5.0
+
+
+def test_twins_are_played_once_and_remembered_within_bounds() -> None:
+    asked: list[int] = []
+
+    def playing(seeds: object) -> list[tuple[float, ...]]:
+        asked.extend(seeds)  # type: ignore[call-overload]
+        return [(float(s),) for s in seeds]  # type: ignore[attr-defined]
+
+    twins = Twins(playing)
+    assert twins.of([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]
+    assert twins.of([1, 2]) == [(1.0,), (2.0,)]
+    assert asked == [3, 1, 2]
+    for start in range(10, 10 + 2 * CAPACITY, 1024):
+        twins.of(range(start, start + 1024))
+    assert len(twins._known) == CAPACITY
+    assert twins.of([3]) == [(3.0,)]
+
+
+def test_the_twin_takes_the_luck_out_and_leaves_the_difference_of_two_policies() -> None:
+    """On digits: what each policy earns varies far less over seeds; what one earns more than the other is the same."""
+    config = EnvConfig(tasks=("digits",), horizon_epochs=10, inner_steps=6)
+    seeds = range(40, 64)
+    fleets = [SeedTrainingFleet(c, len(seeds), 0) for c in (config, replace(config, reference="twin"))]
+    returns = {
+        (name, k): np.array([e.undiscounted_return for e in wave(fleet, policy, seeds)])
+        for name, policy in (("random", RandomPolicy), ("wait", NeverGrow))
+        for k, fleet in enumerate(fleets)
+    }
+    for name in ("random", "wait"):
+        assert returns[name, 1].var() < returns[name, 0].var() / 4
+    plain, twin = (returns["random", k] - returns["wait", k] for k in (0, 1))
+    assert plain == pytest.approx(twin, abs=1e-4)
+
+
+def test_the_fitted_coefficient_is_the_best_one() -> None:
+    rng = np.random.default_rng(0)
+    gains = rng.normal(50.0, 10.0, 200)
+    returns = 0.8 * gains + rng.normal(size=200)
+    best = min(np.linspace(0.0, 2.0, 2001), key=lambda c: np.var(returns - c * gains))
+    assert fit_coefficient(returns.tolist(), gains.tolist()) == pytest.approx(best, abs=1e-3)
+    assert fit_coefficient([1.0, 2.0], [3.0, 3.0]) == 0.0
+
+
+def test_contributions_are_what_the_potential_reads() -> None:
+    """Phi moves with a seed's leave-one-out points, from the epoch on that measured them."""
+    config = replace(TINY, reward="contribution")
+    run = play(config, lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
+    plain = play(replace(config, reward="objective"), lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
+    extra = [a - b for a, b in zip(run.rewards, plain.rewards, strict=True)]
+    assert run.episode.lifecycle.slots[0].stage is Stage.FOSSILIZED
+    assert extra == pytest.approx([0.0, 12.0, *[0.0] * 5, -12.0])
+    assert list(itertools.accumulate(extra))[-1] == pytest.approx(0.0)

@@ -1,0 +1,131 @@
+"""The end at the horizon, by what V learns under a constant reward from the episodes that a rollout ships."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actors.actions import ActionMasks
+from actors.config import EnvConfig
+from actors.env import host_episode
+from actors.env.fleet import ReferenceFleet
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.episode import EndReason, Episode
+from actors.policy.baselines import NeverGrow
+from actors.policy.network import Decision
+from actors.policy.state import PolicyState
+from actors.rollout import Provenance, run_wave
+from learner.gae import gae
+from tests.walks import WAIT, tiny_env
+
+R, GAMMA, T = 2.0, 0.9, 6
+CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=T, inner_steps=1, batch_size=16)
+
+
+class TabularCritic(NeverGrow):
+    """WAITs; its value is a table over what it sees of time, and of nothing else."""
+
+    table: NDArray[np.float64]
+
+    def cells(self, obs: NDArray[np.float32]) -> NDArray[np.int64]:
+        return np.round(obs[..., 0] * T).astype(np.int64)
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        state: PolicyState,
+        noise: NDArray[np.float64],
+        deterministic: bool = False,
+    ) -> tuple[Decision, PolicyState]:
+        decision, state = super().act(obs, blueprint_indices, masks, state, noise, deterministic)
+        return decision._replace(values=self.table[self.cells(obs)].astype(np.float32)), state
+
+
+def learn(config: EnvConfig, waves: int) -> tuple[NDArray[np.float64], list[Episode]]:
+    """The table after `waves` of policy evaluation by lambda-returns."""
+    fleet = SeedTrainingFleet(config, 4, 0)
+    critic = TabularCritic(fleet.spaces)
+    critic.table = np.zeros(T + 1)
+    episodes: list[Episode] = []
+    for wave in range(waves):
+        episodes = run_wave(fleet, critic, range(4 * wave, 4 * wave + 4), Provenance(0, 0, 8, 0), lambda: "a/b/0/0")
+        targets: dict[int, list[float]] = {}
+        for e in episodes:
+            rewards, values = (torch.from_numpy(x).double()[None] for x in (e.rewards, e.values))
+            ended, beyond = torch.tensor([e.terminated]), torch.tensor([e.bootstrap_value], dtype=torch.float64)
+            returns = gae(rewards, values, torch.ones_like(rewards) > 0, ended, beyond, GAMMA, 0.97).returns[0]
+            for cell, value in zip(critic.cells(e.obs).tolist(), returns.tolist(), strict=True):
+                targets.setdefault(cell, []).append(value)
+        for cell, found in targets.items():
+            critic.table[cell] = np.mean(found)
+    return critic.table, episodes
+
+
+@pytest.fixture
+def constant_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_episode, "objective_reward", lambda *args: R)
+
+
+@pytest.mark.usefixtures("constant_reward")
+def test_a_terminated_horizon_is_worth_what_is_left_until_it() -> None:
+    table, episodes = learn(CONFIG, 12)
+    left = np.arange(T, 0, -1)
+    assert table[:T] == pytest.approx(R * (1 - GAMMA**left) / (1 - GAMMA), rel=1e-4)
+    assert {(e.terminated, e.bootstrap_value, e.end_reason) for e in episodes} == {(True, 0.0, EndReason.HORIZON)}
+
+
+@pytest.mark.usefixtures("constant_reward")
+@pytest.mark.parametrize("hide", [{"observe_time": False}, {"random_horizon": True}])
+def test_a_truncated_horizon_is_worth_the_whole_future(hide: dict[str, bool]) -> None:
+    table, episodes = learn(replace(CONFIG, time_limit="truncated", **hide), 40)  # type: ignore[arg-type]
+    assert table[0] == pytest.approx(R / (1 - GAMMA), rel=1e-3)
+    assert not table[1:].any()  # time is hidden: there is one cell
+    assert all(e.truncated and not e.terminated and e.end_reason is EndReason.HORIZON for e in episodes)
+
+
+def test_hidden_horizons_are_drawn_from_half_to_all_and_are_the_same_everywhere() -> None:
+    config = replace(CONFIG, random_horizon=True)
+    lengths = []
+    for fleet in (SeedTrainingFleet(config, 24, 0), ReferenceFleet(config, 24, 0)):
+        episodes = run_wave(fleet, NeverGrow(fleet.spaces), range(24), Provenance(0, 0, 8, 0), lambda: "a/b/0/0")
+        by_seed = sorted((e.seed, len(e)) for e in episodes)
+        lengths.append([n for _, n in by_seed])
+        assert all(not e.obs[:, 0].any() for e in episodes)
+    assert lengths[0] == lengths[1]
+    assert set(lengths[0]) == {3, 4, 5, 6}
+
+
+def test_j_is_averaged_over_the_horizon_that_was_drawn() -> None:
+    env = tiny_env(random_horizon=True)
+    for seed in range(4):
+        env.reset(seed=seed)
+        rewards, ended = [], False
+        while not ended:
+            action = np.array([1, 0, 3, 0, 0, 0]) if not rewards else WAIT
+            _, reward, ended, _, info = env.step(action)
+            rewards.append(float(reward))
+        accuracy = env.timeline.accuracy
+        rent = 5.0 * env.episode.added_params() / env.episode.host_params  # from the first epoch to the last
+        assert sum(rewards) == pytest.approx(accuracy[-1] - accuracy[0] - rent)
+        assert info["telemetry"]["objective"] == pytest.approx(sum(rewards))
+        assert len(rewards) == env.timeline.horizon == env.episode.horizon_epochs <= 12
+
+
+def test_a_panic_on_the_last_epoch_is_terminated_even_where_the_limit_truncates() -> None:
+    env = tiny_env(horizon_epochs=4, time_limit="truncated", observe_time=False)
+    for poisoned in (False, True):
+        env.reset(seed=0)
+        for _ in range(3):
+            env.step(WAIT)
+        if poisoned:
+            env.network.trained.params["in.w"].data.fill_(float("nan"))
+        _, reward, terminated, truncated, info = env.step(WAIT)
+        assert (terminated, truncated) == (poisoned, not poisoned)
+        assert info["end_reason"] is (EndReason.GOVERNOR if poisoned else EndReason.HORIZON)
+    assert float(reward) == pytest.approx(-5.0)  # nothing grew: the fine alone
