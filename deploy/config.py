@@ -81,6 +81,9 @@ class Config:
 PRESETS: dict[str, Config] = {
     "tamiyo": Config(),
     "quick": Config(
+        run=RunConfig(reference_episodes=96),
+        # The twin takes the luck of data and start out of what is paid: a few dozen updates then tell good from bad.
+        env=EnvConfig(reference="twin"),
         actors=ActorsConfig(count=2, envs_per_actor=16),
         learner=LearnerConfig(
             max_seconds=165.0,
@@ -89,8 +92,8 @@ PRESETS: dict[str, Config] = {
             minibatches=4,
             lr=1e-3,
             # A few dozen updates cannot pay for much exploration: little entropy, and room to move.
-            entropy_start=0.005,
-            entropy_end=0.002,
+            entropy_start=0.01,
+            entropy_end=0.003,
             entropy_anneal_updates=20,
             target_kl=0.06,
         ),
