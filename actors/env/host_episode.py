@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks, ActionSpec, Op
+from actors.actions import BLENDS, ActionMasks, ActionSpec, Op
 from actors.config import EnvConfig
 from actors.env import governor, observation
 from actors.env.blends import gate_shapes
-from actors.env.blueprints import MLP_BLUEPRINTS
+from actors.env.blueprints import NOOP
 from actors.env.contributions import Contributions, Subset, measure, subsets_to_measure
-from actors.env.host import MLPHost
+from actors.env.hosts import make_host
 from actors.env.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
 from actors.env.reward import objective_reward
 from actors.env.rng import Purpose, stream
@@ -32,7 +32,6 @@ from actors.episode import EndReason
 log = logging.getLogger(__name__)
 
 HEALTHY_NORM = (1e-8, 100.0)
-BLUEPRINT_NAMES = tuple(b.name for b in MLP_BLUEPRINTS)
 
 Measured = tuple[float, float]  # (accuracy in points, cross-entropy in nats) on the validation rows
 
@@ -65,7 +64,8 @@ class Orders:
 class EpochResult:
     train_loss: float  # mean over minibatches, nats
     gradient_norms: Mapping[int, list[float]]  # slot -> norm at each minibatch, before the clip
-    measured: Mapping[Subset, Measured]
+    present: Measured
+    measured: Mapping[Subset, Measured]  # of the orders' subsets, comparable to one another: see `ablate`
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class HostEpisode:
         choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
         self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA))
         task = self.task
-        self.host = MLPHost(task.num_features, task.host_width, task.num_classes, config.slots)
+        self.host = make_host(task, config.slots)
+        self._names = tuple(b.name for b in self.host.family.blueprints)
         self.host_params = self.host.num_params()
         self.budget_params = config.budget_ratio * self.host_params
         self.lifecycle = Lifecycle(config.slots, GATES[config.gates], config.embargo_epochs)
@@ -143,7 +144,7 @@ class HostEpisode:
         c = self.config
         self._record_gradients(orders, result)
         self._record_contributions(orders, result.measured)
-        accuracy, loss = result.measured[orders.subsets[0]]
+        accuracy, loss = result.present
         self.epoch += 1
         rent = self.added_params() / self.host_params
         charge = 0.0
@@ -161,7 +162,7 @@ class HostEpisode:
         growth = self.added_params() / self.host_params
         op = self._executed.op
         where = self._executed.slot if op is not Op.WAIT else -1
-        self.timeline.record(op.name, where, self.lifecycle.slots, BLUEPRINT_NAMES, growth, accuracy, reward)
+        self.timeline.record(op.name, where, self.lifecycle.slots, self._names, growth, accuracy, reward)
         pruned = tuple(sorted(before - self._filled()))
         if panic is None and self.epoch < c.horizon_epochs:
             return Outcome(reward, False, pruned, None, {})
@@ -231,13 +232,15 @@ class HostEpisode:
 
     def slot_params(self) -> list[int]:
         """Parameters grown at each slot, its blend's gate included."""
-        width = self.host.width
         return [
-            MLP_BLUEPRINTS[slot.blueprint].cost(width) + sum(p.size for p in gate_shapes(slot.blend, width).values())
+            self.host.family.blueprints[slot.blueprint].cost(self.host.slot_width(s)) + self._gate_cost(s, slot.blend)
             if slot.active
             else 0
-            for slot in self.lifecycle.slots
+            for s, slot in enumerate(self.lifecycle.slots)
         ]
+
+    def _gate_cost(self, slot: int, blend: int) -> int:
+        return sum(p.size for p in gate_shapes(blend, self.host.slot_width(slot)).values())
 
     def added_params(self) -> int:
         return sum(self.slot_params())
@@ -245,10 +248,12 @@ class HostEpisode:
     def masks(self) -> ActionMasks:
         """Exact legal choices now."""
         left = self.budget_params - self.added_params()
-        width = self.host.width
-        dearest_gate = max(sum(p.size for p in gate_shapes(b, width).values()) for b in range(3))
-        affordable = np.array([b.cost(width) + dearest_gate <= left for b in MLP_BLUEPRINTS])
-        return self.lifecycle.masks(np.repeat(affordable[:, None], self.config.slots, axis=1))
+        affordable = np.zeros((len(self._names), self.config.slots), dtype=np.bool_)
+        for s in range(self.config.slots):
+            dearest_gate, width = max(self._gate_cost(s, b) for b in range(len(BLENDS))), self.host.slot_width(s)
+            for i, b in enumerate(self.host.family.blueprints):
+                affordable[i, s] = b is not NOOP and b.cost(width) + dearest_gate <= left
+        return self.lifecycle.masks(affordable)
 
     def observation(self) -> dict[str, NDArray[Any]]:
         view = observation.EnvView(

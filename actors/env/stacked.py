@@ -81,7 +81,7 @@ class StackedNetworks:
         for seed, values in zip(seeds, norms, strict=True):
             by_env[seed.env][seed.slot] = values
         return [
-            None if order is None else EpochResult(loss, norm, m)
+            None if order is None else EpochResult(loss, norm, m[order.subsets[0]], m)
             for order, loss, norm, m in zip(orders, losses, by_env, measured, strict=True)
         ]
 
