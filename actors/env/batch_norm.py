@@ -66,10 +66,10 @@ def calibrated_statistics(rows: int, leading: int) -> Normalise:
     """`recorded_statistics` in one pass for many configurations: of each `rows` rows the first `leading` calibrate."""
 
     def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-        parts = h.view(-1, rows, *h.shape[1:])
+        parts = h.reshape(-1, rows, *h.shape[1:])
         var, mean = torch.var_mean(parts[:, :leading], (1, *range(3, parts.dim())), correction=0, keepdim=True)
         tail = (-1, *(1,) * (h.dim() - 2))
-        scale = gain.view(tail) * torch.rsqrt(var + EPS)
-        return (parts * scale + (bias.view(tail) - mean * scale)).flatten(0, 1)
+        scale = gain.reshape(tail) * torch.rsqrt(var + EPS)
+        return (parts * scale + (bias.reshape(tail) - mean * scale)).flatten(0, 1)
 
     return normalise

@@ -38,7 +38,7 @@ def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalise: Normalise
 class CNN1dHost:
     """Conv > BN > pool > ReLU > S x [h + Conv(ReLU(BN(h))), slot, pool] > BN > ReLU > global mean > Linear > logits."""
 
-    in_channels: int
+    num_features: int
     length: int
     width: int
     num_classes: int
@@ -56,7 +56,7 @@ class CNN1dHost:
 
     def shapes(self) -> dict[str, Param]:
         w = self.width
-        shapes = {"in.w": Param((w, self.in_channels, STEM_TAPS), "fan_in")} | _norm_shapes("in", w)
+        shapes = {"in.w": Param((w, self.num_features, STEM_TAPS), "fan_in")} | _norm_shapes("in", w)
         for s in range(self.slots):
             shapes |= {f"{s}.w": Param((w, w, TAPS), "fan_in")} | _norm_shapes(str(s), w)
         return shapes | _norm_shapes("out", w) | _head_shapes(w, self.num_classes)
@@ -83,7 +83,7 @@ class CNN2dHost:
     Max-pooling and ReLU commute, so that the slot stands between them: after the norm, where the map is small.
     """
 
-    in_channels: int
+    num_features: int
     size: tuple[int, int]
     channels: tuple[int, ...]  # of each slot's block
     num_classes: int
@@ -104,7 +104,7 @@ class CNN2dHost:
 
     def shapes(self) -> dict[str, Param]:
         shapes: dict[str, Param] = {}
-        before = self.in_channels
+        before = self.num_features
         for s, c in enumerate(self.channels):
             shapes |= {f"{s}.w": Param((c, before, TAPS, TAPS), "fan_in")} | _norm_shapes(str(s), c)
             before = c

@@ -25,7 +25,7 @@ def unfold(flat: Tensor, like: Tensor) -> Tensor:
 
 def split(t: Tensor, dim: int, parts: int) -> Tensor:
     """Dimension `dim` as `parts` and what is left."""
-    return t.view(*t.shape[:dim], parts, t.shape[dim] // parts, *t.shape[dim + 1 :])
+    return t.reshape(*t.shape[:dim], parts, t.shape[dim] // parts, *t.shape[dim + 1 :])
 
 
 def convolve(h: Tensor, kernel: Tensor, bias: Tensor | None, dims: int, groups: int = 1) -> Tensor:

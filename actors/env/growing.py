@@ -56,7 +56,7 @@ class Trained:
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(grads))))
         torch._foreach_mul_(list(grads), (clip_norm / (norm + 1e-6)).clamp(max=1.0))
         for tensor, grad in zip(self.params.values(), grads, strict=True):
-            tensor.grad = grad
+            tensor.grad = grad.contiguous()  # the fused optimizer reads memory in order, whatever the strides say
         self.optimizer.step()
         return float(norm)
 

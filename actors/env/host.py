@@ -28,6 +28,11 @@ class Host(Protocol):
     def slots(self) -> int: ...
 
     @property
+    def num_features(self) -> int:
+        """Of its input: features, or channels."""
+        ...
+
+    @property
     def num_classes(self) -> int: ...
 
     def slot_width(self, slot: int) -> int:

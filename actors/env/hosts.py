@@ -36,8 +36,8 @@ def padded_host(hosts: Sequence[Host]) -> Host:
         return MLPHost(max(h.num_features for h in mlps), max(h.width for h in mlps), classes, first.slots)
     if isinstance(first, CNN1dHost):
         ones = [h for h in hosts if isinstance(h, CNN1dHost)]
-        inputs = max(h.in_channels for h in ones)
+        inputs = max(h.num_features for h in ones)
         return CNN1dHost(inputs, first.length, max(h.width for h in ones), classes, first.slots)
     twos = [h for h in hosts if isinstance(h, CNN2dHost)]
     channels = tuple(max(c) for c in zip(*(h.channels for h in twos), strict=True))
-    return CNN2dHost(max(h.in_channels for h in twos), twos[0].size, channels, classes)
+    return CNN2dHost(max(h.num_features for h in twos), twos[0].size, channels, classes)

@@ -12,11 +12,10 @@ from actors.actions import ActionMasks
 from actors.config import EnvConfig
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
+from actors.env.fleet_networks import make_networks
 from actors.env.growing import Optimisation
-from actors.env.host import MLPHost
 from actors.env.host_episode import HostEpisode
 from actors.env.rng import Purpose, stream
-from actors.env.stacked import StackedNetworks
 from actors.env.tasks import make_task
 from actors.env.timeline import Timeline
 from actors.episode import EndReason
@@ -40,15 +39,11 @@ class SeedTrainingFleet:
         self.spaces = seed_spaces(config.slots)
         self.episodes: list[HostEpisode] = []
         tasks = [make_task(name, stream(run_seed, 0, Purpose.TASK_DATA)) for name in config.tasks]
-        padded = MLPHost(
-            max(t.num_features for t in tasks),
-            max(t.host_width for t in tasks),
-            max(t.num_classes for t in tasks),
-            config.slots,
-        )
         max_steps = config.horizon_epochs * config.inner_steps
         optimisation = Optimisation(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm)
-        self.networks = StackedNetworks(padded, num_envs, max_steps, optimisation, dtype, torch.device(device))
+        self.networks = make_networks(
+            tasks, config.slots, num_envs, max_steps, optimisation, dtype, torch.device(device)
+        )
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         if len(seeds) != self.num_envs:
