@@ -15,7 +15,7 @@ from actors.env.batch_norm import Normalise, batch_statistics
 from actors.env.blueprints import Param, Params, Units
 from actors.env.convolution import classify, convolve, fold, pool_max, pool_mean, unfold
 from actors.env.family import IMAGE, SEQUENCE, Family
-from actors.env.host import SlotFunction
+from actors.env.host import Resume, SlotFunction
 
 STEM_TAPS, TAPS = 5, 3
 LEAST_POOLED = 8
@@ -65,12 +65,21 @@ class CNN1dHost:
         return sum(p.size for p in self.shapes().values())
 
     def forward(
-        self, p: Params, x: Tensor, slot: SlotFunction, units: Units | None = None, normalise: Normalise | None = None
+        self,
+        p: Params,
+        x: Tensor,
+        slot: SlotFunction,
+        units: Units | None = None,
+        normalise: Normalise | None = None,
+        resume: Resume | None = None,
     ) -> Tensor:
         norm = normalise or batch_statistics()
-        h = torch.relu(pool_max(_batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm), 1))
-        for s in range(self.slots):
-            h = h + convolve(torch.relu(_batch_norm(str(s), p, h, 1, norm)), p[f"{s}.w"], None, 1)
+        first, h = resume or (-1, x)
+        if resume is None:
+            h = torch.relu(pool_max(_batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm), 1))
+        for s in range(max(first, 0), self.slots):
+            if s != first:
+                h = h + convolve(torch.relu(_batch_norm(str(s), p, h, 1, norm)), p[f"{s}.w"], None, 1)
             h = slot(s, h)
             h = pool_mean(h, 1) if h.shape[-1] >= LEAST_POOLED else h
         return classify(torch.relu(_batch_norm("out", p, h, 1, norm)), p["out.w"], p["out.b"], 1)
@@ -114,12 +123,19 @@ class CNN2dHost:
         return sum(p.size for p in self.shapes().values())
 
     def forward(
-        self, p: Params, x: Tensor, slot: SlotFunction, units: Units | None = None, normalise: Normalise | None = None
+        self,
+        p: Params,
+        x: Tensor,
+        slot: SlotFunction,
+        units: Units | None = None,
+        normalise: Normalise | None = None,
+        resume: Resume | None = None,
     ) -> Tensor:
         norm = normalise or batch_statistics()
-        h = x
-        for s in range(self.slots):
-            h = _batch_norm(str(s), p, convolve(h, p[f"{s}.w"], None, 2), 2, norm)
-            h = pool_max(h, 2) if s < 2 and min(h.shape[-2:]) >= LEAST_POOLED else h
+        first, h = resume or (-1, x)
+        for s in range(max(first, 0), self.slots):
+            if s != first:
+                h = _batch_norm(str(s), p, convolve(h, p[f"{s}.w"], None, 2), 2, norm)
+                h = pool_max(h, 2) if s < 2 and min(h.shape[-2:]) >= LEAST_POOLED else h
             h = torch.relu(slot(s, h))
         return classify(h, p["out.w"], p["out.b"], 2)

@@ -6,6 +6,7 @@ batch with E * C channels, and every operation on it is the plain one with E gro
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -57,8 +58,14 @@ def per_channel(vector: Tensor, dims: int) -> Tensor:
 
 
 def pool_max(h: Tensor, dims: int) -> Tensor:
-    flat = fold(h, dims)
-    return unfold(F.max_pool1d(flat, 2) if dims == 1 else F.max_pool2d(flat, 2), h)
+    """Maximum of two, or of two by two; a last odd row or column is left out."""
+    if torch.is_grad_enabled():
+        flat = fold(h, dims)
+        return unfold(F.max_pool1d(flat, 2) if dims == 1 else F.max_pool2d(flat, 2), h)
+    for dim in range(-dims, 0):  # the same values, and without the indices that gradients need it is vectorised
+        pairs = split(h.narrow(dim, 0, h.shape[dim] // 2 * 2), h.dim() + dim, h.shape[dim] // 2)
+        h = torch.maximum(*pairs.unbind(dim)).contiguous()
+    return h
 
 
 def pool_mean(h: Tensor, dims: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,13 @@ from actors.env.family import VECTOR, Family
 
 SlotFunction = Callable[[int, Tensor], Tensor]
 """(slot, hidden) -> hidden: what grows there, the identity where nothing does."""
+
+
+class Resume(NamedTuple):
+    """Enter the host at a slot, with what comes to it: what lies before is known already."""
+
+    slot: int
+    h: Tensor
 
 
 class Host(Protocol):
@@ -48,7 +55,13 @@ class Host(Protocol):
     def num_params(self) -> int: ...
 
     def forward(
-        self, p: Params, x: Tensor, slot: SlotFunction, units: Units | None = None, normalise: Normalise | None = None
+        self,
+        p: Params,
+        x: Tensor,
+        slot: SlotFunction,
+        units: Units | None = None,
+        normalise: Normalise | None = None,
+        resume: Resume | None = None,
     ) -> Tensor:
         """Logits `[B, num_classes]` of `x [B, ...]`; without `normalise` BatchNorm takes each batch's statistics."""
         ...
@@ -86,12 +99,19 @@ class MLPHost:
         return sum(p.size for p in self.shapes().values())
 
     def forward(
-        self, p: Params, x: Tensor, slot: SlotFunction, units: Units | None = None, normalise: Normalise | None = None
+        self,
+        p: Params,
+        x: Tensor,
+        slot: SlotFunction,
+        units: Units | None = None,
+        normalise: Normalise | None = None,
+        resume: Resume | None = None,
     ) -> Tensor:
         """Logits `[..., B, num_classes]` of `x [..., B, num_features]`."""
-        h = x @ p["in.w"] + p["in.b"]
-        for s in range(self.slots):
-            h = h + torch.relu(layer_norm(h, p[f"{s}.gain"], p[f"{s}.bias"], units)) @ p[f"{s}.w"] + p[f"{s}.b"]
+        first, h = resume or (-1, x @ p["in.w"] + p["in.b"])
+        for s in range(max(first, 0), self.slots):
+            if s != first:
+                h = h + torch.relu(layer_norm(h, p[f"{s}.gain"], p[f"{s}.bias"], units)) @ p[f"{s}.w"] + p[f"{s}.b"]
             h = slot(s, h)
         return layer_norm(h, p["out.gain"], p["out.bias"], units) @ p["out.w"] + p["out.b"]
 

@@ -15,7 +15,8 @@ from actors.env.bank import Working, flat_gradients
 from actors.env.batch_norm import Normalise, batch_statistics
 from actors.env.blueprints import Params, Units
 from actors.env.growing import Optimisation
-from actors.env.stacked_plan import LiveSeed, Plans
+from actors.env.host import Resume, SlotFunction
+from actors.env.stacked_plan import LiveSeed
 
 if TYPE_CHECKING:
     from actors.env.stacked import StackedNetworks
@@ -59,21 +60,34 @@ class EpochProgram:
         self.shadowed = torch.tensor(rows, dtype=torch.long, device=networks.device)
         blended = [seed for seed in seeds if not seed.learning]
         beside = [seed for seed in seeds if seed.env in set(shadowed)]
+        self.first = min((seed.slot for seed in seeds if seed.learning), default=-1)
         self.main = networks.plans(blended, range(networks.num_envs), self._leaves, self._gate_leaves)
         self.shadow = networks.plans(beside, shadowed, self._beside, self._gate_beside) if shadowed else {}
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """One minibatch `x`, laid out, `y [E, B]`; returns losses `[E]` and the seeds' gradient norms `[n]`."""
         n = self.networks
-        loss = self._loss(self.host_leaves, self.main, x, y, n.units, n.no_class, batch_statistics(n.running))
+        entering: list[Tensor] = []
+
+        def slot(s: int, h: Tensor) -> Tensor:
+            if s == self.first:
+                entering.append(n.layout.pick(h, self.shadowed).detach())
+            return self.main[s](h) if s in self.main else h
+
+        loss = self._loss(self.host_leaves, slot, x, y, n.units, n.no_class, batch_statistics(n.running))
         host_grads, grads, gate_grads = self._gradients(loss, self.host_leaves, learning=False)
         if self.shadowed.numel():
-            # The same minibatch with the learners switched on; their hosts and neighbours are constants.
+            # The same minibatch with the learners switched on; their hosts and neighbours are constants. Up to the
+            # first learner's slot all is as it was in the main pass.
             rows = self.shadowed
             constant = n.hosts.views(self.host.params[rows])
             units = None if n.units is None else n.units.rows(rows)
-            own_x, no_class = n.layout.pick(x, rows), n.no_class[rows]
-            shadow = self._loss(constant, self.shadow, own_x, y[rows], units, no_class, batch_statistics())
+            resume = Resume(self.first, entering[0])
+
+            def beside(s: int, h: Tensor) -> Tensor:
+                return self.shadow[s](h) if s in self.shadow else h
+
+            shadow = self._loss(constant, beside, x, y[rows], units, n.no_class[rows], batch_statistics(), resume)
             _, learned, gate_learned = self._gradients(shadow, {}, learning=True)
             grads, gate_grads = grads | learned, gate_grads | gate_learned
         with torch.no_grad():
@@ -88,16 +102,16 @@ class EpochProgram:
     def _loss(
         self,
         host: Params,
-        plans: Plans,
+        slot: SlotFunction,
         x: Tensor,
         y: Tensor,
         units: Units | None,
         no_class: Tensor,
         normalise: Normalise,
+        resume: Resume | None = None,
     ) -> Tensor:
         """Mean cross-entropy of each environment of the pass."""
-        forward = self.networks.host.forward
-        logits = forward(host, x, lambda s, h: plans[s](h) if s in plans else h, units, normalise)
+        logits = self.networks.host.forward(host, x, slot, units, normalise, resume)
         logits = logits.masked_fill(no_class, -torch.inf)
         return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 
