@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
+from actors.env import fleet_networks
 from actors.env.fleet import FleetStep, ReferenceFleet
-from actors.env.fleet_networks import BLOCK_ENVS, FleetNetworks
+from actors.env.fleet_networks import FleetNetworks
 from actors.env.growing import GrowingNetwork, Trained
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import StackedNetworks
@@ -187,7 +188,7 @@ def test_what_neighbours_do_changes_no_bit(mix: str) -> None:
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = play("sequences", 5, range(5), range(5))
-    monkeypatch.setitem(BLOCK_ENVS, 1, 2)
+    monkeypatch.setattr(fleet_networks, "MOST_ENVS", 2)
     for a, b in zip(whole, play("sequences", 5, range(5), range(5)), strict=True):
         assert_same_step(a, b, rtol=1e-3, atol=1e-3)
 
