@@ -50,3 +50,8 @@ FAMILIES = {
 def register() -> None:
     """Make the tasks known to `EnvConfig.tasks`."""
     TASKS.update(FAMILIES)
+
+
+def forget() -> None:
+    for name in FAMILIES:
+        TASKS.pop(name, None)

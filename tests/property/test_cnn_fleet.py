@@ -31,8 +31,14 @@ MIXES = {
 }
 
 
-def config(tasks: Sequence[str], **settings: Any) -> EnvConfig:
+@pytest.fixture(autouse=True)
+def _known_tasks() -> Iterator[None]:
     cnn.register()
+    yield
+    cnn.forget()
+
+
+def config(tasks: Sequence[str], **settings: Any) -> EnvConfig:
     defaults = {"horizon_epochs": 10, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0}
     return EnvConfig(tasks=tuple(tasks), **(defaults | settings))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise, product
 
 import numpy as np
@@ -23,6 +24,13 @@ from tests.walks import WAIT, act
 torch.set_num_threads(1)
 CHANNELS = [SEQUENCE, IMAGE]
 PLAIN = Optimisation(5e-3, 5e-3, 1e-4, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _known_tasks() -> Iterator[None]:
+    cnn.register()
+    yield
+    cnn.forget()
 
 
 def network(kind: str, dtype: torch.dtype = torch.float32) -> GrowingNetwork:
@@ -68,7 +76,6 @@ def test_costs_are_clearly_different_and_real(family: object) -> None:
 
 
 def test_what_a_blueprint_costs_depends_on_its_slot() -> None:
-    cnn.register()
     env = SeedTrainingEnv(cnn_config("images"))
     env.reset(seed=1)
     assert [env.network.host.slot_width(s) for s in range(3)] == [6, 6, 9]
@@ -84,7 +91,6 @@ def test_what_a_blueprint_costs_depends_on_its_slot() -> None:
 def cnn_config(*tasks: str, **settings: object):  # type: ignore[no-untyped-def]
     from actors.config import EnvConfig
 
-    cnn.register()
     defaults = {"horizon_epochs": 6, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0}
     return EnvConfig(tasks=tasks, **(defaults | settings))  # type: ignore[arg-type]
 

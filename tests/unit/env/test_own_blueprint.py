@@ -22,6 +22,13 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
+def _known_tasks() -> Iterator[None]:
+    cnn.register()
+    yield
+    cnn.forget()
+
+
+@pytest.fixture(autouse=True)
 def _tables() -> Iterator[None]:
     before = {name: list(family.blueprints) for name, family in FAMILIES.items()}
     yield
@@ -40,7 +47,6 @@ def test_one_of_ones_own_grows_in_the_family_that_has_it() -> None:
     assert [len(f.blueprints) for f in FAMILIES.values()] == [number + 1] * 3
     assert IMAGE.blueprints[number] is NOOP
     assert blueprint_choices()[number] == "sine"
-    cnn.register()
     settings = {"horizon_epochs": 5, "inner_steps": 2, "budget_ratio": 20.0}
     mlp = SeedTrainingEnv(EnvConfig(tasks=("spirals",), **settings))  # type: ignore[arg-type]
     image = SeedTrainingEnv(EnvConfig(tasks=("images",), **settings))  # type: ignore[arg-type]
