@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from actors.actions import Op
 from actors.config import EnvConfig
+from actors.env.blueprints import MLP_BLUEPRINTS
 from actors.env.fleet import Fleet, ReferenceFleet
-from actors.env.host_episode import BLUEPRINT_NAMES
 from actors.env.seed_fleet import SeedTrainingFleet
 from benchmarks.form import Target, arguments, publish
 
 CONFIG = EnvConfig(tasks=("benchmarks.wide_task:factory",), horizon_epochs=60, budget_ratio=20.0)
 SLOTS = 3
+NAMES = [b.name for b in MLP_BLUEPRINTS]
 # Slots 0 and 1 go on to be held, slot 2 stays in training.
 GROWTH = [(op, s) for s in range(SLOTS) for op in (Op.GERMINATE, Op.ADVANCE, Op.ADVANCE)][:-1]
 
@@ -43,9 +44,9 @@ def measure(make: Callable[[EnvConfig, int, int], Fleet], envs: int, mix: str, e
     if mix == "none":
         blueprints = None
     elif mix == "all kinds":
-        blueprints = 1 + np.arange(envs) % (len(BLUEPRINT_NAMES) - 1)
+        blueprints = 1 + np.arange(envs) % (len(NAMES) - 1)
     else:
-        blueprints = np.full(envs, BLUEPRINT_NAMES.index(mix))
+        blueprints = np.full(envs, NAMES.index(mix))
     fleet = make(CONFIG, envs, 0)
     fleet.reset(range(envs))
     warm = len(GROWTH) + 1

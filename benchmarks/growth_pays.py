@@ -21,7 +21,7 @@ from rich.table import Table
 
 from actors.actions import Op
 from actors.config import EnvConfig
-from actors.env.host_episode import BLUEPRINT_NAMES
+from actors.env.blueprints import MLP_BLUEPRINTS
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
 from actors.env.tasks.measured import MEASURED, Gain, Measurement
@@ -31,6 +31,7 @@ SEED_BLUEPRINT, SEED_SLOT, ALPHA_TARGET, ALPHA_SPEED = "mlp_wide", 1, 2, 1  # ta
 SCHEDULE = {0: Op.GERMINATE, 1: Op.ADVANCE, 3: Op.ADVANCE}  # epoch -> op, else WAIT
 RUN_SEED = 20241107  # not one that difficulties were chosen with
 RENT_WEIGHT = 5.0
+NAMES = [b.name for b in MLP_BLUEPRINTS]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def measure(name: str, settings: Settings) -> Measurement:
     for epoch in range(settings.horizon_epochs):
         actions = np.zeros((2 * n, 6), dtype=np.int64)
         actions[n:, 0], actions[n:, 1] = SCHEDULE.get(epoch, Op.WAIT), SEED_SLOT
-        actions[n:, 2] = BLUEPRINT_NAMES.index(SEED_BLUEPRINT)
+        actions[n:, 2] = NAMES.index(SEED_BLUEPRINT)
         actions[n:, 4], actions[n:, 5] = ALPHA_TARGET, ALPHA_SPEED
         returns += fleet.step(actions).rewards
     if any(episode.illegal_actions for episode in fleet.episodes):

@@ -39,7 +39,7 @@ def main() -> None:
         env = tamiyo.make_env(tasks=("own_task:stripes",))
         env.reset(seed=1)
         plan = {0: Op.GERMINATE, 1: Op.ADVANCE, 3: Op.ADVANCE} if grow else {}
-        mlp_wide = env.spaces.action.heads[2].choices.index("mlp_wide")
+        mlp_wide = [c.split("/")[0] for c in env.spaces.action.heads[2].choices].index("mlp_wide")
         points, ended = 0.0, False
         while not ended:
             op = plan.get(env.episode.epoch, Op.WAIT)

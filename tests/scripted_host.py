@@ -47,7 +47,7 @@ def play(
         broken = float("nan") if t == panic_at else 1.0
         measured = {subset: (accuracy(t + 1, subset), broken) for subset in orders.subsets}
         grown = (*orders.blended, *orders.training)
-        result = EpochResult(broken, {s: [1.0] for s in grown}, measured)
+        result = EpochResult(broken, {s: [1.0] for s in grown}, measured[orders.subsets[0]], measured)
         run.last = run.episode.settle(orders, result, lambda slots, t=t: (accuracy(t, frozenset()), 1.0))  # type: ignore[misc]
         run.rewards.append(run.last.reward)
     return run

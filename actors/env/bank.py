@@ -35,15 +35,14 @@ class ParamBank:
         self.params[row] = 0.0
         views = self.views(self.params[row : row + 1])
         for name, p in shapes.items():
-            rows, columns = p.shape
-            views[name][0, :rows, :columns] = torch.from_numpy(p.draw(rng))
+            views[name][0][tuple(slice(n) for n in p.shape)] = torch.from_numpy(p.draw(rng))
 
     def clear_moments(self, rows: slice) -> None:
         for t in (self.first_moment, self.second_moment, self.steps):
             t[rows] = 0.0
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """`flat [n, size]` as named parameters `[n, rows, columns]`, sharing its memory."""
+        """`flat [n, size]` as named parameters `[n, *shape]`, sharing its memory."""
         views, start = {}, 0
         for name, p in self.shapes.items():
             views[name] = flat[:, start : start + p.size].view(flat.shape[0], *p.shape)
@@ -88,5 +87,5 @@ def _corrections(bank: ParamBank, steps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def flat_gradients(grads: Sequence[Tensor]) -> Tensor:
-    """Gradients `[n, rows, columns]` of one bank's parameters, in its order, as `[n, size]`."""
+    """Gradients `[n, *shape]` of one bank's parameters, in its order, as `[n, size]`."""
     return torch.cat([g.flatten(1) for g in grads], 1)

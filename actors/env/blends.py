@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,11 +18,30 @@ def gate_shapes(blend: int, width: int) -> dict[str, Param]:
     return {"gate.w": Param((width, 1), "zero"), "gate.b": Param((1, 1), "zero")} if blend == GATED else {}
 
 
-def apply_blend(blend: int, h: Tensor, s: Tensor, alpha: float | Tensor, gate: Params) -> Tensor:
+Opening = Callable[[Tensor, Params], Tensor]
+"""(hidden, gate) -> how far the gate is open before its sigmoid, broadcasting over what it gates."""
+
+
+def open_units(h: Tensor, gate: Params) -> Tensor:
+    """One opening for each row `[B, 1]` of `h [B, W]`."""
+    return h @ gate["gate.w"] + gate["gate.b"]
+
+
+def open_channels(h: Tensor, gate: Params) -> Tensor:
+    """One opening for each position `[M, 1, *space]` of `h [M, C, *space]`; a stack has E before the channels."""
+    w, b = gate["gate.w"], gate["gate.b"]
+    space = (None,) * (h.dim() - w.dim())
+    channel = w.dim() - 1
+    return (h * w.squeeze(-1)[(..., *space)]).sum(channel, keepdim=True) + b.squeeze(-1)[(..., *space)]
+
+
+def apply_blend(
+    blend: int, h: Tensor, s: Tensor, alpha: float | Tensor, gate: Params, opening: Opening = open_units
+) -> Tensor:
     match BLENDS[blend]:
         case "add":
             return h + alpha * (s - h)
         case "multiply":
             return h * (1.0 + alpha * torch.tanh(s - h))
         case _:
-            return h + alpha * torch.sigmoid(h @ gate["gate.w"] + gate["gate.b"]) * (s - h)
+            return h + alpha * torch.sigmoid(opening(h, gate)) * (s - h)

@@ -2,6 +2,7 @@
 
 A blueprint is its parameters (`shapes`) and a pure function of them. Matrices are `[in, out]` and vectors `[1, n]`,
 so that the same function runs one environment (`h [B, W]`) and a stacked fleet (`h [E, B, W]`, parameters `[E, ...]`).
+Here are those of the MLP; `channel_blueprints` has those of the CNNs.
 In a fleet the width is padded: padded parameters are 0 and stay 0, and what averages over units asks `Units` which are
 real. Padded units of the output must be 0 where those of the input are.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,18 +23,21 @@ Params = Mapping[str, Tensor]
 
 
 class Param(NamedTuple):
-    """Shape and start of one parameter; `fan_in` draws from U(-1/sqrt(in), 1/sqrt(in))."""
+    """Shape and start of one parameter; `fan_in` draws from U(-1/sqrt(in), 1/sqrt(in)).
 
-    shape: tuple[int, int]
+    A matrix is `[in, out]`, a kernel `[out, in, *taps]`.
+    """
+
+    shape: tuple[int, ...]
     start: Literal["fan_in", "zero", "one"]
 
     @property
     def size(self) -> int:
-        return self.shape[0] * self.shape[1]
+        return prod(self.shape)
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.float64]:
         if self.start == "fan_in":
-            bound = self.shape[0] ** -0.5
+            bound = (self.shape[0] if len(self.shape) == 2 else prod(self.shape[1:])) ** -0.5
             return rng.uniform(-bound, bound, self.shape)
         return np.full(self.shape, float(self.start == "one"))
 
@@ -59,7 +64,7 @@ def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, units: Units | None = None
 @dataclass(frozen=True)
 class Blueprint:
     name: str
-    shapes: Callable[[int], dict[str, Param]]  # host width -> parameters
+    shapes: Callable[[int], dict[str, Param]]  # width at the slot -> parameters
     forward: Callable[[Params, Tensor, Units | None], Tensor]  # same shape out as in
 
     def cost(self, width: int) -> int:
@@ -126,7 +131,7 @@ def _identity(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
 
 NOOP = Blueprint("noop", lambda width: {}, _identity)
 
-MLP_BLUEPRINTS: tuple[Blueprint, ...] = (
+MLP_BLUEPRINTS: list[Blueprint] = [
     NOOP,
     Blueprint("norm", _norm_shapes, _norm),
     _residual_mlp("bottleneck", lambda width: max(2, width // 4)),
@@ -134,4 +139,4 @@ MLP_BLUEPRINTS: tuple[Blueprint, ...] = (
     Blueprint("gated", _gated_shapes, _gated),
     Blueprint("attention", _attention_shapes, _attention),
     _residual_mlp("mlp_wide", lambda width: 4 * width),
-)
+]

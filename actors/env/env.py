@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from actors.actions import ActionMasks, Op, seed_action_spec
 from actors.config import EnvConfig, require
 from actors.env import observation
-from actors.env.blueprints import MLP_BLUEPRINTS
+from actors.env.batch_norm import CALIBRATION_ROWS
+from actors.env.family import blueprint_choices
 from actors.env.growing import GrowingNetwork, Optimisation, Switches
-from actors.env.host_episode import BLUEPRINT_NAMES, EpochResult, HostEpisode, Measured, Orders
+from actors.env.host_episode import EpochResult, HostEpisode, Measured, Orders
 from actors.env.lifecycle import Lifecycle
 from actors.env.rng import Purpose, stream
 from actors.env.stage import BLENDED
@@ -29,17 +30,15 @@ Obs = dict[str, NDArray[Any]]
 
 def seed_spaces(slots: int, profile: str = "tamiyo") -> Spaces:
     layout = observation.obs_spec(slots)
-    spec = seed_action_spec(slots, BLUEPRINT_NAMES, profile)
-    return Spaces(spec, layout.base_size, layout.slot_size, slots, len(BLUEPRINT_NAMES))
+    blueprints = blueprint_choices()
+    spec = seed_action_spec(slots, blueprints, profile)
+    return Spaces(spec, layout.base_size, layout.slot_size, slots, len(blueprints))
 
 
 def check_tasks(config: EnvConfig, run_seed: int) -> list[Task]:
     """One draw of each task; raises `ConfigError` for one that cannot be made or run: here, not in mid-run."""
     files = DataFiles(config.data_dir, config.download)
-    tasks = [make_task(name, stream(run_seed, 0, Purpose.TASK_DATA), files) for name in config.tasks]
-    for name, task in zip(config.tasks, tasks, strict=True):
-        require(task.kind == "vector", f"env.tasks names {name!r}, of kind {task.kind}: hosts are for vectors so far")
-    return tasks
+    return [make_task(name, stream(run_seed, 0, Purpose.TASK_DATA), files) for name in config.tasks]
 
 
 def gymnasium_spaces(spaces: Spaces) -> tuple[gymnasium.spaces.Dict, gymnasium.spaces.MultiDiscrete]:
@@ -88,6 +87,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.episode = HostEpisode(c, self.run_seed, self.seed, self.spaces.action)
         self.train_x, self.train_y = self._tensors(self.task.train.x, self.task.train.y)
         self.val_x, self.val_y = self._tensors(self.task.val.x, self.task.val.y)
+        self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
         optimisation = Optimisation(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
         self.network = GrowingNetwork(self.episode.host, self.episode.host_rng(), optimisation, self.dtype)
         twin = self._twins.of([self.seed])[0] if c.reference == "twin" else ()
@@ -99,12 +99,16 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         orders, illegal = self.episode.decide(action, self.strict)
         self._prune(orders.pruned)
         if (new := orders.germinated) is not None:
-            self.network.germinate(new.slot, MLP_BLUEPRINTS[new.blueprint], new.blend, new.rng)
+            blueprint = self.episode.host.family.blueprints[new.blueprint]
+            self.network.germinate(new.slot, blueprint, new.blend, new.rng)
         x, y = self.train_x[orders.rows], self.train_y[orders.rows]
         switches = Switches(dict(orders.blended), dict(orders.training))
         statistics = self.network.train_epoch(x, y, switches, self.config.isolation)
-        measured = {subset: self._measure(orders, subset) for subset in orders.subsets}
-        result = EpochResult(statistics.train_loss, statistics.gradient_norms, measured)
+        present = self.network.validate(self.val_x, self.val_y, orders.blended)
+        measured = {subset: self._ablate(orders, subset) for subset in orders.subsets[1:]}
+        if measured:
+            measured[orders.subsets[0]] = self._ablate(orders, orders.subsets[0]) if self.network.running else present
+        result = EpochResult(statistics.train_loss, statistics.gradient_norms, present, measured)
         outcome = self.episode.settle(orders, result, self._roll_back)
         self._prune(outcome.pruned)
         self.snapshot = self.network.snapshot()
@@ -116,8 +120,9 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
             info["end_reason"], info["telemetry"] = outcome.end_reason, outcome.telemetry
         return self.episode.observation(), outcome.reward, outcome.terminated, outcome.truncated, info
 
-    def _measure(self, orders: Orders, subset: frozenset[int]) -> Measured:
-        return self.network.validate(self.val_x, self.val_y, {s: orders.alphas[s] for s in subset})
+    def _ablate(self, orders: Orders, subset: frozenset[int]) -> Measured:
+        on = {s: orders.alphas[s] for s in subset}
+        return self.network.ablate(self.val_x, self.val_y, on, self.calibration)
 
     def _prune(self, slots: tuple[int, ...]) -> None:
         for s in slots:

@@ -11,9 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blends import apply_blend, gate_shapes
+from actors.env.batch_norm import (
+    Moments,
+    Normalise,
+    batch_statistics,
+    recorded_statistics,
+    running_statistics,
+)
+from actors.env.blends import Opening, apply_blend, gate_shapes
 from actors.env.blueprints import Blueprint
-from actors.env.host import MLPHost, draw_params
+from actors.env.host import Host, draw_params
 
 Isolation = Literal["shadow", "straight_through"]
 
@@ -49,7 +56,7 @@ class Trained:
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(grads))))
         torch._foreach_mul_(list(grads), (clip_norm / (norm + 1e-6)).clamp(max=1.0))
         for tensor, grad in zip(self.params.values(), grads, strict=True):
-            tensor.grad = grad
+            tensor.grad = grad.contiguous()  # the fused optimizer reads memory in order, whatever the strides say
         self.optimizer.step()
         return float(norm)
 
@@ -61,12 +68,12 @@ class Seed:
     blueprint: Blueprint
     blend: int
     trained: Trained
+    opening: Opening
 
     def on(self, h: Tensor, alpha: float) -> Tensor:
         """The host's h with this seed blended in at alpha; the seed's input is attached."""
-        return apply_blend(
-            self.blend, h, self.blueprint.forward(self.trained.params, h, None), alpha, self.trained.params
-        )
+        p = self.trained.params
+        return apply_blend(self.blend, h, self.blueprint.forward(p, h, None), alpha, p, self.opening)
 
 
 @dataclass
@@ -83,9 +90,15 @@ class EpochStatistics:
     gradient_norms: dict[int, list[float]]  # slot -> norm at each minibatch, before the clip
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    params: dict[int, list[Tensor]]  # by slot; the host's under -1
+    running: dict[str, Moments]
+
+
 class GrowingNetwork:
     def __init__(
-        self, host: MLPHost, rng: np.random.Generator, optimisation: Optimisation, dtype: torch.dtype = torch.float32
+        self, host: Host, rng: np.random.Generator, optimisation: Optimisation, dtype: torch.dtype = torch.float32
     ) -> None:
         self.host = host
         self.dtype = dtype
@@ -93,13 +106,15 @@ class GrowingNetwork:
         params = draw_params(host.shapes(), rng, dtype)
         self.trained = Trained.fresh(params, optimisation.host_lr, optimisation.weight_decay)
         self.seeds: dict[int, Seed] = {}
+        self.running = {name: Moments.fresh(channels, dtype=dtype) for name, channels in host.norms().items()}
 
     def germinate(self, slot: int, blueprint: Blueprint, blend: int, rng: np.random.Generator) -> None:
         """Grow a seed with fresh moments; the host's function does not move."""
-        shapes = blueprint.shapes(self.host.width) | gate_shapes(blend, self.host.width)
+        width = self.host.slot_width(slot)
+        shapes = blueprint.shapes(width) | gate_shapes(blend, width)
         o = self.optimisation
         trained = Trained.fresh(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
-        self.seeds[slot] = Seed(blueprint, blend, trained)
+        self.seeds[slot] = Seed(blueprint, blend, trained, self.host.family.opening)
 
     def prune(self, slot: int) -> None:
         del self.seeds[slot]
@@ -107,23 +122,31 @@ class GrowingNetwork:
     def added_params(self) -> int:
         return sum(t.numel() for seed in self.seeds.values() for t in seed.trained.params.values())
 
-    def logits(self, x: Tensor, on: Mapping[int, float]) -> Tensor:
-        """Host output with the seeds of `on` blended in at their alphas."""
-        return self.host.forward(self.trained.params, x, lambda s, h: self.seeds[s].on(h, on[s]) if s in on else h)
+    def logits(self, x: Tensor, on: Mapping[int, float], normalise: Normalise | None = None) -> Tensor:
+        """Host output with the seeds of `on` blended in at their alphas; BatchNorm by the batch unless told."""
+
+        def slot(s: int, h: Tensor) -> Tensor:
+            return self.seeds[s].on(h, on[s]) if s in on else h
+
+        return self.host.forward(self.trained.params, x, slot, None, normalise)
 
     def train_epoch(self, x: Tensor, y: Tensor, switches: Switches, isolation: Isolation) -> EpochStatistics:
-        """One host epoch over minibatches `x [inner_steps, B, F]`, `y [inner_steps, B]`."""
+        """One host epoch over minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
+
+        The main pass alone moves the running statistics of BatchNorm.
+        """
+        main = batch_statistics(self.running)
         losses = []
         norms: dict[int, list[float]] = {s: [] for s in (*switches.blended, *switches.training)}
         for batch, labels in zip(x, y, strict=True):
             groups = [self.trained, *(self.seeds[s].trained for s in switches.blended)]
             learners = [self.seeds[s].trained for s in switches.training]
             if isolation == "straight_through":
-                logits = self._straight_through(batch, switches)
+                logits = self._straight_through(batch, switches, main)
                 loss = F.cross_entropy(logits, labels)
                 grads = torch.autograd.grad(loss, [t for g in (*groups, *learners) for t in g.tensors])
             else:
-                loss = F.cross_entropy(self.logits(batch, switches.blended), labels)
+                loss = F.cross_entropy(self.logits(batch, switches.blended, main), labels)
                 grads = torch.autograd.grad(loss, [t for g in groups for t in g.tensors])
                 if learners:
                     # The shadow pass: the same minibatch with the learners switched on. Gradients are taken for
@@ -140,7 +163,7 @@ class GrowingNetwork:
             losses.append(loss.detach())
         return EpochStatistics(float(torch.stack(losses).mean()), norms)
 
-    def _straight_through(self, x: Tensor, switches: Switches) -> Tensor:
+    def _straight_through(self, x: Tensor, switches: Switches, normalise: Normalise) -> Tensor:
         """TRAINING seeds add 0 to the value and their whole gradient to themselves; the host sees neither."""
 
         def slot(s: int, h: Tensor) -> Tensor:
@@ -152,25 +175,45 @@ class GrowingNetwork:
                 return h + torch.where(push.isfinite(), push, torch.zeros_like(push))
             return h
 
-        return self.host.forward(self.trained.params, x, slot)
+        return self.host.forward(self.trained.params, x, slot, None, normalise)
 
     @torch.no_grad()
     def validate(self, x: Tensor, y: Tensor, on: Mapping[int, float]) -> tuple[float, float]:
         """(accuracy in points, cross-entropy in nats) of the configuration `on`."""
-        logits = self.logits(x, on)
-        accuracy = 100.0 * (logits.argmax(-1) == y).double().mean()
-        return float(accuracy), float(F.cross_entropy(logits, y))
+        return _measured(self.logits(x, on, running_statistics(self.running)), y)
 
-    def snapshot(self) -> dict[int, list[Tensor]]:
-        """Copies of the host's parameters (key -1) and of each seed's."""
+    @torch.no_grad()
+    def ablate(self, x: Tensor, y: Tensor, on: Mapping[int, float], calibration: Tensor) -> tuple[float, float]:
+        """`validate`, with BatchNorm's statistics those of this configuration on the rows of `calibration`.
+
+        Running statistics are those of the present configuration: with them a seed that merely shifts its host's
+        values would look worth many points.
+        """
+        if not self.running:
+            return self.validate(x, y, on)
+        own: dict[str, Moments] = {}
+        self.logits(calibration, on, recorded_statistics(own))
+        return _measured(self.logits(x, on, running_statistics(own)), y)
+
+    def snapshot(self) -> Snapshot:
+        """Copies of all parameters and of the running statistics."""
         groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
-        return {s: [t.detach().clone() for t in g.tensors] for s, g in groups.items()}
+        running = {name: Moments(*(t.clone() for t in moments)) for name, moments in self.running.items()}
+        return Snapshot({s: [t.detach().clone() for t in g.tensors] for s, g in groups.items()}, running)
 
-    def restore(self, snapshot: dict[int, list[Tensor]]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Put a snapshot back and clear the moments; seeds that it does not hold keep their parameters."""
         groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
         with torch.no_grad():
             for s, group in groups.items():
-                for tensor, saved in zip(group.tensors, snapshot.get(s, group.tensors), strict=True):
+                for tensor, saved in zip(group.tensors, snapshot.params.get(s, group.tensors), strict=True):
                     tensor.copy_(saved)
                 group.optimizer.state.clear()
+            for name, moments in snapshot.running.items():
+                for tensor, saved in zip(self.running[name], moments, strict=True):
+                    tensor.copy_(saved)
+
+
+def _measured(logits: Tensor, y: Tensor) -> tuple[float, float]:
+    accuracy = 100.0 * (logits.argmax(-1) == y).double().mean()
+    return float(accuracy), float(F.cross_entropy(logits, y))

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import PROFILES, ActionMasks, ActionSpec, Op
+from actors.actions import BLENDS, PROFILES, ActionMasks, ActionSpec, Op
 from actors.config import EnvConfig
 from actors.env import governor, observation
 from actors.env.blends import gate_shapes
-from actors.env.blueprints import MLP_BLUEPRINTS
+from actors.env.blueprints import NOOP
 from actors.env.contributions import Contributions, Subset, measure, subsets_to_measure
-from actors.env.host import MLPHost
+from actors.env.hosts import make_host
 from actors.env.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
 from actors.env.reward import Payment, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
@@ -33,7 +33,6 @@ from actors.episode import EndReason
 log = logging.getLogger(__name__)
 
 HEALTHY_NORM = (1e-8, 100.0)
-BLUEPRINT_NAMES = tuple(b.name for b in MLP_BLUEPRINTS)
 
 Measured = tuple[float, float]  # (accuracy in points, cross-entropy in nats) on the validation rows
 
@@ -66,7 +65,8 @@ class Orders:
 class EpochResult:
     train_loss: float  # mean over minibatches, nats
     gradient_norms: Mapping[int, list[float]]  # slot -> norm at each minibatch, before the clip
-    measured: Mapping[Subset, Measured]
+    present: Measured
+    measured: Mapping[Subset, Measured]  # of the orders' subsets, comparable to one another: see `ablate`
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class HostEpisode:
         files = DataFiles(config.data_dir, config.download)
         self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA), files)
         task = self.task
-        self.host = MLPHost(task.num_features, task.host_width, task.num_classes, config.slots)
+        self.host = make_host(task, config.slots)
+        self._names = tuple(b.name for b in self.host.family.blueprints)
         self.host_params = self.host.num_params()
         self.budget_params = config.budget_ratio * self.host_params
         self.profile = PROFILES[config.profile]
@@ -160,7 +161,7 @@ class HostEpisode:
         weight, horizon = self.config.rent_weight, self.horizon_epochs
         self._record_gradients(orders, result)
         self._record_contributions(orders, result.measured)
-        accuracy, loss = result.measured[orders.subsets[0]]
+        accuracy, loss = result.present
         self.epoch += 1
         rent = self.added_params() / self.host_params
         charge = 0.0
@@ -198,7 +199,7 @@ class HostEpisode:
     def _note(self, growth: float, accuracy: float, share: float) -> None:
         op = self._executed.op
         where = self._executed.slot if op is not Op.WAIT else -1
-        self.timeline.record(op.name, where, self.lifecycle.slots, BLUEPRINT_NAMES, growth, accuracy, share)
+        self.timeline.record(op.name, where, self.lifecycle.slots, self._names, growth, accuracy, share)
 
     def _legal(self, choices: NDArray[np.int64]) -> tuple[SeedAction, str]:
         sizes = np.array(self.spec.sizes)
@@ -263,13 +264,15 @@ class HostEpisode:
 
     def slot_params(self) -> list[int]:
         """Parameters grown at each slot, its blend's gate included."""
-        width = self.host.width
         return [
-            MLP_BLUEPRINTS[slot.blueprint].cost(width) + sum(p.size for p in gate_shapes(slot.blend, width).values())
+            self.host.family.blueprints[slot.blueprint].cost(self.host.slot_width(s)) + self._gate_cost(s, slot.blend)
             if slot.active
             else 0
-            for slot in self.lifecycle.slots
+            for s, slot in enumerate(self.lifecycle.slots)
         ]
+
+    def _gate_cost(self, slot: int, blend: int) -> int:
+        return sum(p.size for p in gate_shapes(blend, self.host.slot_width(slot)).values())
 
     def added_params(self) -> int:
         return sum(self.slot_params())
@@ -277,11 +280,12 @@ class HostEpisode:
     def masks(self) -> ActionMasks:
         """Exact legal choices now."""
         left = self.budget_params - self.added_params()
-        width = self.host.width
-        dearest_gate = max(sum(p.size for p in gate_shapes(b, width).values()) for b in range(3))
-        affordable = np.array([b.cost(width) + dearest_gate <= left for b in MLP_BLUEPRINTS])
-        full = self.lifecycle.masks(np.repeat(affordable[:, None], self.config.slots, axis=1))
-        return full.narrowed(self.profile.ops, self.spec.rest_size)
+        affordable = np.zeros((len(self._names), self.config.slots), dtype=np.bool_)
+        for s in range(self.config.slots):
+            dearest_gate, width = max(self._gate_cost(s, b) for b in range(len(BLENDS))), self.host.slot_width(s)
+            for i, b in enumerate(self.host.family.blueprints):
+                affordable[i, s] = b is not NOOP and b.cost(width) + dearest_gate <= left
+        return self.lifecycle.masks(affordable).narrowed(self.profile.ops, self.spec.rest_size)
 
     def info(self) -> dict[str, Any]:
         """Gymnasium's `info` of the present state."""

@@ -13,10 +13,9 @@ from actors.actions import ActionMasks
 from actors.config import EnvConfig
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
+from actors.env.fleet_networks import make_networks
 from actors.env.growing import Optimisation
-from actors.env.host import MLPHost
 from actors.env.host_episode import HostEpisode, Orders
-from actors.env.stacked import StackedNetworks
 from actors.env.timeline import Timeline
 from actors.env.twin import Trajectory, Twins, twin_config, whole
 from actors.episode import EndReason
@@ -41,15 +40,10 @@ class SeedTrainingFleet:
         self.episodes: list[HostEpisode] = []
         self._running = np.zeros(num_envs, dtype=np.bool_)
         self._seen: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
-        padded = MLPHost(
-            max(t.num_features for t in tasks),
-            max(t.host_width for t in tasks),
-            max(t.num_classes for t in tasks),
-            config.slots,
-        )
         max_steps = config.horizon_epochs * config.inner_steps
         optimisation = Optimisation(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm)
-        self.networks = StackedNetworks(padded, num_envs, max_steps, optimisation, dtype, torch.device(device))
+        self.dtype, self.device = dtype, torch.device(device)
+        self.networks = make_networks(tasks, config.slots, num_envs, max_steps, optimisation, dtype, self.device)
         self._twins = Twins(self._play_twins)
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
@@ -107,8 +101,7 @@ class SeedTrainingFleet:
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
         """All of them in one wave, beside this fleet's own hosts."""
         width = max(2, len(seeds))  # a batch of one has other bits
-        networks = self.networks
-        fleet = SeedTrainingFleet(twin_config(self.config), width, self.run_seed, networks.dtype, networks.device)
+        fleet = SeedTrainingFleet(twin_config(self.config), width, self.run_seed, self.dtype, self.device)
         fleet.reset([*seeds, *[seeds[0]] * (width - len(seeds))])
         waits = np.zeros((width, len(self.spaces.action.heads)), dtype=np.int64)
         while fleet.running:

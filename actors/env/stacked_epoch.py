@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.env.bank import Working, flat_gradients
+from actors.env.batch_norm import Normalise, batch_statistics
 from actors.env.blueprints import Params, Units
 from actors.env.growing import Optimisation
-from actors.env.stacked_plan import LiveSeed, Plans
+from actors.env.host import Resume, SlotFunction
+from actors.env.stacked_plan import LiveSeed
 
 if TYPE_CHECKING:
     from actors.env.stacked import StackedNetworks
@@ -24,7 +26,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive live seeds that share slot and mode and, for parameters, the blueprint."""
+    """Consecutive live seeds that share slot and mode and, for parameters, the bank."""
 
     learning: bool
     seeds: slice  # among all live seeds
@@ -39,10 +41,10 @@ class EpochProgram:
         o = optimisation
         self.host = Working(networks.hosts, None, o.host_lr, o.weight_decay)
         self.host_leaves = networks.hosts.leaves(self.host.params)
-        # Seeds of one blueprint keep their order in its bank's working rows: runs of equal (slot, mode) are slices.
+        # Seeds of one bank keep their order in its working rows: runs of equal (slot, mode) are slices.
         self.members: dict[int, list[int]] = {}
         for i, seed in enumerate(seeds):
-            self.members.setdefault(seed.blueprint, []).append(i)
+            self.members.setdefault(seed.bank, []).append(i)
         self.work = {
             b: Working(networks.banks[b], networks.rows([seeds[i] for i in own]), o.seed_lr, o.weight_decay)
             for b, own in self.members.items()
@@ -51,26 +53,41 @@ class EpochProgram:
         self.gates = Working(networks.gates, networks.rows(seeds), o.seed_lr, o.weight_decay)
         self.where = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.local = {i: k for own in self.members.values() for k, i in enumerate(own)}
-        self.runs = {key: self._run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning, s.blueprint))}
+        self.runs = {key: self._run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning, s.bank))}
         self.gate_runs = {key: self._gate_run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning))}
         shadowed = sorted({seed.env for seed in seeds if seed.learning})
         rows = shadowed * 2 if len(shadowed) == 1 else shadowed  # never a batch of one, see `Part.grow`
         self.shadowed = torch.tensor(rows, dtype=torch.long, device=networks.device)
         blended = [seed for seed in seeds if not seed.learning]
         beside = [seed for seed in seeds if seed.env in set(shadowed)]
+        self.first = min((seed.slot for seed in seeds if seed.learning), default=-1)
         self.main = networks.plans(blended, range(networks.num_envs), self._leaves, self._gate_leaves)
         self.shadow = networks.plans(beside, shadowed, self._beside, self._gate_beside) if shadowed else {}
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """One minibatch `x [E, B, F]`, `y [E, B]`; returns losses `[E]` and the seeds' gradient norms `[n]`."""
+        """One minibatch `x`, laid out, `y [E, B]`; returns losses `[E]` and the seeds' gradient norms `[n]`."""
         n = self.networks
-        loss = self._loss(self.host_leaves, self.main, x, y, n.units, n.no_class)
+        entering: list[Tensor] = []
+
+        def slot(s: int, h: Tensor) -> Tensor:
+            if s == self.first:
+                entering.append(n.layout.pick(h, self.shadowed).detach())
+            return self.main[s](h) if s in self.main else h
+
+        loss = self._loss(self.host_leaves, slot, x, y, n.units, n.no_class, batch_statistics(n.running))
         host_grads, grads, gate_grads = self._gradients(loss, self.host_leaves, learning=False)
         if self.shadowed.numel():
-            # The same minibatch with the learners switched on; their hosts and neighbours are constants.
+            # The same minibatch with the learners switched on; their hosts and neighbours are constants. Up to the
+            # first learner's slot all is as it was in the main pass.
             rows = self.shadowed
             constant = n.hosts.views(self.host.params[rows])
-            shadow = self._loss(constant, self.shadow, x[rows], y[rows], n.units.rows(rows), n.no_class[rows])
+            units = None if n.units is None else n.units.rows(rows)
+            resume = Resume(self.first, entering[0])
+
+            def beside(s: int, h: Tensor) -> Tensor:
+                return self.shadow[s](h) if s in self.shadow else h
+
+            shadow = self._loss(constant, beside, x, y[rows], units, n.no_class[rows], batch_statistics(), resume)
             _, learned, gate_learned = self._gradients(shadow, {}, learning=True)
             grads, gate_grads = grads | learned, gate_grads | gate_learned
         with torch.no_grad():
@@ -82,10 +99,19 @@ class EpochProgram:
         for work in (*self.work.values(), self.gates):
             work.store()
 
-    def _loss(self, host: Params, plans: Plans, x: Tensor, y: Tensor, units: Units, no_class: Tensor) -> Tensor:
+    def _loss(
+        self,
+        host: Params,
+        slot: SlotFunction,
+        x: Tensor,
+        y: Tensor,
+        units: Units | None,
+        no_class: Tensor,
+        normalise: Normalise,
+        resume: Resume | None = None,
+    ) -> Tensor:
         """Mean cross-entropy of each environment of the pass."""
-        slots = self.networks.host
-        logits = slots.forward(host, x, lambda s, h: plans[s](h) if s in plans else h, units)
+        logits = self.networks.host.forward(host, x, slot, units, normalise, resume)
         logits = logits.masked_fill(no_class, -torch.inf)
         return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 
@@ -130,7 +156,7 @@ class EpochProgram:
         return Run(key[1], run, self.networks.gates.leaves(self.gates.params[run]))
 
     def _leaves(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
-        leaves = self.runs[seeds[0].slot, seeds[0].learning, seeds[0].blueprint].leaves
+        leaves = self.runs[seeds[0].slot, seeds[0].learning, seeds[0].bank].leaves
         return lambda: leaves
 
     def _gate_leaves(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
@@ -141,7 +167,7 @@ class EpochProgram:
         """In the shadow pass: learners are leaves, blended neighbours constants as they are now."""
         if seeds[0].learning:
             return self._leaves(seeds)
-        b = seeds[0].blueprint
+        b = seeds[0].bank
         bank, work = self.networks.banks[b], self.work[b]
         rows = torch.tensor([self.local[self.where[s.env, s.slot]] for s in seeds], device=self.networks.device)
         return lambda: bank.views(work.params[rows])

@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from actors.actions import BLENDS
-from actors.env.blends import GATED
+from actors.env.blends import GATED, open_channels
 from actors.env.blueprints import Blueprint, Params, Units
+from actors.env.layout import Layout
 
 MULTIPLY = BLENDS.index("multiply")
 
 
 class LiveSeed(NamedTuple):
-    """One seed that takes part; sorting puts seeds of one slot, mode and blueprint side by side."""
+    """One seed that takes part; sorting puts seeds of one slot, mode and bank side by side."""
 
     slot: int
     learning: bool  # in TRAINING, apart from the host
-    blueprint: int
+    bank: int  # its blueprint's, for the width at its slot
     env: int
     blend: int
     alpha: float
@@ -36,19 +37,18 @@ class Part:
     rows: slice  # among the slot's rows
     params: Callable[[], Params]
 
-    def grow(self, h: Tensor, units: Units) -> Tensor:
-        """The seeds' outputs `[n, M, W]`.
+    def grow(self, h: Tensor, units: Units | None, layout: Layout) -> Tensor:
+        """The outputs of n seeds, in the shape of `h`.
 
         A batch of one matrix product is computed in another order than a batch of many, so one row is made two: what
         an environment computes must not depend on whether its neighbours grow the same.
         """
         params = self.params()
-        if h.shape[0] > 1:
+        if h.shape[layout.env_dim] > 1:
             return self.blueprint.forward(params, h, units)
-        double = Units(*(t.expand(2, -1, -1) for t in units))
-        return self.blueprint.forward({k: t.expand(2, -1, -1) for k, t in params.items()}, h.expand(2, -1, -1), double)[
-            :1
-        ]
+        double = None if units is None else Units(*(t.expand(2, -1, -1) for t in units))
+        twice = {k: t.expand(2, *t.shape[1:]) for k, t in params.items()}
+        return layout.slice(self.blueprint.forward(twice, layout.twice(h), double), slice(1))
 
 
 @dataclass(frozen=True)
@@ -56,27 +56,38 @@ class SlotPlan:
     """What happens at one slot in one pass: n environments of the pass have a seed there."""
 
     envs: Tensor  # [n] rows of the pass
-    units: Units  # of those rows
+    layout: Layout
+    units: Units | None  # of those rows; None for channels
     parts: tuple[Part, ...]
-    alpha: Tensor  # [n, 1, 1]
-    gated: Tensor | None  # [n, 1, 1] bool; None where no gate is
-    multiply: Tensor | None  # [n, 1, 1] bool; None where nothing multiplies
+    alpha: Tensor  # [n, 1, 1], with a 1 for each spatial dimension beyond the first
+    gated: Tensor | None  # bool, of that shape; None where no gate is
+    multiply: Tensor | None  # bool, of that shape; None where nothing multiplies
     gate: Callable[[], Params]
 
     def __call__(self, h: Tensor) -> Tensor:
-        """`h [E, M, W]` with the seeds blended in where they are (see `actors.env.blends`)."""
-        here = h[self.envs]
-        grown = [p.grow(here[p.rows], self.units.rows(p.rows)) for p in self.parts]
-        change = torch.cat(grown) - here
+        """`h` of E environments with the seeds blended in where they are (see `actors.env.blends`)."""
+        layout = self.layout
+        here = layout.pick(h, self.envs)
+        grown = [p.grow(layout.slice(here, p.rows), self._units(p.rows), layout) for p in self.parts]
+        change = torch.cat(grown, layout.env_dim) - here
         step = change
         if self.gated is not None:
-            gate = self.gate()
-            # a sum and not a product of matrices: one row must not be computed otherwise than many
-            opening = torch.sigmoid((here * gate["gate.w"].mT).sum(-1, keepdim=True) + gate["gate.b"])
+            opening = torch.sigmoid(self._opening(here))
             step = torch.where(self.gated, opening, torch.ones_like(opening)) * change
         if self.multiply is not None:
             step = torch.where(self.multiply, here * torch.tanh(change), step)
-        return h.index_copy(0, self.envs, here + self.alpha * step)
+        return layout.put(h, self.envs, here + self.alpha * step)
+
+    def _units(self, rows: slice) -> Units | None:
+        return None if self.units is None else self.units.rows(rows)
+
+    def _opening(self, here: Tensor) -> Tensor:
+        gate = self.gate()
+        if self.layout.dims:
+            width = here.shape[2]
+            return open_channels(here, {"gate.w": gate["gate.w"][:, :width], "gate.b": gate["gate.b"]})
+        # a sum and not a product of matrices: one row must not be computed otherwise than many
+        return (here * gate["gate.w"].mT).sum(-1, keepdim=True) + gate["gate.b"]
 
 
 Plans = dict[int, SlotPlan]  # by slot
@@ -85,27 +96,32 @@ Plans = dict[int, SlotPlan]  # by slot
 def slot_plan(
     seeds: Sequence[LiveSeed],
     place: dict[int, int],
-    units: Units,
+    layout: Layout,
+    units: Units | None,
     blueprints: Sequence[Blueprint],
     params_of: Callable[[Sequence[LiveSeed]], Callable[[], Params]],
     gate: Callable[[], Params],
     like: Tensor,
 ) -> SlotPlan:
     """The plan of one slot from its seeds, in their order. `place` maps an environment to its row of the pass,
-    `params_of` gives the parameters of consecutive seeds of one blueprint and mode."""
+    `units` are the pass's,
+    `blueprints` the banks', and `params_of` gives the parameters of consecutive seeds of one bank and mode."""
     parts, start = [], 0
-    for (_, number), run in groupby(seeds, key=lambda seed: (seed.learning, seed.blueprint)):
+    for (_, number), run in groupby(seeds, key=lambda seed: (seed.learning, seed.bank)):
         members = list(run)
         parts.append(Part(blueprints[number], slice(start, start + len(members)), params_of(members)))
         start += len(members)
     envs = torch.tensor([place[seed.env] for seed in seeds], device=like.device)
 
+    shape = (-1, *(1,) * max(2, 1 + layout.dims))
+
     def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
+        return torch.tensor(values, dtype=like.dtype, device=like.device).view(shape)
 
     def mask(blend: int) -> Tensor | None:
         chosen = [seed.blend == blend for seed in seeds]
-        return torch.tensor(chosen, device=like.device).view(-1, 1, 1) if any(chosen) else None
+        return torch.tensor(chosen, device=like.device).view(shape) if any(chosen) else None
 
     alpha = column([seed.alpha for seed in seeds])
-    return SlotPlan(envs, units.rows(envs), tuple(parts), alpha, mask(GATED), mask(MULTIPLY), gate)
+    own = None if units is None else units.rows(envs)
+    return SlotPlan(envs, layout, own, tuple(parts), alpha, mask(GATED), mask(MULTIPLY), gate)

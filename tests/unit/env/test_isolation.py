@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.actions import Op
+from actors.env.batch_norm import Normalise
 from actors.env.blueprints import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
 from actors.env.growing import GrowingNetwork, Optimisation, Switches
@@ -74,9 +75,9 @@ def test_the_host_is_bit_equal_with_and_without_training_seeds(isolation: Isolat
 def test_a_leaky_pass_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = GrowingNetwork.logits
 
-    def leaky(self: GrowingNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
+    def leaky(self: GrowingNetwork, x: Tensor, on: dict[int, float], *rest: Normalise) -> Tensor:
         """Switches TRAINING seeds on at a strength of nothing instead of leaving them out."""
-        return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0))
+        return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0), *rest)
 
     monkeypatch.setattr(GrowingNetwork, "logits", leaky)
     assert touched("shadow", {1: 0.7}, nan=True)

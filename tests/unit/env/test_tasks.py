@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actors.config import ConfigError, EnvConfig
-from actors.env.env import SeedTrainingEnv
+from actors.env.fleet import ReferenceFleet
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, families, find_family, make_task, register, registry
@@ -190,9 +190,13 @@ def test_a_fleet_runs_any_mix_of_vector_tasks() -> None:
 
 
 @pytest.mark.parametrize("name", ["signals", "digits_image"])
-def test_kinds_without_a_host_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{name}', of kind"):
-        SeedTrainingEnv(EnvConfig(tasks=(name,)))
+def test_tasks_of_every_kind_run(name: str) -> None:
+    """Sequences and images have hosts of their own, in the fleet and in the reference."""
+    config = EnvConfig(tasks=(name,), horizon_epochs=1, inner_steps=1)
+    waits = np.zeros((2, 6), dtype=np.int64)
+    for fleet in (SeedTrainingFleet(config, 2, 0), ReferenceFleet(config, 2, 0)):
+        fleet.reset([1, 2])
+        assert np.isfinite(fleet.step(waits).rewards).all()
 
 
 def test_a_misspelt_name_gets_the_closest_and_the_list() -> None:

@@ -1,0 +1,92 @@
+"""`StackedMeasure`: validation and ablations of E networks in one or two passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actors.env.batch_norm import CALIBRATION_ROWS, Normalise, calibrated_statistics, running_statistics
+from actors.env.contributions import Subset
+from actors.env.host_episode import Measured
+from actors.env.stacked_plan import LiveSeed, Plans
+
+if TYPE_CHECKING:
+    from actors.env.stacked import StackedNetworks
+
+Table = list[dict[Subset, Measured]]  # by environment
+
+
+class StackedMeasure:
+    """Every environment's validation rows, laid out; hosts with BatchNorm have their calibration rows in front."""
+
+    def __init__(self, networks: StackedNetworks, x: Tensor, y: Tensor, valid: Tensor, calibration: Tensor) -> None:
+        self.networks, self.layout = networks, networks.layout
+        self.y, self.valid = y, valid
+        rows = torch.cat([calibration, x], 1) if networks.running else x
+        self.rows = rows.transpose(0, 1).contiguous() if self.layout.env_dim else rows
+        self.count = valid.sum(1, keepdim=True).to(torch.float64)
+
+    @torch.no_grad()
+    def __call__(
+        self, seeds: Sequence[LiveSeed], wanted: Sequence[Sequence[Subset]]
+    ) -> list[tuple[Measured, dict[Subset, Measured]]]:
+        """(the present configuration, wanted ones as comparable to one another) by environment.
+
+        The present is the first of the wanted. With BatchNorm it is read by running statistics, and those that are
+        wanted by statistics of their own (see `GrowingNetwork.ablate`).
+        """
+        n = self.networks
+        plans = n.plans(seeds, range(n.num_envs), n.constant, n.constant_gates)
+        if not n.running:
+            table = self._table(plans, wanted, self.rows, None)
+            return [(m[subsets[0]], m) for subsets, m in zip(wanted, table, strict=True)]
+        blended = [seed for seed in seeds if not seed.learning]
+        now = n.plans(blended, range(n.num_envs), n.constant, n.constant_gates)
+        everything = frozenset(range(n.host.slots))
+        validation = self.rows[CALIBRATION_ROWS:]
+        present = self._table(now, [[everything]] * n.num_envs, validation, running_statistics(n.running))
+        due = [list(subsets) if len(subsets) > 1 else [] for subsets in wanted]
+        calibrated = calibrated_statistics(len(self.rows), CALIBRATION_ROWS)
+        table = self._table(plans, due, self.rows, calibrated) if any(due) else [{} for _ in due]
+        return [(p[everything], m) for p, m in zip(present, table, strict=True)]
+
+    def _table(self, plans: Plans, wanted: Sequence[Sequence[Subset]], x: Tensor, normalise: Normalise | None) -> Table:
+        """Accuracy and loss of each environment's wanted subsets.
+
+        Subsets share the work of the slots before the one at which they part: after slot s there is one variant for
+        each different set of slots up to s.
+        """
+        n, layout = self.networks, self.layout
+        targets = sorted({subset for subsets in wanted for subset in subsets}, key=sorted)
+        variants: list[Subset] = [frozenset()]
+
+        def slot(s: int, h: Tensor) -> Tensor:
+            nonlocal variants
+            before, variants = variants, sorted({t & frozenset(range(s + 1)) for t in targets}, key=sorted)
+            source = layout.pick_variants(h, len(before), [before.index(v - {s}) for v in variants])
+            on = [i for i, v in enumerate(variants) if s in v]
+            if s not in plans or not on:
+                return source
+            switched = plans[s](layout.pick_variants(source, len(variants), on))
+            index = torch.tensor(on, device=h.device)
+            split = layout.variants(source, len(variants))
+            merged = split.index_copy(layout.row_dim, index, layout.variants(switched, len(on)))
+            return merged.flatten(layout.row_dim, layout.row_dim + 1)
+
+        params = n.hosts.views(n.hosts.params)
+        logits = n.host.forward(params, x, slot, n.units, normalise).masked_fill(n.no_class, -torch.inf)
+        rows = self.y.shape[1]
+        logits = logits.view(n.num_envs, len(targets), -1, logits.shape[-1])[:, :, -rows:]
+        labels, valid = self.y[:, None].expand(-1, len(targets), -1), self.valid[:, None]
+        correct = ((logits.argmax(-1) == labels) & valid).sum(-1)
+        loss = F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none").masked_fill(~valid, 0.0).sum(-1)
+        accuracy, mean_loss = (100.0 * correct / self.count).tolist(), (loss / self.count.to(loss.dtype)).tolist()
+        place = {subset: k for k, subset in enumerate(targets)}
+        return [
+            {subset: (accuracy[e][place[subset]], mean_loss[e][place[subset]]) for subset in subsets}
+            for e, subsets in enumerate(wanted)
+        ]

@@ -1,0 +1,220 @@
+"""CNN hosts: seeds start as the identity, TRAINING touches no bit of the host, BatchNorm is BatchNorm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from actors.env.batch_norm import Moments, batch_statistics, calibrated_statistics, recorded_statistics
+from actors.env.batch_norm import running_statistics as evaluate
+from actors.env.blueprints import NOOP
+from actors.env.env import SeedTrainingEnv
+from actors.env.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
+from actors.env.growing import GrowingNetwork, Optimisation, Switches
+from actors.env.hosts import make_host
+from actors.env.rng import Purpose, stream
+from tests import cnn
+from tests.walks import WAIT, act
+
+torch.set_num_threads(1)
+CHANNELS = [SEQUENCE, IMAGE]
+PLAIN = Optimisation(5e-3, 5e-3, 1e-4, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _known_tasks() -> Iterator[None]:
+    cnn.register()
+    yield
+    cnn.forget()
+
+
+def network(kind: str, dtype: torch.dtype = torch.float32) -> GrowingNetwork:
+    return GrowingNetwork(cnn.HOSTS[kind], np.random.default_rng(0), PLAIN, dtype)
+
+
+def disturb(net: GrowingNetwork, slot: int) -> None:
+    """A seed off its zero start."""
+    rng = np.random.default_rng(slot)
+    for tensor in net.seeds[slot].trained.tensors:
+        tensor.data += torch.tensor(0.3 * rng.standard_normal(tuple(tensor.shape)), dtype=tensor.dtype)
+
+
+def batches(kind: str, steps: int = 3, rows: int = 16, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    host = cnn.HOSTS[kind]
+    space = (2, 20) if kind == "sequence" else (1, 8, 8)
+    rng = np.random.default_rng(1)
+    x = torch.tensor(rng.standard_normal((steps, rows, *space)), dtype=dtype)
+    return x, torch.tensor(rng.integers(0, host.num_classes, (steps, rows)))
+
+
+@pytest.mark.parametrize(("kind", "blueprint", "blend"), list(product(cnn.HOSTS, range(1, 7), range(3))))
+def test_every_blueprint_starts_without_effect_in_every_slot(kind: str, blueprint: int, blend: int) -> None:
+    net = network(kind)
+    x = batches(kind)[0][0]
+    before = net.logits(x, {})
+    for slot in range(net.host.slots):
+        net.germinate(slot, net.host.family.blueprints[blueprint], blend, np.random.default_rng(slot))
+        for alpha in (0.0, 0.3, 0.7, 1.0):
+            assert torch.equal(net.logits(x, {slot: alpha}), before), (slot, alpha)
+    assert torch.equal(net.logits(x, {0: 0.5, 1: 1.0, 2: 0.7}), before)
+
+
+@pytest.mark.parametrize("family", CHANNELS, ids=lambda f: f.name)
+def test_costs_are_clearly_different_and_real(family: object) -> None:
+    table = FAMILIES[family.name].blueprints  # type: ignore[attr-defined]
+    assert len(table) == len(VECTOR.blueprints)
+    assert table[0] is NOOP
+    assert [b.name for b in table[1:]] == ["norm", "bottleneck", "conv_light", "depthwise", "attention", "conv_heavy"]
+    for width in (8, 12, 16, 24):
+        costs = sorted(b.cost(width) for b in table[1:])
+        assert all(b > 1.3 * a for a, b in pairwise(costs)), costs
+
+
+def test_what_a_blueprint_costs_depends_on_its_slot() -> None:
+    env = SeedTrainingEnv(cnn_config("images"))
+    env.reset(seed=1)
+    assert [env.network.host.slot_width(s) for s in range(3)] == [6, 6, 9]
+    heavy = IMAGE.blueprints[6]
+    env.episode.budget_params = heavy.cost(6) + 20
+    _, rest = env.masks().slot, env.masks().rest
+    assert [bool(rest[1, s, 6]) for s in range(3)] == [True, True, False]
+    env.step(act(1, 1, 6, 2))
+    seed = env.network.seeds[1].trained
+    assert env.episode.slot_params()[1] == sum(t.numel() for t in seed.tensors) == heavy.cost(6) + 7
+
+
+def cnn_config(*tasks: str, **settings: object):  # type: ignore[no-untyped-def]
+    from actors.config import EnvConfig
+
+    defaults = {"horizon_epochs": 6, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0}
+    return EnvConfig(tasks=tasks, **(defaults | settings))  # type: ignore[arg-type]
+
+
+def host_state(net: GrowingNetwork) -> list[Tensor]:
+    """Parameters, last gradients, moments, step counters and running statistics."""
+    moments = [v for t in net.trained.tensors for v in net.trained.optimizer.state[t].values()]
+    running = [t for m in net.running.values() for t in m]
+    return [*net.trained.tensors, *[t.grad for t in net.trained.tensors if t.grad is not None], *moments, *running]
+
+
+def touched(kind: str, isolation: str, nan: bool) -> bool:
+    """Whether TRAINING seeds change any bit of the host, or of the seed that is blended in at slot 0."""
+    alone, grown = network(kind), network(kind)
+    for net in (alone, grown):
+        net.germinate(0, net.host.family.blueprints[3], 0, np.random.default_rng(7))
+        disturb(net, 0)
+    for slot, blueprint in ((1, 6), (2, 4)):
+        grown.germinate(slot, grown.host.family.blueprints[blueprint], 2, np.random.default_rng(slot))
+        disturb(grown, slot)
+        if nan:
+            for tensor in grown.seeds[slot].trained.tensors:
+                tensor.data.fill_(float("nan"))
+    x, y = batches(kind)
+    without = alone.train_epoch(x, y, Switches({0: 0.5}, {}), isolation)  # type: ignore[arg-type]
+    with_seeds = grown.train_epoch(x, y, Switches({0: 0.5}, {1: 0.7, 2: 1.0}), isolation)  # type: ignore[arg-type]
+    pairs = [*zip(host_state(alone), host_state(grown), strict=True)]
+    pairs += zip(alone.seeds[0].trained.tensors, grown.seeds[0].trained.tensors, strict=True)
+    return not all(torch.equal(a, b) for a, b in pairs) or without.train_loss != with_seeds.train_loss
+
+
+@pytest.mark.parametrize("kind", cnn.HOSTS)
+@pytest.mark.parametrize("isolation", ["shadow", "straight_through"])
+@pytest.mark.parametrize("nan", [False, True])
+def test_training_seeds_touch_no_bit_of_the_host(kind: str, isolation: str, nan: bool) -> None:
+    assert not touched(kind, isolation, nan)
+
+
+def test_a_shadow_pass_that_moves_the_running_statistics_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = GrowingNetwork.logits
+
+    def leaky(self: GrowingNetwork, x: Tensor, on: dict[int, float], normalise: object = None) -> Tensor:
+        return honest(self, x, on, normalise or batch_statistics(self.running))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GrowingNetwork, "logits", leaky)
+    assert touched("image", "shadow", nan=False)
+
+
+@pytest.mark.parametrize("space", [(10,), (5, 4)])
+def test_batch_norm_is_torchs(space: tuple[int, ...]) -> None:
+    """Training output, running statistics and evaluation, over several batches; and the two ways to calibrate."""
+    module = (nn.BatchNorm1d if len(space) == 1 else nn.BatchNorm2d)(6)
+    gain, bias = torch.rand(1, 6), torch.randn(1, 6)
+    module.weight.data, module.bias.data = gain[0].clone(), bias[0].clone()
+    running = {"n": Moments.fresh(6, dtype=torch.float32)}
+    train = batch_statistics(running)
+    for _ in range(5):
+        h = 2 + 3 * torch.randn(16, 6, *space)
+        torch.testing.assert_close(train("n", h, gain, bias), module(h))
+    assert module.running_mean is not None
+    assert module.running_var is not None
+    torch.testing.assert_close(running["n"].mean, module.running_mean)
+    torch.testing.assert_close(running["n"].var, module.running_var)
+    module.eval()
+    torch.testing.assert_close(evaluate(running)("n", h, gain, bias), module(h))
+    own: dict[str, Moments] = {}
+    calibration, rows = torch.randn(8, 6, *space), torch.randn(4, 6, *space)
+    first = recorded_statistics(own)("n", calibration, gain, bias)
+    second = evaluate(own)("n", rows, gain, bias)
+    both = torch.cat([calibration, rows])
+    together = calibrated_statistics(12, 8)("n", torch.cat([both, 5 * both]), gain, bias)
+    torch.testing.assert_close(together[:12], torch.cat([first, second]), rtol=1e-5, atol=1e-5)
+
+
+def trained(task_name: str) -> tuple[GrowingNetwork, list[Tensor]]:
+    """A host that has trained for a while with a seed at slot 0 that is a constant shift; validation, calibration."""
+    task = cnn.FAMILIES[task_name](stream(0, 0, Purpose.TASK_DATA))
+    net = GrowingNetwork(make_host(task, 3), np.random.default_rng(0), PLAIN)
+    x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
+    rng = np.random.default_rng(1)
+    net.germinate(0, net.host.family.blueprints[2], 0, rng)
+    net.seeds[0].trained.params["b2"].data.fill_(4.0)
+    net.seeds[0].trained.optimizer.param_groups[0]["lr"] = 0.0
+    for _ in range(6):
+        rows = rng.integers(0, len(x), (16, 64))
+        net.train_epoch(x[rows], y[rows], Switches({0: 1.0}), "shadow")
+    return net, [torch.from_numpy(task.val.x), torch.from_numpy(task.val.y), x[:128]]
+
+
+def test_a_pure_shift_is_worth_nothing() -> None:
+    """The norms after the slot take it out again; by the running statistics, which hold it, it would look dear."""
+    net, (x, y, calibration) = trained("sequences")
+    by_running = net.validate(x, y, {0: 1.0})[0] - net.validate(x, y, {})[0]
+    assert by_running > 10.0
+    worth = net.ablate(x, y, {0: 1.0}, calibration)[0] - net.ablate(x, y, {}, calibration)[0]
+    assert abs(worth) <= 1.0
+
+
+def test_measuring_moves_no_running_statistic() -> None:
+    net, (x, y, calibration) = trained("images")
+    before = [t.clone() for m in net.running.values() for t in m]
+    net.validate(x, y, {0: 1.0})
+    net.ablate(x, y, {}, calibration)
+    assert all(torch.equal(a, b) for a, b in zip(before, (t for m in net.running.values() for t in m), strict=True))
+
+
+def test_a_snapshot_brings_the_running_statistics_back() -> None:
+    net = network("image")
+    x, y = batches("image")
+    net.train_epoch(x, y, Switches(), "shadow")
+    snapshot, seen = net.snapshot(), net.validate(x[0], y[0], {})
+    net.train_epoch(x, y, Switches(), "shadow")
+    assert net.validate(x[0], y[0], {}) != seen
+    net.restore(snapshot)
+    assert net.validate(x[0], y[0], {}) == seen
+
+
+@pytest.mark.parametrize("task", ["sequences", "images"])
+def test_an_episode_runs_through_all_stages(task: str) -> None:
+    env = SeedTrainingEnv(cnn_config(task, horizon_epochs=8))
+    env.reset(seed=2)
+    for action in (act(1, 1, 3, 2, 2, 0), act(5, 1), act(5, 1), WAIT, act(4, 1), WAIT, WAIT):
+        _, _, terminated, _, info = env.step(action)
+        assert "illegal_action" not in info, info
+        assert not terminated
+    assert env.step(WAIT)[2]
+    assert env.timeline.stages[1][-1] == "FOSSILIZED"

@@ -1,0 +1,86 @@
+"""Users register blueprints; the tables of all families stay in step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from actors.actions import Op
+from actors.config import ConfigError, EnvConfig
+from actors.env.blueprints import NOOP, Blueprint, Param
+from actors.env.env import SeedTrainingEnv
+from actors.env.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
+from actors.env.seed_fleet import SeedTrainingFleet
+from examples import own_blueprint
+from tests import cnn
+from tests.walks import act
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _known_tasks() -> Iterator[None]:
+    cnn.register()
+    yield
+    cnn.forget()
+
+
+@pytest.fixture(autouse=True)
+def _tables() -> Iterator[None]:
+    before = {name: list(family.blueprints) for name, family in FAMILIES.items()}
+    yield
+    for name, family in FAMILIES.items():
+        family.blueprints[:] = before[name]
+
+
+def test_the_choices_serve_every_family() -> None:
+    assert blueprint_choices() == (
+        "noop", "norm", "bottleneck", "dense/conv_light", "gated/depthwise", "attention", "mlp_wide/conv_heavy",
+    )  # fmt: skip
+
+
+def test_one_of_ones_own_grows_in_the_family_that_has_it() -> None:
+    number = own_blueprint.register()
+    assert [len(f.blueprints) for f in FAMILIES.values()] == [number + 1] * 3
+    assert IMAGE.blueprints[number] is NOOP
+    assert blueprint_choices()[number] == "sine"
+    settings = {"horizon_epochs": 5, "inner_steps": 2, "budget_ratio": 20.0}
+    mlp = SeedTrainingEnv(EnvConfig(tasks=("spirals",), **settings))  # type: ignore[arg-type]
+    image = SeedTrainingEnv(EnvConfig(tasks=("images",), **settings))  # type: ignore[arg-type]
+    assert mlp.spaces == image.spaces
+    for env, legal in ((mlp, True), (image, False)):
+        env.reset(seed=0)
+        assert bool(env.masks().rest[Op.GERMINATE, 0, number]) is legal
+        _, _, _, _, info = env.step(act(Op.GERMINATE, 0, number))
+        assert ("illegal_action" not in info) is legal
+    assert mlp.episode.slot_params()[0] == VECTOR.blueprints[number].cost(mlp.network.host.slot_width(0))
+
+
+def test_it_grows_in_a_fleet_as_in_the_reference() -> None:
+    number = own_blueprint.register()
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=4, inner_steps=3, budget_ratio=20.0)
+    fleet, env = SeedTrainingFleet(config, 2, 0, torch.float64), SeedTrainingEnv(config, 0, dtype=torch.float64)
+    fleet.reset([5, 6])
+    env.reset(seed=5)
+    for action in (act(Op.GERMINATE, 0, number), act(Op.ADVANCE, 0), act(Op.ADVANCE, 0)):
+        seen = fleet.step(np.stack([action, action]))
+        obs, *_ = env.step(action)
+        np.testing.assert_allclose(seen.obs[0], obs["obs"], rtol=1e-6, atol=1e-7)
+
+
+def test_what_cannot_work_is_refused() -> None:
+    moving = Blueprint("moving", lambda w: {"w": Param((w, w), "fan_in")}, lambda p, h, units=None: h + h @ p["w"])
+    still = Blueprint("still", lambda w: {"w": Param((1, w), "zero")}, lambda p, h, units=None: h + p["w"] * h)
+    with pytest.raises(ConfigError, match="identity"):
+        register_blueprint(vector=moving)
+    with pytest.raises(ConfigError, match="host family"):
+        register_blueprint(graph=still)
+    with pytest.raises(ConfigError, match="already"):
+        register_blueprint(vector=Blueprint("dense", still.shapes, still.forward))
+    with pytest.raises(ConfigError, match="at least one"):
+        register_blueprint()
+    assert len(VECTOR.blueprints) == 7
+    assert register_blueprint(vector=still) == 7
