@@ -1,0 +1,25 @@
+"""Benchmarks keep their common form: a quick run ends soon, prints a table and writes targets, machine and rows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["env"])
+def test_a_quick_run_has_the_common_form(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(path.read_text())
+    assert set(result) == {"targets", "machine", "rows"}
+    assert result["machine"]["cores"] >= 1
+    assert all(set(target) == {"name", "value", "goal", "met"} for target in result["targets"])
+    assert all(row["inner steps/s"] > 0 for row in result["rows"])
+    assert len(ended.stdout.splitlines()) > len(result["rows"])
