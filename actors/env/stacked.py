@@ -26,7 +26,7 @@ from actors.env.stacked_epoch import EpochProgram
 from actors.env.stacked_measure import StackedMeasure
 from actors.env.stacked_plan import LiveSeed, Plans, slot_plan
 
-ROW_MULTIPLE = 32
+ROW_MULTIPLE = 64
 """Transcendental functions work on vectors of lanes; rows in multiples of them keep each environment's bits apart from
 its neighbours'."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from actors.env.stacked import StackedNetworks
 
 Table = list[dict[Subset, Measured]]  # by environment
+ROWS_AT_ONCE = 64
 
 
 class StackedMeasure:
@@ -55,13 +56,37 @@ class StackedMeasure:
         return [(p[everything], m) for p, m in zip(present, table, strict=True)]
 
     def _table(self, plans: Plans, wanted: Sequence[Sequence[Subset]], x: Tensor, normalise: Normalise | None) -> Table:
-        """Accuracy and loss of each environment's wanted subsets.
+        """Accuracy and loss of each environment's wanted subsets."""
+        n = self.networks
+        targets = sorted({subset for subsets in wanted for subset in subsets}, key=sorted)
+        # Without BatchNorm rows know nothing of each other: a part of them at a time keeps the tensors near the cache.
+        size = ROWS_AT_ONCE if normalise is None else self.y.shape[1]
+        parts = torch.split(x, size, 1) if normalise is None else (x,)
+        labelled = zip(torch.split(self.y, size, 1), torch.split(self.valid, size, 1), strict=True)
+        # Sums run from part to part, so that their bits do not depend on how many parts the fleet's largest task has.
+        correct: Tensor = torch.zeros((), dtype=torch.long, device=n.device)
+        total: Tensor = torch.zeros((), dtype=n.dtype, device=n.device)
+        for part, (y, valid) in zip(parts, labelled, strict=True):
+            logits = self._logits(plans, targets, part, y.shape[1], normalise)
+            labels, counted = y[:, None].expand(-1, len(targets), -1), valid[:, None]
+            loss = F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none").masked_fill(~counted, 0.0)
+            correct = correct + ((logits.argmax(-1) == labels) & counted).sum(-1)
+            total = total + loss.sum(-1)
+        accuracy = (100.0 * correct / self.count).tolist()
+        mean_loss = (total / self.count.to(n.dtype)).tolist()
+        place = {subset: k for k, subset in enumerate(targets)}
+        return [
+            {subset: (accuracy[e][place[subset]], mean_loss[e][place[subset]]) for subset in subsets}
+            for e, subsets in enumerate(wanted)
+        ]
+
+    def _logits(self, plans: Plans, targets: list[Subset], x: Tensor, rows: int, normalise: Normalise | None) -> Tensor:
+        """`[E, targets, rows, classes]` of the last `rows` rows of x.
 
         Subsets share the work of the slots before the one at which they part: after slot s there is one variant for
         each different set of slots up to s.
         """
         n, layout = self.networks, self.layout
-        targets = sorted({subset for subsets in wanted for subset in subsets}, key=sorted)
         variants: list[Subset] = [frozenset()]
 
         def slot(s: int, h: Tensor) -> Tensor:
@@ -79,14 +104,4 @@ class StackedMeasure:
 
         params = n.hosts.views(n.hosts.params)
         logits = n.host.forward(params, x, slot, n.units, normalise).masked_fill(n.no_class, -torch.inf)
-        rows = self.y.shape[1]
-        logits = logits.view(n.num_envs, len(targets), -1, logits.shape[-1])[:, :, -rows:]
-        labels, valid = self.y[:, None].expand(-1, len(targets), -1), self.valid[:, None]
-        correct = ((logits.argmax(-1) == labels) & valid).sum(-1)
-        loss = F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none").masked_fill(~valid, 0.0).sum(-1)
-        accuracy, mean_loss = (100.0 * correct / self.count).tolist(), (loss / self.count.to(loss.dtype)).tolist()
-        place = {subset: k for k, subset in enumerate(targets)}
-        return [
-            {subset: (accuracy[e][place[subset]], mean_loss[e][place[subset]]) for subset in subsets}
-            for e, subsets in enumerate(wanted)
-        ]
+        return logits.view(n.num_envs, len(targets), -1, logits.shape[-1])[:, :, -rows:]
