@@ -69,7 +69,6 @@ class _Launch:
         self.learner = remote.remote(learner_settings(config, run_dir, redis, resuming), learner_report)
         self.fleet = ActorFleet(acting(config), run_dir.name, config.run.seed, redis, namespace(config))
         self._returns: list[float] = []
-        self._rates: list[float] = []
         self._metrics: dict[str, float] = {}
 
     def follow(self, stop: threading.Event, console: Console) -> None:
@@ -80,8 +79,7 @@ class _Launch:
             with Progress(self.run_dir.name, console) as progress:
                 while True:
                     status: LearnerStatus = ray.get(self.learner.poll.remote())
-                    for report in self.fleet.pump(timeout_s=0.0):
-                        self._rates.append(report.episodes / max(report.seconds, 1e-9))
+                    self.fleet.pump(timeout_s=0.0)
                     for note in status.new_notes:
                         progress.note(note)
                     progress.update(self._snapshot(status, time.monotonic() - began))

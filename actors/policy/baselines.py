@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,53 +14,50 @@ from actors.policy.state import PolicyState
 from actors.spaces import Spaces
 
 
-class _Stateless:
+class _Stateless(ABC):
     def __init__(self, spaces: Spaces) -> None:
         self.spaces = spaces
 
     def initial_state(self, batch: int) -> PolicyState:
         return PolicyState(torch.zeros(1, batch, 1), torch.zeros(1, batch, 1))
 
-    def _decision(self, actions: NDArray[np.int64], masks: ActionMasks) -> Decision:
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        state: PolicyState,
+        noise: NDArray[np.float64],
+        deterministic: bool = False,
+    ) -> tuple[Decision, PolicyState]:
+        actions = self._choose(masks, noise)
         zeros = np.zeros(actions.shape, dtype=np.float32)
-        return Decision(actions, zeros, masks.in_force(self.spaces.action, actions), zeros[:, 0])
+        return Decision(actions, zeros, masks.in_force(self.spaces.action, actions), zeros[:, 0]), state
+
+    @abstractmethod
+    def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:
+        """`[N, H]`."""
 
 
 class NeverGrow(_Stateless):
     """WAITs: the host as it would be without Tamiyo."""
 
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        state: PolicyState,
-        noise: NDArray[np.float64],
-        deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
-        actions = np.zeros((len(obs), len(self.spaces.action.heads)), dtype=np.int64)
+    def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:
+        actions = np.zeros(noise.shape, dtype=np.int64)
         actions[:, 0] = Op.WAIT
-        return self._decision(actions, masks), state
+        return actions
 
 
 class RandomPolicy(_Stateless):
     """Every head uniform over its legal choices, in the heads' order."""
 
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        state: PolicyState,
-        noise: NDArray[np.float64],
-        deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
+    def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:
         spec = self.spaces.action
-        actions = np.zeros((len(obs), len(spec.heads)), dtype=np.int64)
+        actions = np.zeros(noise.shape, dtype=np.int64)
         for head in range(len(spec.heads)):
             # the masks in force depend on the choices so far, and only on those
             mask = spec.split(masks.in_force(spec, actions))[head]
             cumulative = mask.cumsum(1)
             wanted = np.floor(noise[:, head] * cumulative[:, -1]).astype(np.int64) + 1
             actions[:, head] = (cumulative >= wanted[:, None]).argmax(1)
-        return self._decision(actions, masks), state
+        return actions
