@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -61,15 +62,26 @@ def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, units: Units | None = None
     return centred * torch.rsqrt(centred.square() @ units.share + eps) * gain + bias
 
 
+Form = Literal["norm", "residual", "gated", "excitation"]
+
+
 @dataclass(frozen=True)
 class Blueprint:
     name: str
     shapes: Callable[[int], dict[str, Param]]  # width at the slot -> parameters
     forward: Callable[[Params, Tensor, Units | None], Tensor]  # same shape out as in
+    form: Form | None = None
+    """What it is among those that `actors.env.kernels` has machine code for; None where it is something else."""
 
+    @cache  # noqa: B019 - there are a handful of blueprints, and they live as long as the process
     def cost(self, width: int) -> int:
         """Parameters that a seed of this blueprint adds, without its blend's gate."""
         return sum(p.size for p in self.shapes(width).values())
+
+    def hidden(self, width: int) -> int:
+        """Units of its inner layer; 0 where it has none."""
+        inner = self.shapes(width).get("w1")
+        return 0 if inner is None else inner.shape[1]
 
 
 def _residual_mlp(name: str, hidden: Callable[[int], int]) -> Blueprint:
@@ -85,7 +97,7 @@ def _residual_mlp(name: str, hidden: Callable[[int], int]) -> Blueprint:
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
         return h + torch.relu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
 
-    return Blueprint(name, shapes, forward)
+    return Blueprint(name, shapes, forward, "residual")
 
 
 def _norm_shapes(width: int) -> dict[str, Param]:
@@ -98,16 +110,15 @@ def _norm(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
 
 
 def _gated_shapes(width: int) -> dict[str, Param]:
-    return {
-        "gate_w": Param((width, width), "fan_in"),
-        "gate_b": Param((1, width), "zero"),
-        "value_w": Param((width, width), "zero"),
-        "value_b": Param((1, width), "zero"),
-    }
+    matrix, vector = Param((width, width), "fan_in"), Param((1, width), "zero")
+    out = {"w2": Param((width, width), "zero"), "b2": vector}
+    return {"w1": matrix, "b1": vector, "value_w": matrix, "value_b": vector} | out
 
 
 def _gated(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
-    return h + torch.sigmoid(h @ p["gate_w"] + p["gate_b"]) * (h @ p["value_w"] + p["value_b"])
+    """A gated linear unit (Dauphin et al., 2017)."""
+    inner = torch.sigmoid(h @ p["w1"] + p["b1"]) * (h @ p["value_w"] + p["value_b"])
+    return h + inner @ p["w2"] + p["b2"]
 
 
 def _attention_shapes(width: int) -> dict[str, Param]:
@@ -133,10 +144,10 @@ NOOP = Blueprint("noop", lambda width: {}, _identity)
 
 MLP_BLUEPRINTS: list[Blueprint] = [
     NOOP,
-    Blueprint("norm", _norm_shapes, _norm),
+    Blueprint("norm", _norm_shapes, _norm, "norm"),
     _residual_mlp("bottleneck", lambda width: max(2, width // 4)),
     _residual_mlp("dense", lambda width: width),
-    Blueprint("gated", _gated_shapes, _gated),
-    Blueprint("attention", _attention_shapes, _attention),
+    Blueprint("gated", _gated_shapes, _gated, "gated"),
+    Blueprint("attention", _attention_shapes, _attention, "excitation"),
     _residual_mlp("mlp_wide", lambda width: 4 * width),
 ]

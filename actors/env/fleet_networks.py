@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from actors.config import ConfigError
+from actors.env.compiled import CompiledNetworks, compilable
 from actors.env.growing import Optimisation
 from actors.env.host import Host
 from actors.env.host_episode import EpochResult, HostEpisode, Measured, Orders
@@ -69,6 +70,8 @@ def make_networks(
     hosts: dict[Kind, list[Host]] = {}
     for task in tasks:
         hosts.setdefault(kind_of(task), []).append(make_host(task, slots))
+    if device.type == "cpu" and all(compilable(host) for same in hosts.values() for host in same):
+        return CompiledNetworks(num_envs, optimisation, dtype)
     padded = {kind: padded_host(same) for kind, same in hosts.items()}
     if len(padded) == 1:
         ((kind, host),) = padded.items()

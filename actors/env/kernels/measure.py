@@ -1,0 +1,88 @@
+"""Validation of a host with any subsets of its seeds switched on, which share the work before they part."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.kernels.epoch import gather
+from actors.env.kernels.jit import kernel
+from actors.env.kernels.network import Seeds, Work, block_offset, enter, exponential, grow, head, run_block
+
+Array = NDArray[Any]
+
+
+@kernel
+def measure(
+    data: Array, labels: Array, p: Array, seeds: Seeds, work: Work, subsets: Array, correct: Array, losses: Array
+) -> None:
+    """For each of `subsets` (bit s for slot s): how many rows are right, and the summed cross-entropy in nats.
+
+    After slot s there is one variant for each different set of slots up to s.
+    """
+    slots, features, size = seeds.mode.size, data.shape[1], work.logits.shape[1]
+    width = work.leaving.shape[1]
+    x = np.zeros((features, size), p.dtype)
+    index = np.zeros(size, np.int64)
+    correct[:] = 0
+    losses[:] = 0.0
+    sets = np.zeros((slots + 1, subsets.size), np.int64)
+    counts = np.ones(slots + 1, np.int64)
+    for s in range(slots):
+        counts[s + 1] = 0
+        for n in range(subsets.size):
+            prefix = subsets[n] & ((1 << (s + 1)) - 1)
+            if not (sets[s + 1, : counts[s + 1]] == prefix).any():
+                sets[s + 1, counts[s + 1]] = prefix
+                counts[s + 1] += 1
+    variants = np.empty((2, subsets.size, width, size), p.dtype)
+    entering = np.empty((subsets.size, width, size), p.dtype)
+    for start in range(0, data.shape[0], size):
+        rows = min(size, data.shape[0] - start)
+        for i in range(rows):
+            index[i] = start + i
+        gather(data, index, x)
+        enter(p, x, variants[0, 0])
+        for s in range(slots):
+            before, after = variants[s % 2], variants[(s + 1) % 2]
+            offset = block_offset(features, width, s)
+            for v in range(counts[s]):
+                run_block(p, offset, before[v], work.xhat[0], work.inverse[0], work.active[0], entering[v])
+            for n in range(counts[s + 1]):
+                wanted = sets[s + 1, n]
+                parent = 0
+                while sets[s, parent] != wanted & ((1 << s) - 1):
+                    parent += 1
+                if wanted >> s & 1:
+                    grow(seeds, s, work, entering[parent], after[n])
+                else:
+                    after[n][:] = entering[parent]
+        offset = block_offset(features, width, slots)
+        for v in range(counts[slots]):
+            last = variants[slots % 2, v]
+            head(p, offset, last, work.xhat[0], work.inverse[0], work.active[0], work.logits)
+            right, total = _read(work.logits, labels[start : start + rows])
+            for n in range(subsets.size):
+                if subsets[n] == sets[slots, v]:
+                    correct[n] += right
+                    losses[n] += total
+
+
+@kernel
+def _read(logits: Array, y: Array) -> tuple[int, float]:
+    """How many of the labelled rows are right, and their summed cross-entropy."""
+    right, total = 0, 0.0
+    for i in range(y.size):
+        best = 0
+        for c in range(1, logits.shape[0]):
+            if logits[c, i] > logits[best, i]:
+                best = c
+        right += best == y[i]
+        summed = logits.dtype.type(0)
+        for c in range(logits.shape[0]):
+            summed += exponential(logits[c, i] - logits[best, i])
+        total += math.log(summed) - (logits[y[i], i] - logits[best, i])
+    return right, total

@@ -1,0 +1,227 @@
+"""The MLP host with its seeds: forward from a slot on, the loss, and back down to a slot."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.kernels.jit import kernel
+from actors.env.kernels.layers import (
+    affine,
+    affine_input,
+    affine_params,
+    exponential,
+    rectify_input,
+    scale_and_shift,
+    scale_params,
+    scale_rows,
+    standardise,
+    standardise_input,
+)
+from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
+
+Array = NDArray[Any]
+ABSENT, BLENDED, LEARNING = range(3)
+"""How a slot takes part in an epoch."""
+
+
+@kernel
+def block_offset(features: int, width: int, slot: int) -> int:
+    """Where a slot's block begins in the host's vector; its gain, bias, matrix and offset follow."""
+    return features * width + width + slot * (width * width + 3 * width)
+
+
+@kernel
+def enter(p: Array, x: Array, h: Array) -> None:
+    """The input layer: h [W, B] of x [F, B]."""
+    n = x.shape[0] * h.shape[0]
+    affine(x, p[:n].reshape(x.shape[0], h.shape[0]), p[n : n + h.shape[0]], h)
+
+
+@kernel
+def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Array, out: Array) -> None:
+    """out = h + w' ReLU(LayerNorm(h)) + b, for the block whose parameters begin at `start`."""
+    width = h.shape[0]
+    standardise(h, xhat, inverse)
+    scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, True)
+    n = start + 2 * width
+    affine(active, p[n : n + width * width].reshape(width, width), p[n + width * width : n + width * width + width], out)
+    for w in range(width):
+        x, y = h[w], out[w]
+        for i in range(y.size):
+            y[i] += x[i]
+
+
+@kernel
+def block_back(p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, dp: Array, own: bool) -> None:
+    """In place: `d` with respect to the block's output becomes `d` with respect to its input."""
+    width, rows = d.shape
+    n, s = start + 2 * width, start + width
+    if own:
+        last = n + width * width
+        affine_params(active, d, dp[n:last].reshape(width, width), dp[last : last + width])
+    inner = np.empty((width, rows), d.dtype)
+    affine_input(d, p[n : n + width * width].reshape(width, width), inner)
+    rectify_input(active, inner)
+    if own:
+        scale_params(xhat, inner, dp[start:s], dp[s:n])
+    scale_rows(inner, p[start:s])
+    standardise_input(xhat, inverse, inner)
+    for w in range(width):
+        x, y = inner[w], d[w]
+        for i in range(rows):
+            y[i] += x[i]
+
+
+@kernel
+def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Array, logits: Array) -> None:
+    """logits [C, B] of the last hidden layer; the table puts gain and bias before the matrix."""
+    width, classes = h.shape[0], logits.shape[0]
+    standardise(h, xhat, inverse)
+    scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, False)
+    n = start + 2 * width
+    affine(active, p[n : n + width * classes].reshape(width, classes), p[n + width * classes :][:classes], logits)
+
+
+@kernel
+def head_back(
+    p: Array, start: int, xhat: Array, inverse: Array, active: Array, dlogits: Array, d: Array, dp: Array, own: bool
+) -> None:
+    """d [W, B] with respect to the last hidden layer."""
+    width, classes = d.shape[0], dlogits.shape[0]
+    n = start + 2 * width
+    last = n + width * classes
+    if own:
+        affine_params(active, dlogits, dp[n:last].reshape(width, classes), dp[last : last + classes])
+    affine_input(dlogits, p[n:last].reshape(width, classes), d)
+    if own:
+        scale_params(xhat, d, dp[start : start + width], dp[start + width : n])
+    scale_rows(d, p[start : start + width])
+    standardise_input(xhat, inverse, d)
+
+
+@kernel
+def cross_entropy(logits: Array, y: Array, count: int) -> float:
+    """Mean over the first `count` rows; logits become the gradient of it."""
+    classes = logits.shape[0]
+    total = 0.0
+    share = logits.dtype.type(1.0 / count)
+    for i in range(count):
+        highest = logits[0, i]
+        for c in range(1, classes):
+            if logits[c, i] > highest:
+                highest = logits[c, i]
+        own = logits[y[i], i] - highest
+        summed = logits.dtype.type(0)
+        for c in range(classes):
+            logits[c, i] = exponential(logits[c, i] - highest)
+            summed += logits[c, i]
+        total += math.log(summed) - own
+        for c in range(classes):
+            logits[c, i] = logits[c, i] / summed * share
+        logits[y[i], i] -= share
+    return total / count
+
+
+class Seeds(NamedTuple):
+    """What grows at each of S slots."""
+
+    q: Array  # [S, Q] parameters; the last width + 1 of each row are its blend's gate
+    form: Array  # [S]
+    hidden: Array  # [S]
+    blend: Array  # [S]
+    alpha: Array  # [S]
+    mode: Array  # [S] ABSENT, BLENDED or LEARNING
+
+
+class Work(NamedTuple):
+    """What a pass leaves for the way back. Index s + 1 of a hidden tensor is slot s; 0 is the input layer."""
+
+    entering: Array  # [S + 1, W, B] what comes to a slot
+    leaving: Array  # [S + 1, W, B] what goes on from it
+    xhat: Array  # [S + 1, W, B] of each block's norm, the last one the head's; so are the next two
+    inverse: Array  # [S + 1, B]
+    active: Array  # [S + 1, W, B] what enters the matrix
+    first: Array  # [S, most hidden, B] inside seeds
+    second: Array  # [S, most hidden, B]
+    change: Array  # [S, W, B]
+    opening: Array  # [S, B]
+    logits: Array  # [C, B]
+
+
+def make_work(slots: int, width: int, most_hidden: int, classes: int, rows: int, dtype: Any) -> Work:
+    def zeros(*shape: int) -> Array:
+        return np.zeros(shape, dtype)
+
+    hidden, inner = (slots + 1, width, rows), (slots, max(most_hidden, width), rows)
+    return Work(
+        zeros(*hidden),
+        zeros(*hidden),
+        zeros(*hidden),
+        zeros(slots + 1, rows),
+        zeros(*hidden),
+        zeros(*inner),
+        zeros(*inner),
+        zeros(slots, width, rows),
+        zeros(slots, rows),
+        zeros(classes, rows),
+    )
+
+
+@kernel
+def grow(seeds: Seeds, s: int, work: Work, h: Array, out: Array) -> None:
+    """out = h with the seed of slot s blended in."""
+    gate = seeds.q[s, seeds.q.shape[1] - h.shape[0] - 1 :]
+    change(seeds.form[s], seeds.hidden[s], seeds.q[s], h, work.first[s], work.second[s], work.change[s])
+    blend_in(seeds.blend[s], seeds.alpha[s], gate, h, work.change[s], work.opening[s], out)
+
+
+@kernel
+def forward(p: Array, seeds: Seeds, most: int, from_slot: int, work: Work, features: int) -> None:
+    """To the logits, from the input layer's output, or from `work.entering` of `from_slot` on where that is not -1.
+
+    Seeds take part whose mode is neither ABSENT nor above `most`.
+    """
+    slots = seeds.mode.size
+    for s in range(max(from_slot, 0), slots):
+        here, leaving = work.entering[s + 1], work.leaving[s + 1]
+        if s != from_slot:
+            start = block_offset(features, here.shape[0], s)
+            run_block(p, start, work.leaving[s], work.xhat[s], work.inverse[s], work.active[s], here)
+        if ABSENT < seeds.mode[s] <= most:
+            grow(seeds, s, work, here, leaving)
+        else:
+            leaving[:] = here
+    start = block_offset(features, work.leaving.shape[1], slots)
+    head(p, start, work.leaving[slots], work.xhat[slots], work.inverse[slots], work.active[slots], work.logits)
+
+
+@kernel
+def backward(
+    p: Array, seeds: Seeds, learner: int, to_slot: int, x: Array, work: Work, dp: Array, dq: Array
+) -> None:
+    """From the logits' gradient back to the slot `to_slot`, or through the input layer where that is -1.
+
+    Seeds took part whose mode is neither ABSENT nor above `learner`. Gradients are written for those whose mode it is
+    and, where that is BLENDED, for the host.
+    """
+    slots, features, width = seeds.mode.size, x.shape[0], work.leaving.shape[1]
+    host = learner == BLENDED
+    d, dc = np.empty_like(work.leaving[0]), np.empty_like(work.leaving[0])
+    start, gate = block_offset(features, width, slots), seeds.q.shape[1] - width - 1
+    head_back(p, start, work.xhat[slots], work.inverse[slots], work.active[slots], work.logits, d, dp, host)
+    for s in range(slots - 1, max(to_slot, 0) - 1, -1):
+        if ABSENT < seeds.mode[s] <= learner:
+            h, q, own = work.entering[s + 1], seeds.q[s], seeds.mode[s] == learner
+            blend, alpha = seeds.blend[s], seeds.alpha[s]
+            blend_back(blend, alpha, q[gate:], h, work.change[s], work.opening[s], d, dc, dq[s, gate:], own)
+            change_back(seeds.form[s], seeds.hidden[s], q, h, work.first[s], work.second[s], dc, d, dq[s], own)
+        if s != to_slot:
+            start = block_offset(features, width, s)
+            block_back(p, start, work.xhat[s], work.inverse[s], work.active[s], d, dp, host)
+    if host:
+        n = features * width
+        affine_params(x, d, dp[:n].reshape(features, width), dp[n : n + width])
