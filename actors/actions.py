@@ -178,6 +178,8 @@ class ActionMasks(NamedTuple):
     def narrowed(self, ops: tuple[Op, ...], rest_size: int) -> ActionMasks:
         """Of the seed environment's full masks, what a profile offers: some ops, and the first later heads."""
         assert self.slot is not None
+        if len(ops) == len(self.op) and rest_size == self.rest.shape[-1]:
+            return self
         chosen = list(ops)
         return ActionMasks(self.op[chosen], self.slot[chosen], self.rest[chosen, :, :rest_size])
 

@@ -50,6 +50,11 @@ class EnvConfig:
     """Parameter budget for growth, in multiples of the host's own parameters."""
     gates: Literal["permissive", "strict"] = "permissive"
     """How much evidence ADVANCE and FOSSILIZE need."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where hosts train; auto is CUDA where present."""
+    form: Literal["auto", "compiled", "stacked"] = "auto"
+    """How a fleet trains its hosts: machine code, one after the other, or all as one tensor program. Auto takes machine
+    code for MLPs on a CPU, and tensors elsewhere."""
     isolation: Literal["shadow", "straight_through"] = "shadow"
     """How a seed in TRAINING learns without touching its host."""
     embargo_epochs: int = 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,6 +17,15 @@ from deploy.embedded_redis import EmbeddedRedis
 
 NAMESPACES = itertools.count()
 
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Machine code is made before any test, and by one process: no test's time limit should have to pay for it."""
+    if not hasattr(session.config, "workerinput"):
+        for dtype in ("float32", "float64"):
+            subprocess.run([sys.executable, "-c", COMPILE.format(dtype)], check=True)
+
+
+COMPILE = "import torch; from actors.env.seed_fleet import compile_kernels; compile_kernels(torch.{})"
 Connect = Callable[..., Transport]
 """`connect(**QueueConfig fields)` opens one more handle on the test's own store."""
 

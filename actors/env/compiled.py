@@ -24,6 +24,7 @@ from actors.env.kernels.measure import measure
 from actors.env.kernels.network import ABSENT, BLENDED, LEARNING, Seeds, make_work
 from actors.env.kernels.seeds import EXCITATION, NORM, RESIDUAL
 from actors.env.kernels.seeds import GATED as GATED_UNIT
+from actors.env.tasks import Split
 
 Array = NDArray[Any]
 FORMS = {"norm": NORM, "residual": RESIDUAL, "gated": GATED_UNIT, "excitation": EXCITATION}
@@ -68,7 +69,13 @@ class CompiledNetwork:
         rows = episode.config.batch_size
         self.training_work = self.work if rows == ROWS_AT_ONCE else make_work(*sizes, rows, self.dtype)
         self.filled: set[int] = set()
+        self.train_data = self._data(episode.task.train)
+        self.val_data = self._data(episode.task.val)
         self.keep()
+
+    def _data(self, split: Split) -> tuple[Array, Array]:
+        """In order in memory and writable, so that the kernels always meet the same types."""
+        return np.require(split.x, self.dtype, ["C", "W"]), np.require(split.y, np.int64, ["C", "W"])
 
     def _zeros(self, *shape: int) -> Array:
         return np.zeros(shape, self.dtype)
@@ -102,24 +109,21 @@ class CompiledNetwork:
     def train(self, orders: Orders) -> tuple[float, dict[int, list[float]]]:
         """One epoch; returns the mean loss and each seed's gradient norms by minibatch."""
         self._switch(orders.blended, orders.training)
-        o, data = self.optimisation, self.episode.task.train
+        o = self.optimisation
         norms = self._zeros(len(orders.rows), len(self.seeds.mode))
         rates = (o.host_lr, o.seed_lr, o.weight_decay, o.clip_norm)
-        x = data.x if data.x.dtype == self.dtype else data.x.astype(self.dtype)
-        loss = train_epoch(
-            x, data.y, orders.rows, self.params, self.seeds, self.moments, self.training_work, rates, norms
-        )
+        x, y = self.train_data
+        loss = train_epoch(x, y, orders.rows, self.params, self.seeds, self.moments, self.training_work, rates, norms)
         return loss, {s: norms[:, s].tolist() for s in (*orders.blended, *orders.training)}
 
     def measure(self, on: Mapping[int, float], subsets: Sequence[Subset]) -> dict[Subset, Measured]:
         """(accuracy in points, loss in nats) on the validation rows of each of `subsets` of the slots of `on`."""
         self._switch(on, {})
-        data = self.episode.task.val
+        x, y = self.val_data
         bits = np.array([sum(1 << s for s in subset if s in on) for subset in subsets], np.int64)
         correct, losses = np.zeros(len(subsets), np.int64), np.zeros(len(subsets))
-        x = data.x if data.x.dtype == self.dtype else data.x.astype(self.dtype)
-        measure(x, data.y, self.params, self.seeds, self.work, bits, correct, losses)
-        rows = len(data)
+        measure(x, y, self.params, self.seeds, self.work, bits, correct, losses)
+        rows = len(y)
         return {
             subset: (100.0 * right / rows, loss / rows)
             for subset, right, loss in zip(subsets, correct.tolist(), losses.tolist(), strict=True)
@@ -154,12 +158,12 @@ class CompiledNetworks:
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
         """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
-        old = self.networks or [None] * len(episodes)
-        self.networks = [
-            CompiledNetwork(episode, self.optimisation, self.dtype) if e in envs or kept is None else kept
-            for e, (episode, kept) in enumerate(zip(episodes, old, strict=True))
-        ]
-        return [n.measure({}, [frozenset()])[frozenset()] if e in envs else (0.0, 0.0) for e, n in enumerate(self.networks)]
+        for e, episode in enumerate(episodes):
+            if e in envs:
+                new = CompiledNetwork(episode, self.optimisation, self.dtype)
+                self.networks[e : e + 1] = [new]
+        bare: Subset = frozenset()
+        return [n.measure({}, [bare])[bare] if e in envs else (0.0, 0.0) for e, n in enumerate(self.networks)]
 
     def run_epoch(self, orders: Sequence[Orders | None]) -> list[EpochResult | None]:
         """Prune, germinate, train and measure as ordered; None for environments that idle."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import torch
 
-from actors.config import ConfigError
+from actors.config import ConfigError, require
 from actors.env.compiled import CompiledNetworks, compilable
 from actors.env.growing import Optimisation
 from actors.env.host import Host
@@ -65,12 +65,21 @@ def make_networks(
     optimisation: Optimisation,
     dtype: torch.dtype,
     device: torch.device,
+    form: Literal["auto", "compiled", "stacked"] = "auto",
 ) -> Networks:
-    """One stack where that holds all that these tasks need."""
+    """Machine code where that is to be had and asked for; one stack where that holds all that these tasks need.
+
+    Raises `ConfigError` where `form` asks for machine code that does not exist.
+    """
     hosts: dict[Kind, list[Host]] = {}
     for task in tasks:
         hosts.setdefault(kind_of(task), []).append(make_host(task, slots))
-    if device.type == "cpu" and all(compilable(host) for same in hosts.values() for host in same):
+    has_code = device.type == "cpu" and all(compilable(host) for same in hosts.values() for host in same)
+    require(
+        has_code or form != "compiled",
+        "env.form is compiled, which is for MLP hosts with built-in blueprints on a CPU: leave it at auto",
+    )
+    if has_code and form != "stacked":
         return CompiledNetworks(num_envs, optimisation, dtype)
     padded = {kind: padded_host(same) for kind, same in hosts.items()}
     if len(padded) == 1:

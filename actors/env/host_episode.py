@@ -18,7 +18,7 @@ from actors.actions import BLENDS, PROFILES, ActionMasks, ActionSpec, Op
 from actors.config import EnvConfig
 from actors.env import governor, observation
 from actors.env.blends import gate_shapes
-from actors.env.blueprints import NOOP
+from actors.env.blueprints import Param
 from actors.env.contributions import Contributions, Subset, measure, subsets_to_measure
 from actors.env.hosts import make_host
 from actors.env.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
@@ -95,6 +95,11 @@ class HostEpisode:
         self._names = tuple(b.name for b in self.host.family.blueprints)
         self.host_params = self.host.num_params()
         self.budget_params = config.budget_ratio * self.host_params
+        widths = [self.host.slot_width(s) for s in range(config.slots)]
+        self._costs = [[b.cost(width) for width in widths] for b in self.host.family.blueprints]
+        self._gates = [[_size(gate_shapes(b, width)) for width in widths] for b in range(len(BLENDS))]
+        offered = np.array(self.host.family.offered())[:, None]
+        self._dearest = np.where(offered, np.array(self._costs) + np.max(self._gates, axis=0), np.inf)  # [B, S]
         self.profile = PROFILES[config.profile]
         gates, automatic = GATES[config.gates], self.profile.automatic_advance
         self.lifecycle = Lifecycle(config.slots, gates, config.embargo_epochs, automatic)
@@ -206,13 +211,18 @@ class HostEpisode:
         if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
             return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
         op = self.profile.ops[choices[0]]
-        in_force = self.masks().in_force(self.spec, choices)
-        relevant = self.spec.relevance_table[choices[0]]
-        wrong = relevant & ~in_force[np.array(self.spec.offsets) + choices]
-        if wrong.any():
-            head = int(wrong.argmax())
-            return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {choices[head]} is not legal now"
+        for head in np.flatnonzero(self.spec.relevance_table[choices[0]]).tolist():
+            if not self._allows(head, choices.tolist()):
+                return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {choices[head]} is not legal now"
         return SeedAction(op, **self.profile.choices(op, choices)), ""
+
+    def _allows(self, head: int, choices: list[int]) -> bool:
+        """Whether a head's choice is legal given those of the heads before it."""
+        masks, op, slot = self.masks(), choices[0], choices[1]
+        assert masks.slot is not None
+        if head < 2:
+            return bool(masks.op[op] if head == 0 else masks.slot[op, slot])
+        return bool(masks.rest[op, slot, self.spec.offsets[head] - self.spec.offsets[2] + choices[head]])
 
     def _filled(self) -> set[int]:
         return {s for s, slot in enumerate(self.lifecycle.slots) if slot.active}
@@ -264,27 +274,15 @@ class HostEpisode:
 
     def slot_params(self) -> list[int]:
         """Parameters grown at each slot, its blend's gate included."""
-        return [
-            self.host.family.blueprints[slot.blueprint].cost(self.host.slot_width(s)) + self._gate_cost(s, slot.blend)
-            if slot.active
-            else 0
-            for s, slot in enumerate(self.lifecycle.slots)
-        ]
-
-    def _gate_cost(self, slot: int, blend: int) -> int:
-        return sum(p.size for p in gate_shapes(blend, self.host.slot_width(slot)).values())
+        slots = enumerate(self.lifecycle.slots)
+        return [self._costs[slot.blueprint][s] + self._gates[slot.blend][s] if slot.active else 0 for s, slot in slots]
 
     def added_params(self) -> int:
         return sum(self.slot_params())
 
     def masks(self) -> ActionMasks:
         """Exact legal choices now."""
-        left = self.budget_params - self.added_params()
-        affordable = np.zeros((len(self._names), self.config.slots), dtype=np.bool_)
-        for s in range(self.config.slots):
-            dearest_gate, width = max(self._gate_cost(s, b) for b in range(len(BLENDS))), self.host.slot_width(s)
-            for i, b in enumerate(self.host.family.blueprints):
-                affordable[i, s] = b is not NOOP and b.cost(width) + dearest_gate <= left
+        affordable = self._dearest <= self.budget_params - self.added_params()
         return self.lifecycle.masks(affordable).narrowed(self.profile.ops, self.spec.rest_size)
 
     def info(self) -> dict[str, Any]:
@@ -315,3 +313,7 @@ class HostEpisode:
         )
         blueprints = np.array([s.blueprint for s in self.lifecycle.slots], dtype=np.int64)
         return {"obs": observation.observe(view), "blueprint_indices": blueprints}
+
+
+def _size(shapes: Mapping[str, Param]) -> int:
+    return sum(p.size for p in shapes.values())

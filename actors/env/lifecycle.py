@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,28 +84,20 @@ class Lifecycle:
 
     def masks(self, affordable: NDArray[np.bool_]) -> ActionMasks:
         """Legal choices now; `affordable` is bool `[num_blueprints, S]` (NOOP's row is ignored)."""
-        num_slots, num_blueprints = len(self.slots), affordable.shape[0]
-        sections = np.cumsum([0, num_blueprints, len(BLENDS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS_EPOCHS)])
-        blueprint, blend, target, speed = (slice(a, b) for a, b in pairwise(sections))
-        slot_mask = np.zeros((len(Op), num_slots), dtype=np.bool_)
-        rest: NDArray[np.bool_] = np.zeros((len(Op), num_slots, int(sections[-1])), dtype=np.bool_)
-        for s, slot in enumerate(self.slots):
-            buyable = affordable[:, s].copy()
-            buyable[0] = False  # NOOP
-            other_targets = np.array([t != slot.alpha_target for t in ALPHA_TARGETS])
-            free = not slot.pruning
-            slot_mask[Op.GERMINATE, s] = slot.stage is Stage.DORMANT and buyable.any()
-            slot_mask[Op.SET_ALPHA_TARGET, s] = slot.stage in (Stage.BLENDING, Stage.HOLDING) and free
-            slot_mask[Op.PRUNE, s] = Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free
-            slot_mask[Op.FOSSILIZE, s] = slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot)
-            slot_mask[Op.ADVANCE, s] = self._may_advance(slot)
-            rest[Op.GERMINATE, s, blueprint] = buyable
-            rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
-            rest[Op.SET_ALPHA_TARGET, s, target] = other_targets
-            rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
-        op: NDArray[np.bool_] = np.any(slot_mask, axis=1)
-        op[Op.WAIT] = True
-        return ActionMasks(op, slot_mask, np.logical_and(rest, slot_mask[..., None]))
+        columns = zip(self.slots, affordable.T.tolist(), strict=True)
+        return _masks(tuple(self._legal(slot, tuple(buyable[1:])) for slot, buyable in columns))
+
+    def _legal(self, slot: Slot, buyable: tuple[bool, ...]) -> Legal:
+        free = not slot.pruning
+        return Legal(
+            germinate=slot.stage is Stage.DORMANT and any(buyable),
+            set_alpha_target=slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
+            prune=Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
+            fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
+            advance=self._may_advance(slot),
+            buyable=buyable,
+            alpha_target=slot.alpha_target,
+        )
 
     def apply(self, action: SeedAction) -> bool:
         """Take the action's edge; returns whether the slots show that it took effect. The caller checked the masks.
@@ -187,3 +181,41 @@ class Lifecycle:
         for slot in self.slots:
             if slot.active and slot.stage is not Stage.FOSSILIZED:
                 slot.move_to(Stage.PRUNED)
+
+
+class Legal(NamedTuple):
+    """What may be done with one slot."""
+
+    germinate: bool
+    set_alpha_target: bool
+    prune: bool
+    fossilize: bool
+    advance: bool
+    buyable: tuple[bool, ...]  # of each blueprint after NOOP
+    alpha_target: float
+
+
+@lru_cache(maxsize=4096)
+def _masks(legal: tuple[Legal, ...]) -> ActionMasks:
+    """The masks of slots where this is legal; situations recur, so they are kept. Read-only."""
+    num_blueprints = 1 + len(legal[0].buyable)
+    sections = np.cumsum([0, num_blueprints, len(BLENDS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS_EPOCHS)])
+    blueprint, blend, target, speed = (slice(a, b) for a, b in pairwise(sections))
+    slot_mask = np.zeros((len(Op), len(legal)), dtype=np.bool_)
+    rest: NDArray[np.bool_] = np.zeros((len(Op), len(legal), int(sections[-1])), dtype=np.bool_)
+    for s, own in enumerate(legal):
+        slot_mask[Op.GERMINATE, s] = own.germinate
+        slot_mask[Op.SET_ALPHA_TARGET, s] = own.set_alpha_target
+        slot_mask[Op.PRUNE, s] = own.prune
+        slot_mask[Op.FOSSILIZE, s] = own.fossilize
+        slot_mask[Op.ADVANCE, s] = own.advance
+        rest[Op.GERMINATE, s, blueprint] = (False, *own.buyable)  # never NOOP
+        rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
+        rest[Op.SET_ALPHA_TARGET, s, target] = [t != own.alpha_target for t in ALPHA_TARGETS]
+        rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
+    op: NDArray[np.bool_] = np.any(slot_mask, axis=1)
+    op[Op.WAIT] = True
+    rest = np.logical_and(rest, slot_mask[..., None])
+    for mask in (op, slot_mask, rest):
+        mask.flags.writeable = False
+    return ActionMasks(op, slot_mask, rest)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.actions import ActionMasks
-from actors.config import EnvConfig
+from actors.config import EnvConfig, require
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.fleet_networks import make_networks
@@ -32,7 +32,6 @@ class SeedTrainingFleet:
         num_envs: int,
         run_seed: int,
         dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
     ) -> None:
         tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed = config, num_envs, run_seed
@@ -42,8 +41,10 @@ class SeedTrainingFleet:
         self._seen: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
         max_steps = config.horizon_epochs * config.inner_steps
         optimisation = Optimisation(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm)
-        self.dtype, self.device = dtype, torch.device(device)
-        self.networks = make_networks(tasks, config.slots, num_envs, max_steps, optimisation, dtype, self.device)
+        self.dtype, self.device = dtype, _device(config)
+        self.networks = make_networks(
+            tasks, config.slots, num_envs, max_steps, optimisation, dtype, self.device, config.form
+        )
         self._twins = Twins(self._play_twins)
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
@@ -101,7 +102,7 @@ class SeedTrainingFleet:
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
         """All of them in one wave, beside this fleet's own hosts."""
         width = max(2, len(seeds))  # a batch of one has other bits
-        fleet = SeedTrainingFleet(twin_config(self.config), width, self.run_seed, self.dtype, self.device)
+        fleet = SeedTrainingFleet(twin_config(self.config), width, self.run_seed, self.dtype)
         fleet.reset([*seeds, *[seeds[0]] * (width - len(seeds))])
         waits = np.zeros((width, len(self.spaces.action.heads)), dtype=np.int64)
         while fleet.running:
@@ -135,6 +136,20 @@ class SeedTrainingFleet:
             tuple(reasons),
             tuple(telemetry),
         )
+
+
+def compile_kernels(dtype: torch.dtype = torch.float32) -> None:
+    """Have the machine code for MLP hosts made and kept on disk: some twenty seconds, once per machine."""
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1, device="cpu", form="compiled")
+    fleet = SeedTrainingFleet(config, 1, 0, dtype)
+    fleet.reset([0])
+    fleet.step(np.zeros((1, len(fleet.spaces.action.heads)), dtype=np.int64))
+
+
+def _device(config: EnvConfig) -> torch.device:
+    present = torch.cuda.is_available()
+    require(present or config.device != "cuda", "env.device is cuda, but PyTorch finds no CUDA device here")
+    return torch.device("cuda" if present and config.device != "cpu" else "cpu")
 
 
 def make_fleet(config: EnvConfig, num_envs: int, run_seed: int) -> Fleet:

@@ -43,7 +43,6 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         run_seed: int = 0,
         strict: bool = False,
         render_mode: str | None = None,
-        device: str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
         require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: only 'rgb_array' is drawn")
@@ -53,7 +52,7 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
             "use make_vec with vectorization_mode 'sync'",
         )
         self.num_envs, self.strict, self.render_mode = num_envs, strict, render_mode
-        self.fleet = SeedTrainingFleet(config, num_envs, run_seed, dtype, device)
+        self.fleet = SeedTrainingFleet(config, num_envs, run_seed, dtype)
         self.single_observation_space, self.single_action_space = gymnasium_spaces(self.fleet.spaces)
         self.observation_space: gymnasium.Space[Any] = batch_space(self.single_observation_space, num_envs)
         self.action_space: gymnasium.Space[Any] = batch_space(self.single_action_space, num_envs)
@@ -125,8 +124,7 @@ def make_vector_env(
     run_seed: int = 0,
     strict: bool = False,
     render_mode: str | None = None,
-    device: str = "cpu",
     **settings: Any,
 ) -> SeedTrainingVectorEnv:
     """`settings` are fields of `EnvConfig`, as for `make_env`."""
-    return SeedTrainingVectorEnv(EnvConfig(**settings), num_envs, run_seed, strict, render_mode, device)
+    return SeedTrainingVectorEnv(EnvConfig(**settings), num_envs, run_seed, strict, render_mode)

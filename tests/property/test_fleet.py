@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
-from actors.env.blends import GATED
 from actors.env.blueprints import MLP_BLUEPRINTS
 from actors.env.fleet import FleetStep, ReferenceFleet
-from actors.env.growing import Trained
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked import StackedNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState
 from actors.rollout import PolicyNoise
+from tests.fleets import FORMS, Form, assert_same_params, break_host, synchronise
 
 torch.set_num_threads(1)
-CONFIG = EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0)
+CONFIGS = {form: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, form=form) for form in FORMS}
+both_forms = pytest.mark.parametrize("form", FORMS)
 NO_STATE = PolicyState(torch.zeros(0), torch.zeros(0))
 
 
@@ -47,29 +48,28 @@ def _assert_same(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
     assert a.end_reasons == b.end_reasons
 
 
+@both_forms
 @settings(max_examples=4, deadline=None)
-@given(st.integers(0, 2**20))
-def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(first_seed: int) -> None:
+@given(first_seed=st.integers(0, 2**20))
+def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(form: Form, first_seed: int) -> None:
     """fp64, free running: parameters to 1e-9, and so every observation, reward and mask."""
-    reference, fleet = _reference(CONFIG, 5, torch.float64), SeedTrainingFleet(CONFIG, 5, 0, torch.float64)
+    config = CONFIGS[form]
+    reference, fleet = _reference(config, 5, torch.float64), SeedTrainingFleet(config, 5, 0, torch.float64)
     seeds = range(first_seed, first_seed + 5)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(1, seeds, 6)
     a, b = reference.reset(seeds), fleet.reset(seeds)
-    for _ in range(CONFIG.horizon_epochs):
+    for _ in range(config.horizon_epochs):
         _assert_same(a, b, rtol=1e-6, atol=1e-7)  # observations are fp32
         actions = _act(policy, a, noise.step())
         a, b = reference.step(actions), fleet.step(actions)
-        stacked = fleet.networks.hosts.views(fleet.networks.hosts.params)
-        for e, env in enumerate(reference.envs):
-            for name, p in env.network.trained.params.items():
-                own = stacked[name][e, : p.shape[0], : p.shape[1]]
-                torch.testing.assert_close(own, p.detach(), rtol=1e-9, atol=1e-9)
+        assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
 
 
+@both_forms
 @pytest.mark.parametrize("blend", range(3))
-def test_every_blueprint_and_blend_agrees_with_the_reference(blend: int) -> None:
+def test_every_blueprint_and_blend_agrees_with_the_reference(form: Form, blend: int) -> None:
     """Each blueprint is germinated, trained, blended and held in both, beside the others."""
-    config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=3, budget_ratio=20.0)
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=3, budget_ratio=20.0, form=form)
     count = len(MLP_BLUEPRINTS) - 1
     reference, fleet = _reference(config, count, torch.float64), SeedTrainingFleet(config, count, 0, torch.float64)
     a, b = reference.reset(range(count)), fleet.reset(range(count))
@@ -79,96 +79,66 @@ def test_every_blueprint_and_blend_agrees_with_the_reference(blend: int) -> None
         actions = np.array([[op, slot, e + 1, blend, target, 1] for e in range(count)])
         a, b = reference.step(actions), fleet.step(actions)
         _assert_same(a, b, rtol=1e-6, atol=1e-7)
-    for e, env in enumerate(reference.envs):
-        seed = env.network.seeds[1]
-        row = e * config.slots + 1
-        views = fleet.networks.banks[e + 1].views(fleet.networks.banks[e + 1].params[row : row + 1])
-        if blend == GATED:
-            views |= fleet.networks.gates.views(fleet.networks.gates.params[row : row + 1])
-        for name, p in seed.trained.params.items():
-            torch.testing.assert_close(views[name][0, : p.shape[0], : p.shape[1]], p.detach(), rtol=1e-9, atol=1e-9)
+        assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
 
 
-def _copy(trained: Trained, views: Sequence[dict[str, torch.Tensor]], steps: torch.Tensor, row: int) -> None:
-    """Put one reference group's parameters, moments and step counter into a row of a bank."""
-    params, first, second = views
-    for name, p in trained.params.items():
-        if name not in params:
-            continue
-        place = (row, slice(p.shape[0]), slice(p.shape[1]))
-        params[name][place] = p.detach()
-        state = trained.optimizer.state.get(p, {})
-        first[name][place] = state.get("exp_avg", torch.zeros_like(p))
-        second[name][place] = state.get("exp_avg_sq", torch.zeros_like(p))
-        steps[row] = int(state.get("step", torch.zeros(())))
-
-
-def _synchronise(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
-    n = fleet.networks
-    for e, env in enumerate(reference.envs):
-        groups = [(n.hosts, env.network.trained, e)]
-        for s, seed in env.network.seeds.items():
-            row = e * fleet.config.slots + s
-            groups += [(n.banks[MLP_BLUEPRINTS.index(seed.blueprint)], seed.trained, row), (n.gates, seed.trained, row)]
-        for bank, trained, row in groups:
-            views = [bank.views(t) for t in (bank.params, bank.first_moment, bank.second_moment)]
-            _copy(trained, views, bank.steps, row)
-
-
-def test_a_fleet_in_single_precision_agrees_epoch_by_epoch() -> None:
+@both_forms
+def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(form: Form) -> None:
     """fp32, re-synchronised each epoch: one epoch's difference is rounding."""
-    reference, fleet = _reference(CONFIG, 6, torch.float32), SeedTrainingFleet(CONFIG, 6, 0)
+    config = CONFIGS[form]
+    reference, fleet = _reference(config, 6, torch.float32), SeedTrainingFleet(config, 6, 0)
     seeds = range(6)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(3, seeds, 6)
     a = reference.reset(seeds)
     fleet.reset(seeds)
-    for _ in range(CONFIG.horizon_epochs):
+    for _ in range(config.horizon_epochs):
         actions = _act(policy, a, noise.step())
         a = reference.step(actions)
         fleet.step(actions)
-        stacked = fleet.networks.hosts.views(fleet.networks.hosts.params)
-        for e, env in enumerate(reference.envs):
-            for name, p in env.network.trained.params.items():
-                own = stacked[name][e, : p.shape[0], : p.shape[1]]
-                torch.testing.assert_close(own, p.detach(), rtol=1e-5, atol=2e-5)
-        _synchronise(fleet, reference)
+        assert_same_params(fleet, reference, rtol=1e-5, atol=2e-5)
+        synchronise(fleet, reference)
 
 
-def _play(num_envs: int, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
-    fleet = SeedTrainingFleet(CONFIG, num_envs, 0)
+def _play(form: Form, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
+    config = CONFIGS[form]
+    fleet = SeedTrainingFleet(config, len(seeds), 0)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(7, noise_seeds, 6)
     seen = [fleet.reset(seeds)]
-    for _ in range(CONFIG.horizon_epochs):
+    for _ in range(config.horizon_epochs):
         seen.append(fleet.step(_act(policy, seen[-1], noise.step())))
     return seen
 
 
-def test_what_neighbours_do_changes_no_bit() -> None:
+@both_forms
+def test_what_neighbours_do_changes_no_bit(form: Form) -> None:
     """At a fixed E the first environment is bit-equal whatever tasks, seeds and actions its neighbours have."""
-    plain = _play(6, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
-    other = _play(6, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
+    plain = _play(form, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
+    other = _play(form, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
     for a, b in zip(plain, other, strict=True):
         np.testing.assert_array_equal(a.obs[0], b.obs[0])
         assert a.rewards[0] == b.rewards[0]
 
 
-def test_the_size_of_the_fleet_changes_no_bit() -> None:
+@pytest.mark.parametrize(("form", "least"), [("compiled", 1), ("stacked", 2)])
+def test_the_size_of_the_fleet_changes_no_bit(form: Form, least: int) -> None:
     """Across E, on one thread."""
-    alone, among = _play(2, [11, 12], [0, 1]), _play(7, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
+    alone = _play(form, [11, 12][:least], [0, 1][:least])
+    among = _play(form, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
     for a, b in zip(alone, among, strict=True):
-        np.testing.assert_array_equal(a.obs[:2], b.obs[:2])
-        np.testing.assert_array_equal(a.rewards[:2], b.rewards[:2])
+        np.testing.assert_array_equal(a.obs[:least], b.obs[:least])
+        np.testing.assert_array_equal(a.rewards[:least], b.rewards[:least])
 
 
 def test_padding_stays_exactly_zero() -> None:
     """Hosts of different tasks share one shape; what lies beyond a host's own is 0 after training, moments too."""
-    fleet = SeedTrainingFleet(CONFIG, 6, 0)
+    fleet = SeedTrainingFleet(CONFIGS["stacked"], 6, 0)
     seeds = range(6)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(5, seeds, 6)
     seen = fleet.reset(seeds)
     for _ in range(8):
         seen = fleet.step(_act(policy, seen, noise.step()))
     n = fleet.networks
+    assert isinstance(n, StackedNetworks)
     for e, episode in enumerate(fleet.episodes):
         for values in (n.hosts.params, n.hosts.first_moment, n.hosts.second_moment):
             views = n.hosts.views(values)
@@ -178,7 +148,7 @@ def test_padding_stays_exactly_zero() -> None:
                 assert not beyond.any(), name
         for s, slot in enumerate(episode.lifecycle.slots):
             if slot.active:
-                row = e * CONFIG.slots + s
+                row = e * fleet.config.slots + s
                 bank = n.banks[slot.blueprint]
                 shapes = MLP_BLUEPRINTS[slot.blueprint].shapes(episode.host.width)
                 views = bank.views(bank.params)
@@ -188,14 +158,15 @@ def test_padding_stays_exactly_zero() -> None:
                     assert not beyond.any(), name
 
 
-def test_a_broken_neighbour_is_rolled_back_alone() -> None:
+@both_forms
+def test_a_broken_neighbour_is_rolled_back_alone(form: Form) -> None:
     """NaN in one host: it panics, ends and is charged; the others are bit-equal to a run without the accident."""
-    calm, hurt = SeedTrainingFleet(CONFIG, 4, 0), SeedTrainingFleet(CONFIG, 4, 0)
+    calm, hurt = SeedTrainingFleet(CONFIGS[form], 4, 0), SeedTrainingFleet(CONFIGS[form], 4, 0)
     waits = np.zeros((4, 6), dtype=np.int64)
     for fleet in (calm, hurt):
         fleet.reset(range(4))
         fleet.step(waits)
-    hurt.networks.hosts.params[2] = float("nan")
+    break_host(hurt, 2)
     a, b = calm.step(waits), hurt.step(waits)
     assert b.terminated.tolist() == [False, False, True, False]
     assert b.end_reasons[2] == "governor"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.kernels.jit import kernel
+from actors.env.kernels.jit import inner, kernel
 from actors.env.kernels.network import ABSENT, BLENDED, LEARNING, Seeds, Work, backward, cross_entropy, enter, forward
 
 Array = NDArray[Any]
@@ -24,13 +24,19 @@ class Adam(NamedTuple):
     steps: Array  # [S + 1], the host's last
 
 
-@kernel
+@inner
 def adam(p: Array, g: Array, first: Array, second: Array, step: int, lr: float, decay: float) -> None:
     """One AdamW step (Loshchilov & Hutter, 2019), the `step`-th of this vector."""
     real = p.dtype.type
     rate = real(lr / (1.0 - BETA1**step))
     root = real(1.0 / np.sqrt(1.0 - BETA2**step))
-    kept, move, keep, add, eps = real(1.0 - lr * decay), real(1.0 - BETA1), real(BETA2), real(1.0 - BETA2), real(ADAM_EPS)
+    kept, move, keep, add, eps = (
+        real(1.0 - lr * decay),
+        real(1.0 - BETA1),
+        real(BETA2),
+        real(1.0 - BETA2),
+        real(ADAM_EPS),
+    )
     for i in range(p.size):
         m = first[i] + move * (g[i] - first[i])
         v = keep * second[i] + add * g[i] * g[i]
@@ -38,7 +44,7 @@ def adam(p: Array, g: Array, first: Array, second: Array, step: int, lr: float, 
         p[i] = p[i] * kept - rate * m / (np.sqrt(v) * root + eps)
 
 
-@kernel
+@inner
 def clip(g: Array, clip_norm: float) -> float:
     """Scale in place to a norm of at most `clip_norm`; returns the norm before."""
     real = g.dtype.type
@@ -55,7 +61,7 @@ def clip(g: Array, clip_norm: float) -> float:
     return float(norm)
 
 
-@kernel
+@inner
 def gather(data: Array, rows: Array, x: Array) -> None:
     """x [F, B]: those rows of `data [N, F]`."""
     for i in range(rows.size):
@@ -114,4 +120,5 @@ def train_epoch(
                 moments.steps[s] += 1
                 first, second = moments.seed_first[s], moments.seed_second[s]
                 adam(seeds.q[s], dq[s], first, second, moments.steps[s], seed_lr, decay)
-    return total / rows.shape[0]
+    mean: float = total / rows.shape[0]
+    return mean

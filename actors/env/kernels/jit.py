@@ -20,23 +20,28 @@ EXACT_ORDER = {"contract", "nsz"}
 
 
 def kernel(function: F) -> F:
-    """Machine code for `function`, specialised by the types of its arguments at the first call."""
-    return _compiled(function, ARITHMETIC)
-
-
-def ordered_kernel(function: F) -> F:
-    """As `kernel`, for arithmetic whose order matters."""
-    return _compiled(function, EXACT_ORDER)
-
-
-def _compiled(function: F, arithmetic: set[str]) -> F:
+    """Machine code for `function`, specialised by the types of its arguments at the first call, and kept on disk."""
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     numba.config.CACHE_DIR = str(_folder())  # type: ignore[attr-defined]
     try:
-        compiled = numba.njit(function, fastmath=arithmetic, error_model="numpy", nogil=True, cache=True)
+        return _compiled(function, ARITHMETIC, cache=True)
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
-    return cast(F, compiled)
+
+
+def inner(function: F) -> F:
+    """For calls from kernels alone."""
+    return _compiled(function, ARITHMETIC, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def ordered(function: F) -> F:
+    """As `inner`, for arithmetic whose order matters."""
+    return _compiled(function, EXACT_ORDER, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def _compiled(function: F, arithmetic: set[str], **options: bool) -> F:
+    njit: Any = numba.njit
+    return cast(F, njit(function, fastmath=arithmetic, error_model="numpy", nogil=True, **options))
 
 
 @cache

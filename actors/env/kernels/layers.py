@@ -10,13 +10,13 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from actors.env.kernels.jit import kernel, ordered_kernel
+from actors.env.kernels.jit import inner, ordered
 
 Array = NDArray[Any]
 NORM_EPS = 1e-5
 
 
-@kernel
+@inner
 def affine(x: Array, w: Array, b: Array, y: Array) -> None:
     """y [out, B] = w' x + b for x [in, B], w [in, out], b [out]."""
     np.dot(w.T, x, y)
@@ -26,20 +26,20 @@ def affine(x: Array, w: Array, b: Array, y: Array) -> None:
             row[i] += offset
 
 
-@kernel
+@inner
 def affine_input(dy: Array, w: Array, dx: Array) -> None:
     """dx [in, B] = w dy."""
     np.dot(w, dy, dx)
 
 
-@kernel
+@inner
 def affine_params(x: Array, dy: Array, dw: Array, db: Array) -> None:
     """dw [in, out] = x dy', db [out] = sum over rows of dy."""
     np.dot(x, dy.T, dw)
     sum_rows(dy, db)
 
 
-@kernel
+@inner
 def sum_rows(dy: Array, db: Array) -> None:
     for j in range(dy.shape[0]):
         row = dy[j]
@@ -49,7 +49,7 @@ def sum_rows(dy: Array, db: Array) -> None:
         db[j] = total
 
 
-@kernel
+@inner
 def standardise(h: Array, xhat: Array, inverse: Array) -> None:
     """xhat [W, B]: each column of h with mean 0 and variance 1; `inverse [B]` keeps 1 / deviation."""
     real = h.dtype.type
@@ -77,7 +77,7 @@ def standardise(h: Array, xhat: Array, inverse: Array) -> None:
             out[i] *= inverse[i]
 
 
-@kernel
+@inner
 def standardise_input(xhat: Array, inverse: Array, d: Array) -> None:
     """In place: `d` with respect to xhat becomes `d` with respect to h."""
     real = d.dtype.type
@@ -98,7 +98,7 @@ def standardise_input(xhat: Array, inverse: Array, d: Array) -> None:
             row[i] = inverse[i] * (row[i] - mean[i] - x[i] * along[i])
 
 
-@kernel
+@inner
 def scale_and_shift(xhat: Array, gain: Array, bias: Array, y: Array, rectified: bool) -> None:
     """y = gain * xhat + bias, with negative values cut where `rectified`."""
     zero = y.dtype.type(0)
@@ -113,7 +113,7 @@ def scale_and_shift(xhat: Array, gain: Array, bias: Array, y: Array, rectified: 
                 out[i] = a * row[i] + b
 
 
-@kernel
+@inner
 def scale_params(xhat: Array, dy: Array, dgain: Array, dbias: Array) -> None:
     for w in range(dy.shape[0]):
         row, x = dy[w], xhat[w]
@@ -124,7 +124,7 @@ def scale_params(xhat: Array, dy: Array, dgain: Array, dbias: Array) -> None:
         dbias[w], dgain[w] = total, along
 
 
-@kernel
+@inner
 def scale_rows(d: Array, gain: Array) -> None:
     """In place: each row times its gain."""
     for w in range(d.shape[0]):
@@ -133,7 +133,7 @@ def scale_rows(d: Array, gain: Array) -> None:
             row[i] *= a
 
 
-@kernel
+@inner
 def rectify(y: Array) -> None:
     zero = y.dtype.type(0)
     for w in range(y.shape[0]):
@@ -142,7 +142,7 @@ def rectify(y: Array) -> None:
             row[i] = zero if row[i] < zero else row[i]
 
 
-@kernel
+@inner
 def rectify_input(y: Array, d: Array) -> None:
     """In place: what flows back through max(., 0), from its output y."""
     zero = y.dtype.type(0)
@@ -152,7 +152,7 @@ def rectify_input(y: Array, d: Array) -> None:
             row[i] = row[i] if out[i] > zero else zero
 
 
-@kernel
+@inner
 def sigmoid(x: Array) -> None:
     """In place."""
     one = x.dtype.type(1)
@@ -162,7 +162,7 @@ def sigmoid(x: Array) -> None:
             row[i] = one / (one + exponential(-row[i]))
 
 
-@kernel
+@inner
 def tanh(x: Array, y: Array) -> None:
     one, two = x.dtype.type(1), x.dtype.type(2)
     for w in range(x.shape[0]):
@@ -180,11 +180,12 @@ def _by_precision(x):  # type: ignore[no-untyped-def]  # overloads are matched b
     return (lambda x: exponential_single(x)) if x == types.float32 else (lambda x: math.exp(x))
 
 
-@ordered_kernel
+@ordered
 def exponential_single(x: Any) -> Any:
     """exp in single precision to about one unit in the last place, without a call, so that loops over it vectorise.
 
-    Beyond -87 to 88 it stays what it is there. Reduction to |r| <= log(2) / 2 by a two-part log(2), then a minimax polynomial of degree 7 (Moshier's Cephes).
+    Beyond -87 to 88 it stays what it is there. Reduction to |r| <= log(2) / 2 by a log(2) in two parts, then a minimax
+    polynomial of degree 7 (coefficients: Moshier's Cephes).
     """
     if x > np.float32(88.0):
         x = np.float32(88.0)

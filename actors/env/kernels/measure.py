@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.kernels.epoch import gather
-from actors.env.kernels.jit import kernel
-from actors.env.kernels.network import Seeds, Work, block_offset, enter, exponential, grow, head, run_block
+from actors.env.kernels.jit import inner, kernel
+from actors.env.kernels.layers import exponential
+from actors.env.kernels.network import Seeds, Work, block_offset, enter, grow, head, run_block
 
 Array = NDArray[Any]
 
@@ -71,7 +72,7 @@ def measure(
                     losses[n] += total
 
 
-@kernel
+@inner
 def _read(logits: Array, y: Array) -> tuple[int, float]:
     """How many of the labelled rows are right, and their summed cross-entropy."""
     right, total = 0, 0.0

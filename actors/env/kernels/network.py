@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.kernels.jit import kernel
+from actors.env.kernels.jit import inner
 from actors.env.kernels.layers import (
     affine,
     affine_input,
@@ -28,35 +28,39 @@ ABSENT, BLENDED, LEARNING = range(3)
 """How a slot takes part in an epoch."""
 
 
-@kernel
+@inner
 def block_offset(features: int, width: int, slot: int) -> int:
     """Where a slot's block begins in the host's vector; its gain, bias, matrix and offset follow."""
     return features * width + width + slot * (width * width + 3 * width)
 
 
-@kernel
+@inner
 def enter(p: Array, x: Array, h: Array) -> None:
     """The input layer: h [W, B] of x [F, B]."""
     n = x.shape[0] * h.shape[0]
     affine(x, p[:n].reshape(x.shape[0], h.shape[0]), p[n : n + h.shape[0]], h)
 
 
-@kernel
+@inner
 def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Array, out: Array) -> None:
     """out = h + w' ReLU(LayerNorm(h)) + b, for the block whose parameters begin at `start`."""
     width = h.shape[0]
     standardise(h, xhat, inverse)
     scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, True)
     n = start + 2 * width
-    affine(active, p[n : n + width * width].reshape(width, width), p[n + width * width : n + width * width + width], out)
+    affine(
+        active, p[n : n + width * width].reshape(width, width), p[n + width * width : n + width * width + width], out
+    )
     for w in range(width):
         x, y = h[w], out[w]
         for i in range(y.size):
             y[i] += x[i]
 
 
-@kernel
-def block_back(p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, dp: Array, own: bool) -> None:
+@inner
+def block_back(
+    p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, dp: Array, own: bool
+) -> None:
     """In place: `d` with respect to the block's output becomes `d` with respect to its input."""
     width, rows = d.shape
     n, s = start + 2 * width, start + width
@@ -76,17 +80,18 @@ def block_back(p: Array, start: int, xhat: Array, inverse: Array, active: Array,
             y[i] += x[i]
 
 
-@kernel
+@inner
 def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Array, logits: Array) -> None:
     """logits [C, B] of the last hidden layer; the table puts gain and bias before the matrix."""
     width, classes = h.shape[0], logits.shape[0]
     standardise(h, xhat, inverse)
     scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, False)
     n = start + 2 * width
-    affine(active, p[n : n + width * classes].reshape(width, classes), p[n + width * classes :][:classes], logits)
+    last = n + width * classes
+    affine(active, p[n:last].reshape(width, classes), p[last : last + classes], logits)
 
 
-@kernel
+@inner
 def head_back(
     p: Array, start: int, xhat: Array, inverse: Array, active: Array, dlogits: Array, d: Array, dp: Array, own: bool
 ) -> None:
@@ -103,7 +108,7 @@ def head_back(
     standardise_input(xhat, inverse, d)
 
 
-@kernel
+@inner
 def cross_entropy(logits: Array, y: Array, count: int) -> float:
     """Mean over the first `count` rows; logits become the gradient of it."""
     classes = logits.shape[0]
@@ -171,7 +176,7 @@ def make_work(slots: int, width: int, most_hidden: int, classes: int, rows: int,
     )
 
 
-@kernel
+@inner
 def grow(seeds: Seeds, s: int, work: Work, h: Array, out: Array) -> None:
     """out = h with the seed of slot s blended in."""
     gate = seeds.q[s, seeds.q.shape[1] - h.shape[0] - 1 :]
@@ -179,7 +184,7 @@ def grow(seeds: Seeds, s: int, work: Work, h: Array, out: Array) -> None:
     blend_in(seeds.blend[s], seeds.alpha[s], gate, h, work.change[s], work.opening[s], out)
 
 
-@kernel
+@inner
 def forward(p: Array, seeds: Seeds, most: int, from_slot: int, work: Work, features: int) -> None:
     """To the logits, from the input layer's output, or from `work.entering` of `from_slot` on where that is not -1.
 
@@ -199,10 +204,8 @@ def forward(p: Array, seeds: Seeds, most: int, from_slot: int, work: Work, featu
     head(p, start, work.leaving[slots], work.xhat[slots], work.inverse[slots], work.active[slots], work.logits)
 
 
-@kernel
-def backward(
-    p: Array, seeds: Seeds, learner: int, to_slot: int, x: Array, work: Work, dp: Array, dq: Array
-) -> None:
+@inner
+def backward(p: Array, seeds: Seeds, learner: int, to_slot: int, x: Array, work: Work, dp: Array, dq: Array) -> None:
     """From the logits' gradient back to the slot `to_slot`, or through the input layer where that is -1.
 
     Seeds took part whose mode is neither ABSENT nor above `learner`. Gradients are written for those whose mode it is

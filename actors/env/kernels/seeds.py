@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.kernels.jit import kernel
+from actors.env.kernels.jit import inner
 from actors.env.kernels.layers import (
     affine,
     affine_input,
@@ -35,7 +35,7 @@ ADD, MULTIPLY, GATE = range(3)
 """Blends, as `actors.actions.BLENDS` has them."""
 
 
-@kernel
+@inner
 def change(form: int, hidden: int, q: Array, h: Array, first: Array, second: Array, c: Array) -> None:
     """c [W, B] = s - h; `first` and `second [most hidden, B]` keep what the way back needs."""
     width = h.shape[0]
@@ -72,7 +72,7 @@ def change(form: int, hidden: int, q: Array, h: Array, first: Array, second: Arr
                 out[i] = x[i] * (two * out[i] - one)
 
 
-@kernel
+@inner
 def change_back(
     form: int, hidden: int, q: Array, h: Array, first: Array, second: Array, dc: Array, dh: Array, dq: Array, own: bool
 ) -> None:
@@ -140,7 +140,7 @@ def change_back(
     _add(through, dh)
 
 
-@kernel
+@inner
 def _add(x: Array, into: Array) -> None:
     for w in range(x.shape[0]):
         row, out = x[w], into[w]
@@ -148,7 +148,7 @@ def _add(x: Array, into: Array) -> None:
             out[i] += row[i]
 
 
-@kernel
+@inner
 def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, opening: Array, out: Array) -> None:
     """out [W, B]: h with the change let in at alpha. Of `multiply`, c becomes its tanh; of `gated`, `opening [B]`
     keeps how far the gate is open."""
@@ -178,9 +178,18 @@ def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, opening:
             y[i] = x[i] + a * opening[i] * t[i]
 
 
-@kernel
+@inner
 def blend_back(
-    blend: int, alpha: float, gate: Array, h: Array, c: Array, opening: Array, d: Array, dc: Array, dgate: Array, own: bool
+    blend: int,
+    alpha: float,
+    gate: Array,
+    h: Array,
+    c: Array,
+    opening: Array,
+    d: Array,
+    dc: Array,
+    dgate: Array,
+    own: bool,
 ) -> None:
     """`d` with respect to the blended output becomes what flows to h past the seed; `dc [W, B]` what flows to the
     change; `dgate` what flows to the gate, written where it is the seed's `own` turn."""

@@ -22,6 +22,7 @@ from actors.config import ConfigError
 from actors.env.lifecycle import IllegalAction
 from actors.env.registration import ENV_ID, register_envs
 from actors.env.vector_env import SeedTrainingVectorEnv
+from tests.fleets import break_host
 from tests.walks import act
 
 ROOT = Path(__file__).parents[3]
@@ -145,7 +146,7 @@ def test_a_panic_is_reset_alone_and_its_final_observation_kept() -> None:
     env.reset(seed=0)
     waits = np.zeros((3, 6), dtype=np.int64)
     env.step(waits)
-    env.fleet.networks.hosts.params[1] = float("nan")
+    break_host(env.fleet, 1)
     seen, rewards, terminated, _, info = env.step(waits)
     assert terminated.tolist() == [False, True, False]
     assert rewards[1] <= -5.0

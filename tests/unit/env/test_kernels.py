@@ -1,0 +1,94 @@
+"""The kernels' parts against PyTorch: the exponential, and each blueprint's and blend's way there and back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actors.actions import BLENDS
+from actors.env.blends import apply_blend, gate_shapes
+from actors.env.blueprints import MLP_BLUEPRINTS, Blueprint
+from actors.env.compiled import FORMS
+from actors.env.kernels.layers import exponential
+from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
+
+WIDTH, ROWS, ALPHA = 6, 10, 0.7
+Array = NDArray[Any]
+
+
+@numba.njit
+def _exponentials(x: Array) -> Array:
+    out = np.empty_like(x)
+    for i in range(x.size):
+        out[i] = exponential(x[i])
+    return out
+
+
+def test_the_exponential_is_exact_to_two_units_in_the_last_place() -> None:
+    x = np.linspace(-87, 88, 200_001).astype(np.float32)
+    truth = np.exp(x.astype(np.float64))
+    error = np.abs(_exponentials(x) - truth) / np.spacing(truth.astype(np.float32))
+    assert error.max() <= 2.0
+
+
+def test_the_exponential_saturates_and_passes_nan_on() -> None:
+    out = _exponentials(np.array([-1e30, -np.inf, np.nan, 0.0], dtype=np.float32))
+    assert 0 <= out[0] < 1e-37
+    assert 0 <= out[1] < 1e-37
+    assert math.isnan(out[2])
+    assert out[3] == 1.0
+
+
+@numba.njit
+def _there_and_back(
+    form: int, hidden: int, blend: int, q: Array, gate: Array, h: Array, flow: Array
+) -> tuple[Array, Array, Array, Array]:
+    """(output, gradient of h, of q, of the gate) for one seed."""
+    first, second = np.zeros((4 * WIDTH, ROWS)), np.zeros((4 * WIDTH, ROWS))
+    c, dc, opening, out = np.zeros_like(h), np.zeros_like(h), np.zeros(ROWS), np.zeros_like(h)
+    dq, dgate, d = np.zeros_like(q), np.zeros_like(gate), flow.copy()
+    change(form, hidden, q, h, first, second, c)
+    blend_in(blend, ALPHA, gate, h, c, opening, out)
+    blend_back(blend, ALPHA, gate, h, c, opening, d, dc, dgate, True)
+    change_back(form, hidden, q, h, first, second, dc, d, dq, True)
+    return out, d, dq, dgate
+
+
+@pytest.mark.parametrize("blend", range(len(BLENDS)), ids=BLENDS)
+@pytest.mark.parametrize("blueprint", MLP_BLUEPRINTS[1:], ids=lambda b: b.name)
+def test_a_seed_and_its_gradients_are_those_of_autograd(blueprint: Blueprint, blend: int) -> None:
+    """In double precision, with every parameter away from its start."""
+    rng = np.random.default_rng(blend)
+    shapes = blueprint.shapes(WIDTH)
+    params = {k: torch.tensor(rng.standard_normal(p.shape), requires_grad=True) for k, p in shapes.items()}
+    gates = gate_shapes(blend, WIDTH)
+    gate = {k: torch.tensor(rng.standard_normal(p.shape), requires_grad=True) for k, p in gates.items()}
+    h = torch.tensor(rng.standard_normal((ROWS, WIDTH)), requires_grad=True)
+    flow = rng.standard_normal((ROWS, WIDTH))
+    truth = apply_blend(blend, h, blueprint.forward(params, h, None), ALPHA, gate)
+    leaves = [h, *params.values(), *gate.values()]
+    dh, *rest = torch.autograd.grad(truth, leaves, torch.tensor(flow))
+    own, gated = rest[: len(params)], rest[len(params) :]
+
+    def flat(tensors: list[torch.Tensor]) -> Array:
+        parts = [t.detach().numpy().ravel() for t in tensors]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    assert blueprint.form is not None
+    q = flat(list(params.values()))
+    g = flat(list(gate.values())) if gate else np.zeros(WIDTH + 1)
+    x = np.ascontiguousarray(h.detach().numpy().T)
+    out, d, dq, dgate = _there_and_back(
+        FORMS[blueprint.form], blueprint.hidden(WIDTH), blend, q, g, x, np.ascontiguousarray(flow.T)
+    )
+    np.testing.assert_allclose(out.T, truth.detach().numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(d.T, dh.numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(dq, flat(own), rtol=1e-10, atol=1e-12)
+    if gate:
+        np.testing.assert_allclose(dgate, flat(gated), rtol=1e-10, atol=1e-12)
