@@ -55,6 +55,10 @@ class EnvConfig:
     form: Literal["auto", "compiled", "stacked"] = "auto"
     """How a fleet trains its hosts: machine code, one after the other, or all as one tensor program. Auto takes machine
     code for MLPs on a CPU, and tensors elsewhere."""
+    compile: bool = False
+    """Fuse pieces of the tensor program by torch.compile; a minute at the first use, and worth it on CUDA only."""
+    cuda_graph: bool = False
+    """Replay an epoch's minibatches as a CUDA graph."""
     isolation: Literal["shadow", "straight_through"] = "shadow"
     """How a seed in TRAINING learns without touching its host."""
     embargo_epochs: int = 2
@@ -97,6 +101,10 @@ class EnvConfig:
         require(self.embargo_epochs >= 1, f"env.embargo_epochs is {self.embargo_epochs}: it must be at least 1")
         require(
             self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1"
+        )
+        require(
+            not self.cuda_graph or self.device != "cpu",
+            "env.cuda_graph needs a CUDA device, but env.device is cpu: leave one of them out",
         )
         self._check_reward()
 

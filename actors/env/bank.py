@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from actors.env.blueprints import Param
+from actors.env.pieces import piece
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -73,11 +74,20 @@ class Working:
         """One AdamW step (Loshchilov & Hutter, 2019) for every row, with the row's own step counter."""
         self.steps += 1
         correction1, correction2 = _corrections(self.bank, self.steps)
-        self.params.mul_(1.0 - self.lr * self.weight_decay)
-        self.first.lerp_(grad, 1.0 - BETA1)
-        self.second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)
-        denominator = self.second.sqrt().div_(correction2).add_(EPS)
-        self.params.sub_((self.first / denominator).mul_(self.lr / correction1))
+        kept = 1.0 - self.lr * self.weight_decay
+        _adam_(self.params, self.first, self.second, grad, self.lr / correction1, correction2, kept)
+
+
+@piece
+def _adam_(
+    params: Tensor, first: Tensor, second: Tensor, grad: Tensor, rate: Tensor, root: Tensor, kept: float
+) -> None:
+    """In place; `rate` and `root` are `[n, 1]`."""
+    params.mul_(kept)
+    first.lerp_(grad, 1.0 - BETA1)
+    second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)
+    denominator = second.sqrt().div_(root).add_(EPS)
+    params.sub_((first / denominator).mul_(rate))
 
 
 def _corrections(bank: ParamBank, steps: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.env.pieces import piece
+
 Params = Mapping[str, Tensor]
 
 
@@ -53,6 +55,7 @@ class Units(NamedTuple):
         return Units(self.mask[index], self.share[index])
 
 
+@piece
 def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, units: Units | None = None, eps: float = 1e-5) -> Tensor:
     """Over the last dimension; over its real units alone where `units` is given, and 0 elsewhere."""
     if units is None:

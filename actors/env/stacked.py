@@ -22,6 +22,8 @@ from actors.env.growing import Optimisation
 from actors.env.host import Host
 from actors.env.host_episode import EpochResult, Germination, HostEpisode, Measured, Orders
 from actors.env.layout import Layout
+from actors.env.pieces import compiling
+from actors.env.stacked_capture import run_steps
 from actors.env.stacked_epoch import EpochProgram
 from actors.env.stacked_measure import StackedMeasure
 from actors.env.stacked_plan import LiveSeed, Plans, slot_plan
@@ -42,7 +44,11 @@ class StackedNetworks:
         optimisation: Optimisation,
         dtype: torch.dtype,
         device: torch.device,
+        compiled: bool = False,
+        replayed: bool = False,
     ) -> None:
+        """`compiled` fuses pieces by `torch.compile`; `replayed` runs an epoch as a CUDA graph."""
+        self.compiled, self.replayed = compiled, replayed
         self.host, self.num_envs, self.optimisation = host, num_envs, optimisation
         self.dtype, self.device = dtype, device
         rows = num_envs * host.slots
@@ -154,11 +160,8 @@ class StackedNetworks:
         x = self.layout.batch(self.train_x, rows)  # [inner_steps, ...]
         y = Layout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
         epoch = EpochProgram(self, seeds, self.optimisation)
-        losses, norms = [], []
-        for batch, labels in zip(x, y, strict=True):
-            loss, norm = epoch.step(batch, labels)
-            losses.append(loss)
-            norms.append(norm)
+        with compiling(self.compiled):
+            losses, norms = zip(*run_steps(epoch.step, x, y, self.replayed), strict=True)
         epoch.store()
         return torch.stack(losses).mean(0).tolist(), torch.stack(norms, 1).tolist()
 

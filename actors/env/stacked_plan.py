@@ -14,6 +14,7 @@ from actors.actions import BLENDS
 from actors.env.blends import GATED, open_channels
 from actors.env.blueprints import Blueprint, Params, Units
 from actors.env.layout import Layout
+from actors.env.pieces import piece
 
 MULTIPLY = BLENDS.index("multiply")
 
@@ -69,14 +70,9 @@ class SlotPlan:
         layout = self.layout
         here = layout.pick(h, self.envs)
         grown = [p.grow(layout.slice(here, p.rows), self._units(p.rows), layout) for p in self.parts]
-        change = torch.cat(grown, layout.env_dim) - here
-        step = change
-        if self.gated is not None:
-            opening = torch.sigmoid(self._opening(here))
-            step = torch.where(self.gated, opening, torch.ones_like(opening)) * change
-        if self.multiply is not None:
-            step = torch.where(self.multiply, here * torch.tanh(change), step)
-        return layout.put(h, self.envs, here + self.alpha * step)
+        opening = None if self.gated is None else self._opening(here)
+        joined = _blend(here, torch.cat(grown, layout.env_dim), self.alpha, self.gated, opening, self.multiply)
+        return layout.put(h, self.envs, joined)
 
     def _units(self, rows: slice) -> Units | None:
         return None if self.units is None else self.units.rows(rows)
@@ -88,6 +84,21 @@ class SlotPlan:
             return open_channels(here, {"gate.w": gate["gate.w"][:, :width], "gate.b": gate["gate.b"]})
         # a sum and not a product of matrices: one row must not be computed otherwise than many
         return (here * gate["gate.w"].mT).sum(-1, keepdim=True) + gate["gate.b"]
+
+
+@piece
+def _blend(
+    h: Tensor, grown: Tensor, alpha: Tensor, gated: Tensor | None, opening: Tensor | None, multiply: Tensor | None
+) -> Tensor:
+    """Each row by its own blend (see `actors.env.blends`); `opening` is the gates', before the sigmoid."""
+    change = grown - h
+    step = change
+    if gated is not None and opening is not None:
+        open_to = torch.sigmoid(opening)
+        step = torch.where(gated, open_to, torch.ones_like(open_to)) * change
+    if multiply is not None:
+        step = torch.where(multiply, h * torch.tanh(change), step)
+    return h + alpha * step
 
 
 Plans = dict[int, SlotPlan]  # by slot
