@@ -9,7 +9,7 @@ from statistics import median
 import torch
 
 from actors.env.fleet import Fleet
-from benchmarks.environment.growth import waits
+from benchmarks.environment.growth import episodes, waits
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,13 @@ def epoch_s(fleet: Fleet, device: str) -> float:
     return clock() - start
 
 
-def compare(loop: Fleet, fleet: Fleet, budget_s: float, device: str, most: int = 7) -> Cell:
-    """Two rounds at least, and more of them (`most` at most) while they fit the budget."""
+def compare(loop: Fleet, fleet: Fleet, budget_s: float, device: str, least: int = 2, most: int = 7) -> Cell:
+    """`least` rounds, and up to `most` of them while they fit the budget."""
     rounds: list[tuple[float, float]] = []
     started = time.perf_counter()
-    while len(rounds) < 2 or (len(rounds) < most and time.perf_counter() - started < budget_s):
+    while len(rounds) < least or (len(rounds) < most and time.perf_counter() - started < budget_s):
         rounds.append((epoch_s(loop, device) / loop.num_envs, epoch_s(fleet, device) / fleet.num_envs))
+    if len({episode.epoch for episode in episodes(fleet)}) > 1:
+        raise RuntimeError("an episode ended while it was timed: environments that idle cost nothing")
     loops, fleets = zip(*rounds, strict=True)
     return Cell(min(loops), min(fleets), median(loops) / median(fleets))
