@@ -1,93 +1,171 @@
 """Seed-training environments: inner SGD steps and decisions per second, the fleet against a loop over hosts.
 
-    python -m benchmarks.env [--quick] [--json FILE]
+    python -m benchmarks.env [--quick] [--hosts mlp,cnn1d,cnn2d] [--device cuda] [--budget S] [--json FILE]
 
-The loop is the one-environment reference, itself tuned: fused AdamW, active seeds only. Both sides run the same epochs
-of the same hosts in one process on one thread: three slots, width 16, minibatches of 64, 16 of them an epoch, every
-mechanic on. With three active seeds, two are held in the host and one is in training, so that the shadow pass and all
-eight ablations are part of every epoch.
+The loop is the one-environment reference, itself tuned: fused AdamW, active seeds only, channels last in memory. Both
+sides run the same epochs of the same hosts in one process on one thread: three slots, minibatches of 64, 16 of them an
+epoch, 500 validation rows, every mechanic on. With three active seeds, two are held in the host and one is in training,
+so that the shadow pass and all eight ablations are part of every epoch. Loop and fleet take turns, in CPU time.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from actors.actions import Op
 from actors.config import EnvConfig
-from actors.env.blueprints import MLP_BLUEPRINTS
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from benchmarks.form import Target, arguments, publish
+from benchmarks.environment.growth import MIXES, grown, parameters, settings
+from benchmarks.environment.hosts import HOSTS, BenchHost, few_images
+from benchmarks.environment.memory import bytes_per_env
+from benchmarks.environment.roofline import roofline
+from benchmarks.environment.rounds import Cell, compare
+from benchmarks.environment.shares import shares
+from benchmarks.form import Target, parser, publish
 
-CONFIG = EnvConfig(tasks=("benchmarks.wide_task:factory",), horizon_epochs=60, budget_ratio=20.0)
-SLOTS = 3
-NAMES = [b.name for b in MLP_BLUEPRINTS]
-# Slots 0 and 1 go on to be held, slot 2 stays in training.
-GROWTH = [(op, s) for s in range(SLOTS) for op in (Op.GERMINATE, Op.ADVANCE, Op.ADVANCE)][:-1]
+SIZES, QUICK_SIZES, CUDA_SIZES = (1, 4, 16, 64, 256), (1, 4), (256, 1024, 4096)
+CUDA_GOAL = 50.0  # times the loop on the same GPU
+KINDS = 6  # of blueprints: the loop over all kinds has a host of each
+PEER_DECISIONS_S = 16.0
+"""The best public single-process implementation on one core: a CNN host of 6,418 parameters on 3x32x32, 4 environments;
+a decision is 192 training samples in 3 steps, and 50 validation samples."""
+Row = dict[str, Any]
 
 
-def _actions(envs: int, epoch: int, blueprints: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    actions = np.zeros((envs, 6), dtype=np.int64)
-    if blueprints is not None and epoch < len(GROWTH):
-        actions[:, 0], actions[:, 1] = GROWTH[epoch]
-        actions[:, 2], actions[:, 4] = blueprints, 2  # alpha target 1.0, at once
-    return actions
+class Bench:
+    """One host's rows: speed at every size, then bytes, shares and the distance from the device's limits."""
+
+    def __init__(self, host: BenchHost, args: argparse.Namespace) -> None:
+        self.host, self.device = host, args.device
+        self.quick = args.quick
+        self.budget_s = 0.5 if args.quick else args.budget
+        self.sizes = QUICK_SIZES if args.quick else CUDA_SIZES if args.device == "cuda" else SIZES
+        self.goal_envs = min(host.goal_envs, self.sizes[-1]) if args.device == "cpu" else self.sizes[0]
+        self.config = settings(host.task, 2 if args.quick else 16)
+        self.speed: list[Row] = []
+        self.inside: list[Row] = []
+        self.targets: list[Target] = []
+
+    def run(self) -> None:
+        for mix in ("3 alike",) if self.quick else ("3 alike", "none", "3 of all kinds"):
+            sizes = self.sizes if mix == "3 alike" else (self.goal_envs,)
+            self._mix(mix, sizes)
+
+    def _mix(self, mix: str, sizes: Sequence[int]) -> None:
+        loops = KINDS if mix == MIXES[2] else 1
+        loop = self._grown(ReferenceFleet, loops, mix)
+        at = 0
+        env_s = 0.0
+        for envs in sizes:
+            if (
+                not self.quick and env_s * envs * 3 > self.budget_s * 4
+            ):  # growth, one round to warm up and two that count
+                self._skip(mix, envs, f"over the budget of {self.budget_s:g} s; see E = {at}")
+                continue
+            try:
+                fleet = self._grown(SeedTrainingFleet, envs, mix)
+                cell = compare(loop, fleet, self.budget_s / 2, self.device, 1 if self.quick else 2)
+            except torch.OutOfMemoryError:
+                self._skip(mix, envs, "memory is full")
+                continue
+            if not at:
+                self._speed(mix, "loop", loop, cell.loop_s, 1.0)
+            self._speed(mix, "fleet", fleet, cell.fleet_s, cell.ratio)
+            at, env_s = envs, cell.fleet_s
+            if envs == self.goal_envs or self.device == "cuda":
+                self._look_inside(mix, fleet, cell)
+
+    def _grown(self, kind: type[ReferenceFleet] | type[SeedTrainingFleet], envs: int, mix: str) -> Fleet:
+        return grown(kind, self.config, self.host, envs, mix, self.device)
+
+    def _look_inside(self, mix: str, fleet: Fleet, cell: Cell) -> None:
+        assert isinstance(fleet, SeedTrainingFleet)
+        envs = fleet.num_envs
+        if mix == "3 alike":
+            named = f"{self.host.name}, E = {envs}, 3 active seeds"
+            if self.device == "cuda":
+                self.targets.append(Target(f"{named}, over the loop", cell.ratio, CUDA_GOAL))
+            elif envs == self.host.goal_envs:
+                self.targets.append(Target(f"{named}, over the loop", cell.ratio, self.host.goal_ratio))
+            if self.host.goal_steps and self.device == "cpu" and not self.quick:
+                steps = self.config.inner_steps / cell.fleet_s
+                self.targets.append(Target(f"{named}, inner steps/s", steps, self.host.goal_steps))
+            where: Row = {"host": self.host.name, "envs": envs}
+            memory = bytes_per_env(fleet)
+            limits = roofline(fleet, cell.fleet_s, memory, self.device)
+            parts = shares(fleet, self.device, 1 if self.quick else 2)
+            self.inside += [where | parts, where | memory, where | limits]
+
+    def _speed(self, mix: str, form: str, fleet: Fleet, env_s: float, ratio: float) -> None:
+        self.speed.append(speed_row(self.host.name, form, fleet, mix, env_s, ratio, self.config.inner_steps))
+
+    def _skip(self, mix: str, envs: int, why: str) -> None:
+        row = dict.fromkeys(self.speed[0], "-") if self.speed else {}
+        named = {"host": self.host.name, "form": "fleet", "envs": envs, "seeds": mix, "parameters": why}
+        self.speed.append(row | named)
 
 
-def measure(make: Callable[[EnvConfig, int, int], Fleet], envs: int, mix: str, epochs: int) -> float:
-    """Seconds of one epoch of `envs` hosts, once their seeds are where they should be."""
-    if mix == "none":
-        blueprints = None
-    elif mix == "all kinds":
-        blueprints = 1 + np.arange(envs) % (len(NAMES) - 1)
-    else:
-        blueprints = np.full(envs, NAMES.index(mix))
-    fleet = make(CONFIG, envs, 0)
-    fleet.reset(range(envs))
-    warm = len(GROWTH) + 1
-    for epoch in range(warm):
-        fleet.step(_actions(envs, epoch, blueprints))
-    start = time.perf_counter()
-    for epoch in range(warm, warm + epochs):
-        fleet.step(_actions(envs, epoch, blueprints))
-    return (time.perf_counter() - start) / epochs
+def speed_row(host: str, form: str, fleet: Fleet, mix: str, env_s: float, ratio: float, steps: int) -> Row:
+    return {
+        "host": host,
+        "form": form,
+        "envs": fleet.num_envs,
+        "seeds": mix,
+        "parameters": parameters(fleet),
+        "inner steps/s": steps / env_s,
+        "decisions/s": 1 / env_s,
+        "over loop": ratio,
+    }
+
+
+def peer_rows(budget_s: float) -> Iterator[Row]:
+    """The same work as the public implementation's decision, beside its figure."""
+    config: EnvConfig = settings("benchmarks.environment.hosts:few_images", inner_steps=3)
+    host = replace(HOSTS["cnn2d"], name="cnn2d, 3 steps", factory=few_images)
+    for mix in MIXES[:2]:
+        loop, fleet = (
+            grown(kind, config, host, envs, mix) for kind, envs in ((ReferenceFleet, 1), (SeedTrainingFleet, 4))
+        )
+        cell = compare(loop, fleet, budget_s / 2, "cpu")
+        yield speed_row(host.name, "fleet", fleet, mix, cell.fleet_s, cell.ratio, 3)
+    published = {
+        "host": "public implementation, as read",
+        "form": "loop",
+        "envs": 4,
+        "seeds": "-",
+        "parameters": "6,418",
+    }
+    speeds = {"inner steps/s": 3 * PEER_DECISIONS_S, "decisions/s": PEER_DECISIONS_S, "over loop": "-"}
+    yield published | speeds
 
 
 def main() -> None:
-    args = arguments("env", __doc__.splitlines()[0])
-    sizes = (1, 4, 16) if args.quick else (1, 4, 16, 64, 256)
-    epochs = 1 if args.quick else 4
-    rows: list[dict[str, Any]] = []
-    targets = []
-    for mix in ("none", "dense", "all kinds"):
-        loop = min(measure(ReferenceFleet, 4, mix, epochs) / 4 for _ in range(1 if args.quick else 3))
-        seeds = "0" if mix == "none" else f"3 {mix}"
-        rows.append(_row("loop", 4, seeds, 4 * loop, loop))
-        for envs in sizes:
-            seconds = measure(SeedTrainingFleet, envs, mix, epochs)
-            rows.append(_row("fleet", envs, seeds, seconds, loop))
-            if envs == 64 and mix == "dense":
-                targets.append(Target("MLP fleet over loop, E = 64, 3 active seeds", loop * envs / seconds, 6.0))
-                rate = envs * CONFIG.inner_steps / seconds
-                targets.append(Target("MLP fleet, inner steps/s, E = 64, 3 active seeds", rate, 8000.0))
-    publish(rows, targets, args.json)
-
-
-def _row(kind: str, envs: int, seeds: str, seconds: float, loop: float) -> dict[str, Any]:
-    return {
-        "host": "mlp 16",
-        "form": kind,
-        "envs": envs,
-        "seeds": seeds,
-        "inner steps/s": envs * CONFIG.inner_steps / seconds,
-        "decisions/s": envs / seconds,
-        "over loop": loop * envs / seconds,
-    }
+    known = parser("env", __doc__.splitlines()[0])
+    known.add_argument("--hosts", default=",".join(HOSTS), help="which of " + ", ".join(HOSTS))
+    known.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    known.add_argument("--budget", type=float, default=20.0, help="seconds that a row may take, about")
+    args = known.parse_args()
+    names = args.hosts.split(",")
+    if unknown := set(names) - set(HOSTS):
+        known.error(f"no such host: {', '.join(unknown)}; choose from {', '.join(HOSTS)}")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        known.error("--device cuda: this machine has no CUDA device that torch sees")
+    hosts = [HOSTS[name] for name in names]
+    if args.quick:
+        hosts = [replace(host, factory=few_images) if host.name == "cnn2d" else host for host in hosts]
+    benches = [Bench(host, args) for host in hosts]
+    for bench in benches:
+        bench.run()
+    rows = [row for bench in benches for row in bench.speed]
+    if "cnn2d" in names and args.device == "cpu" and not args.quick:
+        rows += peer_rows(benches[0].budget_s)
+    inside = sorted((row for bench in benches for row in bench.inside), key=lambda row: list(row)[2])
+    publish(rows + inside, [target for bench in benches for target in bench.targets], args.json)
 
 
 if __name__ == "__main__":

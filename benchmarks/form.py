@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,16 @@ class Target:
 
 
 def arguments(name: str, description: str) -> argparse.Namespace:
+    return parser(name, description).parse_args()
+
+
+def parser(name: str, description: str) -> argparse.ArgumentParser:
     """`--quick` (within 20 seconds on two cores) and `--json FILE`; one torch thread."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
-    parser.add_argument("--quick", action="store_true", help="a smoke test of a few seconds")
-    parser.add_argument("--json", type=Path, help="also write the result here")
+    known = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
+    known.add_argument("--quick", action="store_true", help="a smoke test of a few seconds")
+    known.add_argument("--json", type=Path, help="also write the result here")
     torch.set_num_threads(1)
-    return parser.parse_args()
+    return known
 
 
 def machine() -> dict[str, Any]:
@@ -49,12 +54,13 @@ def machine() -> dict[str, Any]:
 
 
 def publish(rows: Sequence[Mapping[str, Any]], targets: Sequence[Target], json_path: Path | None) -> None:
-    """Print the table and the targets; write both where a path is given."""
-    console = Console(width=120, highlight=False)
-    table = Table(*rows[0], box=None, header_style="bold")
-    for row in rows:
-        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
-    console.print(table)
+    """Print the rows, a table for each run of equal columns, and the targets; write both where a path is given."""
+    console = Console(width=140, highlight=False)
+    for columns, group in groupby(rows, key=tuple):
+        table = Table(*columns, box=None, header_style="bold")
+        for row in group:
+            table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+        console.print(table, "")
     for target in targets:
         verdict = "met" if target.met else "not met"
         console.print(f"{target.name}: {target.value:,.2f}, goal {target.goal:,.2f}: {verdict}")

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.env.blueprints import NOOP, Blueprint, Param, Params, Units
-from actors.env.convolution import convolve, fold, per_channel, pointwise
+from actors.env.convolution import channels_first, convolve, fold, pointwise
 
 TAPS = 3
 
@@ -29,10 +29,8 @@ def _norm(dims: int) -> Blueprint:
         return {"gain": Param((1, width), "one"), "bias": _vector(width), "scale": _vector(width)}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
-        flat = fold(h, dims).flatten(0, 1)[None]
-        standard = F.batch_norm(flat, None, None, training=True).view_as(h)
-        change = standard * per_channel(p["gain"], dims) + per_channel(p["bias"], dims)
-        return h + per_channel(p["scale"], dims) * change
+        gain, bias = ((p["scale"] * p[name]).flatten() for name in ("gain", "bias"))
+        return h + F.group_norm(fold(h, dims).contiguous(), len(gain), gain, bias).view(h.shape)
 
     return Blueprint("norm", shapes, forward)
 
@@ -78,9 +76,12 @@ def _attention(dims: int) -> Blueprint:
         return squeeze | {"w2": Param((k, width), "zero"), "b2": _vector(width)}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
+        h = channels_first(h, dims)
         squeezed = h.flatten(-dims).mean(-1)  # [M, C], or [M, E, C]
-        rows = squeezed if squeezed.dim() == 2 else squeezed.transpose(0, 1)
+        rows = squeezed if squeezed.dim() == 2 else squeezed.transpose(0, 1).contiguous()
         excitation = 2.0 * torch.sigmoid(torch.relu(rows @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"])
+        if excitation.requires_grad:  # sums over rows, here and in gradients, have the environments outermost
+            excitation.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
         factor = excitation if squeezed.dim() == 2 else excitation.transpose(0, 1)
         return h * factor[(..., *(None,) * dims)]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from actors.env.batch_norm import Normalise, batch_statistics
 from actors.env.blueprints import Param, Params, Units
-from actors.env.convolution import classify, convolve, fold, pool_max, pool_mean, unfold
+from actors.env.convolution import classify, convolve, plane, pool_max, pool_mean, unplane
 from actors.env.family import IMAGE, SEQUENCE, Family
 from actors.env.host import Resume, SlotFunction
 
@@ -31,7 +31,7 @@ def _head_shapes(channels: int, classes: int) -> dict[str, Param]:
 
 
 def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalise: Normalise) -> Tensor:
-    return unfold(normalise(name, fold(h, dims), p[f"{name}.gain"], p[f"{name}.bias"]), h)
+    return unplane(normalise(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"]), h, dims)
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,10 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         strict: bool = False,
         dtype: torch.dtype = torch.float32,
         render_mode: str | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.config = config or EnvConfig()
-        self.run_seed, self.strict, self.dtype = run_seed, strict, dtype
+        self.run_seed, self.strict, self.dtype, self.device = run_seed, strict, dtype, torch.device(device)
         require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: only 'rgb_array' is drawn")
         self.render_mode = render_mode
         check_tasks(self.config, run_seed)
@@ -89,7 +90,8 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.val_x, self.val_y = self._tensors(self.task.val.x, self.task.val.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
         optimisation = Optimisation(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
-        self.network = GrowingNetwork(self.episode.host, self.episode.host_rng(), optimisation, self.dtype)
+        with self.device:
+            self.network = GrowingNetwork(self.episode.host, self.episode.host_rng(), optimisation, self.dtype)
         twin = self._twins.of([self.seed])[0] if c.reference == "twin" else ()
         self.episode.begin(self.network.validate(self.val_x, self.val_y, {}), twin)
         self.snapshot = self.network.snapshot()
@@ -100,7 +102,8 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self._prune(orders.pruned)
         if (new := orders.germinated) is not None:
             blueprint = self.episode.host.family.blueprints[new.blueprint]
-            self.network.germinate(new.slot, blueprint, new.blend, new.rng)
+            with self.device:
+                self.network.germinate(new.slot, blueprint, new.blend, new.rng)
         x, y = self.train_x[orders.rows], self.train_y[orders.rows]
         switches = Switches(dict(orders.blended), dict(orders.training))
         statistics = self.network.train_epoch(x, y, switches, self.config.isolation)
@@ -139,7 +142,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         return {s: slot.alpha for s, slot in enumerate(self.lifecycle.slots) if slot.stage in BLENDED}
 
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
-        twin = SeedTrainingEnv(twin_config(self.config), self.run_seed, dtype=self.dtype)
+        twin = SeedTrainingEnv(twin_config(self.config), self.run_seed, dtype=self.dtype, device=self.device)
         wait = np.zeros(len(self.spaces.action.heads), dtype=np.int64)
         found = []
         for seed in seeds:
@@ -187,4 +190,4 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         return self.network.validate(x, y, self._present())[0]
 
     def _tensors(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.from_numpy(x).to(self.dtype), torch.from_numpy(y)
+        return torch.from_numpy(x).to(self.device, self.dtype), torch.from_numpy(y).to(self.device)

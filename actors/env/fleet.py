@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from actors.actions import ActionMasks
@@ -52,8 +53,8 @@ class ReferenceFleet:
 
     env_id = "tamiyo/SeedTraining-v0"
 
-    def __init__(self, config: EnvConfig, num_envs: int, run_seed: int) -> None:
-        self.envs = [SeedTrainingEnv(config, run_seed) for _ in range(num_envs)]
+    def __init__(self, config: EnvConfig, num_envs: int, run_seed: int, device: torch.device | str = "cpu") -> None:
+        self.envs = [SeedTrainingEnv(config, run_seed, device=device) for _ in range(num_envs)]
         self.spaces = self.envs[0].spaces
         self.num_envs = num_envs
 

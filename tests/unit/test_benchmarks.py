@@ -21,5 +21,8 @@ def test_a_quick_run_has_the_common_form(name: str, tmp_path: Path) -> None:
     assert set(result) == {"targets", "machine", "rows"}
     assert result["machine"]["cores"] >= 1
     assert all(set(target) == {"name", "value", "goal", "met"} for target in result["targets"])
-    assert all(row["inner steps/s"] > 0 for row in result["rows"])
+    speeds = [row for row in result["rows"] if "over loop" in row]
+    assert {row["host"] for row in speeds} >= {"mlp", "cnn1d", "cnn2d"}
+    assert all(row["inner steps/s"] > 0 for row in speeds)
+    assert len(speeds) < len(result["rows"])
     assert len(ended.stdout.splitlines()) > len(result["rows"])

@@ -1,0 +1,75 @@
+"""Fleets with their seeds where they should be: two held in the host and one in training, or none at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actors.actions import Op
+from actors.config import EnvConfig
+from actors.env.fleet import Fleet, ReferenceFleet
+from actors.env.host_episode import HostEpisode
+from actors.env.hosts import make_host
+from actors.env.seed_fleet import SeedTrainingFleet
+from benchmarks.environment.hosts import BenchHost
+
+SLOTS = 3
+# Slots 0 and 1 go on to be held, slot 2 stays in training.
+GROWTH = [(op, s) for s in range(SLOTS) for op in (Op.GERMINATE, Op.ADVANCE, Op.ADVANCE)][:-1]
+MIXES = ("none", "3 alike", "3 of all kinds")
+
+
+def settings(task: str, inner_steps: int = 16) -> EnvConfig:
+    """Episodes longer than any benchmark plays, and growth that no budget ends."""
+    return EnvConfig(tasks=(task,), horizon_epochs=200, budget_ratio=40.0, inner_steps=inner_steps)
+
+
+def grown(
+    kind: type[ReferenceFleet] | type[SeedTrainingFleet],
+    config: EnvConfig,
+    host: BenchHost,
+    envs: int,
+    mix: str,
+    device: str = "cpu",
+) -> Fleet:
+    """A fleet after its growth, which is played with one minibatch an epoch and no ablations to be short."""
+    fleet = kind(config, envs, 0, device=torch.device(device))
+    fleet.reset(range(envs))
+    table = episodes(fleet)[0].host.family.blueprints
+    names = [b.name for b in table]
+    blueprints = np.full(envs, names.index(host.seed)) if mix == "3 alike" else 1 + np.arange(envs) % (len(table) - 1)
+    short = replace(config, inner_steps=1, contribution_every=config.horizon_epochs)
+    for episode in episodes(fleet):
+        episode.config = short
+    for op, slot in GROWTH if mix != "none" else []:
+        actions = waits(fleet)
+        actions[:, 0], actions[:, 1], actions[:, 2], actions[:, 4] = op, slot, blueprints, 2  # alpha 1.0, at once
+        fleet.step(actions)
+    fleet.step(waits(fleet))
+    for episode in episodes(fleet):
+        episode.config = config
+    active = {sum(slot.active for slot in episode.lifecycle.slots) for episode in episodes(fleet)}
+    if active != {0 if mix == "none" else SLOTS}:
+        raise RuntimeError(f"the schedule of growth left {active} active seeds")
+    return fleet
+
+
+def episodes(fleet: Fleet) -> list[HostEpisode]:
+    if isinstance(fleet, ReferenceFleet):
+        return [env.episode for env in fleet.envs]
+    assert isinstance(fleet, SeedTrainingFleet)
+    return fleet.episodes
+
+
+def waits(fleet: Fleet) -> NDArray[np.int64]:
+    return np.zeros((fleet.num_envs, len(fleet.spaces.action.heads)), dtype=np.int64)
+
+
+def parameters(fleet: Fleet) -> str:
+    """Of one environment: its host's and what grew in it, on average."""
+    own = episodes(fleet)
+    grown_params = sum(episode.added_params() for episode in own) / len(own)
+    return f"{make_host(own[0].task, SLOTS).num_params():,} + {grown_params:,.0f}"

@@ -1,0 +1,44 @@
+"""Loop and fleet in turns, so that what else runs on the machine slows both."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from actors.env.fleet import Fleet
+from benchmarks.environment.growth import episodes, waits
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Seconds of one environment's epoch, the best of its rounds, and how much longer the loop takes for it."""
+
+    loop_s: float
+    fleet_s: float
+    ratio: float  # of the medians
+
+
+def epoch_s(fleet: Fleet, device: str) -> float:
+    """One decision of every environment: CPU time on the CPU, whose cores others may use as well; else wall time."""
+    actions = waits(fleet)
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    start = clock()
+    fleet.step(actions)
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return clock() - start
+
+
+def compare(loop: Fleet, fleet: Fleet, budget_s: float, device: str, least: int = 2, most: int = 7) -> Cell:
+    """`least` rounds, and up to `most` of them while they fit the budget."""
+    rounds: list[tuple[float, float]] = []
+    started = time.perf_counter()
+    while len(rounds) < least or (len(rounds) < most and time.perf_counter() - started < budget_s):
+        rounds.append((epoch_s(loop, device) / loop.num_envs, epoch_s(fleet, device) / fleet.num_envs))
+    if len({episode.epoch for episode in episodes(fleet)}) > 1:
+        raise RuntimeError("an episode ended while it was timed: environments that idle cost nothing")
+    loops, fleets = zip(*rounds, strict=True)
+    return Cell(min(loops), min(fleets), median(loops) / median(fleets))

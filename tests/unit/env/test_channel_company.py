@@ -1,0 +1,119 @@
+"""What an environment computes in a stack of channels does not depend, to the bit, on how many others are in the pass
+nor on where among them it lies: the passes of a fleet hold whichever environments happen to need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from actors.env.batch_norm import batch_statistics
+from actors.env.channel_blueprints import channel_blueprints
+from actors.env.convolution import classify, convolve, plane, pool_max, pool_mean, unplane
+
+torch.set_num_threads(1)
+ROWS = 64
+SPACES = [(10,), (6, 6)]
+BLUEPRINTS = ["norm", "bottleneck", "conv_light", "depthwise", "attention", "conv_heavy"]
+Pass = Callable[..., Tensor]
+Case = tuple[Pass, list[tuple[int, ...]]]  # a pass of h and parameters, and the parameters' shapes
+
+
+def norm(dims: int, channels: int) -> Case:
+    def run(h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        return unplane(batch_statistics()("n", plane(h, dims), gain, bias), h, dims)
+
+    return run, [(1, channels), (1, channels)]
+
+
+def norm_without_lanes(dims: int, channels: int) -> Case:
+    """Wrong: the last channels of a plane round in another way."""
+
+    def run(h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        flat = plane(h, dims)
+        return unplane(
+            torch.batch_norm(flat, gain.flatten(), bias.flatten(), None, None, True, 0.1, 1e-5, False), h, dims
+        )
+
+    return run, [(1, channels), (1, channels)]
+
+
+def scale_with_channels_innermost(dims: int, channels: int) -> Case:
+    """Wrong: the gradient of the scale is a sum over rows and space with the environments innermost."""
+
+    def run(h: Tensor, scale: Tensor) -> Tensor:
+        last = unplane(plane(h, dims), h, dims)
+        return unplane(plane(last * scale[:, 0][(..., *(None,) * dims)], dims), h, dims)
+
+    return run, [(1, channels)]
+
+
+def blueprint(dims: int, channels: int, name: str) -> Case:
+    own = next(b for b in channel_blueprints(dims) if b.name == name)
+    shapes = own.shapes(channels)
+
+    def run(h: Tensor, *params: Tensor) -> Tensor:
+        return own.forward(dict(zip(shapes, params, strict=True)), h, None)
+
+    return run, [p.shape for p in shapes.values()]
+
+
+def case(name: str, dims: int, channels: int) -> Case:
+    if name in BLUEPRINTS:
+        return blueprint(dims, channels, name)
+    kernel = (5, channels, *(3,) * dims)
+    return {
+        "convolution": (lambda h, w, b: convolve(h, w, b, dims), [kernel, (1, 5)]),
+        "greatest": (lambda h: pool_max(h, dims), []),
+        "mean": (lambda h: pool_mean(h, dims), []),
+        "classes": (lambda h, w, b: _rows_first(classify(h, w, b, dims)), [(channels, 3), (1, 3)]),
+        "batch norm": norm(dims, channels),
+    }[name]
+
+
+def _rows_first(logits: Tensor) -> Tensor:
+    """`[E, M, classes]` as everything else is here; its gradient lies in memory as a loss's does."""
+    logits.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+    return logits.movedim(0, 1)
+
+
+def seen(run: Pass, shapes: list[tuple[int, ...]], space: tuple[int, ...], channels: int) -> Iterator[list[Tensor]]:
+    """Output and gradients of one environment, in every company."""
+    own = torch.Generator().manual_seed(0)
+    h0, p0 = torch.randn(ROWS, channels, *space, generator=own), [torch.randn(s, generator=own) for s in shapes]
+    grad0 = None
+    for envs in (2, 3, 5, 6):
+        for at in (0, envs - 1):
+            h, params = torch.randn(ROWS, envs, channels, *space), [torch.randn(envs, *s) for s in shapes]
+            h[:, at] = h0
+            for all_of_them, mine in zip(params, p0, strict=True):
+                all_of_them[at] = mine
+            leaves = [t.requires_grad_() for t in (h, *params)]
+            out = run(*leaves)
+            grad0 = torch.randn(out[:, at].shape, generator=own) if grad0 is None else grad0
+            grad = torch.randn(out.shape)
+            grad[:, at] = grad0
+            grads = torch.autograd.grad(out, leaves, grad)
+            yield [out[:, at].detach(), grads[0][:, at], *(g[at] for g in grads[1:])]
+
+
+def differences(found: Iterator[list[Tensor]]) -> int:
+    first = next(found)
+    return sum(not torch.equal(a, b) for other in found for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+@pytest.mark.parametrize("channels", [9, 16])
+@pytest.mark.parametrize("name", ["convolution", "greatest", "mean", "classes", "batch norm", *BLUEPRINTS])
+def test_company_changes_no_bit(name: str, channels: int, space: tuple[int, ...]) -> None:
+    run, shapes = case(name, len(space), channels)
+    assert differences(seen(run, shapes, space, channels)) == 0
+
+
+@pytest.mark.parametrize("wrong", [norm_without_lanes, scale_with_channels_innermost])
+def test_sums_with_environments_innermost_would_be_noticed(wrong: Callable[[int, int], Case]) -> None:
+    run, shapes = wrong(1, 9)
+    assert differences(seen(run, shapes, (10,), 9)) > 0
