@@ -6,14 +6,13 @@ with every reset, and so do the stacks; large stacks are cut into blocks that fi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol, TypeVar
 
 import torch
 
-from actors.config import ConfigError
 from actors.env.growing import Optimisation
 from actors.env.host import Host
 from actors.env.host_episode import EpochResult, HostEpisode, Measured, Orders
@@ -77,14 +76,43 @@ def make_networks(
     return FleetNetworks(padded, num_envs, max_steps, optimisation, dtype, device)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Block:
+    """A stack and the environments in its rows. A row without one idles: it computes, and nobody reads it."""
+
     networks: StackedNetworks
-    members: list[int]  # environments, by row; a last row that repeats the one before it idles
+    members: list[int | None]  # by row
+
+    @property
+    def idle(self) -> bool:
+        return all(e is None for e in self.members)
+
+    def own(self, values: Sequence[T], idle: T) -> list[T]:
+        """The fleet's values, by row."""
+        return [idle if e is None else values[e] for e in self.members]
+
+    def leave(self, envs: Collection[int]) -> list[int]:
+        """Rows that idle from now on."""
+        rows = [row for row, e in enumerate(self.members) if e in envs]
+        for row in rows:
+            self.members[row] = None
+        return rows
+
+    def join(self, waiting: list[int]) -> list[int]:
+        """Idle rows taken by the first of `waiting`, which are taken off that list."""
+        rows = [row for row, e in enumerate(self.members) if e is None][: len(waiting)]
+        for row in rows:
+            self.members[row] = waiting.pop(0)
+        return rows
 
 
 class FleetNetworks:
-    """What `StackedNetworks` is, for environments with hosts of any kind."""
+    """What `StackedNetworks` is, for environments with hosts of any kind.
+
+    An environment that is reset may come to a host of another kind: it leaves its row, which then idles, and takes an
+    idle row of its new kind, in the oldest block that has one, or else a row of a new block. A block without members
+    goes. So a kind has at most as many rows as it once had members, and a few.
+    """
 
     def __init__(
         self,
@@ -100,64 +128,64 @@ class FleetNetworks:
         self.blocks: list[Block] = []
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
-        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure.
-
-        Raises `ConfigError` where a part of the fleet would have to move to another stack.
-        """
-        if len(envs) == self.num_envs:
-            self._stack(episodes)
-        found: dict[int, Measured] = {}
+        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
+        stale = {block: block.leave(envs) for block in self.blocks}
+        gone = [block for block in self.blocks if block.idle]
+        self.blocks = [block for block in self.blocks if not block.idle]
+        spare = {(b.networks.host, b.networks.num_envs): b.networks for b in gone}
+        # Who comes alone is followed by others: while the fleet goes on, a new block has some rows to spare.
+        least = LEAST_ENVS if self.blocks else 2
+        for kind, host in self.padded.items():
+            waiting = sorted(e for e in envs if kind_of(episodes[e].task) == kind)
+            for block in self.blocks:
+                if block.networks.host is host:
+                    stale[block] += block.join(waiting)
+            for block in self._new_blocks(kind, waiting, least, spare):
+                stale[block] = list(range(len(block.members)))
+                self.blocks.append(block)
+        self._at = {e: (b, row) for b in self.blocks for row, e in enumerate(b.members) if e is not None}
+        found: dict[int | None, Measured] = {}
         for block in self.blocks:
-            new = [e for e in block.members if e in envs]
-            if any(self.padded[kind_of(episodes[e].task)] is not block.networks.host for e in new):
-                raise ConfigError(
-                    "tasks of several kinds cannot be reset one environment at a time: give env.tasks of one kind, "
-                    "or reset the whole fleet"
-                )
-            rows = [row for row, e in enumerate(block.members) if e in envs]
-            measured = block.networks.reset([episodes[e] for e in block.members], rows) if rows else []
-            found.update(zip(block.members, measured, strict=False))
+            if rows := sorted(set(stale[block])):
+                # An idle row holds a copy of a member's host: it must be something finite.
+                stand_in = next(episodes[e] for e in block.members if e is not None)
+                present = [stand_in if e is None else episodes[e] for e in block.members]
+                found.update(zip(block.members, block.networks.reset(present, rows), strict=True))
         return [found.get(e, (0.0, 0.0)) for e in range(self.num_envs)]
 
-    def _stack(self, episodes: Sequence[HostEpisode]) -> None:
-        """Blocks for a whole new wave; stacks of the right size are used again."""
-        old = {(b.networks.host, b.networks.num_envs): b.networks for b in self.blocks}
-        self.blocks = []
-        for kind, host in self.padded.items():
-            of_kind = [e for e, episode in enumerate(episodes) if kind_of(episode.task) == kind]
-            size = block_envs(kind, self.num_envs)
-            for start in range(0, len(of_kind), size):
-                members = of_kind[start : start + size]
-                # A stack of one is computed in another order than a stack of many: never one.
-                rows = members * 2 if len(members) == 1 < self.num_envs else members
-                networks = old.pop((host, len(rows)), None) or StackedNetworks(host, len(rows), *self._settings)
-                self.blocks.append(Block(networks, rows))
-        self._at = {e: (b, b.members.index(e)) for b in self.blocks for e in b.members}
+    def _new_blocks(
+        self, kind: Kind, waiting: Sequence[int], least: int, spare: dict[tuple[Host, int], StackedNetworks]
+    ) -> Iterator[Block]:
+        """Blocks of at least so many rows for those who wait; a `spare` stack of the right size is used again.
+
+        A stack of one is computed in another order than a stack of many: never one, but in a fleet of one.
+        """
+        host, size = self.padded[kind], block_envs(kind, self.num_envs)
+        least = min(self.num_envs, least)
+        for start in range(0, len(waiting), size):
+            members: list[int | None] = [*waiting[start : start + size]]
+            members += [None] * (least - len(members))
+            networks = spare.pop((host, len(members)), None) or StackedNetworks(host, len(members), *self._settings)
+            yield Block(networks, members)
 
     def run_epoch(self, orders: Sequence[Orders | None]) -> list[EpochResult | None]:
         """Prune, germinate, train and measure as ordered; None for environments that idle."""
         results: list[EpochResult | None] = [None] * self.num_envs
         for block in self.blocks:
-            own = self._own(block, orders, None)
+            own = block.own(orders, None)
             if all(order is None for order in own):
                 continue
             for e, result in zip(block.members, block.networks.run_epoch(own), strict=True):
-                results[e] = result if result is not None else results[e]
+                if e is not None:
+                    results[e] = result
         return results
 
     def finish_epoch(self, pruned: Sequence[tuple[int, ...]]) -> None:
         """Drop what the automatic edges pruned, and keep the state as the last good one."""
         for block in self.blocks:
-            block.networks.finish_epoch(self._own(block, pruned, ()))
+            block.networks.finish_epoch(block.own(pruned, ()))
 
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> Measured:
         """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
         block, row = self._at[env]
         return block.networks.roll_back(row, pruned)
-
-    @staticmethod
-    def _own(block: Block, values: Sequence[T], idle: T) -> list[T]:
-        """A block's values, by row."""
-        repeats = len(block.members) - len(set(block.members))
-        members = block.members[: len(block.members) - repeats]
-        return [values[e] for e in members] + [idle] * repeats
