@@ -1,4 +1,4 @@
-"""A fleet of all kinds of host, whose environments start anew one by one: each is the reference's, and rows stay few."""
+"""A fleet of all kinds of host that start anew one by one: each environment is the reference's, and rows stay few."""
 
 from __future__ import annotations
 

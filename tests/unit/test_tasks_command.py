@@ -27,6 +27,10 @@ def test_json_holds_every_family_whole(capsys: pytest.CaptureFixture[str]) -> No
     assert spirals["growth"]["rent0"]["mean"] > spirals["growth"]["rent5"]["mean"] > 0
     assert rows["cifar10"]["features"] is None  # not at hand, and nothing was fetched
     assert rows["signals"]["shape"] == [1, 40]
+    for name in ("signals", "digits_image"):
+        assert rows[name]["growth"]["rent0"]["mean"] > rows[name]["growth"]["rent5"]["mean"]
+    # Stem 12x5 and its norm, three blocks of 12x12x3 with theirs, the last norm, and the classes.
+    assert rows["signals"]["host_params"] == 60 + 24 + 3 * (432 + 24) + 24 + 130
 
 
 def test_the_table_shows_all_columns() -> None:
