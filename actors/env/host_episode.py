@@ -124,6 +124,7 @@ class HostEpisode:
         """Take note of the untrained host, and of the accuracies `[horizon + 1]` of its twin where there is one."""
         accuracy, loss = untrained
         self.accuracies, self.val_losses = [accuracy], [loss]
+        self.governor.begin(loss)
         self.payment = Payment(self.config, twin, twin_coefficient(self.config, self.task.task_id))
         self.timeline = Timeline(self.task.task_id, self.seed, self.horizon_epochs, self.config.slots, [accuracy])
 
