@@ -101,17 +101,21 @@ def _gated_shapes(width: int) -> dict[str, Param]:
     return {
         "gate_w": Param((width, width), "fan_in"),
         "gate_b": Param((1, width), "zero"),
-        "value_w": Param((width, width), "zero"),
+        "value_w": Param((width, width), "fan_in"),
         "value_b": Param((1, width), "zero"),
+        "out_w": Param((width, width), "zero"),
+        "out_b": Param((1, width), "zero"),
     }
 
 
 def _gated(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
-    return h + torch.sigmoid(h @ p["gate_w"] + p["gate_b"]) * (h @ p["value_w"] + p["value_b"])
+    """A gated linear unit (Dauphin et al., 2017) and a projection: products of units, which `dense` cannot form."""
+    gate = torch.sigmoid(h @ p["gate_w"] + p["gate_b"])
+    return h + (gate * (h @ p["value_w"] + p["value_b"])) @ p["out_w"] + p["out_b"]
 
 
 def _attention_shapes(width: int) -> dict[str, Param]:
-    k = max(2, width // 2)
+    k = max(3, width // 2)
     return {
         "w1": Param((width, k), "fan_in"),
         "b1": Param((1, k), "zero"),
