@@ -12,15 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.config import EnvConfig
-from actors.env.host import MLPHost
-from actors.env.tasks import DataFiles, Task, TaskFamily, families, find_family
+from actors.env.hosts import make_host
+from actors.env.tasks import DataFiles, TaskFamily, families, find_family
 from actors.env.tasks.measured import Gain, measurements
 
 STYLES = {"pays": "green", "hurts": "red", "even": "dim"}
 WIDTH = 136
 FOOTNOTE = (
-    "Growth: points that one mlp_wide seed gains over never growing, with its 95% interval, green where it pays, "
-    "red where it hurts; at rent 5 what the seed costs is taken off. Measured by `python -m benchmarks.growth_pays`."
+    "Growth: points that one mlp_wide (vectors) or conv_heavy seed gains over never growing, with its 95% interval, "
+    "green where it pays, red where it hurts; at rent 5 what it costs is taken off. Measured by "
+    "`python -m benchmarks.growth_pays`."
 )
 
 
@@ -54,16 +55,10 @@ def row(family: TaskFamily, files: DataFiles) -> dict[str, Any]:
         "features": task.num_features if task else None,
         "classes": task.num_classes if task else None,
         "host_width": task.host_width if task else None,
-        "host_params": _host_params(task) if task else None,
+        "host_params": make_host(task, EnvConfig().slots).num_params() if task else None,
         "chance_accuracy": round(task.chance_accuracy, 2) if task else None,
         "growth": dataclasses.asdict(known) if known else None,
     }
-
-
-def _host_params(task: Task) -> int | None:
-    if task.kind != "vector":
-        return None
-    return MLPHost(task.num_features, task.host_width, task.num_classes, EnvConfig().slots).num_params()
 
 
 def table(rows: list[dict[str, Any]]) -> Table:

@@ -92,7 +92,8 @@ def _adam_(
 
 def _corrections(bank: ParamBank, steps: Tensor) -> tuple[Tensor, Tensor]:
     """1 - beta1^t and sqrt(1 - beta2^t), `[n, 1]`, looked up: a power taken over a tensor changes its last bit with
-    the tensor's length."""
+    the tensor's length. Rows that idle step on without end."""
+    steps = steps.clamp(max=len(bank.correction1) - 1)
     return bank.correction1[steps, None], bank.correction2[steps, None]
 
 

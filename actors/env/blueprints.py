@@ -125,7 +125,7 @@ def _gated(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
 
 
 def _attention_shapes(width: int) -> dict[str, Param]:
-    k = max(2, width // 2)
+    k = max(3, width // 2)
     return {
         "w1": Param((width, k), "fan_in"),
         "b1": Param((1, k), "zero"),

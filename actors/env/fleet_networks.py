@@ -1,25 +1,23 @@
-"""`FleetNetworks`: a fleet's networks by kind of host, each kind in stacks of its own.
+"""`FleetNetworks`: a fleet's networks by kind of host, each kind in blocks of its own.
 
-Hosts of one family and one size in space share a stack, padded to its widest. Which hosts an environment gets changes
+MLPs on a CPU run as machine code. Elsewhere hosts of one family and one size in space share a stack, padded to its
+widest. Which hosts an environment gets changes
 with every reset, and so do the stacks; large stacks are cut into blocks that fit the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, Protocol, TypeVar
 
-import torch
-
-from actors.config import ConfigError, require
+from actors.config import require
 from actors.env.compiled import CompiledNetworks, compilable
-from actors.env.growing import Optimisation
 from actors.env.host import Host
 from actors.env.host_episode import EpochResult, HostEpisode, Measured, Orders
 from actors.env.hosts import make_host, padded_host
-from actors.env.stacked import StackedNetworks
+from actors.env.stacked import Settings, StackedNetworks
 from actors.env.tasks import Task
 
 T = TypeVar("T")
@@ -61,115 +59,146 @@ def make_networks(
     tasks: Sequence[Task],
     slots: int,
     num_envs: int,
-    max_steps: int,
-    optimisation: Optimisation,
-    dtype: torch.dtype,
-    device: torch.device,
+    settings: Settings,
     form: Literal["auto", "compiled", "stacked"] = "auto",
 ) -> Networks:
-    """Machine code where that is to be had and asked for; one stack where that holds all that these tasks need.
+    """Machine code or tensors for all that these tasks need, in one piece where one holds it.
 
     Raises `ConfigError` where `form` asks for machine code that does not exist.
     """
     hosts: dict[Kind, list[Host]] = {}
     for task in tasks:
         hosts.setdefault(kind_of(task), []).append(make_host(task, slots))
-    has_code = device.type == "cpu" and all(compilable(host) for same in hosts.values() for host in same)
+    padded = {kind: padded_host(same) for kind, same in hosts.items()}
+    coded = {kind for kind, host in padded.items() if settings.device.type == "cpu" and compilable(host)}
     require(
-        has_code or form != "compiled",
+        form != "compiled" or coded == set(padded),
         "env.form is compiled, which is for MLP hosts with built-in blueprints on a CPU: leave it at auto",
     )
-    if has_code and form != "stacked":
-        return CompiledNetworks(num_envs, optimisation, dtype)
-    padded = {kind: padded_host(same) for kind, same in hosts.items()}
+    maker = Maker(padded, frozenset() if form == "stacked" else frozenset(coded), settings)
     if len(padded) == 1:
-        ((kind, host),) = padded.items()
+        ((kind, _),) = padded.items()
         if num_envs <= block_envs(kind, num_envs):
-            return StackedNetworks(host, num_envs, max_steps, optimisation, dtype, device)
-    return FleetNetworks(padded, num_envs, max_steps, optimisation, dtype, device)
+            return maker.make(kind, num_envs)
+    return FleetNetworks(maker, num_envs)
 
 
 @dataclass(frozen=True)
+class Maker:
+    """Makes what trains the environments of one kind."""
+
+    padded: Mapping[Kind, Host]
+    coded: frozenset[Kind]  # kinds with machine code
+    settings: Settings
+
+    def make(self, kind: Kind, num_envs: int) -> Networks:
+        if kind in self.coded:
+            return CompiledNetworks(num_envs, self.settings.optimisation, self.settings.dtype)
+        return StackedNetworks(self.padded[kind], num_envs, self.settings)
+
+
+@dataclass(eq=False)
 class Block:
-    networks: StackedNetworks
-    members: list[int]  # environments, by row; a last row that repeats the one before it idles
+    """A stack and the environments in its rows. A row without one idles: it computes, and nobody reads it."""
+
+    kind: Kind
+    networks: Networks
+    members: list[int | None]  # by row
+
+    @property
+    def idle(self) -> bool:
+        return all(e is None for e in self.members)
+
+    def own(self, values: Sequence[T], idle: T) -> list[T]:
+        """The fleet's values, by row."""
+        return [idle if e is None else values[e] for e in self.members]
+
+    def leave(self, envs: Collection[int]) -> list[int]:
+        """Rows that idle from now on."""
+        rows = [row for row, e in enumerate(self.members) if e in envs]
+        for row in rows:
+            self.members[row] = None
+        return rows
+
+    def join(self, waiting: list[int]) -> list[int]:
+        """Idle rows taken by the first of `waiting`, which are taken off that list."""
+        rows = [row for row, e in enumerate(self.members) if e is None][: len(waiting)]
+        for row in rows:
+            self.members[row] = waiting.pop(0)
+        return rows
 
 
 class FleetNetworks:
-    """What `StackedNetworks` is, for environments with hosts of any kind."""
+    """What `StackedNetworks` is, for environments with hosts of any kind.
 
-    def __init__(
-        self,
-        padded: Mapping[Kind, Host],
-        num_envs: int,
-        max_steps: int,
-        optimisation: Optimisation,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.padded, self.num_envs = padded, num_envs
-        self._settings = (max_steps, optimisation, dtype, device)
+    An environment that is reset may come to a host of another kind: it leaves its row, which then idles, and takes an
+    idle row of its new kind, in the oldest block that has one, or else a row of a new block. A block without members
+    goes. So a kind has at most as many rows as it once had members, and a few.
+    """
+
+    def __init__(self, maker: Maker, num_envs: int) -> None:
+        self.maker, self.num_envs = maker, num_envs
         self.blocks: list[Block] = []
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
-        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure.
-
-        Raises `ConfigError` where a part of the fleet would have to move to another stack.
-        """
-        if len(envs) == self.num_envs:
-            self._stack(episodes)
-        found: dict[int, Measured] = {}
+        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
+        stale = {block: block.leave(envs) for block in self.blocks}
+        gone = [block for block in self.blocks if block.idle]
+        self.blocks = [block for block in self.blocks if not block.idle]
+        spare = {(b.kind, b.networks.num_envs): b.networks for b in gone}
+        # Who comes alone is followed by others: while the fleet goes on, a new block has some rows to spare.
+        least = LEAST_ENVS if self.blocks else 2
+        for kind in self.maker.padded:
+            waiting = sorted(e for e in envs if kind_of(episodes[e].task) == kind)
+            for block in self.blocks:
+                if block.kind == kind:
+                    stale[block] += block.join(waiting)
+            for block in self._new_blocks(kind, waiting, least, spare):
+                stale[block] = list(range(len(block.members)))
+                self.blocks.append(block)
+        self._at = {e: (b, row) for b in self.blocks for row, e in enumerate(b.members) if e is not None}
+        found: dict[int | None, Measured] = {}
         for block in self.blocks:
-            new = [e for e in block.members if e in envs]
-            if any(self.padded[kind_of(episodes[e].task)] is not block.networks.host for e in new):
-                raise ConfigError(
-                    "tasks of several kinds cannot be reset one environment at a time: give env.tasks of one kind, "
-                    "or reset the whole fleet"
-                )
-            rows = [row for row, e in enumerate(block.members) if e in envs]
-            measured = block.networks.reset([episodes[e] for e in block.members], rows) if rows else []
-            found.update(zip(block.members, measured, strict=False))
+            if rows := sorted(set(stale[block])):
+                # An idle row holds a copy of a member's host: it must be something finite.
+                stand_in = next(episodes[e] for e in block.members if e is not None)
+                present = [stand_in if e is None else episodes[e] for e in block.members]
+                found.update(zip(block.members, block.networks.reset(present, rows), strict=True))
         return [found.get(e, (0.0, 0.0)) for e in range(self.num_envs)]
 
-    def _stack(self, episodes: Sequence[HostEpisode]) -> None:
-        """Blocks for a whole new wave; stacks of the right size are used again."""
-        old = {(b.networks.host, b.networks.num_envs): b.networks for b in self.blocks}
-        self.blocks = []
-        for kind, host in self.padded.items():
-            of_kind = [e for e, episode in enumerate(episodes) if kind_of(episode.task) == kind]
-            size = block_envs(kind, self.num_envs)
-            for start in range(0, len(of_kind), size):
-                members = of_kind[start : start + size]
-                # A stack of one is computed in another order than a stack of many: never one.
-                rows = members * 2 if len(members) == 1 < self.num_envs else members
-                networks = old.pop((host, len(rows)), None) or StackedNetworks(host, len(rows), *self._settings)
-                self.blocks.append(Block(networks, rows))
-        self._at = {e: (b, b.members.index(e)) for b in self.blocks for e in b.members}
+    def _new_blocks(
+        self, kind: Kind, waiting: Sequence[int], least: int, spare: dict[tuple[Kind, int], Networks]
+    ) -> Iterator[Block]:
+        """Blocks of at least so many rows for those who wait; a `spare` stack of the right size is used again.
+
+        A stack of one is computed in another order than a stack of many: never one, but in a fleet of one.
+        """
+        size = block_envs(kind, self.num_envs)
+        least = min(self.num_envs, least)
+        for start in range(0, len(waiting), size):
+            members: list[int | None] = [*waiting[start : start + size]]
+            members += [None] * (least - len(members))
+            networks = spare.pop((kind, len(members)), None) or self.maker.make(kind, len(members))
+            yield Block(kind, networks, members)
 
     def run_epoch(self, orders: Sequence[Orders | None]) -> list[EpochResult | None]:
         """Prune, germinate, train and measure as ordered; None for environments that idle."""
         results: list[EpochResult | None] = [None] * self.num_envs
         for block in self.blocks:
-            own = self._own(block, orders, None)
+            own = block.own(orders, None)
             if all(order is None for order in own):
                 continue
             for e, result in zip(block.members, block.networks.run_epoch(own), strict=True):
-                results[e] = result if result is not None else results[e]
+                if e is not None:
+                    results[e] = result
         return results
 
     def finish_epoch(self, pruned: Sequence[tuple[int, ...]]) -> None:
         """Drop what the automatic edges pruned, and keep the state as the last good one."""
         for block in self.blocks:
-            block.networks.finish_epoch(self._own(block, pruned, ()))
+            block.networks.finish_epoch(block.own(pruned, ()))
 
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> Measured:
         """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
         block, row = self._at[env]
         return block.networks.roll_back(row, pruned)
-
-    @staticmethod
-    def _own(block: Block, values: Sequence[T], idle: T) -> list[T]:
-        """A block's values, by row."""
-        repeats = len(block.members) - len(set(block.members))
-        members = block.members[: len(block.members) - repeats]
-        return [values[e] for e in members] + [idle] * repeats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import isfinite
+from statistics import median
 
 PENALTY_POINTS = 5.0
 LOSS_FACTOR = 4.0  # times the median of recent validation losses ...
@@ -20,14 +21,19 @@ class Governor:
         self._losses: deque[float] = deque(maxlen=WINDOW_EPOCHS)
         self._best = 0.0
 
+    def begin(self, untrained_loss: float) -> None:
+        """The untrained host's validation loss is what the first epoch is held against."""
+        if isfinite(untrained_loss):
+            self._losses.append(untrained_loss)
+
     def check(self, train_loss: float, val_loss: float, accuracy: float) -> str | None:
         """The reason for a panic, or None; `accuracy` in points. Healthy epochs become the history."""
         if not (isfinite(train_loss) and isfinite(val_loss)):
             return "loss is not finite"
         if self._losses:
-            median = sorted(self._losses)[len(self._losses) // 2]
-            if val_loss > LOSS_FACTOR * median + LOSS_SLACK * self.chance_loss:
-                return f"validation loss {val_loss:.3g} far above its recent median {median:.3g}"
+            usual = median(self._losses)
+            if val_loss > LOSS_FACTOR * usual + LOSS_SLACK * self.chance_loss:
+                return f"validation loss {val_loss:.3g} far above its recent median {usual:.3g}"
         if (
             accuracy <= self.chance_accuracy + CHANCE_MARGIN_POINTS
             and self._best >= self.chance_accuracy + COLLAPSE_POINTS

@@ -129,6 +129,7 @@ class HostEpisode:
         """Take note of the untrained host, and of the accuracies `[horizon + 1]` of its twin where there is one."""
         accuracy, loss = untrained
         self.accuracies, self.val_losses = [accuracy], [loss]
+        self.governor.begin(loss)
         self.payment = Payment(self.config, twin, twin_coefficient(self.config, self.task.task_id))
         self.timeline = Timeline(self.task.task_id, self.seed, self.horizon_epochs, self.config.slots, [accuracy])
 
@@ -269,8 +270,8 @@ class HostEpisode:
             slot.contribution_velocity = None if slot.contribution is None else points - slot.contribution
             slot.contribution = points
             slot.epochs_since_contribution = 0
-            interaction = contributions.interaction.get(s)
-            slot.interaction = interaction if interaction is not None and isfinite(interaction) else None
+            slot.interaction = _known(contributions.interaction.get(s))
+            slot.shapley = _known(contributions.shapley.get(s))
 
     def slot_params(self) -> list[int]:
         """Parameters grown at each slot, its blend's gate included."""
@@ -286,13 +287,19 @@ class HostEpisode:
         return self.lifecycle.masks(affordable).narrowed(self.profile.ops, self.spec.rest_size)
 
     def info(self) -> dict[str, Any]:
-        """Gymnasium's `info` of the present state."""
+        """Gymnasium's `info` of the present state; what each seed is worth is `[S]` points, 0 where it is not known."""
         masks = self.masks()
+        worth: dict[str, NDArray[Any]] = {}
+        for name in ("contribution", "interaction", "shapley"):
+            points = [getattr(slot, name) for slot in self.lifecycle.slots]
+            worth[name] = np.array([p or 0.0 for p in points])
+            worth[f"{name}_known"] = np.array([p is not None for p in points])
         return {
             "action_mask": masks.flat(),
             "slot_mask_by_op": masks.slot,
             "masks": masks,
             "task_id": self.task.task_id,
+            **worth,
         }
 
     def observation(self) -> dict[str, NDArray[Any]]:
@@ -317,3 +324,7 @@ class HostEpisode:
 
 def _size(shapes: Mapping[str, Param]) -> int:
     return sum(p.size for p in shapes.values())
+
+
+def _known(points: float | None) -> float | None:
+    return points if points is not None and isfinite(points) else None

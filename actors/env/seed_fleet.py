@@ -16,6 +16,7 @@ from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.fleet_networks import make_networks
 from actors.env.growing import Optimisation
 from actors.env.host_episode import HostEpisode, Orders
+from actors.env.stacked import Settings
 from actors.env.timeline import Timeline
 from actors.env.twin import Trajectory, Twins, twin_config, whole
 from actors.episode import EndReason
@@ -39,12 +40,16 @@ class SeedTrainingFleet:
         self.episodes: list[HostEpisode] = []
         self._running = np.zeros(num_envs, dtype=np.bool_)
         self._seen: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
-        max_steps = config.horizon_epochs * config.inner_steps
-        optimisation = Optimisation(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm)
         self.dtype, self.device = dtype, _device(config)
-        self.networks = make_networks(
-            tasks, config.slots, num_envs, max_steps, optimisation, dtype, self.device, config.form
+        settings = Settings(
+            config.horizon_epochs * config.inner_steps,
+            Optimisation(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm),
+            dtype,
+            self.device,
+            config.compile,
+            config.cuda_graph and self.device.type == "cuda",
         )
+        self.networks = make_networks(tasks, config.slots, num_envs, settings, config.form)
         self._twins = Twins(self._play_twins)
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:

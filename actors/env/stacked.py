@@ -8,6 +8,7 @@ them back afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -33,34 +34,34 @@ ROW_MULTIPLE = 64
 its neighbours'."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How the networks of a fleet are trained."""
+
+    max_steps: int  # of an episode
+    optimisation: Optimisation
+    dtype: torch.dtype
+    device: torch.device
+    compiled: bool = False  # pieces fused by `torch.compile`
+    replayed: bool = False  # an epoch's steps as a CUDA graph
+
+
 class StackedNetworks:
     """E hosts with their seeds. All have the padded shape of `host`; what is padding is 0 and stays 0."""
 
-    def __init__(
-        self,
-        host: Host,
-        num_envs: int,
-        max_steps: int,
-        optimisation: Optimisation,
-        dtype: torch.dtype,
-        device: torch.device,
-        compiled: bool = False,
-        replayed: bool = False,
-    ) -> None:
-        """`compiled` fuses pieces by `torch.compile`; `replayed` runs an epoch as a CUDA graph."""
-        self.compiled, self.replayed = compiled, replayed
-        self.host, self.num_envs, self.optimisation = host, num_envs, optimisation
-        self.dtype, self.device = dtype, device
+    def __init__(self, host: Host, num_envs: int, settings: Settings) -> None:
+        self.settings, self.optimisation = settings, settings.optimisation
+        self.host, self.num_envs = host, num_envs
+        self.dtype, self.device = settings.dtype, settings.device
+        table = (settings.max_steps, settings.dtype, settings.device)
         rows = num_envs * host.slots
-        self.hosts = ParamBank(host.shapes(), num_envs, max_steps, dtype, device)
+        self.hosts = ParamBank(host.shapes(), num_envs, *table)
         self.layout = Layout(host.family.dims)
         widths = [host.slot_width(s) for s in range(host.slots)]
         self.widths = list(dict.fromkeys(widths))
         self.blueprints = [b for _ in self.widths for b in host.family.blueprints]
-        self.banks = [
-            ParamBank(b.shapes(w), rows, max_steps, dtype, device) for w in self.widths for b in host.family.blueprints
-        ]
-        self.gates = ParamBank(gate_shapes(GATED, max(widths)), rows, max_steps, dtype, device)
+        self.banks = [ParamBank(b.shapes(w), rows, *table) for w in self.widths for b in host.family.blueprints]
+        self.gates = ParamBank(gate_shapes(GATED, max(widths)), rows, *table)
         self.running: dict[str, Moments] = {}
         self._seeds: dict[tuple[int, int], Germination] = {}  # by (env, slot)
 
@@ -160,8 +161,8 @@ class StackedNetworks:
         x = self.layout.batch(self.train_x, rows)  # [inner_steps, ...]
         y = Layout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
         epoch = EpochProgram(self, seeds, self.optimisation)
-        with compiling(self.compiled):
-            losses, norms = zip(*run_steps(epoch.step, x, y, self.replayed), strict=True)
+        with compiling(self.settings.compiled):
+            losses, norms = zip(*run_steps(epoch.step, x, y, self.settings.replayed), strict=True)
         epoch.store()
         return torch.stack(losses).mean(0).tolist(), torch.stack(norms, 1).tolist()
 

@@ -7,7 +7,7 @@ minibatch warms up, the second is recorded, and the recording runs for it and al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def run_steps(step: Step, x: Sequence[Tensor], y: Sequence[Tensor], replayed: bool) -> list[tuple[Tensor, Tensor]]:
+def run_steps(step: Step, x: Tensor, y: Tensor, replayed: bool) -> list[tuple[Tensor, Tensor]]:
     """`step` on every minibatch in turn."""
     if not replayed or len(x) < 3:
         return [step(batch, labels) for batch, labels in zip(x, y, strict=True)]
@@ -26,7 +26,7 @@ def run_steps(step: Step, x: Sequence[Tensor], y: Sequence[Tensor], replayed: bo
 
 def _warm_up(step: Step, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """On a stream of its own, as recordings ask for."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         out = step(x, y)

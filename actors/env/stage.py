@@ -78,6 +78,7 @@ class Slot:
     contribution_velocity: float | None = None
     epochs_since_contribution: int = 0
     interaction: float | None = None  # mean over partners, points
+    shapley: float | None = None  # points; with at most three filled slots
     gradient_norm: float | None = None
     gradient_health: float | None = None
     gradient_health_prev: float | None = None

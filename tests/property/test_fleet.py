@@ -176,3 +176,17 @@ def test_a_broken_neighbour_is_rolled_back_alone(form: Form) -> None:
         np.testing.assert_array_equal(a.obs[keep], b.obs[keep])
         np.testing.assert_array_equal(a.rewards[keep], b.rewards[keep])
         a, b = calm.step(waits), hurt.step(waits)
+
+
+def test_an_environment_that_ended_may_wait_for_as_long_as_it_likes() -> None:
+    """While others start anew again and again; its row goes on without meaning."""
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=2)
+    fleet = SeedTrainingFleet(config, 2, 0)
+    fleet.reset([0, 1])
+    for episode in range(4):
+        for epoch in range(3):
+            step = fleet.step(np.zeros((2, 6), dtype=np.int64))
+            assert step.terminated.tolist() == [epoch == 2, epoch == 2 and episode == 0]
+        fleet.reset_some({0: 2 + episode})
+    again = fleet.reset_some({1: 1})
+    np.testing.assert_array_equal(again.obs[1], SeedTrainingFleet(config, 2, 0).reset([0, 1]).obs[1])

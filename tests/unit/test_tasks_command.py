@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -27,6 +28,10 @@ def test_json_holds_every_family_whole(capsys: pytest.CaptureFixture[str]) -> No
     assert spirals["growth"]["rent0"]["mean"] > spirals["growth"]["rent5"]["mean"] > 0
     assert rows["cifar10"]["features"] is None  # not at hand, and nothing was fetched
     assert rows["signals"]["shape"] == [1, 40]
+    for name in ("signals", "digits_image"):
+        assert rows[name]["growth"]["rent0"]["mean"] > rows[name]["growth"]["rent5"]["mean"]
+    # Stem 12x5 and its norm, three blocks of 12x12x3 with theirs, the last norm, and the classes.
+    assert rows["signals"]["host_params"] == 60 + 24 + 3 * (432 + 24) + 24 + 130
 
 
 def test_the_table_shows_all_columns() -> None:
@@ -68,6 +73,33 @@ def test_refused_in_one_line(args: list[str], words: str, capsys: pytest.Capture
     out, err = capsys.readouterr()
     assert words in err
     assert (out, err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize("command", [["tasks", "cifar10"], ["train", "--task", "cifar10"]], ids=["tasks", "train"])
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "needs torchvision: pip install 'tamiyo[vision]'"),
+        (["absent"], "absent holds no cifar-10-batches-py; give its parent folder as env.data_dir"),
+    ],
+)
+def test_a_data_set_that_is_not_there_is_told_in_one_line(
+    command: list[str],
+    flags: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And before anything is started, or written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    folder = str(tmp_path.joinpath(*flags))
+    assert cli.main([*command, "--data_dir" if command[0] == "tasks" else "--env.data_dir", folder]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert (err.count("\n"), [p.name for p in tmp_path.iterdir()]) == (1, ["cifar-10-batches-py"])
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -46,7 +46,9 @@ def _cifar_splits(data_dir: str, download: bool) -> tuple[Split, Split, Split]:
     except ImportError as error:
         raise ConfigError("task 'cifar10' needs torchvision: pip install 'tamiyo[vision]'") from error
     except RuntimeError as error:  # its operators were built for another torch
-        raise ConfigError(f"task 'cifar10': torchvision does not fit this torch: {error}") from error
+        raise ConfigError(
+            f"task 'cifar10': torchvision does not fit this torch ({error}): install the two together, from one index"
+        ) from error
     try:
         learning = CIFAR10(str(root), train=True, download=download)
         testing = CIFAR10(str(root), train=False, download=download)

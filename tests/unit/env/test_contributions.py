@@ -107,3 +107,25 @@ def test_the_environment_measures_by_switching_seeds() -> None:
     assert second.contribution == pytest.approx(accuracy(both) - accuracy(only_first))
     expected = accuracy(both) - accuracy(only_first) - accuracy(only_second) + accuracy({})
     assert first.interaction == second.interaction == pytest.approx(expected)
+
+
+def test_info_tells_what_each_seed_is_worth() -> None:
+    """Shapley values of two seeds, by hand: half of what each gains with and without the other."""
+    env = tiny_env(horizon_epochs=25, inner_steps=8)
+    env.reset(seed=6)
+    plan = [act(Op.GERMINATE, 0, 6, 0, 2, 0), act(Op.GERMINATE, 2, 3, 0, 2, 0)]
+    plan += [act(Op.ADVANCE, s) for s in (0, 2)] + [WAIT, WAIT] + [act(Op.ADVANCE, s) for s in (0, 2)]
+    for action in [*plan, WAIT]:
+        *_, info = env.step(action)
+
+    def v(*slots: int) -> float:
+        return env.network.validate(env.val_x, env.val_y, dict.fromkeys(slots, 1.0))[0]
+
+    first = (v(0) - v() + v(0, 2) - v(2)) / 2
+    second = (v(2) - v() + v(0, 2) - v(0)) / 2
+    assert info["shapley"] == pytest.approx([first, 0.0, second])
+    assert info["contribution"] == pytest.approx([v(0, 2) - v(2), 0.0, v(0, 2) - v(0)])
+    assert info["interaction"][[0, 2]] == pytest.approx(v(0, 2) - v(0) - v(2) + v())
+    for name in ("shapley", "contribution", "interaction"):
+        assert info[f"{name}_known"].tolist() == [True, False, True]
+    assert first != 0.0

@@ -67,11 +67,9 @@ def test_blueprints_are_at_least_five_and_clearly_different_in_cost() -> None:
     assert MLP_BLUEPRINTS[0].name == "noop"
     assert MLP_BLUEPRINTS[0].cost(12) == 0
     assert len({b.name for b in REAL}) == len(REAL) >= 5
-    for width in (6, 8, 12):
+    for width in range(4, 65):
         costs = sorted(b.cost(width) for b in REAL)
-        distinct = sorted(set(costs))
-        assert len(distinct) >= 5
-        assert all(b > 1.3 * a for a, b in pairwise(distinct))
+        assert all(b > 1.25 * a for a, b in pairwise(costs)), (width, costs)
         assert costs[-1] > 10 * costs[0]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -17,10 +18,14 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from actors.config import ConfigError
+from actors.env.env import SeedTrainingEnv
 from actors.env.lifecycle import IllegalAction
+from actors.env.palette import OPS, STYLE
 from actors.env.registration import ENV_ID, register_envs
+from actors.env.timeline_chart import frame
 from actors.env.vector_env import SeedTrainingVectorEnv
 from tests.fleets import break_host
 from tests.walks import act
@@ -184,8 +189,8 @@ def test_what_it_cannot_do_is_refused() -> None:
         SeedTrainingVectorEnv(many(2).fleet.config, 2, render_mode="human")
 
 
-def colours(picture: np.ndarray[Any, Any]) -> set[tuple[int, ...]]:
-    return {tuple(c) for c in picture.reshape(-1, 3).tolist()}
+def pixels(picture: Any, colour: tuple[int, int, int]) -> int:
+    return int((np.asarray(picture) == colour).all(-1).sum())
 
 
 def test_the_slot_timeline_is_drawn() -> None:
@@ -199,10 +204,26 @@ def test_the_slot_timeline_is_drawn() -> None:
     assert isinstance(after, np.ndarray)
     assert before.shape == after.shape
     assert before.dtype == np.uint8
-    germinated = (0, 158, 115)  # of the marker, in `actors.env.palette`
-    assert germinated in colours(after)
-    assert germinated not in colours(before)
+    marker = tuple(int(OPS["GERMINATE"][i : i + 2], 16) for i in (1, 3, 5))
+    assert pixels(after, marker) > pixels(before, marker)  # once in the legend, and once more over its slot
     assert gymnasium.make(ENV_ID, **TINY).unwrapped.render() is None
+
+
+def test_frames_of_an_episode_are_laid_out_alike() -> None:
+    env = gymnasium.make(ENV_ID, render_mode="rgb_array", **TINY | {"budget_ratio": 40.0}).unwrapped
+    assert isinstance(env, SeedTrainingEnv)
+
+    def places() -> list[Any]:
+        with matplotlib.rc_context(STYLE):
+            figure = frame(env.timeline)
+            FigureCanvasAgg(figure).draw()
+        return [axes.get_position().bounds for axes in figure.axes]
+
+    env.reset(seed=0)
+    first = places()
+    for action in (act(1, 0, 6), act(1, 1, 6), act(5, 0), act(5, 0), act(3, 1), act(0)):
+        env.step(action)
+    np.testing.assert_allclose(places(), first, atol=1e-6)
 
 
 def test_many_are_drawn_each() -> None:

@@ -118,7 +118,7 @@ def test_rent_before_training_would_be_caught(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("how", ["nan", "lr"])
-@pytest.mark.parametrize("epoch", [1, 7, 11])
+@pytest.mark.parametrize("epoch", [0, 1, 7, 11])
 def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
     env = tiny_env()
     played = play(env, 4, epoch, how)
@@ -167,6 +167,7 @@ def test_what_the_governor_notices() -> None:
     def first_panic(epochs: list[tuple[float, float]]) -> int:
         """Index of the epoch (validation loss, accuracy) at which ten classes' governor fires, -1 for never."""
         watch = Governor(10, float(np.log(10)))
+        watch.begin(2.4)
         for i, (loss, points) in enumerate(epochs):
             if watch.check(loss, loss, points):
                 return i
@@ -180,3 +181,15 @@ def test_what_the_governor_notices() -> None:
     assert first_panic([*healthy[:4], (3.0, 40.0)]) == -1
     assert first_panic([(2.3, 26.0), (2.0, 11.0)]) == 1  # 16 points above chance, then chance
     assert first_panic([(2.3, 24.0), (2.0, 11.0)]) == -1  # it had never been 15 points above it
+
+
+def test_the_first_epoch_is_held_against_the_untrained_host() -> None:
+    def panics(untrained_loss: float, loss: float) -> bool:
+        watch = Governor(10, float(np.log(10)))
+        watch.begin(untrained_loss)
+        return watch.check(loss, loss, 10.0) is not None
+
+    assert panics(2.4, 30.0)
+    assert not panics(2.4, 10.0)
+    assert not panics(30.0, 30.0)  # a host that begins badly may stay so
+    assert not panics(float("nan"), 30.0)  # nothing to hold it against

@@ -1,0 +1,118 @@
+"""1,000 episodes leave memory as it was after the first few: nothing that an episode allocates outlives it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from actors.config import EnvConfig
+from actors.env.fleet_networks import FleetNetworks
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
+from actors.policy.baselines import RandomPolicy
+from actors.policy.state import PolicyState
+
+torch.set_num_threads(1)
+ENVS, WARM_UP, EPISODES = 16, 250, 1000
+NO_STATE = PolicyState(torch.zeros(0), torch.zeros(0))
+SHORT: dict[str, Any] = {"horizon_epochs": 2, "inner_steps": 1, "batch_size": 4, "budget_ratio": 40.0}
+SHAPES = {"a_vector": (40,), "a_sequence": (2, 12), "an_image": (1, 8, 8)}
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _small_tasks() -> Iterator[None]:
+    for name, shape in SHAPES.items():
+
+        def factory(rng: np.random.Generator, name: str = name, shape: tuple[int, ...] = shape) -> Task:
+            def split(rows: int) -> Split:
+                return Split(rng.standard_normal((rows, *shape)).astype(np.float32), rng.integers(0, 2, rows))
+
+            return Task(name, 2, 4, split(64), split(64), split(256), ("vector", "sequence", "image")[len(shape) - 1])
+
+        kind = ("vector", "sequence", "image")[len(shape) - 1]
+        registry.register(TaskFamily(name, "train", kind, "for a test", factory, Sizes(0, 0, 0)))  # type: ignore[arg-type]
+    yield
+    for name in SHAPES:
+        registry._FAMILIES.pop(name)
+
+
+class Memory(NamedTuple):
+    resident: int  # bytes of the process
+    tensors: int
+    tensor_bytes: int
+
+
+def memory() -> Memory:
+    gc.collect()
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    return Memory(psutil.Process().memory_info().rss, len(tensors), sum(t.nbytes for t in tensors))
+
+
+def play(tasks: tuple[str, ...], episodes: int, early: float = 0.02) -> list[Memory]:
+    """Random episodes; who ends starts anew, and some do before their end. Every 100 episodes memory is weighed."""
+    fleet = SeedTrainingFleet(EnvConfig(tasks=tasks, **SHORT), ENVS, 0)
+    policy, rng = RandomPolicy(fleet.spaces), np.random.default_rng(0)
+    seen, played, weighed = fleet.reset(range(ENVS)), 0, []
+    while played < episodes:
+        noise = rng.uniform(size=(ENVS, 6))
+        seen = fleet.step(policy.act(seen.obs, seen.blueprint_indices, seen.masks, NO_STATE, noise)[0].actions)
+        again = seen.terminated | (rng.random(ENVS) < early)
+        if again.any():
+            seen = fleet.reset_some({int(e): int(rng.integers(2**30)) for e in np.flatnonzero(again)})
+        if (played + int(again.sum())) // 100 > played // 100:
+            weighed.append(memory())
+        played += int(again.sum())
+    return weighed
+
+
+def grown(weighed: list[Memory]) -> Memory:
+    """Between the warm-up's heaviest moment and the heaviest of the last third."""
+    first, last = weighed[: len(weighed) * WARM_UP // EPISODES + 1], weighed[-len(weighed) // 3 :]
+    return Memory(*(max(part) - max(start) for start, part in zip(zip(*first), zip(*last), strict=True)))  # noqa: B905
+
+
+def assert_flat(weighed: list[Memory], resident_mib: float) -> None:
+    more = grown(weighed)
+    assert more.resident < resident_mib * MIB, more
+    assert more.tensors <= weighed[0].tensors // 2, more
+    assert more.tensor_bytes <= weighed[0].tensor_bytes // 2, more
+
+
+@pytest.mark.parametrize(("tasks", "mib"), [(("a_vector",), 8), (tuple(SHAPES), 24)], ids=["one kind", "mixed kinds"])
+def test_a_thousand_episodes_leave_memory_flat(tasks: tuple[str, ...], mib: float) -> None:
+    """Stacks of ever other sizes leave the allocator some holes; the tensors in them are counted."""
+    assert_flat(play(tasks, EPISODES), mib)
+
+
+def test_remembered_episodes_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    honest = SeedTrainingFleet.reset_some
+
+    def hoard(self: SeedTrainingFleet, seeds: Any) -> Any:
+        kept.extend(self.episodes)
+        return honest(self, seeds)
+
+    monkeypatch.setattr(SeedTrainingFleet, "reset_some", hoard)
+    with pytest.raises(AssertionError, match="resident"):
+        assert_flat(play(("a_vector",), EPISODES // 2), 8)
+
+
+def test_blocks_that_stay_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    honest = FleetNetworks.reset
+
+    def hoard(self: FleetNetworks, *args: Any) -> Any:
+        found = honest(self, *args)
+        kept.extend(block.networks for block in self.blocks)
+        return found
+
+    monkeypatch.setattr(FleetNetworks, "reset", hoard)
+    with pytest.raises(AssertionError, match="tensors"):
+        assert_flat(play(tuple(SHAPES), EPISODES // 2), 24)
