@@ -20,6 +20,7 @@ from actors.policy.state import PolicyState
 from tests import cnn
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.timeout(300)
 NO_STATE = PolicyState(torch.zeros(0), torch.zeros(0))
 CONFIG = EnvConfig(
     tasks=("sequences", "wide_sequences", "images", "spirals", "moons"),
@@ -81,8 +82,8 @@ def play(steps: int, seed: int) -> Counter[str]:
 @pytest.mark.parametrize("most", [2, 16], ids=["blocks of two", "large blocks"])
 def test_partial_resets_across_kinds_are_the_references(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_networks, "MOST_ENVS", most)
-    met = play(24, seed=most)
-    assert min(met["moved"], met["stayed"], met["some"]) >= 10, met
+    met = play(16, seed=most)
+    assert min(met["moved"], met["stayed"], met["some"]) >= 8, met
 
 
 def test_a_row_that_is_not_drawn_anew_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +95,7 @@ def test_a_row_that_is_not_drawn_anew_would_be_caught(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Block, "join", stale)
     monkeypatch.setattr(Block, "leave", lambda self, envs, honest=Block.leave: honest(self, envs)[:0])
     with pytest.raises(AssertionError):
-        play(24, seed=0)
+        play(16, seed=0)
 
 
 def most_rows(rounds: int) -> list[Counter[int]]:
@@ -118,10 +119,10 @@ def most_rows(rounds: int) -> list[Counter[int]]:
 
 
 def test_idle_rows_do_not_accumulate() -> None:
-    found = most_rows(60)
+    found = most_rows(40)
     assert max(max(rows.values()) for rows in found) <= ENVS + LEAST_ENVS
     assert max(sum(rows.values()) for rows in found) <= 3 * (ENVS + LEAST_ENVS)
-    assert sum(found[-1].values()) <= max(sum(rows.values()) for rows in found[:30])
+    assert sum(found[-1].values()) <= max(sum(rows.values()) for rows in found[:20])
 
 
 def test_rows_that_are_never_taken_again_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState
 
 torch.set_num_threads(1)
-ENVS, WARM_UP, EPISODES = 16, 250, 1000
+pytestmark = pytest.mark.timeout(400)
+ENVS, WARM_UP, EPISODES = 32, 250, 1000
 NO_STATE = PolicyState(torch.zeros(0), torch.zeros(0))
 SHORT: dict[str, Any] = {"horizon_epochs": 2, "inner_steps": 1, "batch_size": 4, "budget_ratio": 40.0}
 SHAPES = {"a_vector": (40,), "a_sequence": (2, 12), "an_image": (1, 8, 8)}
@@ -55,7 +56,7 @@ def memory() -> Memory:
     return Memory(psutil.Process().memory_info().rss, len(tensors), sum(t.nbytes for t in tensors))
 
 
-def play(tasks: tuple[str, ...], episodes: int, early: float = 0.02) -> list[Memory]:
+def play(tasks: tuple[str, ...], episodes: int, early: float = 0.01) -> list[Memory]:
     """Random episodes; who ends starts anew, and some do before their end. Every 100 episodes memory is weighed."""
     fleet = SeedTrainingFleet(EnvConfig(tasks=tasks, **SHORT), ENVS, 0)
     policy, rng = RandomPolicy(fleet.spaces), np.random.default_rng(0)
@@ -101,7 +102,7 @@ def test_remembered_episodes_would_be_caught(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(SeedTrainingFleet, "reset_some", hoard)
     with pytest.raises(AssertionError, match="resident"):
-        assert_flat(play(("a_vector",), EPISODES // 2), 8)
+        assert_flat(play(("a_vector",), EPISODES), 8)
 
 
 def test_blocks_that_stay_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,4 +116,4 @@ def test_blocks_that_stay_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(FleetNetworks, "reset", hoard)
     with pytest.raises(AssertionError, match="tensors"):
-        assert_flat(play(tuple(SHAPES), EPISODES // 2), 24)
+        assert_flat(play(tuple(SHAPES), 300), 24)
