@@ -114,7 +114,7 @@ def most_rows(rounds: int) -> list[Counter[int]]:
         for block in networks.blocks:
             assert not block.idle
             for e in block.members:
-                assert e is None or networks.padded[kind_of(fleet.episodes[e].task)] is block.networks.host
+                assert e is None or kind_of(fleet.episodes[e].task) == block.kind
     return found
 
 
