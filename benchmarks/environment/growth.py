@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from actors.actions import Op
@@ -33,10 +33,11 @@ def grown(
     host: BenchHost,
     envs: int,
     mix: str,
-    device: str = "cpu",
+    device: Literal["cpu", "cuda"] = "cpu",
 ) -> Fleet:
     """A fleet after its growth, which is played with one minibatch an epoch and no ablations to be short."""
-    fleet = kind(config, envs, 0, device=torch.device(device))
+    config = replace(config, device=device)
+    fleet = ReferenceFleet(config, envs, 0, device) if kind is ReferenceFleet else SeedTrainingFleet(config, envs, 0)
     fleet.reset(range(envs))
     table = episodes(fleet)[0].host.family.blueprints
     names = [b.name for b in table]

@@ -36,7 +36,7 @@ def bytes_per_env(fleet: SeedTrainingFleet) -> dict[str, float]:
 def _kind(path: tuple[str, ...]) -> str:
     for name in path:
         for kind, words in KINDS.items():
-            if any(word in name for word in words):
+            if name != "networks" and any(word in name for word in words):
                 return kind
     return "parameters"
 
