@@ -117,9 +117,14 @@ def _start(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int | No
 def flatten(sequence: SequenceBatch, max_waste: float = 1.3) -> Steps:
     """The valid steps alone. Reads `valid` on the host."""
     valid = sequence.valid
-    fields = (sequence.obs, sequence.blueprint_indices, sequence.actions, sequence.masks)
-    layout = make_layout(valid.sum(1).tolist(), max_waste).to(valid.device)
-    return Steps(*(t[valid] for t in fields), sequence.state, layout)
+    return Steps(
+        sequence.obs[valid],
+        sequence.blueprint_indices[valid],
+        sequence.actions[valid],
+        sequence.masks[valid],
+        sequence.state,
+        make_layout(valid.sum(1).tolist(), max_waste).to(valid.device),
+    )
 
 
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, layout: Layout, state: PolicyState) -> tuple[Tensor, PolicyState]:

@@ -12,7 +12,8 @@ from actors.policy import network as network_module
 from actors.policy.network import Evaluation
 from actors.policy.sequences import Layout, SequenceBatch, run_lstm
 from actors.policy.state import PolicyState
-from learner.batching import cut, make_batch
+from learner.batching import make_batch
+from tests.chunking import sequence_of
 from tests.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (4, 9, 5, 4, 7)
@@ -23,7 +24,7 @@ Run = Callable[..., Output]
 def sequences() -> SequenceBatch:
     network = toy_network()
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    return cut(make_batch(toy_wave(network, seeds), SPACES), max(LENGTHS), 1).sequence
+    return sequence_of(make_batch(toy_wave(network, seeds), SPACES))
 
 
 def changed(sequence: SequenceBatch, row: int) -> SequenceBatch:
