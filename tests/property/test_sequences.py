@@ -139,7 +139,7 @@ def unsorted(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]
 
 
 def shortest_of_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]]:
-    return [(rows, lengths[rows[0]]) for rows, _ in length_buckets(lengths, max_waste)]
+    return [(rows, lengths[rows[-1]]) for rows, _ in length_buckets(lengths, max_waste)]
 
 
 @pytest.mark.parametrize("wrong", [one_bucket, unsorted, shortest_of_bucket])
