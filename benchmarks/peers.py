@@ -133,7 +133,7 @@ def sb3_learner(shape: Shape, device: str) -> tuple[Prepare, Any]:
 
 
 def rllib_learner(shape: Shape, device: str) -> Prepare:
-    """RLlib's PPO learner, LSTM by its catalog with its default `max_seq_len`; episodes as its env runner makes them."""
+    """RLlib's PPO learner with its own LSTM and `max_seq_len`; episodes as its env runner makes them."""
     with contextlib.redirect_stderr(io.StringIO()):
         from ray.rllib.algorithms.ppo import PPOConfig
         from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig

@@ -113,7 +113,7 @@ def _reading(
     return Reading(
         torch.from_numpy(rows).to(device),
         None if in_order else torch.from_numpy(index).to(device),
-        make_layout(lengths.tolist(), max_waste).to(device),
+        make_layout(lengths.tolist(), max_waste, device),
     )
 
 

@@ -16,9 +16,14 @@ def masked_log_probs(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor
     if floor == 0.0:
         return log_probs
     legal = mask.sum(-1, keepdim=True)
-    share = torch.minimum(torch.full_like(log_probs[..., :1], floor), 0.5 / legal)
+    share = floor_share(legal, floor)
     mixed = torch.where(mask, (1.0 - legal * share) * log_probs.exp() + share, 1.0)
     return mixed.log().masked_fill(~mask, -torch.inf)
+
+
+def floor_share(legal: Tensor, floor: float) -> Tensor:
+    """What each of `legal` choices gets at least."""
+    return (0.5 / legal).clamp(max=floor)
 
 
 def normalised_entropy(log_probs: Tensor, mask: Tensor) -> Tensor:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from actors.actions import ActionMasks
 from actors.config import PolicyConfig
-from actors.policy.distribution import choose, masked_log_probs, normalised_entropy
+from actors.policy.distribution import choose, masked_log_probs
 from actors.policy.encoder import Encoded, SlotEncoder
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normaliser import ValueNormaliser
+from actors.policy.scoring import HeadScorer
 from actors.policy.sequences import SequenceBatch, Steps, flatten, run_lstm
 from actors.policy.state import PolicyState
 from actors.spaces import Spaces
@@ -54,6 +55,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.heads = FactoredHeads(spaces.action, config)
         self.critic = mlp(config.hidden_size, config.head_size, 1, 1.0)
         self.value_normaliser = ValueNormaliser(config.popart)
+        self.scorer = HeadScorer(spaces.action.sizes)
         self.register_buffer("relevance", torch.from_numpy(spaces.action.relevance_table), persistent=False)
         self._initialise()
 
@@ -170,14 +172,6 @@ class FactoredRecurrentActorCritic(nn.Module):
             self.heads.slot_logits(core, slots, op),
             *self.heads.rest_logits(core, slots, op, slot),
         ]
-        relevant = self.relevance[op]
-        log_probs, entropies = [], []
-        for k, (head, mask) in enumerate(
-            zip(logits, torch.split(masks, list(self.spaces.action.sizes), -1), strict=True)
-        ):
-            table = masked_log_probs(head, mask, self.config.probability_floor)
-            log_prob = table.gather(-1, actions[:, k : k + 1]).squeeze(-1)
-            log_probs.append(torch.where(relevant[:, k], log_prob, 0.0))
-            entropies.append(torch.where(relevant[:, k], normalised_entropy(table, mask), 0.0))
+        scores = self.scorer(torch.cat(logits, -1), masks, actions, self.relevance[op], self.config.probability_floor)
         values = self.critic(core).squeeze(-1)
-        return Evaluation(torch.stack(log_probs, -1), torch.stack(entropies, -1), values, core)
+        return Evaluation(scores.log_probs, scores.entropies, values, core)

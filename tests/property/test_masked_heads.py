@@ -14,6 +14,7 @@ from torch import Tensor
 from actors.actions import ActionMasks, forced_steps
 from actors.policy import distribution
 from actors.policy import network as network_module
+from actors.policy import scoring as scoring_module
 from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorCritic
 from actors.policy.sequences import SequenceBatch
 from tests.toy import SPACES, SPEC, random_masks, toy_network
@@ -134,6 +135,7 @@ def small_penalty(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
 @pytest.mark.parametrize("wrong", [without_mask, not_renormalised, floor_for_everyone, without_floor, small_penalty])
 def test_wrong_masking_is_caught(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "masked_log_probs", wrong)
+    monkeypatch.setattr(scoring_module, "masked_log_probs", wrong)
     with pytest.raises(AssertionError):
         check_joint()
 

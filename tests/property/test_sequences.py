@@ -18,7 +18,7 @@ Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
 
 
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    return run_layout(lstm, inputs, make_layout(valid.sum(1).tolist(), max_waste), state)[0]
+    return run_layout(lstm, inputs, make_layout(valid.sum(1).tolist(), max_waste, valid.device), state)[0]
 
 
 def by_cell(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
