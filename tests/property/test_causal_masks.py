@@ -13,6 +13,7 @@ from torch import Tensor
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.sequences import SequenceBatch
 from learner import losses
+from learner.gae import head_advantages
 from tests.toy import SPACES, SPEC, toy_network
 
 JOINT = [
@@ -168,3 +169,63 @@ def wrong_sign(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominat
 def test_a_biased_estimator_is_caught(wrong: Estimator) -> None:
     with pytest.raises(AssertionError):
         check_estimator(wrong)
+
+
+def op_values(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
+    """Of every joint action in every state: Q of its op, and V, the expectation of Q over ops; any numbers would do."""
+    q = torch.from_numpy(np.random.default_rng(8).normal(0.0, 3.0, (states, SPEC.num_ops))).float()
+    with torch.no_grad():
+        probability = network.evaluate(one_step(JOINT, states)).log_probs.sum(-1).exp().view(states, -1)
+    ops = torch.tensor([a[0] for a in JOINT])
+    own = q[:, ops]
+    return own.flatten(), (probability * own).sum(1, keepdim=True).expand_as(own).flatten()
+
+
+HeadAdvantages = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+
+def check_q_op(advantages: HeadAdvantages, behaviour_seed: int | None = None) -> None:
+    """The op head's advantage is G - V, the others' G - Q(op): together the exact gradient. With `behaviour_seed`
+    another policy acted, and the decoupled weight brings its actions back to the present one's."""
+    states = 4
+    network = toy_network(probability_floor=0.0)
+    out = network.evaluate(one_step(JOINT, states))
+    counted = network.relevance[one_step(JOINT, states).actions[:, 0, 0]]
+    q, v = op_values(states, network)
+    head = advantages(rewards(states).flatten() - q, q, v, len(SPEC.heads))
+    acted = out.log_probs.detach()
+    if behaviour_seed is not None:
+        with torch.no_grad():
+            acted = toy_network(behaviour_seed, probability_floor=0.0).evaluate(one_step(JOINT, states)).log_probs
+    weight = (out.log_probs.detach() - acted).sum(-1).exp()
+    ratio = (out.log_probs - out.log_probs.detach()).exp()
+    weighted = head * (weight * acted.sum(-1).exp())[:, None]
+    estimate = gradient(network, -losses.policy_loss(ratio, weighted, counted, 0.2, 1.0))
+    exact = exact_gradient(network, states)
+    scale = max(float(g.abs().max()) for g in exact)
+    for a, b in zip(estimate, exact, strict=True):
+        assert torch.allclose(a, b, atol=5e-5 * scale)
+
+
+@pytest.mark.parametrize("behaviour_seed", [None, 1])
+def test_with_q_op_the_estimator_averages_to_the_exact_policy_gradient(behaviour_seed: int | None) -> None:
+    check_q_op(head_advantages, behaviour_seed)
+
+
+def action_dependent_for_all(a: Tensor, q: Tensor, v: Tensor, heads: int) -> Tensor:
+    """G - Q(op) for the op head too: its own gradient is erased."""
+    return a[:, None].expand(-1, heads)
+
+
+def added_twice(a: Tensor, q: Tensor, v: Tensor, heads: int) -> Tensor:
+    return head_advantages(a, 2 * q, v, heads)
+
+
+def the_wrong_way_round(a: Tensor, q: Tensor, v: Tensor, heads: int) -> Tensor:
+    return head_advantages(a, v, q, heads)
+
+
+@pytest.mark.parametrize("wrong", [action_dependent_for_all, added_twice, the_wrong_way_round])
+def test_a_wrong_baseline_of_the_op_head_is_caught(wrong: HeadAdvantages) -> None:
+    with pytest.raises(AssertionError):
+        check_q_op(wrong)
