@@ -130,6 +130,8 @@ class PolicyConfig:
     """Width of the LSTM."""
     num_layers: int = 1
     """Layers of the LSTM."""
+    encoder: Literal["slots", "flat"] = "slots"
+    """One encoder shared by all slots, or everything concatenated; an observation without slots is always flat."""
     encoder_size: int = 128
     """Width of the base encoder and of the shared slot encoder."""
     head_size: int = 64
@@ -139,7 +141,7 @@ class PolicyConfig:
     choice_embedding: int = 16
     """Size of the embedding through which later heads see the earlier choices."""
     heads: Literal["conditioned", "independent"] = "conditioned"
-    """Whether later heads see the earlier choices."""
+    """Whether later heads see the earlier choices; those of an action space without op and slot never do."""
     popart: bool = True
     """Normalise value targets and rescale the value output in place (PopArt)."""
     probability_floor: float = 0.002

@@ -12,13 +12,21 @@ from actors.actions import ActionSpec, Head
 
 @dataclass(frozen=True)
 class Spaces:
-    """Observation: `base_size` features, then `slots` times `slot_size`; `num_blueprints` counts NOOP."""
+    """Observation: `base_size` features, then `slots` times `slot_size`; `num_blueprints` counts NOOP.
+
+    An environment without slots has 0 of `slot_size`, `slots` and `num_blueprints`, and blueprint indices `[N, 0]`.
+    """
 
     action: ActionSpec
     base_size: int
     slot_size: int
     slots: int
     num_blueprints: int
+
+    @classmethod
+    def flat(cls, action: ActionSpec, obs_size: int) -> Spaces:
+        """Of an environment without slots."""
+        return cls(action, obs_size, 0, 0, 0)
 
     @property
     def obs_size(self) -> int:

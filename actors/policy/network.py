@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from actors.actions import ActionMasks
 from actors.config import PolicyConfig
 from actors.policy.distribution import choose, masked_log_probs, normalised_entropy
-from actors.policy.encoder import Encoded, SlotEncoder
+from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normaliser import ValueNormaliser
 from actors.policy.sequences import SequenceBatch, run_lstm
@@ -48,13 +48,13 @@ class FactoredRecurrentActorCritic(nn.Module):
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()
         self.spaces, self.config = spaces, config
-        self.encoder = SlotEncoder(spaces, config)
+        self.encoder = make_encoder(spaces, config)
         self.lstm = nn.LSTM(self.encoder.core_input_size, config.hidden_size, config.num_layers)
         self.norm = nn.LayerNorm(config.hidden_size)
         self.heads = FactoredHeads(spaces.action, config)
         self.critic = mlp(config.hidden_size, config.head_size, 1, 1.0)
         self.value_normaliser = ValueNormaliser(config.popart)
-        self.register_buffer("relevance", torch.from_numpy(spaces.action.relevance_table), persistent=False)
+        self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -113,21 +113,21 @@ class FactoredRecurrentActorCritic(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Head by head: actions `[N, H]` and their log-probs, canonical and 0 where irrelevant."""
         rows = torch.arange(core.shape[0], device=core.device)
-        assert masks.slot is not None
-        by_op, by_slot = (torch.from_numpy(m).to(core.device) for m in (masks.slot, masks.rest))
-        op, op_log_prob = self._pick(
-            self.heads.op(core), torch.from_numpy(masks.op).to(core.device), None, noise[:, 0], deterministic
-        )
+        op_mask, rest_mask = (torch.from_numpy(m).to(core.device) for m in (masks.op, masks.rest))
+        picks = [self._pick(self.heads.op(core), op_mask, None, noise[:, 0], deterministic)]
+        op = slot = picks[0][0]
         relevant = self.relevance[op]
-        slot, slot_log_prob = self._pick(
-            self.heads.slot_logits(core, encoded.slots, op), by_op[rows, op], relevant[:, 1], noise[:, 1], deterministic
-        )
-        actions, log_probs = [op, slot], [op_log_prob, slot_log_prob]
-        rest = torch.split(by_slot[rows, op, slot], list(self.spaces.action.sizes[2:]), -1)
-        for k, logits in enumerate(self.heads.rest_logits(core, encoded.slots, op, slot)):
-            choice, log_prob = self._pick(logits, rest[k], relevant[:, k + 2], noise[:, k + 2], deterministic)
-            actions.append(choice)
-            log_probs.append(log_prob)
+        if masks.slot is not None:
+            by_op = torch.from_numpy(masks.slot).to(core.device)
+            pointed = self.heads.slot_logits(core, encoded.slots, op)
+            picks.append(self._pick(pointed, by_op[rows, op], relevant[:, 1], noise[:, 1], deterministic))
+            slot = picks[1][0]
+            rest_mask = rest_mask[rows, op, slot]
+        rest = torch.split(rest_mask, [head.size for head in self.spaces.action.rest_heads], -1)
+        for logits, mask in zip(self.heads.rest_logits(core, encoded.slots, op, slot), rest, strict=True):
+            k = len(picks)
+            picks.append(self._pick(logits, mask, relevant[:, k], noise[:, k], deterministic))
+        actions, log_probs = zip(*picks, strict=True)
         return torch.stack(actions, -1), torch.stack(log_probs, -1)
 
     def _pick(
@@ -150,13 +150,8 @@ class FactoredRecurrentActorCritic(nn.Module):
         actions, masks = sequence.actions[valid], sequence.masks[valid]
         encoded = self.encoder(sequence.obs[valid], sequence.blueprint_indices[valid])
         core = self.norm(run_lstm(self.lstm, encoded.core_input, valid, sequence.state, max_waste))
-        op, slot = actions[:, 0], actions[:, 1]
-        logits = [
-            self.heads.op(core),
-            self.heads.slot_logits(core, encoded.slots, op),
-            *self.heads.rest_logits(core, encoded.slots, op, slot),
-        ]
-        relevant = self.relevance[op]
+        logits = self.heads(core, encoded.slots, actions)
+        relevant = self.relevance[actions[:, 0]]
         log_probs, entropies = [], []
         for k, (head, mask) in enumerate(
             zip(logits, torch.split(masks, list(self.spaces.action.sizes), -1), strict=True)
