@@ -7,7 +7,7 @@ from torch import nn
 
 from actors.policy.network import FactoredRecurrentActorCritic
 
-MODULES = {"trunk": ("encoder", "lstm", "norm"), "heads": ("heads",), "critic": ("critic",)}
+MODULES = {"trunk": ("encoder", "core", "norm"), "heads": ("heads",), "critic": ("critic",)}
 
 
 def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float) -> list[dict[str, object]]:

@@ -68,8 +68,7 @@ class Learner:
         self.network = self._network(policy, spaces, resume).to(device)
         self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
         self.ppo = PPOUpdate(self.network, self.optimiser, config, seed)
-        own = self.network.config
-        states = StateFormat(own.num_layers, own.hidden_size, config.state_stride)
+        states = StateFormat(self.network.core.sizes, config.state_stride)
         self.intake = Intake(transport, spaces, config.max_policy_lag, states)
         self.progress = Progress()
         self._consumed: tuple[str, ...] = ()
