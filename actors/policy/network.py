@@ -1,8 +1,10 @@
-"""`FactoredRecurrentActorCritic`: encoder > LSTM > LayerNorm > factored heads and critic (SPEC 7)."""
+"""`FactoredRecurrentActorCritic`: encoder > core > LayerNorm > factored heads and critic (SPEC 7)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,11 +13,12 @@ from torch import Tensor, nn
 
 from actors.actions import ActionMasks
 from actors.config import PolicyConfig
+from actors.policy.core import CoreOutput, Recurrent, make_core
 from actors.policy.distribution import choose, masked_log_probs, normalised_entropy
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normaliser import ValueNormaliser
-from actors.policy.sequences import SequenceBatch, run_lstm
+from actors.policy.sequences import Placement, SequenceBatch, place_steps
 from actors.policy.state import PolicyState
 from actors.spaces import Spaces
 
@@ -25,12 +28,39 @@ class EmptyMask(ValueError):
 
 
 class Decision(NamedTuple):
-    """One step of N environments, as numpy."""
+    """One step of N environments, as numpy. Values are denormalised."""
 
     actions: NDArray[np.int64]  # [N, H]
     log_probs: NDArray[np.float32]  # [N, H], 0 where irrelevant
     masks: NDArray[np.bool_]  # [N, A] in force
-    values: NDArray[np.float32]  # [N] denormalised
+    values: NDArray[np.float32]  # [N] V, or Q of the chosen op
+    baseline_values: NDArray[np.float32]  # [N] V, or the expectation of Q over legal ops
+    bootstrap_values: NDArray[np.float32]  # [N] what a truncated episode would be bootstrapped with here
+
+
+class MaskTensors(NamedTuple):
+    """`ActionMasks` as tensors; `slot` is empty where the action space has none."""
+
+    op: Tensor
+    slot: Tensor
+    rest: Tensor
+
+    @classmethod
+    def of(cls, masks: ActionMasks, device: torch.device) -> MaskTensors:
+        slot = np.zeros(0, dtype=np.bool_) if masks.slot is None else masks.slot
+        return cls(*(torch.from_numpy(m).to(device) for m in (masks.op, slot, masks.rest)))
+
+
+class Step(NamedTuple):
+    """`Decision` as tensors, and what follows from the step."""
+
+    actions: Tensor  # [N, H]
+    log_probs: Tensor  # [N, H]
+    values: Tensor  # [N] denormalised
+    baseline_values: Tensor  # [N] denormalised
+    possible: Tensor  # [] bool, whether every head that matters had a legal choice
+    memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory
+    state: PolicyState  # after the step
 
 
 class Evaluation(NamedTuple):
@@ -38,8 +68,17 @@ class Evaluation(NamedTuple):
 
     log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
     entropies: Tensor  # [N, H] normalised, 0 where irrelevant
-    values: Tensor  # [N] in normalised units
+    values: Tensor  # [N] in normalised units: V, or Q of the given op
+    baseline_values: Tensor  # [N] in normalised units, without gradient: V, or the expectation of Q over legal ops
     hidden: Tensor  # [N, hidden] output of the core
+    memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory (names in `network.core.statistics`)
+
+
+class _Pick(NamedTuple):
+    choice: Tensor  # [N]
+    log_prob: Tensor  # [N], 0 where irrelevant
+    table: Tensor  # [N, n]
+    possible: Tensor  # []
 
 
 class FactoredRecurrentActorCritic(nn.Module):
@@ -49,22 +88,20 @@ class FactoredRecurrentActorCritic(nn.Module):
         super().__init__()
         self.spaces, self.config = spaces, config
         self.encoder = make_encoder(spaces, config)
-        self.lstm = nn.LSTM(self.encoder.core_input_size, config.hidden_size, config.num_layers)
+        self.core = make_core(self.encoder.core_input_size, config)
         self.norm = nn.LayerNorm(config.hidden_size)
         self.heads = FactoredHeads(spaces.action, config)
-        self.critic = mlp(config.hidden_size, config.head_size, 1, 1.0)
+        values = spaces.action.num_ops if config.critic == "q_op" else 1
+        self.critic = mlp(config.hidden_size, config.head_size, values, 1.0)
         self.value_normaliser = ValueNormaliser(config.popart)
         self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
-        self._initialise()
+        self.dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
 
-    def _initialise(self) -> None:
-        for name, p in self.lstm.named_parameters():
-            if name.startswith("weight"):
-                for gate in p.chunk(4):
-                    nn.init.orthogonal_(gate)
-            else:
-                nn.init.zeros_(p)
-                p.data[self.config.hidden_size : 2 * self.config.hidden_size] = 1.0  # forget gate
+    @property
+    def lstm(self) -> nn.LSTM:
+        """The LSTM of a recurrent core."""
+        assert isinstance(self.core, Recurrent)
+        return self.core.lstm
 
     @property
     def value_output(self) -> nn.Linear:
@@ -74,9 +111,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         return layer
 
     def initial_state(self, batch: int) -> PolicyState:
-        shape = (self.config.num_layers, batch, self.config.hidden_size)
-        device = self.norm.weight.device
-        return PolicyState(torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+        return PolicyState.zeros(self.core.sizes, batch, self.norm.weight.device)
 
     @torch.inference_mode()
     def act(
@@ -93,72 +128,145 @@ class FactoredRecurrentActorCritic(nn.Module):
         Returns the decision and the state after the step. Raises `EmptyMask`.
         """
         device = self.norm.weight.device
-        encoded = self.encoder(*(torch.from_numpy(a).to(device) for a in (obs, blueprint_indices)))
-        output, (h, c) = self.lstm(encoded.core_input.unsqueeze(0), (state.h, state.c))
-        core = self.norm(output.squeeze(0))
-        uniform = torch.from_numpy(noise).to(device)
-        actions, log_probs = self._sample(core, encoded, masks, uniform, deterministic)
-        values = self.value_normaliser.denormalise(self.critic(core).squeeze(-1))
-        chosen = actions.cpu().numpy()
-        decision = Decision(
-            chosen,
-            log_probs.cpu().numpy(),
-            masks.in_force(self.spaces.action, chosen),
-            values.cpu().numpy(),
+        seen, blueprints, uniform = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices, noise))
+        step = self._compiled(_step)(
+            self, seen, blueprints, MaskTensors.of(masks, device), state, uniform, deterministic
         )
-        return decision, PolicyState(h, c)
+        if not bool(step.possible):
+            raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
+        actions, log_probs, values, baselines = (t.cpu().numpy() for t in step[:4])
+        in_force = masks.in_force(self.spaces.action, actions)
+        bootstrap = values if self.config.bootstrap == "sampled" else baselines
+        return Decision(actions, log_probs, in_force, values, baselines, bootstrap), step.state
+
+    def step(
+        self,
+        obs: Tensor,
+        blueprint_indices: Tensor,
+        masks: MaskTensors,
+        state: PolicyState,
+        noise: Tensor,
+        deterministic: bool | Tensor,
+    ) -> Step:
+        """`act` on tensors, without a look at any value on the host."""
+        encoded = self._encode(obs, blueprint_indices)
+        out = self.core.step(encoded.core_input, state)
+        core = self.norm(out.output)
+        picks = self._sample(core, encoded, masks, noise, deterministic)
+        values, baselines = self._values(core, picks[0].choice, picks[0].table)
+        return Step(
+            torch.stack([p.choice for p in picks], -1),
+            torch.stack([p.log_prob for p in picks], -1),
+            self.value_normaliser.denormalise(values),
+            self.value_normaliser.denormalise(baselines),
+            torch.stack([p.possible for p in picks]).all(),
+            out.memory,
+            out.state,
+        )
+
+    def evaluate(
+        self, sequence: SequenceBatch, max_waste: float = 1.3, placement: Placement | None = None
+    ) -> Evaluation:
+        """Log-probs, entropies and values of the given actions at every valid step.
+
+        `placement` of the valid steps in length buckets is made here where it is not given, which looks at `valid` on
+        the host.
+        """
+        if placement is None:
+            placement = self._place(sequence, max_waste)
+        evaluation: Evaluation = self._compiled(_evaluate)(self, sequence, placement)
+        return evaluation
+
+    @torch.no_grad()
+    def advance(self, sequence: SequenceBatch) -> PolicyState:
+        """Each row's state after its last valid step; a row without steps keeps its own. No gradient."""
+        exact = self._place(sequence, 1.0)  # buckets of equal lengths, so that no row runs on over padding
+        return self._core(sequence, exact)[1].state
+
+    def _place(self, sequence: SequenceBatch, max_waste: float) -> Placement:
+        lengths = sequence.valid.sum(1).tolist()
+        return place_steps(lengths, sequence.valid.shape[1], max_waste, sequence.valid.device)
+
+    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return _compile(function) if self.config.compile else function
+
+    def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
+        # without the cache: casts that a pass without gradient left in it would cut the next one's gradients
+        reduced = self.dtype != torch.float32
+        with torch.autocast(obs.device.type, self.dtype, enabled=reduced, cache_enabled=False):
+            encoded: Encoded = self.encoder(obs, blueprint_indices)
+        return Encoded(*(t.float() for t in encoded)) if reduced else encoded
+
+    def _core(self, sequence: SequenceBatch, placement: Placement) -> tuple[Encoded, CoreOutput]:
+        seen = (t.flatten(0, 1).index_select(0, placement.flat) for t in (sequence.obs, sequence.blueprint_indices))
+        encoded = self._encode(*seen)
+        return encoded, self.core.sequence(encoded.core_input, placement, sequence.state)
+
+    def _values(self, core: Tensor, op: Tensor, op_table: Tensor) -> tuple[Tensor, Tensor]:
+        """(value, baseline value) `[N]`, normalised: V twice, or Q of `op` and its expectation over legal ops."""
+        values = self.critic(core)
+        if self.config.critic == "v":
+            return values.squeeze(-1), values.squeeze(-1).detach()
+        expected = (op_table.exp() * values).sum(-1)
+        return values.gather(-1, op[:, None]).squeeze(-1), expected.detach()
 
     def _sample(
-        self, core: Tensor, encoded: Encoded, masks: ActionMasks, noise: Tensor, deterministic: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Head by head: actions `[N, H]` and their log-probs, canonical and 0 where irrelevant."""
+        self, core: Tensor, encoded: Encoded, masks: MaskTensors, noise: Tensor, deterministic: bool | Tensor
+    ) -> list[_Pick]:
+        """Head by head, each given the choices before it; canonical where irrelevant."""
         rows = torch.arange(core.shape[0], device=core.device)
-        op_mask, rest_mask = (torch.from_numpy(m).to(core.device) for m in (masks.op, masks.rest))
-        picks = [self._pick(self.heads.op(core), op_mask, None, noise[:, 0], deterministic)]
-        op = slot = picks[0][0]
-        relevant = self.relevance[op]
-        if masks.slot is not None:
-            by_op = torch.from_numpy(masks.slot).to(core.device)
+        picks = [self._pick(self.heads.op(core), masks.op, None, noise[:, 0], deterministic)]
+        op = slot = picks[0].choice
+        relevant, rest_mask = self.relevance[op], masks.rest
+        if self.heads.has_slots:
             pointed = self.heads.slot_logits(core, encoded.slots, op)
-            picks.append(self._pick(pointed, by_op[rows, op], relevant[:, 1], noise[:, 1], deterministic))
-            slot = picks[1][0]
+            picks.append(self._pick(pointed, masks.slot[rows, op], relevant[:, 1], noise[:, 1], deterministic))
+            slot = picks[1].choice
             rest_mask = rest_mask[rows, op, slot]
         rest = torch.split(rest_mask, [head.size for head in self.spaces.action.rest_heads], -1)
         for logits, mask in zip(self.heads.rest_logits(core, encoded.slots, op, slot), rest, strict=True):
             k = len(picks)
             picks.append(self._pick(logits, mask, relevant[:, k], noise[:, k], deterministic))
-        actions, log_probs = zip(*picks, strict=True)
-        return torch.stack(actions, -1), torch.stack(log_probs, -1)
+        return picks
 
     def _pick(
-        self, logits: Tensor, mask: Tensor, relevant: Tensor | None, noise: Tensor, deterministic: bool
-    ) -> tuple[Tensor, Tensor]:
+        self, logits: Tensor, mask: Tensor, relevant: Tensor | None, noise: Tensor, deterministic: bool | Tensor
+    ) -> _Pick:
         if relevant is not None:
             canonical = torch.zeros_like(mask)
             canonical[:, 0] = True
             mask = torch.where(relevant[:, None], mask, canonical)
-        if not bool(mask.any(-1).all()):
-            raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
-        log_probs = masked_log_probs(logits, mask, self.config.probability_floor)
-        choice = choose(log_probs, noise, deterministic)
-        chosen = log_probs.gather(-1, choice[:, None]).squeeze(-1)
-        return choice, chosen if relevant is None else torch.where(relevant, chosen, 0.0)
+        table = masked_log_probs(logits, mask, self.config.probability_floor)
+        choice = choose(table, noise, deterministic)
+        chosen = table.gather(-1, choice[:, None]).squeeze(-1)
+        log_prob = chosen if relevant is None else torch.where(relevant, chosen, 0.0)
+        return _Pick(choice, log_prob, table, mask.any(-1).all())
 
-    def evaluate(self, sequence: SequenceBatch, max_waste: float = 1.3) -> Evaluation:
-        """Log-probs, entropies and values of the given actions at every valid step."""
-        valid = sequence.valid
-        actions, masks = sequence.actions[valid], sequence.masks[valid]
-        encoded = self.encoder(sequence.obs[valid], sequence.blueprint_indices[valid])
-        core = self.norm(run_lstm(self.lstm, encoded.core_input, valid, sequence.state, max_waste))
-        logits = self.heads(core, encoded.slots, actions)
-        relevant = self.relevance[actions[:, 0]]
-        log_probs, entropies = [], []
-        for k, (head, mask) in enumerate(
-            zip(logits, torch.split(masks, list(self.spaces.action.sizes), -1), strict=True)
-        ):
-            table = masked_log_probs(head, mask, self.config.probability_floor)
-            log_prob = table.gather(-1, actions[:, k : k + 1]).squeeze(-1)
-            log_probs.append(torch.where(relevant[:, k], log_prob, 0.0))
-            entropies.append(torch.where(relevant[:, k], normalised_entropy(table, mask), 0.0))
-        values = self.critic(core).squeeze(-1)
-        return Evaluation(torch.stack(log_probs, -1), torch.stack(entropies, -1), values, core)
+
+def _step(network: FactoredRecurrentActorCritic, *args: Any) -> Step:
+    return network.step(*args)
+
+
+def _evaluate(network: FactoredRecurrentActorCritic, sequence: SequenceBatch, placement: Placement) -> Evaluation:
+    encoded, out = network._core(sequence, placement)
+    core = network.norm(out.output)
+    actions, masks = (t.flatten(0, 1).index_select(0, placement.flat) for t in (sequence.actions, sequence.masks))
+    spec = network.spaces.action
+    logits = network.heads(core, encoded.slots, actions)
+    relevant = network.relevance[actions[:, 0]]
+    tables, log_probs, entropies = [], [], []
+    for k, (head, mask) in enumerate(zip(logits, torch.split(masks, list(spec.sizes), -1), strict=True)):
+        table = masked_log_probs(head, mask, network.config.probability_floor)
+        log_prob = table.gather(-1, actions[:, k : k + 1]).squeeze(-1)
+        tables.append(table)
+        log_probs.append(torch.where(relevant[:, k], log_prob, 0.0))
+        entropies.append(torch.where(relevant[:, k], normalised_entropy(table, mask), 0.0))
+    values, baselines = network._values(core, actions[:, 0], tables[0])
+    return Evaluation(torch.stack(log_probs, -1), torch.stack(entropies, -1), values, baselines, core, out.memory)
+
+
+@cache
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One for all networks: its graph is shared by those of the same shapes. A break of the graph is an error."""
+    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True)
+    return compiled

@@ -10,10 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from actors.policy.sequences import length_buckets, run_lstm
+from actors.policy.recurrence import recur_sequence
+from actors.policy.sequences import length_buckets, place_steps
 from actors.policy.state import PolicyState
 
 Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
+
+
+def run_lstm(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    placement = place_steps(valid.sum(1).tolist(), valid.shape[1], max_waste)
+    return recur_sequence(inputs, placement, state, list(lstm.parameters()), [], inputs.dtype)[0]
+
+
+def lstm_state(h: Tensor, c: Tensor) -> PolicyState:
+    """Without a memory."""
+    none = h.new_zeros(0, h.shape[1], 0)
+    return PolicyState(h, c, none, none)
 
 
 def by_cell(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
@@ -41,9 +53,10 @@ def check_equal(run: Run, lengths: list[int], layers: int, max_waste: float) -> 
     lstm = nn.LSTM(3, 4, layers).double()
     valid = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
     inputs = torch.randn(sum(lengths), 3, dtype=torch.float64, requires_grad=True)
-    state = PolicyState(*(torch.randn(layers, len(lengths), 4, dtype=torch.float64, requires_grad=True) for _ in "hc"))
+    h, c = (torch.randn(layers, len(lengths), 4, dtype=torch.float64, requires_grad=True) for _ in "hc")
+    state = lstm_state(h, c)
     weights = torch.randn(sum(lengths), 4, dtype=torch.float64)
-    leaves = [inputs, *state, *lstm.parameters()]
+    leaves = [inputs, h, c, *lstm.parameters()]
     results = []
     for one in (by_cell, run):
         out = one(lstm, inputs, valid, state, max_waste)
@@ -67,7 +80,7 @@ def test_it_is_the_cell_loop_forward_and_backward(lengths: list[int], layers: in
 def wrong_rows(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
     """States in bucket order instead of row order."""
     order = valid.sum(1).argsort(stable=True)
-    return run_lstm(lstm, inputs, valid, PolicyState(state.h[:, order], state.c[:, order]), max_waste)
+    return run_lstm(lstm, inputs, valid, lstm_state(state.h[:, order], state.c[:, order]), max_waste)
 
 
 def zero_state(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
@@ -85,7 +98,7 @@ def left_padded(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState
     padded = inputs.new_zeros(rows, steps, inputs.shape[1])
     late = valid.flip(1)
     padded[late] = inputs
-    out, _ = lstm(padded.transpose(0, 1), tuple(state))
+    out, _ = lstm(padded.transpose(0, 1), (state.h, state.c))
     return out.transpose(0, 1)[late]
 
 
