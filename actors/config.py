@@ -156,8 +156,6 @@ class PolicyConfig:
     """Normalise value targets and rescale the value output in place (PopArt)."""
     probability_floor: float = 0.002
     """Least probability of each legal choice in every head."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Arithmetic of encoder and core, in acting and learning alike; heads, memory and losses are always fp32."""
     compile: bool = False
     """Compile `act` and `evaluate` (torch.compile); the first calls take tens of seconds."""
 

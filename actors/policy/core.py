@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from actors.config import PolicyConfig
 from actors.policy.memory import STATISTICS, ExternalMemory
 from actors.policy.recurrence import opaque_sequence, recur, recur_sequence
-from actors.policy.sequences import Placement
+from actors.policy.sequences import Layout
 from actors.policy.state import PolicyState, StateSizes
 
 
@@ -36,14 +36,12 @@ class Feedforward(nn.Module):
             layers += [linear, nn.ReLU()]
             inputs = config.hidden_size
         self.layers = nn.Sequential(*layers)
-        self.dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
 
     def step(self, x: Tensor, state: PolicyState) -> CoreOutput:
-        with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32, cache_enabled=False):
-            out = self.layers(x).float()
+        out = self.layers(x).to(x.dtype)
         return CoreOutput(out, out.new_zeros(out.shape[0], 0), state)
 
-    def sequence(self, x: Tensor, placement: Placement, state: PolicyState) -> CoreOutput:
+    def sequence(self, x: Tensor, layout: Layout | list[Tensor], state: PolicyState) -> CoreOutput:
         return self.step(x, state)
 
 
@@ -68,17 +66,19 @@ class Recurrent(nn.Module):
         cells = ((config.memory_cells, config.memory_size), (config.memory_cells, 1)) if self.memory else ()
         self.sizes = StateSizes(state, state, *cells)
         self.hidden_size = hidden
-        self.dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
 
     def step(self, x: Tensor, state: PolicyState) -> CoreOutput:
         """One step of N environments: `x [N, inputs]`."""
-        out, after = recur(x.unsqueeze(0), state, *self._all_weights(), self.dtype)
+        out, after = recur(x.unsqueeze(0), state, *self._all_weights(), _dtype(x))
         return self._output(out.squeeze(0), after)
 
-    def sequence(self, x: Tensor, placement: Placement, state: PolicyState) -> CoreOutput:
-        """`x [N, inputs]` at valid steps; `state` is each row's own before its first step."""
-        run = opaque_sequence if torch.compiler.is_compiling() else recur_sequence
-        return self._output(*run(x, placement, state, *self._all_weights(), self.dtype))
+    def sequence(self, x: Tensor, layout: Layout | list[Tensor], state: PolicyState) -> CoreOutput:
+        """Flat steps `x [N, inputs]`; `state` is each row's own before its first step. A packed layout is for
+        compiled code: the whole recurrence is then one operator."""
+        given = (state, *self._all_weights(), _dtype(x))
+        return self._output(
+            *(opaque_sequence(x, layout, *given) if isinstance(layout, list) else recur_sequence(x, layout, *given))
+        )
 
     def _all_weights(self) -> tuple[list[Tensor], list[Tensor]]:
         # torch.compile refuses to look into an nn.LSTM, torch.export swaps the parameters inside it
@@ -87,6 +87,12 @@ class Recurrent(nn.Module):
 
     def _output(self, out: Tensor, state: PolicyState) -> CoreOutput:
         return CoreOutput(out[:, : self.hidden_size], out[:, self.hidden_size :].detach(), state)
+
+
+def _dtype(x: Tensor) -> torch.dtype:
+    """What an autocast region around the call asks for, else the input's own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def make_core(inputs: int, config: PolicyConfig) -> Feedforward | Recurrent:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from actors.actions import ActionMasks
 from actors.config import PolicyConfig
-from actors.policy.core import CoreOutput, Recurrent, make_core
+from actors.policy.core import Recurrent, make_core
 from actors.policy.distribution import choose, masked_log_probs, normalised_entropy
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normaliser import ValueNormaliser
-from actors.policy.sequences import Placement, SequenceBatch, place_steps
+from actors.policy.sequences import Layout, SequenceBatch, Steps, flatten
 from actors.policy.state import PolicyState
 from actors.spaces import Spaces
 
@@ -95,7 +95,6 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.critic = mlp(config.hidden_size, config.head_size, values, 1.0)
         self.value_normaliser = ValueNormaliser(config.popart)
         self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
-        self.dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
 
     @property
     def lstm(self) -> nn.LSTM:
@@ -164,43 +163,46 @@ class FactoredRecurrentActorCritic(nn.Module):
             out.state,
         )
 
-    def evaluate(
-        self, sequence: SequenceBatch, max_waste: float = 1.3, placement: Placement | None = None
-    ) -> Evaluation:
-        """Log-probs, entropies and values of the given actions at every valid step.
+    def evaluate(self, sequence: SequenceBatch, max_waste: float = 1.3) -> Evaluation:
+        """Log-probs, entropies and values of the given actions at every valid step."""
+        return self.evaluate_steps(flatten(sequence, max_waste))
 
-        `placement` of the valid steps in length buckets is made here where it is not given, which looks at `valid` on
-        the host.
-        """
-        if placement is None:
-            placement = self._place(sequence, max_waste)
-        evaluation: Evaluation = self._compiled(_evaluate)(self, sequence, placement)
+    def evaluate_steps(self, steps: Steps) -> Evaluation:
+        """The same for flat steps. Under autocast encoder and LSTM run in its type; memory, heads and values are
+        float32."""
+        layout = steps.layout.pack() if self.config.compile else steps.layout
+        evaluation: Evaluation = self._compiled(_evaluate)(self, *steps[:5], layout)
         return evaluation
 
     @torch.no_grad()
-    def advance(self, sequence: SequenceBatch) -> PolicyState:
-        """Each row's state after its last valid step; a row without steps keeps its own. No gradient."""
-        exact = self._place(sequence, 1.0)  # buckets of equal lengths, so that no row runs on over padding
-        return self._core(sequence, exact)[1].state
+    def advance(self, steps: Steps) -> PolicyState:
+        """The state after each row's last step, without gradient; the layout's buckets must be free of padding."""
+        encoded = self._encode(steps.obs, steps.blueprint_indices)
+        return self.core.sequence(encoded.core_input, steps.layout, steps.state).state
 
-    def _place(self, sequence: SequenceBatch, max_waste: float) -> Placement:
-        lengths = sequence.valid.sum(1).tolist()
-        return place_steps(lengths, sequence.valid.shape[1], max_waste, sequence.valid.device)
+    def score(self, output: Tensor, slots: Tensor, actions: Tensor, masks: Tensor) -> Evaluation:
+        """`Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`; fixed shapes."""
+        core = self.norm(output)
+        spec = self.spaces.action
+        logits = self.heads(core, slots, actions)
+        relevant = self.relevance[actions[:, 0]]
+        tables, log_probs, entropies = [], [], []
+        for k, (head, mask) in enumerate(zip(logits, torch.split(masks, list(spec.sizes), -1), strict=True)):
+            table = masked_log_probs(head, mask, self.config.probability_floor)
+            log_prob = table.gather(-1, actions[:, k : k + 1]).squeeze(-1)
+            tables.append(table)
+            log_probs.append(torch.where(relevant[:, k], log_prob, 0.0))
+            entropies.append(torch.where(relevant[:, k], normalised_entropy(table, mask), 0.0))
+        values, baselines = self._values(core, actions[:, 0], tables[0])
+        told = core.new_zeros(core.shape[0], 0)
+        return Evaluation(torch.stack(log_probs, -1), torch.stack(entropies, -1), values, baselines, core, told)
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return _compile(function) if self.config.compile else function
 
     def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
-        # without the cache: casts that a pass without gradient left in it would cut the next one's gradients
-        reduced = self.dtype != torch.float32
-        with torch.autocast(obs.device.type, self.dtype, enabled=reduced, cache_enabled=False):
-            encoded: Encoded = self.encoder(obs, blueprint_indices)
-        return Encoded(*(t.float() for t in encoded)) if reduced else encoded
-
-    def _core(self, sequence: SequenceBatch, placement: Placement) -> tuple[Encoded, CoreOutput]:
-        seen = (t.flatten(0, 1).index_select(0, placement.flat) for t in (sequence.obs, sequence.blueprint_indices))
-        encoded = self._encode(*seen)
-        return encoded, self.core.sequence(encoded.core_input, placement, sequence.state)
+        encoded: Encoded = self.encoder(obs, blueprint_indices)
+        return Encoded(*(t.to(obs.dtype) for t in encoded))
 
     def _values(self, core: Tensor, op: Tensor, op_table: Tensor) -> tuple[Tensor, Tensor]:
         """(value, baseline value) `[N]`, normalised: V twice, or Q of `op` and its expectation over legal ops."""
@@ -247,22 +249,19 @@ def _step(network: FactoredRecurrentActorCritic, *args: Any) -> Step:
     return network.step(*args)
 
 
-def _evaluate(network: FactoredRecurrentActorCritic, sequence: SequenceBatch, placement: Placement) -> Evaluation:
-    encoded, out = network._core(sequence, placement)
-    core = network.norm(out.output)
-    actions, masks = (t.flatten(0, 1).index_select(0, placement.flat) for t in (sequence.actions, sequence.masks))
-    spec = network.spaces.action
-    logits = network.heads(core, encoded.slots, actions)
-    relevant = network.relevance[actions[:, 0]]
-    tables, log_probs, entropies = [], [], []
-    for k, (head, mask) in enumerate(zip(logits, torch.split(masks, list(spec.sizes), -1), strict=True)):
-        table = masked_log_probs(head, mask, network.config.probability_floor)
-        log_prob = table.gather(-1, actions[:, k : k + 1]).squeeze(-1)
-        tables.append(table)
-        log_probs.append(torch.where(relevant[:, k], log_prob, 0.0))
-        entropies.append(torch.where(relevant[:, k], normalised_entropy(table, mask), 0.0))
-    values, baselines = network._values(core, actions[:, 0], tables[0])
-    return Evaluation(torch.stack(log_probs, -1), torch.stack(entropies, -1), values, baselines, core, out.memory)
+def _evaluate(
+    network: FactoredRecurrentActorCritic,
+    obs: Tensor,
+    blueprint_indices: Tensor,
+    actions: Tensor,
+    masks: Tensor,
+    state: PolicyState,
+    layout: Layout | list[Tensor],
+) -> Evaluation:
+    encoded = network._encode(obs, blueprint_indices)
+    out = network.core.sequence(encoded.core_input, layout, state)
+    with torch.autocast(obs.device.type, enabled=False):
+        return network.score(out.output, encoded.slots, actions, masks)._replace(memory=out.memory)
 
 
 @cache

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from actors.policy.memory import STATISTICS, MemoryWeights, scan
-from actors.policy.sequences import Placement, run_buckets
+from actors.policy.sequences import Layout, run_layout
 from actors.policy.state import PolicyState
 
 _PER_LAYER = 4  # weight_ih, weight_hh, bias_ih, bias_hh, as in nn.LSTM
@@ -19,15 +19,16 @@ def recur(
     """`x [T, N, inputs]` > `[T, N, hidden]`, with a memory `[T, N, hidden + 3]`, and the state after it.
 
     `weights` are those of an nn.LSTM in its order, `memory` those of `MemoryWeights` or empty. The LSTM runs in
-    `dtype`; the casts are made here, once per call, so that no cache of an autocast region can hold on to them.
+    `dtype`, the memory in that of `x`; the casts are made here, so that no autocast region keeps them.
     """
     run = _by_cell if torch.compiler.is_compiling() else _fused
-    cast = [w.to(dtype) for w in weights]
-    out, h, c = (t.to(x.dtype) for t in run(x.to(dtype), state.h.to(dtype), state.c.to(dtype), cast))
-    if not memory:
-        return out, PolicyState(h, c, state.cells, state.usage)
-    out, told, cells, usage = scan(MemoryWeights(*memory), out, state.cells, state.usage)
-    return torch.cat([out, told], -1), PolicyState(h, c, cells, usage)
+    with torch.autocast(x.device.type, enabled=False):
+        cast = [w.to(dtype) for w in weights]
+        out, h, c = (t.to(x.dtype) for t in run(x.to(dtype), state.h.to(dtype), state.c.to(dtype), cast))
+        if not memory:
+            return out, PolicyState(h, c, state.cells, state.usage)
+        out, told, cells, usage = scan(MemoryWeights(*memory), out, state.cells, state.usage)
+        return torch.cat([out, told], -1), PolicyState(h, c, cells, usage)
 
 
 def _fused(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -52,18 +53,18 @@ def _by_cell(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Te
 
 def recur_sequence(
     x: Tensor,
-    placement: Placement,
+    layout: Layout,
     state: PolicyState,
     weights: list[Tensor],
     memory: list[Tensor],
     dtype: torch.dtype,
 ) -> tuple[Tensor, PolicyState]:
-    """`recur` over every bucket of `x [N, inputs]` at valid steps: outputs there, and the rows' last states."""
+    """`recur` over every bucket of flat `x [N, inputs]`: flat outputs, and the rows' last states (`run_layout`)."""
 
     def run(part: Tensor, before: PolicyState) -> tuple[Tensor, PolicyState]:
         return recur(part, before, weights, memory, dtype)
 
-    return run_buckets(run, x, placement, state, _outputs(state, memory))
+    return run_layout(run, x, layout, state, _outputs(state, memory))
 
 
 def _outputs(state: PolicyState, memory: list[Tensor]) -> int:
@@ -79,19 +80,19 @@ _CLEAN = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_loc
 @torch.library.custom_op("tamiyo::recurrence", mutates_args=())
 def _operator(
     x: Tensor,
-    placement: list[Tensor],
+    layout: list[Tensor],
     state: list[Tensor],
     weights: list[Tensor],
     memory: list[Tensor],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    out, after = recur_sequence(x, Placement(*placement), PolicyState(*state), weights, memory, dtype)
+    out, after = recur_sequence(x, Layout.unpack(layout), PolicyState(*state), weights, memory, dtype)
     h, c, cells, usage = (t.clone() for t in after)
     return out, h, c, cells, usage
 
 
 @_operator.register_fake
-def _(x, placement, state, weights, memory, dtype):  # type: ignore[no-untyped-def]
+def _(x, layout, state, weights, memory, dtype):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape[0], _outputs(PolicyState(*state), memory)), *(torch.empty_like(t) for t in state)
 
 
@@ -99,7 +100,7 @@ def _(x, placement, state, weights, memory, dtype):  # type: ignore[no-untyped-d
 def _backward_operator(
     gradients: list[Tensor],
     x: Tensor,
-    placement: list[Tensor],
+    layout: list[Tensor],
     state: list[Tensor],
     weights: list[Tensor],
     memory: list[Tensor],
@@ -112,21 +113,22 @@ def _backward_operator(
         own = iter(leaves)
         own_x, own_state = next(own), PolicyState(*(next(own) for _ in state))
         own_weights, own_memory = [next(own) for _ in weights], [next(own) for _ in memory]
-        out, after = recur_sequence(own_x, Placement(*placement), own_state, own_weights, own_memory, dtype)
+        out, after = recur_sequence(own_x, Layout.unpack(layout), own_state, own_weights, own_memory, dtype)
         found = [(t, g) for t, g in zip((out, *after), gradients, strict=True) if t.requires_grad]
         outputs, given = zip(*found, strict=True)
-        return list(torch.autograd.grad(outputs, leaves, given, allow_unused=True, materialize_grads=True))
+        gradients_of_leaves = torch.autograd.grad(outputs, leaves, given, allow_unused=True, materialize_grads=True)
+    return [g.clone() for g in gradients_of_leaves]  # what passes through unchanged would be an operator's own input
 
 
 @_backward_operator.register_fake
-def _(gradients, x, placement, state, weights, memory, dtype):  # type: ignore[no-untyped-def]
+def _(gradients, x, layout, state, weights, memory, dtype):  # type: ignore[no-untyped-def]
     return [torch.empty_like(t) for t in (x, *state, *weights, *memory)]
 
 
 def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, placement, state, weights, memory, ctx.dtype = inputs
-    ctx.counts = (len(placement), len(state), len(weights), len(memory))
-    ctx.save_for_backward(x, *placement, *state, *weights, *memory)
+    x, layout, state, weights, memory, ctx.dtype = inputs
+    ctx.counts = (len(layout), len(state), len(weights), len(memory))
+    ctx.save_for_backward(x, *layout, *state, *weights, *memory)
 
 
 def _backward(ctx, *gradients):  # type: ignore[no-untyped-def]
@@ -135,10 +137,10 @@ def _backward(ctx, *gradients):  # type: ignore[no-untyped-def]
     for count in ctx.counts:
         lists.append(rest[:count])
         rest = rest[count:]
-    placement, state, weights, memory = lists
-    found = _backward_operator([g.contiguous() for g in gradients], x, placement, state, weights, memory, ctx.dtype)
+    layout, state, weights, memory = lists
+    found = _backward_operator([g.contiguous() for g in gradients], x, layout, state, weights, memory, ctx.dtype)
     s, w = 1 + len(state), 1 + len(state) + len(weights)
-    return found[0], [None] * len(placement), found[1:s], found[s:w], found[w:], None
+    return found[0], [None] * len(layout), found[1:s], found[s:w], found[w:], None
 
 
 _operator.register_autograd(_backward, setup_context=_setup)
@@ -146,12 +148,12 @@ _operator.register_autograd(_backward, setup_context=_setup)
 
 def opaque_sequence(
     x: Tensor,
-    placement: Placement,
+    layout: list[Tensor],
     state: PolicyState,
     weights: list[Tensor],
     memory: list[Tensor],
     dtype: torch.dtype,
 ) -> tuple[Tensor, PolicyState]:
-    """`recur_sequence` as one operator."""
-    out, *after = _operator(x, list(placement), list(state), weights, memory, dtype)
+    """`recur_sequence` as one operator; `layout` is packed."""
+    out, *after = _operator(x, layout, list(state), weights, memory, dtype)
     return out, PolicyState(*after)

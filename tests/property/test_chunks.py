@@ -14,7 +14,7 @@ from torch import Tensor
 from actors.episode import Episode
 from actors.policy.core import Feedforward
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.sequences import length_buckets
+from actors.policy.sequences import flatten, length_buckets
 from actors.policy.state import PolicyState
 from learner.batching import Batch, cut, make_batch
 from learner.config import LearnerConfig
@@ -200,7 +200,7 @@ def test_a_memory_that_does_not_travel_whole_is_caught(spoil: Break) -> None:
 def check_burn_in(network: FactoredRecurrentActorCritic, episodes: list[Episode], burn_in: int, spoil: Break) -> None:
     """Property 7: the steps between two stored states, replayed by unchanged weights, lead from one to the other."""
     chunks = cut(spoil(make_batch(episodes, SPACES)), burn_in, 1)
-    after = network.advance(chunks.sequence)
+    after = network.advance(flatten(chunks.sequence, 1.0))
     assert not any(t.requires_grad for t in after)
     lengths, wide = chunks.sequence.valid.sum(1), max(LENGTHS)
     checked = 0

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from actors.policy.recurrence import recur_sequence
-from actors.policy.sequences import length_buckets, place_steps
+from actors.policy.sequences import Layout, length_buckets, make_layout
 from actors.policy.state import PolicyState
 
 Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
 
 
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    placement = place_steps(valid.sum(1).tolist(), valid.shape[1], max_waste)
-    return recur_sequence(inputs, placement, state, list(lstm.parameters()), [], inputs.dtype)[0]
+    layout = make_layout(valid.sum(1).tolist(), max_waste)
+    return recur_sequence(inputs, layout, state, list(lstm.parameters()), [], inputs.dtype)[0]
 
 
 def lstm_state(h: Tensor, c: Tensor) -> PolicyState:
@@ -124,7 +124,8 @@ def check_buckets(cutter: Buckets, lengths: list[int], max_waste: float) -> None
     for rows, steps in buckets:
         assert steps == max(lengths[r] for r in rows)
         assert len(rows) * steps <= max_waste * sum(lengths[r] for r in rows) + 1e-9
-    assert [steps for _, steps in buckets] == sorted({steps for _, steps in buckets})  # no two could be one
+    steps = [steps for _, steps in buckets]
+    assert steps == sorted(set(steps), reverse=True)  # no two could be one
 
 
 @settings(max_examples=100, deadline=None)
@@ -145,10 +146,24 @@ def unsorted(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]
 
 
 def shortest_of_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]]:
-    return [(rows, lengths[rows[0]]) for rows, _ in length_buckets(lengths, max_waste)]
+    return [(rows, lengths[rows[-1]]) for rows, _ in length_buckets(lengths, max_waste)]
 
 
 @pytest.mark.parametrize("wrong", [one_bucket, unsorted, shortest_of_bucket])
 def test_wrong_buckets_are_caught(wrong: Buckets) -> None:
     with pytest.raises(AssertionError):
         check_buckets(wrong, [100, 10, 12, 11, 90], 1.3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(lengths=st.lists(st.integers(0, 9), max_size=8), max_waste=st.sampled_from([1.0, 1.3, 9.0]))
+def test_a_packed_layout_is_the_same_layout(lengths: list[int], max_waste: float) -> None:
+    layout = make_layout(lengths, max_waste)
+    again = Layout.unpack(layout.pack())
+    assert again.padded == layout.padded
+    assert (again.restore is None) == (layout.restore is None)
+    assert again.restore is None or torch.equal(again.restore, layout.restore)
+    assert len(again.buckets) == len(layout.buckets)
+    for ours, theirs in zip(again.buckets, layout.buckets, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
