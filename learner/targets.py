@@ -29,11 +29,6 @@ class Targets(NamedTuple):
     unforced: Tensor  # [N]
 
 
-def is_q_critic(network: FactoredRecurrentActorCritic) -> bool:
-    """Whether a step's value depends on its op."""
-    return getattr(network.config, "critic", "v") == "q_op"
-
-
 @torch.no_grad()
 def make_targets(
     network: FactoredRecurrentActorCritic, proximal: Evaluation, batch: Batch, chunks: Chunks, config: LearnerConfig
@@ -56,8 +51,7 @@ def make_targets(
         config.gae_lambda,
     )
     unforced, behaviour, returns = ~flat(batch.forced), flat(batch.log_probs), flat(estimate.returns)
-    # The behaviour policy's expectation depends on the state alone, however old the policy is.
-    baseline = flat(batch.baseline_values) if is_q_critic(network) else values
+    baseline = scale.denormalise(proximal.baseline_values.float())  # equal to the values where they know no op
     heads = 1 if config.ratio == "joint" else behaviour.shape[1]
     advantages = normalise(head_advantages(flat(estimate.advantages), values, baseline, heads), unforced)
     if config.objective == "decoupled":

@@ -124,7 +124,7 @@ class PPOUpdate:
 
 
 def is_recurrent(network: FactoredRecurrentActorCritic) -> bool:
-    return getattr(network.config, "core", "lstm") != "feedforward"
+    return network.config.core != "feedforward"
 
 
 def _names(told: dict[str, Tensor], heads: tuple[str, ...]) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from actors.policy import core as core_module
 from actors.policy import network as network_module
 from learner import update as update_module
 from learner.batching import Batch, make_batch
@@ -39,19 +40,18 @@ def test_bf16_is_near_float32_and_told_apart_from_it() -> None:
 def check_dtypes(monkeypatch: pytest.MonkeyPatch, amp: str, core: torch.dtype) -> None:
     seen: dict[str, set[torch.dtype]] = {"core": set(), "logits": set(), "loss": set()}
     ppo = make(amp=amp)
-    run, objective = network_module.run_lstm, update_module.objective
+    run, objective = core_module.recur_sequence, update_module.objective
 
     def watch_core(*arguments: Any) -> Any:
-        output, state = run(*arguments)
-        seen["core"].add(output.dtype)
-        return output, state
+        seen["core"].add(arguments[-1])
+        return run(*arguments)
 
     def watch_loss(out: Any, *rest: Any) -> Any:
         loss, parts = objective(out, *rest)
         seen["loss"] |= {loss.dtype, *(t.dtype for t in out)}
         return loss, parts
 
-    monkeypatch.setattr(network_module, "run_lstm", watch_core)
+    monkeypatch.setattr(core_module, "recur_sequence", watch_core)
     monkeypatch.setattr(update_module, "objective", watch_loss)
     ppo.network.heads.op.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
     ppo.network.critic.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
@@ -79,7 +79,8 @@ def test_heads_in_bf16_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def weights_without_gradient(ppo: PPOUpdate) -> list[str]:
     """After a pass without gradient, which must not leave casts of the weights to the next one."""
     ppo(batch(), update=0, version=0)
-    return [name for name, p in ppo.network.named_parameters() if p.grad is None or not bool(p.grad.any())]
+    shift = "heads.pointer.2.bias"  # the same for all slots: its gradient is 0 but for rounding
+    return [n for n, p in ppo.network.named_parameters() if p.grad is None or (n != shift and not bool(p.grad.any()))]
 
 
 def test_a_pass_without_gradient_leaves_none_of_the_weights_without_one() -> None:

@@ -56,7 +56,9 @@ def random_step() -> tuple[Evaluation, Targets]:
         unforced=unforced,
     )
     entropies = torch.rand(STEPS, heads, generator=noise)
-    out = Evaluation(behaviour + draw(STEPS, heads, scale=0.3), entropies, draw(STEPS), draw(STEPS, 2))
+    out = Evaluation(
+        behaviour + draw(STEPS, heads, scale=0.3), entropies, draw(STEPS), draw(STEPS), draw(STEPS, 2), draw(STEPS, 0)
+    )
     return out, targets
 
 

@@ -52,7 +52,12 @@ def random_step(columns: int) -> tuple[Evaluation, Targets]:
     behaviour, moved, near = (x.masked_fill(~relevant, 0.0) for x in (behaviour, moved, near))
     targets = Targets(draw(STEPS, columns), draw(STEPS), draw(STEPS), behaviour + near, behaviour, counted, unforced)
     return Evaluation(
-        behaviour + moved, torch.rand(STEPS, HEADS, generator=noise), draw(STEPS), draw(STEPS, 2)
+        behaviour + moved,
+        torch.rand(STEPS, HEADS, generator=noise),
+        draw(STEPS),
+        draw(STEPS),
+        draw(STEPS, 2),
+        draw(STEPS, 0),
     ), targets
 
 
