@@ -79,7 +79,8 @@ def test_heads_in_bf16_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def weights_without_gradient(ppo: PPOUpdate) -> list[str]:
     """After a pass without gradient, which must not leave casts of the weights to the next one."""
     ppo(batch(), update=0, version=0)
-    return [name for name, p in ppo.network.named_parameters() if p.grad is None or not bool(p.grad.any())]
+    shift = "heads.pointer.2.bias"  # the same for all slots: its gradient is 0 but for rounding
+    return [n for n, p in ppo.network.named_parameters() if p.grad is None or (n != shift and not bool(p.grad.any()))]
 
 
 def test_a_pass_without_gradient_leaves_none_of_the_weights_without_one() -> None:
