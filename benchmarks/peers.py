@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.util
 import io
 import logging
 import warnings
@@ -68,6 +69,10 @@ class NoiseEnv(gym.Env[NDArray[np.float32], int]):
 class Encoder(nn.Sequential):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.ReLU())
+
+
+def have_sb3() -> bool:
+    return importlib.util.find_spec("sb3_contrib") is not None
 
 
 Update = Callable[[], None]

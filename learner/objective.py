@@ -1,4 +1,4 @@
-"""What one step of the update minimises, and what it tells about itself (SPEC 8)."""
+"""What one step of the update minimises, and what all steps of an update tell about themselves (SPEC 8)."""
 
 from __future__ import annotations
 
@@ -33,34 +33,45 @@ def entropy_coefficient(config: LearnerConfig, update: int) -> float:
     return config.entropy_start + share * (config.entropy_end - config.entropy_start)
 
 
+class Loss(NamedTuple):
+    total: Tensor
+    policy: Tensor  # without gradient
+    value: Tensor  # without gradient
+
+
 def objective(
     out: Evaluation, t: Targets, config: LearnerConfig, entropy_coef: float, denominators: Denominators
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of some steps, and its parts by name: scalars, or `[H]` one per head.
+) -> Loss:
+    """The loss of some steps.
 
     Ratios are to the behaviour policy; `decoupled` takes them to the proximal one, its advantages being weighted
     already. With one joint ratio the advantage is that of the whole action.
     """
-    log_ratio = out.log_probs - t.behaviour_log_probs
-    moved = out.log_probs - t.proximal_log_probs if config.objective == "decoupled" else log_ratio
-    counted = t.counted
+    reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
+    moved, counted = out.log_probs - reference, t.counted
     if config.ratio == "joint":
         moved, counted = moved.sum(-1, keepdim=True), t.unforced[:, None]
-    ratio = moved.exp()
-    policy = losses.policy_loss(ratio, t.advantages, counted, config.clip, denominators.policy)
+    policy = losses.policy_loss(moved.exp(), t.advantages, counted, config.clip, denominators.policy)
     value = losses.value_loss(out.values, t.proximal_values, t.returns, config.value_clip, denominators.value)
     entropy = losses.entropy_bonus(out.entropies, t.counted, denominators.policy)
-    with torch.no_grad():
-        joint = log_ratio.sum(-1).exp().masked_fill(~t.unforced, 1.0)
-        active = t.counted.sum(0).clamp(min=1)
-        clipped = ((ratio - 1.0).abs() > config.clip) & t.counted
-        k3 = (log_ratio.exp() - 1.0 - log_ratio).masked_fill(~t.counted, 0.0)
-        parts = {
-            "loss_policy": policy.detach(),
-            "loss_value": value.detach(),
-            "ratio_mean": joint.mean(),
-            "ratio_max": joint.amax(),
-            "clip_fraction": clipped.sum(0) / active,
-            "kl": k3.sum(0) / active,
-        }
-    return policy + config.value_coef * value - entropy_coef * entropy, parts
+    total = policy + config.value_coef * value - entropy_coef * entropy
+    return Loss(total, policy.detach(), value.detach())
+
+
+@torch.no_grad()
+def ratio_metrics(
+    log_probs: Tensor, t: Targets, live: Tensor, config: LearnerConfig, heads: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Of all steps that were evaluated, `log_probs [M, H]`, those `live [M]` that were before the KL stop."""
+    log_ratio = log_probs - t.behaviour_log_probs
+    moved = log_probs - t.proximal_log_probs if config.objective == "decoupled" else log_ratio
+    if config.ratio == "joint":
+        moved = moved.sum(-1, keepdim=True)
+    counted, seen = t.counted & live[:, None], live.sum().clamp(min=1)
+    active = counted.sum(0).clamp(min=1)
+    clipped = ((moved.exp() - 1.0).abs() > config.clip) & counted
+    k3 = (log_ratio.exp() - 1.0 - log_ratio).masked_fill(~counted, 0.0).sum(0) / active
+    joint = log_ratio.sum(-1).exp().masked_fill(~t.unforced, 1.0).masked_fill(~live, 0.0)
+    metrics = {"ratio_mean": joint.sum() / seen, "ratio_max": joint.amax()}
+    metrics |= {f"clip_fraction/{name}": share for name, share in zip(heads, clipped.sum(0) / active, strict=True)}
+    return metrics | {f"kl/{name}": kl for name, kl in zip(heads, k3, strict=True)}

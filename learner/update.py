@@ -16,7 +16,7 @@ from learner import losses
 from learner.batching import Batch
 from learner.chunks import Chunks, Part, cut, load, minibatch, pick, whole
 from learner.config import LearnerConfig
-from learner.objective import entropy_coefficient, make_denominators, objective
+from learner.objective import entropy_coefficient, make_denominators, objective, ratio_metrics
 from learner.optimiser import clip_gradients
 from learner.precision import autocast
 from learner.targets import Targets, batch_metrics, make_targets
@@ -89,44 +89,59 @@ class PPOUpdate:
         denominators = make_denominators(targets, c, c.minibatches)
         parts = self._parts(chunks, update)
         zero = torch.zeros((), device=self.device)
-        stopped, skipped, taken, kl = zero, zero, zero, zero
-        measured: list[Tensor] = []
-        names: list[str] = []
+        stopped, skipped, kl = zero, zero, zero
+        flags: list[Tensor] = []  # 1 where a minibatch came before the stop
+        measured: list[Tensor] = []  # [2 + groups] each: losses and gradient norms
+        log_probs: list[Tensor] = []  # [n, H] each
+        groups: tuple[str, ...] = ()
         for part in parts:
             t = Targets(*(pick(x, part.chunk.source) for x in targets))
             out = self._evaluate(load(chunks, part, self._advance))
-            kl = losses.k3((out.log_probs.detach() - t.proximal_log_probs).sum(-1), t.unforced)
+            log_probs.append(out.log_probs.detach())
+            kl = losses.k3((log_probs[-1] - t.proximal_log_probs).sum(-1), t.unforced)
             stopped = torch.maximum(stopped, (kl > KL_STOP * c.target_kl).to(zero.dtype))
+            flags.append(1.0 - stopped)
             if self.reads_flags and stopped > 0:
                 break
-            loss, told = objective(out, t, c, entropy_coef, denominators)
+            loss = objective(out, t, c, entropy_coef, denominators)
             self.optimiser.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss.total)
             norm, by_group = clip_gradients(self.optimiser, c.grad_clip)
             broken = (~norm.isfinite()).to(zero.dtype)
             self.optimiser.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]
             self.optimiser.grad_scale = None  # type: ignore[attr-defined]
             self.optimiser.step()
-            told |= by_group
-            skipped, taken = skipped + broken * (1.0 - stopped), taken + (1.0 - stopped)
-            names = names or _names(told, self.network.spaces.action.names)
-            row = torch.cat([v.reshape(-1) for v in told.values()]).nan_to_num(posinf=0.0, neginf=0.0)
-            measured.append(torch.where(stopped > 0, zero, row))
-        metrics = dict(zip(names, torch.stack(measured).sum(0) / taken.clamp(min=1.0), strict=True)) if measured else {}
-        epoch = parts[: c.minibatches]
-        waste = sum(p.chunk.layout.padded for p in epoch) / max(1, len(chunks.places))
+            skipped = skipped + broken * flags[-1]
+            groups = tuple(by_group)
+            measured.append(torch.stack([loss.policy, loss.value, *by_group.values()]))
+        metrics = self._step_metrics(parts[: len(flags)], targets, log_probs, flags)
+        if measured:
+            rows = (
+                torch.stack(measured).nan_to_num(posinf=0.0, neginf=0.0) * torch.stack(flags[: len(measured)])[:, None]
+            )
+            means = rows.sum(0) / torch.stack(flags).sum().clamp(min=1.0)
+            metrics |= dict(zip(("loss_policy", "loss_value", *groups), means, strict=True))
+        waste = sum(p.chunk.layout.padded for p in parts[: c.minibatches]) / max(1, len(chunks.places))
         return metrics | {
             "kl": kl,
-            "update_epochs_done": taken / c.minibatches,
+            "update_epochs_done": torch.stack(flags).sum() / c.minibatches,
             "skipped_steps": skipped,
             "padding_waste": torch.tensor(waste),
         }
 
+    def _step_metrics(
+        self, parts: list[Part], targets: Targets, log_probs: list[Tensor], flags: list[Tensor]
+    ) -> dict[str, Tensor]:
+        """Once for all minibatches, which the loop would pay for in many small operations."""
+        sizes = torch.tensor([len(x) for x in log_probs], device=self.device)
+        live = torch.stack(flags).repeat_interleave(sizes, output_size=sum(len(x) for x in log_probs)) > 0
+        order = [
+            torch.arange(len(targets.returns), device=self.device) if (s := p.chunk.source) is None else s
+            for p in parts
+        ]
+        t = Targets(*(pick(x, torch.cat(order)) for x in targets))
+        return ratio_metrics(torch.cat(log_probs), t, live, self.config, self.network.spaces.action.names)
+
 
 def is_recurrent(network: FactoredRecurrentActorCritic) -> bool:
     return network.config.core != "feedforward"
-
-
-def _names(told: dict[str, Tensor], heads: tuple[str, ...]) -> list[str]:
-    """One per number, in the order in which they are concatenated."""
-    return [n for name, v in told.items() for n in ([f"{name}/{h}" for h in heads] if v.dim() else [name])]

@@ -89,8 +89,8 @@ def test_the_loss_is_the_factored_objective(wrong: str | None) -> None:
         t = t._replace(behaviour_log_probs=t.proximal_log_probs)
     if wrong == "forced steps":
         t = t._replace(counted=torch.ones_like(t.counted))
-    loss, _ = objective(out, t, ppo.config, coefficient, Denominators(t.unforced.sum(), float(STEPS)))
-    assert (float(loss) == pytest.approx(expected, rel=1e-4)) == (wrong is None)
+    loss = objective(out, t, ppo.config, coefficient, Denominators(t.unforced.sum(), float(STEPS)))
+    assert (float(loss.total) == pytest.approx(expected, rel=1e-4)) == (wrong is None)
 
 
 def test_the_kl_that_stops_is_to_the_proximal_policy_and_not_to_the_behaviour_policy() -> None:

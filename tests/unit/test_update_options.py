@@ -15,7 +15,7 @@ from learner.batching import Batch, make_batch
 from learner.chunks import cut
 from learner.config import LearnerConfig
 from learner.gae import head_advantages, normalise
-from learner.objective import make_denominators, objective
+from learner.objective import make_denominators, objective, ratio_metrics
 from learner.optimiser import make_optimiser
 from learner.targets import WEIGHT_LIMIT, Targets
 from learner.update import PPOUpdate
@@ -102,9 +102,9 @@ def test_the_loss_is_that_of_the_option_and_of_no_other(options: dict[str, Any])
         if (other.get("ratio") == "joint") != (columns == 1):
             continue
         c = LearnerConfig(value_coef=0.0, **other)
-        loss, _ = objective(out, t, c, 0.3, make_denominators(t, c, 1))
+        loss = objective(out, t, c, 0.3, make_denominators(t, c, 1))
         expected = by_loops(out, t, LearnerConfig(**options))
-        assert (float(loss) == pytest.approx(expected, rel=1e-4)) == (other == options)
+        assert (float(loss.total) == pytest.approx(expected, rel=1e-4)) == (other == options)
 
 
 def test_decoupled_weights_are_those_of_the_whole_action_truncated_at_two() -> None:
@@ -196,3 +196,29 @@ def test_padding_waste_is_what_the_buckets_run_and_bounded() -> None:
     b = batch()
     assert b.valid.numel() / int(b.valid.sum()) > 1.5
     assert make(max_padding_waste=9.0)(b, update=0, version=0)["padding_waste"] > 1.15
+
+
+@pytest.mark.parametrize("options", [{}, {"objective": "decoupled"}, {"ratio": "joint"}])
+def test_ratios_clips_and_kls_are_counted_over_the_steps_before_the_stop(options: dict[str, Any]) -> None:
+    c = LearnerConfig(**options)
+    out, t = random_step(1 if c.ratio == "joint" else HEADS)
+    live = torch.arange(STEPS) < 22
+    metrics = ratio_metrics(out.log_probs, t, live, c, SPEC.names)
+    reference = t.proximal_log_probs if c.objective == "decoupled" else t.behaviour_log_probs
+    changes = (out.log_probs - t.behaviour_log_probs).sum(1).exp().tolist()
+    joint = [changes[n] if t.unforced[n] else 1.0 for n in range(22)]
+    assert float(metrics["ratio_mean"]) == pytest.approx(np.mean(joint), rel=1e-5)
+    assert float(metrics["ratio_max"]) == pytest.approx(max(joint), rel=1e-5)
+    for k, name in enumerate(SPEC.names):
+        kl, clipped, active = 0.0, 0, 0
+        for n in range(22):
+            if t.counted[n, k]:
+                active += 1
+                moved = (
+                    (out.log_probs[n] - reference[n]).sum() if c.ratio == "joint" else (out.log_probs - reference)[n, k]
+                )
+                clipped += abs(float(moved.exp()) - 1.0) > 0.2
+                log_ratio = float(out.log_probs[n, k] - t.behaviour_log_probs[n, k])
+                kl += float(np.exp(log_ratio)) - 1.0 - log_ratio
+        assert float(metrics[f"clip_fraction/{name}"]) == pytest.approx(clipped / active, rel=1e-5)
+        assert float(metrics[f"kl/{name}"]) == pytest.approx(kl / active, rel=1e-3)
