@@ -22,7 +22,7 @@ from deploy.config import PRESETS
 from deploy.settings import from_yaml
 from learner.checkpoint import load_policy
 
-BAR = 16  # characters of the accuracy's bar
+BAR = 10  # characters of the accuracy's bar
 ACTIVE = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
 
 
@@ -43,6 +43,8 @@ def show_rollout(
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
     run_wave(fleet, policy, [seed], source, lambda: "played/0/0/0", deterministic=not sampled)
     console = console or Console(highlight=False)
+    # A narrow terminal wraps the lines and a pipe has no width at all: either is better than columns cut off.
+    console.width = max(console.width, 66 + 30 * config.slots)
     console.print(_headline(fleet.timelines()[0], sampled))
     console.print(timeline_table(fleet.timelines()[0]))
     return 0
