@@ -11,8 +11,7 @@ from torch import Tensor
 
 from actors.actions import forced_steps
 from actors.episode import Episode, InvalidEpisode
-from actors.policy.sequences import SequenceBatch
-from actors.policy.state import PolicyState
+from actors.policy.state import PolicyState, StateSizes
 from actors.spaces import Spaces
 
 
@@ -30,7 +29,7 @@ class Batch(NamedTuple):
     valid: Tensor  # [E, T] bool
     terminated: Tensor  # [E] bool
     bootstrap_value: Tensor  # [E] denormalised
-    states: PolicyState  # stored ones, [num_layers, E, ceil(T / stride), hidden]
+    states: PolicyState  # stored ones, each [n, E, ceil(T / stride), width]
 
     def to(self, device: torch.device) -> Batch:
         fields = {name: t.to(device) for name, t in self._asdict().items() if name != "states"}
@@ -40,8 +39,7 @@ class Batch(NamedTuple):
 class StateFormat(NamedTuple):
     """How the learner's own policy stores its recurrent state."""
 
-    num_layers: int
-    hidden_size: int
+    sizes: StateSizes
     stride: int  # steps between stored states
 
 
@@ -78,12 +76,14 @@ def check_episode(episode: Episode, spaces: Spaces, states: StateFormat | None =
             f"episode {episode.episode_id}: states every {episode.state_stride} steps, the learner has {states.stride}"
         )
     for name in ("initial_state", "states"):
-        layers, count, hidden = getattr(episode, name).h.shape
-        if (layers, hidden) != states[:2] or (name == "initial_state" and count != 1):
-            raise InvalidEpisode(
-                f"episode {episode.episode_id}: {name} is [{layers}, {count}, {hidden}], "
-                f"the learner has {states.num_layers} layers of {states.hidden_size}"
-            )
+        for part, array, (n, width) in zip(
+            StateSizes._fields, getattr(episode, name).arrays, states.sizes, strict=True
+        ):
+            if array.shape[::2] != (n, width) or (name == "initial_state" and array.shape[1] != 1):
+                raise InvalidEpisode(
+                    f"episode {episode.episode_id}: {name}.{part} is {list(array.shape)}, "
+                    f"the learner has {n} of {width}"
+                )
 
 
 def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:
@@ -102,7 +102,7 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:
         return torch.from_numpy(out)
 
     def stored(name: str) -> Tensor:
-        parts = [getattr(e.states, name) for e in episodes]  # [num_layers, n, hidden]
+        parts = [getattr(e.states, name) for e in episodes]  # [k, n, width]
         out = np.zeros(
             (parts[0].shape[0], len(parts), -(-steps // episodes[0].state_stride), parts[0].shape[2]), np.float32
         )
@@ -123,41 +123,5 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:
         valid=torch.arange(steps)[None, :] < torch.tensor(lengths)[:, None],
         terminated=torch.tensor([e.terminated for e in episodes]),
         bootstrap_value=torch.tensor([e.bootstrap_value for e in episodes], dtype=torch.float32),
-        states=PolicyState(stored("h"), stored("c")),
+        states=PolicyState(*(stored(name) for name in PolicyState._fields)),
     )
-
-
-class Chunks(NamedTuple):
-    """Rows cut from episodes, each with the state stored before its first step."""
-
-    sequence: SequenceBatch
-    steps: Tensor  # [R, L] index of each step in the flattened [E * T] batch
-
-
-def cut(batch: Batch, chunk_length: int, state_stride: int) -> Chunks:
-    """Every episode in chunks of `chunk_length` steps, a multiple of `state_stride`; empty chunks are left out."""
-    if chunk_length % state_stride and chunk_length < batch.valid.shape[1]:
-        raise ValueError(f"chunks of {chunk_length} steps need states that are stored every {state_stride} steps")
-    steps = batch.valid.shape[1]
-    starts = torch.arange(0, max(steps, 1), chunk_length, device=batch.valid.device)
-    offset = starts[:, None] + torch.arange(min(chunk_length, steps), device=starts.device)  # [C, L]
-    inside = offset < steps
-    offset = offset.clamp(max=max(steps - 1, 0))
-    valid = batch.valid[:, offset] & inside  # [E, C, L]
-    kept = valid.any(-1)
-    row, chunk = kept.nonzero(as_tuple=True)
-
-    def take(t: Tensor) -> Tensor:
-        return t[row[:, None], offset[chunk]]
-
-    place = starts[chunk] // state_stride
-    state = PolicyState(*(t[:, row, place].contiguous() for t in batch.states))
-    fields = (take(batch.obs), take(batch.blueprint_indices), take(batch.actions), take(batch.masks))
-    index = row[:, None] * steps + offset[chunk]
-    return Chunks(SequenceBatch(*fields, valid[row, chunk], state), index)
-
-
-def select_rows(sequence: SequenceBatch, rows: Tensor) -> SequenceBatch:
-    """Some rows of a sequence batch, whole."""
-    fields = {name: t[rows] for name, t in sequence._asdict().items() if name != "state"}
-    return SequenceBatch(**fields, state=PolicyState(*(t[:, rows].contiguous() for t in sequence.state)))

@@ -126,6 +126,11 @@ class ToyFleet:
         )
 
 
+CORES = ("lstm", "lstm+memory", "feedforward")
+CRITICS = ("v", "q_op")
+POLICIES = [{"core": core, "critic": critic} for core in CORES for critic in CRITICS]
+
+
 def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
     """A small network whose parameters and statistics are all away from their first values."""
     fields: dict[str, Any] = {
@@ -135,6 +140,8 @@ def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
         "num_layers": 2,
         "blueprint_embedding": 3,
         "choice_embedding": 4,
+        "memory_cells": 4,
+        "memory_size": 5,
         "probability_floor": 0.02,
     }
     torch.set_num_threads(1)

@@ -16,9 +16,14 @@ def masked_log_probs(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor
     if floor == 0.0:
         return log_probs
     legal = mask.sum(-1, keepdim=True)
-    share = torch.minimum(torch.full_like(log_probs[..., :1], floor), 0.5 / legal)
+    share = floor_share(legal, floor)
     mixed = torch.where(mask, (1.0 - legal * share) * log_probs.exp() + share, 1.0)
     return mixed.log().masked_fill(~mask, -torch.inf)
+
+
+def floor_share(legal: Tensor, floor: float) -> Tensor:
+    """What each of `legal` choices gets at least."""
+    return (0.5 / legal).clamp(max=floor)
 
 
 def normalised_entropy(log_probs: Tensor, mask: Tensor) -> Tensor:
@@ -28,14 +33,15 @@ def normalised_entropy(log_probs: Tensor, mask: Tensor) -> Tensor:
     return entropy / mask.sum(-1).clamp(min=2).log()
 
 
-def choose(log_probs: Tensor, noise: Tensor, deterministic: bool) -> Tensor:
+def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Tensor:
     """`[...]` indices: the most likely choice, or the one that uniform `noise [...]` in [0, 1) picks.
 
     Inverse transform: the first choice whose cumulative probability exceeds the noise, so a choice of probability 0
-    is never taken and equal noise gives equal choices.
+    is never taken and equal noise gives equal choices. `deterministic` may be a tensor, for traced programs.
     """
-    if deterministic:
+    if deterministic is True:
         return log_probs.argmax(-1)
     cumulative = log_probs.exp().double().cumsum(-1)
     threshold = noise.double().unsqueeze(-1) * cumulative[..., -1:]
-    return (cumulative <= threshold).sum(-1).clamp(max=log_probs.shape[-1] - 1)
+    drawn = (cumulative <= threshold).sum(-1).clamp(max=log_probs.shape[-1] - 1)
+    return torch.where(deterministic, log_probs.argmax(-1), drawn) if isinstance(deterministic, Tensor) else drawn

@@ -17,14 +17,14 @@ from actors.env.fleet import FleetStep, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import StackedNetworks
 from actors.policy.baselines import RandomPolicy
-from actors.policy.state import PolicyState
+from actors.policy.state import PolicyState, StateSizes
 from actors.rollout import PolicyNoise
 from tests.fleets import FORMS, Form, assert_same_params, break_host, synchronise
 
 torch.set_num_threads(1)
 CONFIGS = {form: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, form=form) for form in FORMS}
 both_forms = pytest.mark.parametrize("form", FORMS)
-NO_STATE = PolicyState(torch.zeros(0), torch.zeros(0))
+NO_STATE = PolicyState.zeros(StateSizes(), 0)
 
 
 def _reference(config: EnvConfig, num_envs: int, dtype: torch.dtype) -> ReferenceFleet:

@@ -16,12 +16,12 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.fleet_networks import LEAST_ENVS, Block, FleetNetworks, kind_of
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import RandomPolicy
-from actors.policy.state import PolicyState
+from actors.policy.state import PolicyState, StateSizes
 from tests import cnn
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.timeout(300)
-NO_STATE = PolicyState(torch.zeros(0), torch.zeros(0))
+NO_STATE = PolicyState.zeros(StateSizes(), 0)
 CONFIG = EnvConfig(
     tasks=("sequences", "wide_sequences", "images", "spirals", "moons"),
     horizon_epochs=6,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,9 +41,13 @@ def batch(salt: int) -> Batch:
 
 
 def train(
-    network: FactoredRecurrentActorCritic, optimiser: torch.optim.Optimizer, first: int, last: int
+    network: FactoredRecurrentActorCritic,
+    optimiser: torch.optim.Optimizer,
+    first: int,
+    last: int,
+    config: LearnerConfig = CONFIG,
 ) -> dict[str, float]:
-    ppo = PPOUpdate(network, optimiser, CONFIG, seed=4)
+    ppo = PPOUpdate(network, optimiser, config, seed=4)
     metrics: dict[str, float] = {}
     for update in range(first, last):
         metrics = ppo(batch(100 * update), update, version=update)
@@ -52,15 +58,16 @@ def moments(network: FactoredRecurrentActorCritic, optimiser: torch.optim.Optimi
     return [t for p in network.parameters() for _, t in sorted(optimiser.state[p].items())]
 
 
-def check_resume(folder: Path, restore: Callable[[Checkpoint], Restored]) -> None:
+def check_resume(folder: Path, restore: Callable[[Checkpoint], Restored], config: LearnerConfig = CONFIG) -> None:
     """Two updates, a checkpoint, new objects, one more update; beside a run that never stopped."""
     network = toy_network()
     optimiser = make_optimiser(network, CONFIG.lr, CONFIG.weight_decay)
-    train(network, optimiser, 0, 2)
+    train(network, optimiser, 0, 2, config)
     path = save_checkpoint(folder, network, optimiser, Progress(update=2, version=2), ("run/a/0/1",), 2, keep=3)
     torch.manual_seed(12345)  # a new process starts elsewhere
     other, other_optimiser, update = restore(load_checkpoint(path))
-    expected, actual = train(network, optimiser, 2, 3), train(other, other_optimiser, update, update + 1)
+    expected = train(network, optimiser, 2, 3, config)
+    actual = train(other, other_optimiser, update, update + 1, config)
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
     ours, theirs = moments(network, optimiser), moments(other, other_optimiser)
@@ -102,6 +109,20 @@ def step_counters_at_zero(checkpoint: Checkpoint) -> Restored:
 
 def test_the_next_update_is_equal_to_the_bit(tmp_path: Path) -> None:
     check_resume(tmp_path, restore)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"chunk_length": 4, "burn_in": 2},
+        {"objective": "decoupled"},
+        {"amp": "bf16", "chunk_length": 2, "burn_in": 4},
+        {"ratio": "joint", "value_clip": None},
+        {"policy_denominator": "head_steps"},
+    ],
+)
+def test_the_next_update_is_equal_to_the_bit_under_every_option(options: dict[str, Any], tmp_path: Path) -> None:
+    check_resume(tmp_path, restore, replace(CONFIG, **options))
 
 
 @pytest.mark.parametrize("wrong", [without_moments, without_statistics, without_the_counter, step_counters_at_zero])

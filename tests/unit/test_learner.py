@@ -16,8 +16,9 @@ from actors.policy.publish import from_weights
 from actors.transport.ledger import LedgerError
 from actors.transport.memory import MemoryStore
 from learner import train as train_module
-from learner.batching import cut, make_batch
+from learner.batching import make_batch
 from learner.checkpoint import list_checkpoints, load_checkpoint
+from tests.chunking import sequence_of
 from tests.toy import SPACES, toy_network, toy_seed, toy_wave
 from tests.toy_learner import Spoil, ToyProducer, lines, make_learner
 
@@ -51,7 +52,7 @@ def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
     assert (weights.version, weights.state_stride, weights.spaces_hash) == (3, 2, SPACES.hash)
     older = from_weights(load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[0]).weights)
     actor = from_weights(weights)
-    sequence = cut(make_batch(toy_wave(toy_network(), [toy_seed(6, truncated=True)]), SPACES), 6, 1).sequence
+    sequence = sequence_of(make_batch(toy_wave(toy_network(), [toy_seed(6, truncated=True)]), SPACES))
     with torch.no_grad():
         ours, theirs, before = (n.evaluate(sequence) for n in (learner.network, actor, older))
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
@@ -94,20 +95,49 @@ def masked_action(episode: Episode) -> bytes:
     return encode_episode(dataclasses.replace(episode, masks=np.zeros_like(episode.masks)))
 
 
+class Unchecked(Episode):
+    """An actor whose own check let it pass."""
+
+    def validate(self) -> None:
+        pass
+
+
+def not_finite(name: str, value: float) -> Spoil:
+    def spoil(episode: Episode) -> bytes:
+        fields = {f.name: getattr(episode, f.name) for f in dataclasses.fields(Episode)}
+        fields[name] = fields[name].copy()
+        fields[name].flat[-1] = value
+        return encode_episode(Unchecked(**fields))
+
+    return spoil
+
+
 def of_another_network(episode: Episode) -> bytes:
     """A state of another width than the learner's: nothing that a batch could hold."""
-    wide = RecurrentState(*(np.repeat(t, 2, 2) for t in (episode.states.h, episode.states.c)))
+    wide = RecurrentState(*(np.repeat(t, 2, 2) for t in episode.states.arrays))
     return encode_episode(dataclasses.replace(episode, states=wide))
 
 
 def of_another_stride(episode: Episode) -> bytes:
     state = episode.initial_state
-    once = RecurrentState(*(np.repeat(t, -(-len(episode) // 9), 1) for t in (state.h, state.c)))
+    once = RecurrentState(*(np.repeat(t, -(-len(episode) // 9), 1) for t in state.arrays))
     return encode_episode(dataclasses.replace(episode, states=once, state_stride=9))
 
 
 @pytest.mark.parametrize(
-    "spoil", [corrupt, of_other_spaces, out_of_range, masked_action, of_another_network, of_another_stride]
+    "spoil",
+    [
+        corrupt,
+        of_other_spaces,
+        out_of_range,
+        masked_action,
+        of_another_network,
+        of_another_stride,
+        not_finite("obs", np.nan),
+        not_finite("rewards", np.inf),
+        not_finite("log_probs", np.nan),
+        not_finite("values", -np.inf),
+    ],
 )
 def test_an_unusable_episode_is_set_aside_while_the_others_train(spoil: Spoil, tmp_path: Path) -> None:
     store = MemoryStore()

@@ -16,12 +16,12 @@ from actors.env.fleet_networks import FleetNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
 from actors.policy.baselines import RandomPolicy
-from actors.policy.state import PolicyState
+from actors.policy.state import PolicyState, StateSizes
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.timeout(400)
 ENVS, WARM_UP, EPISODES = 32, 250, 1000
-NO_STATE = PolicyState(torch.zeros(0), torch.zeros(0))
+NO_STATE = PolicyState.zeros(StateSizes(), 0)
 SHORT: dict[str, Any] = {"horizon_epochs": 2, "inner_steps": 1, "batch_size": 4, "budget_ratio": 40.0}
 SHAPES = {"a_vector": (40,), "a_sequence": (2, 12), "an_image": (1, 8, 8)}
 MIB = 2**20

@@ -1,0 +1,104 @@
+"""All heads scored at once, with a gradient of our own: against one head at a time by autograd, and by differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from actors.policy import scoring as scoring_module
+from actors.policy.distribution import masked_log_probs, normalised_entropy
+from actors.policy.scoring import HeadScorer
+
+SIZES = (3, 1, 5, 2)
+N = 40
+
+
+def case() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    noise = torch.Generator().manual_seed(0)
+    logits = 3.0 * torch.randn(N, sum(SIZES), generator=noise)
+    masks = torch.rand(N, sum(SIZES), generator=noise) < 0.6
+    actions = torch.stack([torch.randint(0, n, (N,), generator=noise) for n in SIZES], 1)
+    offsets = torch.tensor([0, *torch.tensor(SIZES).cumsum(0).tolist()[:-1]])
+    masks.scatter_(1, actions + offsets, True)
+    return logits.requires_grad_(), masks, actions, torch.rand(N, len(SIZES), generator=noise) < 0.7
+
+
+def one_by_one(logits: Tensor, masks: Tensor, actions: Tensor, relevant: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    log_probs, entropies = [], []
+    for k, (own, mask) in enumerate(zip(logits.split(SIZES, 1), masks.split(SIZES, 1), strict=True)):
+        table = masked_log_probs(own, mask, floor)
+        log_probs.append(torch.where(relevant[:, k], table.gather(1, actions[:, k : k + 1]).squeeze(1), 0.0))
+        entropies.append(torch.where(relevant[:, k], normalised_entropy(table, mask), 0.0))
+    return torch.stack(log_probs, 1), torch.stack(entropies, 1)
+
+
+def check(floor: float) -> None:
+    logits, masks, actions, relevant = case()
+    weights = torch.randn(2, N, len(SIZES), generator=torch.Generator().manual_seed(1))
+    results = []
+    for score in (one_by_one, HeadScorer(SIZES)):
+        out = score(logits, masks, actions, relevant, floor)
+        (grad,) = torch.autograd.grad((torch.stack(list(out)) * weights).sum(), logits)
+        results.append([*out, grad])
+    for expected, actual in zip(*results, strict=True):
+        assert torch.allclose(expected, actual, atol=1e-5)
+    assert bool((results[1][2][~masks] == 0).all())  # an illegal choice is not pushed at all
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.002, 0.2])
+def test_scores_and_gradients_are_those_of_each_head_alone(floor: float) -> None:
+    """0.2 is above 1 / (2 k) for five legal choices, where the floor gives way."""
+    check(floor)
+
+
+def without_share(legal: Tensor, floor: float) -> Tensor:
+    return torch.zeros_like(legal, dtype=torch.float32)
+
+
+def unlimited_share(legal: Tensor, floor: float) -> Tensor:
+    return torch.full_like(legal, floor, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("wrong", [without_share, unlimited_share])
+def test_a_gradient_that_takes_another_floor_is_caught(
+    wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring_module, "floor_share", wrong)
+    with pytest.raises(AssertionError):
+        check(0.2)
+
+
+def test_a_head_put_in_its_neighbours_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    make: Any = HeadScorer.__init__
+
+    def shifted(self: HeadScorer, sizes: tuple[int, ...]) -> None:
+        make(self, sizes)
+        self.back.copy_(self.back.roll(1))
+
+    monkeypatch.setattr(HeadScorer, "__init__", shifted)
+    with pytest.raises(AssertionError):
+        check(0.002)
+
+
+def test_a_row_without_a_legal_choice_in_an_irrelevant_head_gives_and_gets_nothing() -> None:
+    logits, masks, actions, relevant = case()
+    masks[3, 3:4], relevant[3, 1] = False, False
+    out = HeadScorer(SIZES)(logits, masks, actions, relevant, 0.002)
+    assert float(out.log_probs[3, 1].detach()) == float(out.entropies[3, 1].detach()) == 0.0
+    (grad,) = torch.autograd.grad(out.log_probs.sum() + out.entropies.sum(), logits)
+    assert bool(grad.isfinite().all())
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.002])
+def test_a_choice_of_vanishing_probability_keeps_a_finite_gradient(floor: float) -> None:
+    logits = torch.tensor([[0.0, -300.0, 5.0]], requires_grad=True)
+    masks, actions, relevant = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[1]]), torch.tensor([[True]])
+    out = HeadScorer((3,))(logits, masks, actions, relevant, floor)
+    (grad,) = torch.autograd.grad(out.log_probs.sum() + out.entropies.sum(), logits)
+    assert bool(grad.isfinite().all())
+    if floor == 0.0:
+        assert float(grad[0, 1]) == pytest.approx(1.0)
