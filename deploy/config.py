@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from actors.config import ActorsConfig, EnvConfig, PolicyConfig, QueueConfig, require
+from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
 from learner.config import LearnerConfig
 
 
@@ -21,7 +21,7 @@ class RunConfig:
     redis: str = ""
     """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
     reference_episodes: int = 48
-    """Episodes of the last fifth whose task seeds are played again by the random policy and by never-grow."""
+    """Episodes of the last fifth whose seeds are played again by the random policy and, on seed hosts, never-grow."""
     metrics_port: int = 0
     """Port on loopback where Ray exports metrics for Prometheus; 0 lets Ray choose."""
     dashboard: bool = False
@@ -47,6 +47,7 @@ class Config:
 
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
+    gym: GymConfig = field(default_factory=GymConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
@@ -98,5 +99,10 @@ PRESETS: dict[str, Config] = {
             target_kl=0.06,
         ),
     ),
+    "general": Config(
+        learner=LearnerConfig(
+            update_epochs=4, gamma=0.99, gae_lambda=0.95, entropy_anneal_updates=0, entropy_coef=0.01
+        ),
+    ),
 }
-"""`tamiyo` holds the reference settings; `quick` is what `make train` uses on two cores."""
+"""`tamiyo` holds the reference settings; `quick` is what `make train` uses on two cores; `general` is for Gymnasium."""
