@@ -11,7 +11,6 @@ from torch import Tensor
 
 from actors.actions import forced_steps
 from actors.episode import Episode, InvalidEpisode
-from actors.policy.sequences import SequenceBatch
 from actors.policy.state import PolicyState
 from actors.spaces import Spaces
 
@@ -25,6 +24,8 @@ class Batch(NamedTuple):
     log_probs: Tensor  # [E, T, H] of the behaviour policy
     masks: Tensor  # [E, T, A] in force
     forced: Tensor  # [E, T] bool
+    values: Tensor  # [E, T] of the behaviour policy, denormalised
+    baseline_values: Tensor  # [E, T] likewise
     rewards: Tensor  # [E, T]
     version: Tensor  # [E, T]
     valid: Tensor  # [E, T] bool
@@ -118,6 +119,8 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:
         log_probs=padded("log_probs"),
         masks=masks,
         forced=torch.from_numpy(forced_steps(spaces.action, actions.numpy(), masks.numpy())),
+        values=padded("values"),
+        baseline_values=padded("baseline_values"),
         rewards=padded("rewards"),
         version=padded("policy_version"),
         valid=torch.arange(steps)[None, :] < torch.tensor(lengths)[:, None],
@@ -125,39 +128,3 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:
         bootstrap_value=torch.tensor([e.bootstrap_value for e in episodes], dtype=torch.float32),
         states=PolicyState(stored("h"), stored("c")),
     )
-
-
-class Chunks(NamedTuple):
-    """Rows cut from episodes, each with the state stored before its first step."""
-
-    sequence: SequenceBatch
-    steps: Tensor  # [R, L] index of each step in the flattened [E * T] batch
-
-
-def cut(batch: Batch, chunk_length: int, state_stride: int) -> Chunks:
-    """Every episode in chunks of `chunk_length` steps, a multiple of `state_stride`; empty chunks are left out."""
-    if chunk_length % state_stride and chunk_length < batch.valid.shape[1]:
-        raise ValueError(f"chunks of {chunk_length} steps need states that are stored every {state_stride} steps")
-    steps = batch.valid.shape[1]
-    starts = torch.arange(0, max(steps, 1), chunk_length, device=batch.valid.device)
-    offset = starts[:, None] + torch.arange(min(chunk_length, steps), device=starts.device)  # [C, L]
-    inside = offset < steps
-    offset = offset.clamp(max=max(steps - 1, 0))
-    valid = batch.valid[:, offset] & inside  # [E, C, L]
-    kept = valid.any(-1)
-    row, chunk = kept.nonzero(as_tuple=True)
-
-    def take(t: Tensor) -> Tensor:
-        return t[row[:, None], offset[chunk]]
-
-    place = starts[chunk] // state_stride
-    state = PolicyState(*(t[:, row, place].contiguous() for t in batch.states))
-    fields = (take(batch.obs), take(batch.blueprint_indices), take(batch.actions), take(batch.masks))
-    index = row[:, None] * steps + offset[chunk]
-    return Chunks(SequenceBatch(*fields, valid[row, chunk], state), index)
-
-
-def select_rows(sequence: SequenceBatch, rows: Tensor) -> SequenceBatch:
-    """Some rows of a sequence batch, whole."""
-    fields = {name: t[rows] for name, t in sequence._asdict().items() if name != "state"}
-    return SequenceBatch(**fields, state=PolicyState(*(t[:, rows].contiguous() for t in sequence.state)))

@@ -38,6 +38,7 @@ class Progress:
     env_steps: int = 0
     dropped_stale: int = 0
     elapsed_s: float = 0.0
+    broken_updates: int = 0  # in a row up to here, whose gradients were not finite
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def save_checkpoint(
     state_stride: int,
     keep: int,
 ) -> Path:
-    """Write, fsync, rename, fsync the folder; then remove the oldest beyond `keep`."""
+    """Write, fsync, rename, fsync the folder; then remove the oldest beyond `keep`, but never the newest sound one."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = to_weights(network, progress.version, progress.generation, state_stride)
     tensors = {f"network.{name}": torch.from_numpy(t) for name, t in weights.tensors.items()}
@@ -74,9 +75,20 @@ def save_checkpoint(
     }
     path = folder / f"update_{progress.update:08d}.safetensors"
     write_durably(path, save(tensors, metadata))
+    sound = newest_sound(folder)
     for old in list_checkpoints(folder)[:-keep]:
-        old.unlink(missing_ok=True)
+        if old != sound:
+            old.unlink(missing_ok=True)
     return path
+
+
+def newest_sound(folder: Path) -> Path | None:
+    """The newest checkpoint whose last update had finite gradients."""
+    for path in reversed(list_checkpoints(folder)):
+        with safe_open(path, "pt") as file:
+            if json.loads((file.metadata() or {})["progress"]).get("broken_updates", 0) == 0:
+                return path
+    return None
 
 
 def write_durably(path: Path, data: bytes) -> None:

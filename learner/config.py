@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from actors.config import require
@@ -18,12 +18,12 @@ class LearnerConfig:
     """Stop after this many seconds, even if updates are left."""
     batch_episodes: int = 64
     """Episodes per update."""
-    update_epochs: int = 1
-    """Passes over a batch."""
+    update_epochs: int | None = None
+    """Passes over a batch; null is 1 for recurrent cores and 10 for a feedforward one."""
     minibatches: int = 1
     """Minibatches per pass, whole sequences each."""
-    lr: float = 2.5e-4
-    """AdamW learning rate."""
+    lr: float | None = None
+    """AdamW learning rate; null is 2.5e-4 for recurrent cores and 3e-4 for a feedforward one."""
     weight_decay: float = 1e-4
     """Decoupled weight decay; 0 on norms, biases and embeddings."""
     grad_clip: float = 0.5
@@ -32,8 +32,14 @@ class LearnerConfig:
     """Discount."""
     gae_lambda: float = 0.97
     """Lambda of generalised advantage estimation."""
+    objective: Literal["clipped", "decoupled"] = "clipped"
+    """`clipped` takes ratios to the behaviour policy; `decoupled` to the proximal one, weighted for the lag."""
+    ratio: Literal["per_head", "joint"] = "per_head"
+    """One clipped ratio per head, or one for the whole action."""
+    policy_denominator: Literal["steps", "head_steps"] = "steps"
+    """Policy and entropy terms are averaged over all unforced steps, or each head over those where it mattered."""
     clip: float = 0.2
-    """Clip of the per-head ratio."""
+    """Clip of the ratio."""
     value_clip: float | None = 0.2
     """Clip of the value around its proximal value, in running standard deviations of the return; null turns it off."""
     value_coef: float = 0.5
@@ -52,6 +58,14 @@ class LearnerConfig:
     """Episodes whose oldest step is more versions behind are dropped and counted."""
     state_stride: int = 8
     """Steps between the recurrent states that an episode stores."""
+    chunk_length: int | None = None
+    """Steps of a sequence that gradients run through, a multiple of `state_stride`; null takes whole episodes."""
+    burn_in: int = 0
+    """Steps replayed without gradient before each chunk in mid-episode, a multiple of `state_stride`."""
+    amp: Literal["off", "bf16"] = "off"
+    """Type of encoder and core in the update; heads and losses are always float32."""
+    compile: bool = False
+    """Compile encoder, heads and critic in the update; the first updates are then slow."""
     max_padding_waste: float = 1.3
     """Padded over valid steps that length buckets may reach."""
     checkpoint_every: int = 1
@@ -65,7 +79,6 @@ class LearnerConfig:
         positive = (
             "updates",
             "batch_episodes",
-            "update_epochs",
             "minibatches",
             "state_stride",
             "checkpoint_every",
@@ -82,7 +95,11 @@ class LearnerConfig:
             f"learner.minibatches is {self.minibatches} "
             f"with {self.batch_episodes} episodes per batch: a minibatch holds whole episodes",
         )
-        require(self.lr > 0, f"learner.lr is {self.lr}: it must be positive")
+        require(
+            self.update_epochs is None or self.update_epochs >= 1,
+            f"learner.update_epochs is {self.update_epochs}: it must be at least 1",
+        )
+        require(self.lr is None or self.lr > 0, f"learner.lr is {self.lr}: it must be positive")
         require(self.weight_decay >= 0, "learner.weight_decay cannot be negative")
         require(self.grad_clip > 0, "learner.grad_clip must be positive")
         require(0 < self.gamma <= 1, f"learner.gamma is {self.gamma}: give a discount in (0, 1]")
@@ -103,3 +120,29 @@ class LearnerConfig:
             self.max_padding_waste >= 1,
             f"learner.max_padding_waste is {self.max_padding_waste}: padding cannot be below 1",
         )
+        require(
+            self.ratio == "per_head" or self.policy_denominator == "steps",
+            "learner.policy_denominator is head_steps, but learner.ratio is joint: one ratio has no heads to average",
+        )
+        self._check_chunks()
+
+    def _check_chunks(self) -> None:
+        stride = self.state_stride
+        if self.chunk_length is None:
+            require(self.burn_in == 0, "learner.burn_in needs learner.chunk_length: nothing precedes a whole episode")
+            return
+        require(self.chunk_length >= 1, f"learner.chunk_length is {self.chunk_length}: it must be at least 1")
+        require(self.burn_in >= 0, f"learner.burn_in is {self.burn_in}: it cannot be negative")
+        for name in ("chunk_length", "burn_in"):
+            steps = getattr(self, name)
+            require(
+                steps % stride == 0,
+                f"learner.{name} is {steps}, but states are stored every {stride} steps (learner.state_stride): "
+                f"a chunk starts from a stored state, so give a multiple of {stride}",
+            )
+
+    def for_core(self, recurrent: bool) -> LearnerConfig:
+        """With the defaults of a recurrent or a feedforward core where nothing was chosen."""
+        epochs, lr = (1, 2.5e-4) if recurrent else (10, 3e-4)
+        chosen = {"update_epochs": self.update_epochs or epochs, "lr": self.lr or lr}
+        return replace(self, **chosen)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation (Schulman et al., 2016), one episode per row, as one matrix product.
+"""Generalised advantage estimation (Schulman et al., 2016), one episode per row, by doubling (Hillis and Steele, 1986).
 
 delta_t = r_t + gamma V_{t+1} - V_t and A_t = sum_k (gamma lambda)^k delta_{t+k}. The value after the last step is 0
 where the episode terminated and the bootstrap value where it was truncated; nothing crosses the end of a row.
@@ -34,18 +34,33 @@ def gae(
     last = valid & ~torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1)
     following = torch.where(last, after_last[:, None], following)
     delta = (rewards + gamma * following - values).masked_fill(~valid, 0.0)
-    lag = torch.arange(steps, device=delta.device)
-    age = (lag[:, None] - lag[None, :]).to(delta.dtype)  # [source, target]: source - target
-    decay = torch.where(age >= 0, torch.as_tensor(gamma * gae_lambda, dtype=delta.dtype) ** age.clamp(min=0), 0.0)
-    advantages = (delta @ decay).masked_fill(~valid, 0.0)
+    advantages, reach = delta, 1
+    while reach < steps:  # a sum over `reach` steps becomes one over twice as many
+        later = advantages[:, reach:] * (gamma * gae_lambda) ** reach
+        advantages = torch.cat([advantages[:, :-reach] + later, advantages[:, -reach:]], 1)
+        reach *= 2
+    advantages = advantages.masked_fill(~valid, 0.0)
     return Advantages(advantages, (advantages + values).masked_fill(~valid, 0.0))
 
 
+def head_advantages(advantages: Tensor, values: Tensor, baseline_values: Tensor, heads: int) -> Tensor:
+    """`[N, heads]` from `[N]` each: the op head's are A + value - baseline, the other heads' are A.
+
+    Where the critic is Q(s, op), A has an action-dependent baseline, which would erase the op head's own gradient;
+    with the value of a state alone, value and baseline are equal and all heads share A.
+    """
+    return torch.stack([advantages + (values - baseline_values), *[advantages] * (heads - 1)], -1)
+
+
 def normalise(advantages: Tensor, counted: Tensor) -> Tensor:
-    """Zero mean and unit deviation over counted entries; without spread only centred, a single one is kept."""
-    chosen = advantages[counted]
-    if chosen.numel() <= 1:
-        return torch.zeros_like(advantages) if chosen.numel() == 0 else advantages
-    deviation = chosen.std(unbiased=False)
-    scale = torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
-    return (advantages - chosen.mean()) / scale
+    """`[N, H]`, each column without its own mean over the counted steps `[N]`, all divided by the first's deviation.
+
+    Without spread only centred; a single counted step is kept as it is.
+    """
+    count = counted.sum()
+    inside = counted[:, None]
+    mean = advantages.masked_fill(~inside, 0.0).sum(0) / count.clamp(min=1)
+    centred = advantages - mean
+    deviation = (centred[:, :1].square().masked_fill(~inside, 0.0).sum() / count.clamp(min=1)).sqrt()
+    scaled = centred / torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
+    return torch.where(count > 1, scaled, torch.where(count == 1, advantages, torch.zeros_like(advantages)))

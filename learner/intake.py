@@ -29,7 +29,7 @@ class Intake:
         self.consumer, self.spaces, self.max_policy_lag, self.states = consumer, spaces, max_policy_lag, states
         self.dropped_stale = 0
         self.dead_lettered = 0
-        self.notes: list[str] = []  # one line per episode that was set aside
+        self.notes: list[str] = []  # what a person should know; one line per episode that was set aside
         self._recovered: list[Delivery] = []
 
     def recover(self, consumed: tuple[str, ...]) -> None:

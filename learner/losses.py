@@ -13,11 +13,12 @@ from torch import Tensor
 def policy_loss(ratio: Tensor, advantages: Tensor, counted: Tensor, clip: float, denominator: Tensor | float) -> Tensor:
     """Clipped surrogate (Schulman et al., 2017) per head, summed over relevant heads.
 
-    `ratio [N, H]` of each head to the behaviour policy; `advantages [N]`; `counted [N, H]` = relevant and unforced.
+    `ratio [N, H]` of each head to the policy the data is compared with; `advantages [N]`, or `[N, H]`;
+    `counted [N, H]` = relevant and unforced; `denominator` a number, or one per head `[H]`.
     """
-    a = advantages.unsqueeze(-1)
+    a = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
     surrogate = torch.minimum(ratio * a, ratio.clamp(1.0 - clip, 1.0 + clip) * a)
-    return -surrogate.masked_fill(~counted, 0.0).sum() / denominator
+    return -(surrogate.masked_fill(~counted, 0.0).sum(0) / denominator).sum()
 
 
 def value_loss(
@@ -33,7 +34,7 @@ def value_loss(
 
 def entropy_bonus(entropies: Tensor, counted: Tensor, denominator: Tensor | float) -> Tensor:
     """Sum over relevant heads of normalised entropy, `[N, H]`, with the policy term's denominator."""
-    return entropies.masked_fill(~counted, 0.0).sum() / denominator
+    return (entropies.masked_fill(~counted, 0.0).sum(0) / denominator).sum()
 
 
 def k3(log_ratio: Tensor, counted: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class LearnerService:
             metrics, self._metrics = self._metrics, []
         if self._error is not None:
             raise self._error
-        notes = self._learner.intake.notes
+        notes = self._learner.notes
         fresh, self._told = notes[self._told :], len(notes)
         return LearnerStatus(self._learner.progress, not self._thread.is_alive(), metrics, fresh)
 

@@ -16,19 +16,21 @@ from actors.config import PolicyConfig
 from actors.episode import Episode
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.publish import from_weights, to_weights
+from actors.policy.publish import from_weights, load_weights, to_weights
 from actors.spaces import Spaces
 from actors.transport.base import Generation, Transport
 from learner.batching import StateFormat, make_batch
-from learner.checkpoint import Checkpoint, Progress, restore_optimiser, save_checkpoint
+from learner.checkpoint import Checkpoint, Progress, load_checkpoint, newest_sound, restore_optimiser, save_checkpoint
 from learner.config import LearnerConfig
 from learner.intake import Intake, Taken
 from learner.metrics_log import MetricsLog
+from learner.notices import Notices
 from learner.optimiser import make_optimiser
-from learner.update import PPOUpdate
+from learner.update import PPOUpdate, is_recurrent
 
 log = logging.getLogger(__name__)
 Report = Callable[[dict[str, float]], None]
+MAX_BROKEN = 3  # updates in a row with gradients that are not finite, before the last sound checkpoint is restored
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -62,16 +64,21 @@ class Learner:
         resume: Checkpoint | None = None,
         report: Report | None = None,
     ) -> None:
-        self.config, self.transport, self.run_dir, self.seed = config, transport, run_dir, seed
+        self.transport, self.run_dir, self.seed = transport, run_dir, seed
         self.report = report or (lambda metrics: None)
         device = pick_device(config.device)
         self.network = self._network(policy, spaces, resume).to(device)
+        self.config = config = config.for_core(is_recurrent(self.network))
+        assert config.lr is not None
         self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
         self.ppo = PPOUpdate(self.network, self.optimiser, config, seed)
         own = self.network.config
         states = StateFormat(own.num_layers, own.hidden_size, config.state_stride)
         self.intake = Intake(transport, spaces, config.max_policy_lag, states)
+        self.notes = self.intake.notes
+        self.notices = Notices(config, is_recurrent(self.network), self.notes)
         self.progress = Progress()
+        self._restored_at: int | None = None  # update after which weights went back, until one is sound again
         self._consumed: tuple[str, ...] = ()
         self._unacknowledged: list[str] = []
         self._checkpoint_s = 0.0
@@ -93,6 +100,7 @@ class Learner:
         def over() -> bool:
             return stop() or (limit is not None and time.monotonic() - began >= limit)
 
+        self.notices.before_training()
         self._open_generation()
         with MetricsLog(self.run_dir, self.progress.update) as metrics_log:
             while self.progress.update < self.config.updates and not over():
@@ -103,17 +111,24 @@ class Learner:
                 wait_s = time.monotonic() - start
                 metrics = self._update([t.episode for t in taken], before + time.monotonic() - began)
                 self._settle(taken)
+                self.notices.after_update(metrics, max(len(t.episode) for t in taken))
+                if self.progress.broken_updates == 0:
+                    self._restored_at = None
+                elif self.progress.broken_updates >= MAX_BROKEN:
+                    self._go_back()
                 metrics |= self._accounts([t.episode for t in taken], metrics, wait_s, time.monotonic() - start)
                 metrics_log.write(self.progress.update, metrics, [self._row(t.episode) for t in taken])
                 self.report(metrics)
         self._checkpoint()
         return self.progress
 
-    def _open_generation(self) -> None:
-        """Fence older learners, find what an earlier one left pending, and publish the weights to start from."""
+    def _open_generation(self, went_back_to: int | None = None) -> None:
+        """Fence older learners and the episodes of newer weights than `went_back_to` (default: the present ones), find
+        what an earlier learner left pending, and publish the weights to start from."""
         p = self.progress
         floor = Generation(p.generation, p.version + 1)
-        generation = self.transport.open_generation(p.version, "learner", floor)
+        back = p.version if went_back_to is None else went_back_to
+        generation = self.transport.open_generation(back, "learner", floor)
         self.progress = replace(p, generation=generation.number, version=generation.next_version)
         self.intake.recover(self._consumed)
         self._publish()
@@ -132,12 +147,38 @@ class Learner:
             episodes_trained=p.episodes_trained + len(episodes),
             env_steps=p.env_steps + steps,
             elapsed_s=elapsed_s,
+            broken_updates=p.broken_updates + 1 if metrics["skipped_steps"] else 0,
         )
         return metrics | {
             "update_s": time.monotonic() - start,
             "policy_lag_mean": float(np.mean(lags)),
             "policy_lag_max": float(max(lags)),
         }
+
+    def _go_back(self) -> None:
+        """Weights, moments and statistics of the last sound checkpoint, in a new generation; counters run on.
+
+        Raises `UserError` where there is none, or where going back did not help.
+        """
+        count = self.progress.broken_updates
+        trouble = f"{count} updates in a row had gradients with NaN or Inf, and their steps were skipped"
+        advice = "lower learner.lr, and look for rewards or observations of extreme size"
+        path = newest_sound(self.run_dir / "checkpoints")
+        if path is None:
+            raise UserError(f"{trouble}; there is no earlier checkpoint to go back to: {advice}")
+        if self._restored_at is not None:
+            raise UserError(f"{trouble}, again since weights went back at update {self._restored_at}: {advice}")
+        sound = load_checkpoint(path)
+        load_weights(self.network, sound.weights)
+        self.optimiser.state.clear()
+        restore_optimiser(self.optimiser, self.network, sound.moments)
+        self._restored_at = self.progress.update
+        note = f"{trouble}; went back to the weights of update {sound.progress.update}. Should this repeat: {advice}"
+        self.notes.append(note)
+        log.warning(note)
+        self.progress = replace(self.progress, broken_updates=0)
+        self._open_generation(sound.progress.version)
+        self._checkpoint()
 
     def _settle(self, taken: Sequence[Taken]) -> None:
         """Durable first, then acknowledged, then published."""

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from math import isnan
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from actors.policy.sequences import Steps
+from actors.policy.state import PolicyState
 from learner import losses
-from learner.batching import Batch, Chunks, cut, select_rows
+from learner.batching import Batch
+from learner.chunks import Chunks, Part, cut, load, minibatch, pick, whole
 from learner.config import LearnerConfig
-from learner.gae import gae, normalise
-from learner.optimiser import gradient_norms
+from learner.objective import entropy_coefficient, make_denominators, objective
+from learner.optimiser import clip_gradients
+from learner.precision import autocast
+from learner.targets import Targets, batch_metrics, make_targets
 
 KL_STOP = 1.5  # times target_kl
-
-
-class Targets(NamedTuple):
-    """What the update aims at: N flat valid steps, in the order of the chunk rows."""
-
-    advantages: Tensor  # [N] normalised
-    returns: Tensor  # [N] in the critic's new units
-    proximal_values: Tensor  # [N] in the critic's new units
-    proximal_log_probs: Tensor  # [N, H]
-    behaviour_log_probs: Tensor  # [N, H]
-    counted: Tensor  # [N, H] relevant and unforced
-    unforced: Tensor  # [N]
-
-
-def entropy_coefficient(config: LearnerConfig, update: int) -> float:
-    """Linear from `entropy_start` to `entropy_end` over `entropy_anneal_updates`; constant where that is 0."""
-    if config.entropy_anneal_updates == 0:
-        return config.entropy_coef
-    share = min(1.0, update / config.entropy_anneal_updates)
-    return config.entropy_start + share * (config.entropy_end - config.entropy_start)
 
 
 class PPOUpdate:
@@ -48,145 +34,99 @@ class PPOUpdate:
         config: LearnerConfig,
         seed: int = 0,
     ) -> None:
-        self.network, self.optimiser, self.config, self.seed = network, optimiser, config, seed
+        self.network, self.optimiser, self.seed = network, optimiser, seed
+        self.config = config.for_core(is_recurrent(network))
         self.device = next(network.parameters()).device
+        self.reads_flags = self.device.type == "cpu"  # where that is free, what follows a KL stop is not computed
+        if config.compile:
+            network.encoder.compile(fullgraph=True, dynamic=True)
+            network.score = torch.compile(network.score, fullgraph=True, dynamic=True)  # type: ignore[method-assign]
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         """One update on a batch; `version` is that of the weights before it. Returns metrics by name."""
+        c = self.config
         batch = batch.to(self.device)
-        chunks = cut(batch, batch.valid.shape[1], self.config.state_stride)
-        targets, metrics = self._targets(batch, chunks, version)
-        coefficient = entropy_coefficient(self.config, update)
+        chunks = cut(batch, c.chunk_length or batch.valid.shape[1], c.state_stride, c.burn_in)
+        with torch.no_grad():
+            proximal = self._evaluate(load(chunks, whole(chunks, c.max_padding_waste), self._advance))
+        targets, values = make_targets(self.network, proximal, batch, chunks, c)
+        metrics = batch_metrics(self.network, proximal, values, targets, batch, chunks, version)
+        del proximal
+        coefficient = entropy_coefficient(c, update)
         metrics |= self._optimise(chunks, targets, coefficient, update)
         metrics["entropy_coef"] = torch.tensor(coefficient)
-        self.network.encoder.update_normaliser(batch.obs[batch.valid])
-        names, values = list(metrics), torch.stack([v.detach().double().cpu() for v in metrics.values()])
-        return dict(zip(names, values.tolist(), strict=True))
+        self.network.encoder.update_normaliser(chunks.obs)
+        names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
+        measured = dict(zip(names, values.tolist(), strict=True))
+        if isnan(measured["ratio_error"]):  # no step of these very weights: nothing to compare
+            del measured["ratio_error"]
+        return measured
 
-    @torch.no_grad()
-    def _targets(self, batch: Batch, chunks: Chunks, version: int) -> tuple[Targets, dict[str, Tensor]]:
-        """One pass with the present (proximal) weights, GAE, and the move of the value scale."""
-        proximal = self.network.evaluate(chunks.sequence, self.config.max_padding_waste)
-        place = chunks.steps[chunks.sequence.valid]  # of each flat step in [E * T]
-        scale = self.network.value_normaliser
-        values = torch.zeros(batch.valid.numel(), device=self.device)
-        values[place] = scale.denormalise(proximal.values)
-        values = values.view_as(batch.valid)
-        estimate = gae(
-            batch.rewards,
-            values,
-            batch.valid,
-            batch.terminated,
-            batch.bootstrap_value,
-            self.config.gamma,
-            self.config.gae_lambda,
-        )
+    def _evaluate(self, steps: Steps) -> Evaluation:
+        with autocast(self.config, self.device):
+            return self.network.evaluate_steps(steps)
 
-        def flat(t: Tensor) -> Tensor:
-            return t.flatten(0, 1)[place]
+    def _advance(self, steps: Steps) -> PolicyState:
+        with autocast(self.config, self.device):
+            return self.network.advance(steps)
 
-        unforced = ~flat(batch.forced)
-        behaviour = flat(batch.log_probs)
-        counted = self.network.relevance[flat(batch.actions)[:, 0]] & unforced[:, None]
-        returns = flat(estimate.returns)
-        scale.update(returns, self.network.value_output)
-        targets = Targets(
-            advantages=normalise(flat(estimate.advantages), unforced),
-            returns=scale.normalise(returns),
-            proximal_values=scale.normalise(flat(values)),
-            proximal_log_probs=proximal.log_probs,
-            behaviour_log_probs=behaviour,
-            counted=counted,
-            unforced=unforced,
-        )
-        log_ratio = (proximal.log_probs - behaviour).sum(-1)
-        fresh = unforced & (flat(batch.version) == version)
-        metrics = {
-            "explained_variance": losses.explained_variance(flat(values), returns),
-            "lag_kl": losses.k3(log_ratio, unforced),
-            "ratio_error": (log_ratio.exp() - 1.0).abs().masked_fill(~fresh, 0.0).amax(),
-            "hidden_norm": proximal.hidden.norm(dim=-1).mean(),
-            "padding_waste": torch.tensor(batch.valid.numel() / max(1, place.numel())),
-            "forced_fraction": 1.0 - unforced.double().mean(),
-        }
-        return targets, metrics | self._per_head(batch, proximal, targets, place)
+    def _parts(self, chunks: Chunks, update: int) -> list[Part]:
+        """The minibatches of all passes, whole rows each, in an order of their own per pass."""
 
-    def _per_head(self, batch: Batch, proximal: Evaluation, targets: Targets, place: Tensor) -> dict[str, Tensor]:
-        spec = self.network.spaces.action
-        steps = targets.counted.sum(0).clamp(min=1)
-        entropy = proximal.entropies.masked_fill(~targets.counted, 0.0).sum(0) / steps
-        metrics = {f"entropy/{name}": entropy[k] for k, name in enumerate(spec.names)}
-        ops = batch.actions.flatten(0, 1)[place, 0]
-        share = torch.bincount(ops, minlength=spec.num_ops).double() / max(1, ops.numel())
-        return metrics | {f"op/{name}": share[o] for o, name in enumerate(spec.heads[0].choices)}
+        def split() -> Iterator[Part]:
+            for epoch in range(self.config.update_epochs or 1):
+                key, counter = (self.seed, update), [0, 0, 0, epoch]
+                order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(len(chunks.lengths))
+                for rows in np.array_split(order, self.config.minibatches):
+                    yield minibatch(chunks, np.sort(rows), self.config.max_padding_waste)
+
+        return list(split())
 
     def _optimise(self, chunks: Chunks, targets: Targets, entropy_coef: float, update: int) -> dict[str, Tensor]:
-        """`update_epochs` passes over minibatches of whole rows. The KL stop and the skip of a non-finite step are a
-        0/1 flag on the device (the optimizer's `found_inf`), so nothing waits for the host."""
-        c, rows = self.config, chunks.sequence.valid.shape[0]
-        first_step = chunks.sequence.valid.sum(1).cumsum(0) - chunks.sequence.valid.sum(1)
-        denominator = targets.unforced.sum().clamp(min=1) / c.minibatches
-        value_denominator = targets.unforced.numel() / c.minibatches
-        zero = torch.zeros((), device=self.device)
-        stopped, skipped, done, kl = zero, zero, zero, zero
-        sums: dict[str, Tensor] = {}
-        for epoch in range(c.update_epochs):
-            order = np.random.Generator(
-                np.random.Philox(key=(self.seed, update), counter=[0, 0, 0, epoch])
-            ).permutation(rows)
-            for part in np.array_split(order, c.minibatches):
-                chosen = torch.from_numpy(np.sort(part)).to(self.device)
-                sequence = select_rows(chunks.sequence, chosen)
-                steps = _flat_steps(first_step[chosen], sequence.valid)
-                t = Targets(*(x[steps] for x in targets))
-                out = self.network.evaluate(sequence, c.max_padding_waste)
-                kl = losses.k3((out.log_probs.detach() - t.proximal_log_probs).sum(-1), t.unforced)
-                stopped = torch.maximum(stopped, (kl > KL_STOP * c.target_kl).to(zero.dtype))
-                loss, parts = self._loss(out, t, entropy_coef, denominator, value_denominator)
-                self.optimiser.zero_grad(set_to_none=True)
-                torch.autograd.backward(loss)
-                parts |= {f"grad_norm_{name}": norm for name, norm in gradient_norms(self.optimiser).items()}
-                parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
-                norm = torch.nn.utils.clip_grad_norm_(parameters, c.grad_clip)
-                broken = (~norm.isfinite()).to(zero.dtype)
-                self.optimiser.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]
-                self.optimiser.grad_scale = None  # type: ignore[attr-defined]
-                self.optimiser.step()
-                skipped = skipped + broken * (1.0 - stopped)
-                done = done + (1.0 - stopped) / c.minibatches
-                for name, value in parts.items():
-                    gated = torch.where(stopped > 0, zero, value.detach().nan_to_num(posinf=0.0, neginf=0.0))
-                    sums[name] = sums.get(name, zero) + gated
-                if (
-                    self.device.type == "cpu" and stopped > 0
-                ):  # reading the flag is free here, and the rest is not needed
-                    break
-            if self.device.type == "cpu" and stopped > 0:
-                break
-        steps_done = (done * c.minibatches).clamp(min=1.0)
-        means = {name: total / steps_done for name, total in sums.items()}
-        return means | {"kl": kl, "update_epochs_done": done, "skipped_steps": skipped}
-
-    def _loss(
-        self, out: Evaluation, t: Targets, entropy_coef: float, denominator: Tensor, value_denominator: float
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`update_epochs` passes over minibatches. The KL stop and the skip of a non-finite step are a 0/1 flag on
+        the device (the optimizer's `found_inf`), so that nothing in the loop waits for the host."""
         c = self.config
-        ratio = (out.log_probs - t.behaviour_log_probs).exp()
-        policy = losses.policy_loss(ratio, t.advantages, t.counted, c.clip, denominator)
-        value = losses.value_loss(out.values, t.proximal_values, t.returns, c.value_clip, value_denominator)
-        entropy = losses.entropy_bonus(out.entropies, t.counted, denominator)
-        with torch.no_grad():
-            joint = (out.log_probs - t.behaviour_log_probs).sum(-1).exp().masked_fill(~t.unforced, 1.0)
-            parts = {"loss_policy": policy, "loss_value": value, "ratio_mean": joint.mean(), "ratio_max": joint.amax()}
-            clipped = ((ratio - 1.0).abs() > c.clip) & t.counted
-            active = t.counted.sum(0).clamp(min=1)
-            for k, name in enumerate(self.network.spaces.action.names):
-                parts[f"clip_fraction/{name}"] = clipped[:, k].sum() / active[k]
-                parts[f"kl/{name}"] = losses.k3(out.log_probs[:, k] - t.behaviour_log_probs[:, k], t.counted[:, k])
-        return policy + c.value_coef * value - entropy_coef * entropy, parts
+        denominators = make_denominators(targets, c, c.minibatches)
+        parts = self._parts(chunks, update)
+        zero = torch.zeros((), device=self.device)
+        stopped, skipped, taken, kl = zero, zero, zero, zero
+        measured: list[Tensor] = []
+        names: list[str] = []
+        for part in parts:
+            t = Targets(*(pick(x, part.chunk.source) for x in targets))
+            out = self._evaluate(load(chunks, part, self._advance))
+            kl = losses.k3((out.log_probs.detach() - t.proximal_log_probs).sum(-1), t.unforced)
+            stopped = torch.maximum(stopped, (kl > KL_STOP * c.target_kl).to(zero.dtype))
+            if self.reads_flags and stopped > 0:
+                break
+            loss, told = objective(out, t, c, entropy_coef, denominators)
+            self.optimiser.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            norm, by_group = clip_gradients(self.optimiser, c.grad_clip)
+            broken = (~norm.isfinite()).to(zero.dtype)
+            self.optimiser.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]
+            self.optimiser.grad_scale = None  # type: ignore[attr-defined]
+            self.optimiser.step()
+            told |= by_group
+            skipped, taken = skipped + broken * (1.0 - stopped), taken + (1.0 - stopped)
+            names = names or _names(told, self.network.spaces.action.names)
+            row = torch.cat([v.reshape(-1) for v in told.values()]).nan_to_num(posinf=0.0, neginf=0.0)
+            measured.append(torch.where(stopped > 0, zero, row))
+        metrics = dict(zip(names, torch.stack(measured).sum(0) / taken.clamp(min=1.0), strict=True)) if measured else {}
+        epoch = parts[: c.minibatches]
+        waste = sum(p.chunk.layout.padded for p in epoch) / max(1, len(chunks.places))
+        return metrics | {
+            "kl": kl,
+            "update_epochs_done": taken / c.minibatches,
+            "skipped_steps": skipped,
+            "padding_waste": torch.tensor(waste),
+        }
 
 
-def _flat_steps(first: Tensor, valid: Tensor) -> Tensor:
-    """Indices of the rows' valid steps among all flat steps; `first [R]` is each row's first."""
-    offsets = torch.arange(valid.shape[1], device=valid.device)
-    return (first[:, None] + offsets)[valid]
+def is_recurrent(network: FactoredRecurrentActorCritic) -> bool:
+    return getattr(network.config, "core", "lstm") != "feedforward"
+
+
+def _names(told: dict[str, Tensor], heads: tuple[str, ...]) -> list[str]:
+    """One per number, in the order in which they are concatenated."""
+    return [n for name, v in told.items() for n in ([f"{name}/{h}" for h in heads] if v.dim() else [name])]

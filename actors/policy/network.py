@@ -15,7 +15,7 @@ from actors.policy.distribution import choose, masked_log_probs, normalised_entr
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normaliser import ValueNormaliser
-from actors.policy.sequences import SequenceBatch, run_lstm
+from actors.policy.sequences import SequenceBatch, Steps, flatten, run_lstm
 from actors.policy.state import PolicyState
 from actors.spaces import Spaces
 
@@ -146,11 +146,25 @@ class FactoredRecurrentActorCritic(nn.Module):
 
     def evaluate(self, sequence: SequenceBatch, max_waste: float = 1.3) -> Evaluation:
         """Log-probs, entropies and values of the given actions at every valid step."""
-        valid = sequence.valid
-        actions, masks = sequence.actions[valid], sequence.masks[valid]
-        encoded = self.encoder(sequence.obs[valid], sequence.blueprint_indices[valid])
-        core = self.norm(run_lstm(self.lstm, encoded.core_input, valid, sequence.state, max_waste))
-        logits = self.heads(core, encoded.slots, actions)
+        return self.evaluate_steps(flatten(sequence, max_waste))
+
+    def evaluate_steps(self, steps: Steps) -> Evaluation:
+        """The same for flat steps. Under autocast encoder and core run in its type; heads and values are float32."""
+        encoded = self.encoder(steps.obs, steps.blueprint_indices)
+        core, _ = run_lstm(self.lstm, encoded.core_input, steps.layout, steps.state)
+        with torch.autocast(core.device.type, enabled=False):
+            return self.score(core.float(), encoded.slots.float(), steps.actions, steps.masks)
+
+    @torch.no_grad()
+    def advance(self, steps: Steps) -> PolicyState:
+        """The state after each row's last step, without gradient; the layout's buckets must be free of padding."""
+        encoded = self.encoder(steps.obs, steps.blueprint_indices)
+        return run_lstm(self.lstm, encoded.core_input, steps.layout, steps.state)[1]
+
+    def score(self, output: Tensor, slots: Tensor, actions: Tensor, masks: Tensor) -> Evaluation:
+        """`Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`; fixed shapes."""
+        core = self.norm(output)
+        logits = self.heads(core, slots, actions)
         relevant = self.relevance[actions[:, 0]]
         log_probs, entropies = [], []
         for k, (head, mask) in enumerate(

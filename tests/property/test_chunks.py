@@ -14,10 +14,10 @@ from actors.episode import Episode
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.sequences import length_buckets
 from actors.policy.state import PolicyState
-from learner.batching import Batch, cut, make_batch
+from learner.batching import Batch, make_batch
+from learner.chunks import cut
 from learner.config import LearnerConfig
-from learner.optimiser import make_optimiser
-from learner.update import PPOUpdate
+from tests.chunking import evaluate_chunks, targets_of
 from tests.toy import SPACES, toy_network, toy_seed, toy_wave
 
 CHUNKS = (1, 3, 7, 9)
@@ -68,9 +68,9 @@ def check_forward(network: FactoredRecurrentActorCritic, episodes: list[Episode]
     batch = spoil(make_batch(episodes, SPACES))
     stride = episodes[0].state_stride
     chunks = cut(batch, chunk, stride)
-    places = chunks.steps[chunks.sequence.valid]
+    places = chunks.places
     assert sorted(places.tolist()) == batch.valid.flatten().nonzero().squeeze(1).tolist()  # every step, once
-    out = network.evaluate(chunks.sequence)
+    out = evaluate_chunks(network, chunks)
     wide = batch.valid.shape[1]
     for row, episode in enumerate(episodes):
         cores, values = outputs_by_cell(network, episode)
@@ -83,21 +83,20 @@ def check_forward(network: FactoredRecurrentActorCritic, episodes: list[Episode]
 
 def check_targets(network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, spoil: Break) -> None:
     learning = copy.deepcopy(network)
-    ppo = PPOUpdate(learning, make_optimiser(learning, 1e-3, 0.0), CONFIG)
     batch = spoil(make_batch(episodes, SPACES))
     chunks = cut(batch, chunk, 1)
-    targets, _ = ppo._targets(batch, chunks, version=0)
+    targets = targets_of(learning, batch, chunks, CONFIG)
     with torch.no_grad():
         values = [outputs_by_cell(network, e)[1] for e in episodes]
     raw = [advantages_by_sum(e, v) for e, v in zip(episodes, values, strict=True)]
     unforced = torch.cat([~batch.forced[i, : len(e)] for i, e in enumerate(episodes)])
     counted = torch.cat(raw)[unforced]
-    places, wide = chunks.steps[chunks.sequence.valid], batch.valid.shape[1]
+    places, wide = chunks.places, batch.valid.shape[1]
     for row in range(len(episodes)):
         mine = places // wide == row
         order = places[mine] % wide
         expected = ((raw[row] - counted.mean()) / counted.std(unbiased=False)).float()
-        assert torch.allclose(targets.advantages[mine], expected[order], atol=1e-5)
+        assert torch.allclose(targets.advantages[mine], expected[order, None].expand(-1, 4), atol=1e-5)
         returns = learning.value_normaliser.normalise((raw[row] + values[row].double()).float())
         assert torch.allclose(targets.returns[mine], returns[order], atol=1e-5)
 
@@ -135,7 +134,7 @@ def test_a_stride_above_one_finds_the_right_states() -> None:
     network, episodes = make(stride=3)
     for chunk in (3, 6, 9):
         check_forward(network, episodes, chunk, untouched)
-    with pytest.raises(ValueError, match="states that are stored every 3 steps"):
+    with pytest.raises(ValueError, match="states are stored every 3 steps"):
         cut(make_batch(episodes, SPACES), 4, 3)
 
 
@@ -156,8 +155,8 @@ def test_an_empty_episode_takes_no_chunk_and_no_bucket() -> None:
     batch = make_batch(episodes, SPACES)
     empty = batch._replace(valid=batch.valid & (torch.arange(len(episodes)) != 2)[:, None])
     chunks = cut(empty, 3, 1)
-    assert 2 not in (chunks.steps[chunks.sequence.valid] // batch.valid.shape[1]).tolist()
-    assert bool(chunks.sequence.valid.any(1).all())
+    assert 2 not in (chunks.places // batch.valid.shape[1]).tolist()
+    assert bool((chunks.lengths > 0).all())
     assert length_buckets([0, 3, 0], 1.3) == [([1], 3)]
     assert length_buckets([0, 0], 1.3) == length_buckets([], 1.3) == []
 
@@ -167,5 +166,5 @@ def test_a_batch_without_steps_gives_no_rows() -> None:
     batch = make_batch(episodes, SPACES)
     none = batch._replace(valid=torch.zeros_like(batch.valid))
     chunks = cut(none, 3, 1)
-    assert chunks.sequence.valid.shape[0] == 0
-    assert network.evaluate(chunks.sequence).log_probs.shape[0] == 0
+    assert len(chunks.lengths) == 0
+    assert evaluate_chunks(network, chunks).log_probs.shape[0] == 0

@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.sequences import SequenceBatch
 from actors.policy.state import PolicyState
-from learner.batching import Batch, cut, make_batch
+from learner.batching import Batch, make_batch
+from learner.chunks import Chunks, cut
 from learner.config import LearnerConfig
 from learner.gae import gae
 from learner.optimiser import make_optimiser
 from learner.update import PPOUpdate
+from tests.chunking import evaluate_chunks
 from tests.toy import SPACES, toy_network, toy_seed, toy_wave
 
 STEPS = 8
-Spoil = Callable[[SequenceBatch], SequenceBatch]
+Spoil = Callable[[Chunks], Chunks]
 
 
 def batch_of(lengths: tuple[int, ...]) -> Batch:
@@ -67,7 +68,7 @@ def recurrent_gradient(reward: float) -> float:
     early = gae(
         batch.rewards, torch.zeros_like(batch.rewards), batch.valid, batch.terminated, batch.bootstrap_value, 1.0, 0.97
     ).advantages[0]
-    out = network.evaluate(chunks.sequence)
+    out = evaluate_chunks(network, chunks)
     loss = -(out.log_probs.sum(-1) * early)[: STEPS - 1].sum()  # of steps before the reward only
     (grad,) = torch.autograd.grad(loss, network.lstm.weight_hh_l1, materialize_grads=True)
     return float(grad.norm())
@@ -100,15 +101,15 @@ def gradient_of_last_loss(chunk: int, spoil: Spoil) -> Tensor:
     batch = batch_of((STEPS,))
     obs = batch.obs.clone().requires_grad_()
     chunks = cut(batch._replace(obs=obs), chunk, 1)
-    out = network.evaluate(spoil(chunks.sequence))
-    last = (chunks.steps[chunks.sequence.valid] == STEPS - 1).nonzero().item()
+    out = evaluate_chunks(network, spoil(chunks))
+    last = (chunks.places == STEPS - 1).nonzero().item()
     loss = out.values[int(last)].square() - out.log_probs[int(last)].sum()
     (grad,) = torch.autograd.grad(loss, obs)
     return grad[0].abs().sum(-1)
 
 
-def whole(sequence: SequenceBatch) -> SequenceBatch:
-    return sequence
+def whole(chunks: Chunks) -> Chunks:
+    return chunks
 
 
 def check_reach(chunk: int, spoil: Spoil = whole) -> None:
@@ -124,16 +125,15 @@ def test_the_last_loss_reaches_the_start_of_its_chunk_and_stops_there(chunk: int
     check_reach(chunk)
 
 
-def cut_inside(sequence: SequenceBatch) -> SequenceBatch:
+def cut_inside(chunks: Chunks) -> Chunks:
     """A chunk that is torn in two: the gradient ends earlier than the chunk."""
-    obs = torch.cat([sequence.obs[:, :2].detach(), sequence.obs[:, 2:]], 1)
-    return sequence._replace(obs=obs)
+    return chunks._replace(obs=torch.cat([chunks.obs[:2].detach(), chunks.obs[2:]]))
 
 
-def joined_across(sequence: SequenceBatch) -> SequenceBatch:
+def joined_across(chunks: Chunks) -> Chunks:
     """A state that is not detached: the gradient runs on into the chunk before."""
-    first = sequence.obs[0].mean()
-    return sequence._replace(state=PolicyState(*(t + 0.1 * first for t in sequence.state)))
+    first = chunks.obs[0].mean()
+    return chunks._replace(state=PolicyState(*(t + 0.1 * first for t in chunks.state)))
 
 
 @pytest.mark.parametrize(("chunk", "wrong"), [(STEPS, cut_inside), (3, joined_across)])

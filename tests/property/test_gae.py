@@ -182,13 +182,13 @@ def test_a_chain_over_all_episodes_is_caught() -> None:
 
 
 def test_normalisation_counts_unforced_steps_only_and_survives_one_or_equal_ones() -> None:
-    a = torch.tensor([1.0, 2.0, 6.0, 1e6])
+    a = torch.tensor([1.0, 2.0, 6.0, 1e6])[:, None]
     counted = torch.tensor([True, True, True, False])
     out = normalise(a, counted)
     assert out[:3].mean().abs() < 1e-6
     assert abs(float(out[:3].std(unbiased=False)) - 1.0) < 1e-6
-    assert torch.equal(normalise(a, torch.zeros(4, dtype=torch.bool)), torch.zeros(4))
+    assert torch.equal(normalise(a, torch.zeros(4, dtype=torch.bool)), torch.zeros(4, 1))
     one = torch.tensor([False, False, True, False])
     assert torch.equal(normalise(a, one), a)
-    equal = normalise(torch.full((3,), 7.0), torch.ones(3, dtype=torch.bool))
-    assert torch.equal(equal, torch.zeros(3))
+    equal = normalise(torch.full((3, 1), 7.0), torch.ones(3, dtype=torch.bool))
+    assert torch.equal(equal, torch.zeros(3, 1))

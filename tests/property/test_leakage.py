@@ -10,19 +10,21 @@ from torch import Tensor, nn
 
 from actors.policy import network as network_module
 from actors.policy.network import Evaluation
-from actors.policy.sequences import SequenceBatch, run_lstm
+from actors.policy.sequences import Layout, SequenceBatch, run_lstm
 from actors.policy.state import PolicyState
-from learner.batching import cut, make_batch
+from learner.batching import make_batch
+from tests.chunking import sequence_of
 from tests.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (4, 9, 5, 4, 7)
-Run = Callable[..., Tensor]
+Output = tuple[Tensor, PolicyState]
+Run = Callable[..., Output]
 
 
 def sequences() -> SequenceBatch:
     network = toy_network()
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    return cut(make_batch(toy_wave(network, seeds), SPACES), max(LENGTHS), 1).sequence
+    return sequence_of(make_batch(toy_wave(network, seeds), SPACES))
 
 
 def changed(sequence: SequenceBatch, row: int) -> SequenceBatch:
@@ -71,19 +73,19 @@ def test_gradients_of_one_episode_stay_in_it() -> None:
         assert not bool((grad[[r for r in range(len(LENGTHS)) if r != row]] != 0).any())
 
 
-def one_long_sequence(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+def one_long_sequence(lstm: nn.LSTM, inputs: Tensor, layout: Layout, state: PolicyState) -> Output:
     """The trap: all episodes of a batch as one sequence."""
     out, _ = lstm(inputs.unsqueeze(1), (state.h[:, :1].contiguous(), state.c[:, :1].contiguous()))
-    return out.squeeze(1)
+    return out.squeeze(1), state
 
 
-def neighbours_states(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    return run_lstm(lstm, inputs, valid, PolicyState(*(t.roll(1, 1) for t in state)), max_waste)
+def neighbours_states(lstm: nn.LSTM, inputs: Tensor, layout: Layout, state: PolicyState) -> Output:
+    return run_lstm(lstm, inputs, layout, PolicyState(*(t.roll(1, 1) for t in state)))
 
 
-def batch_statistics(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    out = run_lstm(lstm, inputs, valid, state, max_waste)
-    return out - out.mean(0)
+def batch_statistics(lstm: nn.LSTM, inputs: Tensor, layout: Layout, state: PolicyState) -> Output:
+    out, after = run_lstm(lstm, inputs, layout, state)
+    return out - out.mean(0), after
 
 
 @pytest.mark.parametrize("leaky", [one_long_sequence, neighbours_states, batch_statistics])

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.policy import network as network_module
-from actors.policy.sequences import SequenceBatch
 from actors.policy.state import PolicyState
 from learner import gae as gae_module
+from learner import targets as targets_module
 from learner import update as update_module
 from learner.batching import Batch, make_batch
+from learner.chunks import Chunks
 from learner.config import LearnerConfig
 from learner.gae import Advantages
 from learner.optimiser import make_optimiser
@@ -42,6 +42,8 @@ def filled(clean: Batch) -> Batch:
         blueprint_indices=fill(clean.blueprint_indices, 999),
         actions=fill(clean.actions, 999),
         log_probs=fill(clean.log_probs, torch.nan),
+        values=fill(clean.values, torch.nan),
+        baseline_values=fill(clean.baseline_values, torch.nan),
         masks=fill(clean.masks, False),
         forced=fill(clean.forced, False),
         rewards=fill(clean.rewards, torch.nan),
@@ -93,7 +95,7 @@ def sloppy_gae(
 def test_advantages_that_read_padding_are_caught(
     wrong: Callable[..., Advantages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(update_module, "gae", wrong)
+    monkeypatch.setattr(targets_module, "gae", wrong)
     with pytest.raises(AssertionError):
         check_inert()
 
@@ -111,15 +113,14 @@ def test_statistics_that_read_padding_are_caught(monkeypatch: pytest.MonkeyPatch
         check_inert()
 
 
-def test_outputs_that_read_padding_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_that_read_padding_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Multiplying what padding holds by zero is reading it."""
-    evaluate = network_module.FactoredRecurrentActorCritic.evaluate
+    cut = update_module.cut
 
-    def touching(self: network_module.FactoredRecurrentActorCritic, sequence: SequenceBatch, waste: float) -> object:
-        out = evaluate(self, sequence, waste)
-        mean = sequence.obs.flatten(0, 1).mean()
-        return out._replace(values=out.values + 0.0 * mean)
+    def touching(b: Batch, *arguments: int) -> Chunks:
+        chunks = cut(b, *arguments)
+        return chunks._replace(obs=chunks.obs + 0.0 * b.obs.mean())
 
-    monkeypatch.setattr(network_module.FactoredRecurrentActorCritic, "evaluate", touching)
+    monkeypatch.setattr(update_module, "cut", touching)
     with pytest.raises(AssertionError):
         check_inert()

@@ -14,7 +14,9 @@ from actors.codec import decode_episode, encode_episode
 from actors.episode import Episode
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
-from learner.batching import Batch, cut, make_batch
+from learner.batching import Batch, make_batch
+from learner.chunks import cut
+from tests.chunking import evaluate_chunks
 from tests.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (1, 2, 5, 8, 11)
@@ -37,11 +39,11 @@ def largest_differences(
         batch = change(learning, batch)
     chunks = cut(batch, chunk, 1)
     with torch.no_grad():
-        out = learning.evaluate(chunks.sequence)
+        out = evaluate_chunks(learning, chunks)
     values = learning.value_normaliser.denormalise(out.values)
     worst_log_prob = worst_value = 0.0
     seen = set()
-    for step, place in enumerate(chunks.steps[chunks.sequence.valid].tolist()):
+    for step, place in enumerate(chunks.places.tolist()):
         row, t = divmod(place, batch.valid.shape[1])
         seen.add((row, t))
         log_prob = torch.from_numpy(episodes[row].log_probs[t])

@@ -10,10 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from actors.policy.sequences import length_buckets, run_lstm
+from actors.policy.sequences import length_buckets, make_layout
+from actors.policy.sequences import run_lstm as run_layout
 from actors.policy.state import PolicyState
 
 Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
+
+
+def run_lstm(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    return run_layout(lstm, inputs, make_layout(valid.sum(1).tolist(), max_waste), state)[0]
 
 
 def by_cell(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:

@@ -16,8 +16,9 @@ from actors.policy.publish import from_weights
 from actors.transport.ledger import LedgerError
 from actors.transport.memory import MemoryStore
 from learner import train as train_module
-from learner.batching import cut, make_batch
+from learner.batching import make_batch
 from learner.checkpoint import list_checkpoints, load_checkpoint
+from tests.chunking import sequence_of
 from tests.toy import SPACES, toy_network, toy_seed, toy_wave
 from tests.toy_learner import Spoil, ToyProducer, lines, make_learner
 
@@ -51,7 +52,7 @@ def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
     assert (weights.version, weights.state_stride, weights.spaces_hash) == (3, 2, SPACES.hash)
     older = from_weights(load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[0]).weights)
     actor = from_weights(weights)
-    sequence = cut(make_batch(toy_wave(toy_network(), [toy_seed(6, truncated=True)]), SPACES), 6, 1).sequence
+    sequence = sequence_of(make_batch(toy_wave(toy_network(), [toy_seed(6, truncated=True)]), SPACES))
     with torch.no_grad():
         ours, theirs, before = (n.evaluate(sequence) for n in (learner.network, actor, older))
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from learner import losses
 from learner.config import LearnerConfig
-from learner.update import entropy_coefficient
+from learner.objective import entropy_coefficient
 
 torch.set_num_threads(1)
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from actors.policy.network import FactoredRecurrentActorCritic
-from learner.optimiser import gradient_norms, make_optimiser, parameter_groups
+from learner.optimiser import clip_gradients, make_optimiser, parameter_groups
 from tests.toy import toy_network
 
 Groups = Callable[[FactoredRecurrentActorCritic, float], list[dict[str, object]]]
@@ -77,8 +77,17 @@ def test_gradient_norms_are_those_of_the_named_parts() -> None:
         "heads": (network.heads,),
         "critic": (network.critic,),
     }
-    norms = gradient_norms(optimiser)
-    assert set(norms) == set(parts)
+    before = [p.grad.clone() for p in network.parameters() if p.grad is not None]
+    norm, norms = clip_gradients(optimiser, 0.25)
+    assert set(norms) == {f"grad_norm_{name}" for name in parts}
     for name, modules in parts.items():
-        squares = [p.grad.double().square().sum() for m in modules for p in m.parameters() if p.grad is not None]
-        assert float(norms[name]) == pytest.approx(float(sum(squares)) ** 0.5, rel=1e-5)
+        scaled = [p.grad.double().square().sum() for m in modules for p in m.parameters() if p.grad is not None]
+        assert float(norms[f"grad_norm_{name}"]) * 0.25 / float(norm) == pytest.approx(
+            float(sum(scaled)) ** 0.5, rel=1e-4
+        )
+    assert float(norm) == pytest.approx(float(sum(g.double().square().sum() for g in before)) ** 0.5, rel=1e-5)
+    after = [p.grad for p in network.parameters() if p.grad is not None]
+    assert all(torch.allclose(a * norm / 0.25, b, rtol=1e-4) for a, b in zip(after, before, strict=True))
+    unclipped = [g.clone() for g in after]
+    clip_gradients(optimiser, 10.0)
+    assert all(torch.equal(a, b) for a, b in zip(after, unclipped, strict=True))

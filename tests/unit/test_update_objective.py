@@ -11,10 +11,14 @@ import torch
 from actors.policy.distribution import masked_log_probs
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.normaliser import ObservationNormaliser
-from learner.batching import Batch, cut, make_batch
+from learner.batching import Batch, make_batch
+from learner.chunks import cut
 from learner.config import LearnerConfig
+from learner.objective import Denominators, objective
 from learner.optimiser import make_optimiser
-from learner.update import PPOUpdate, Targets
+from learner.targets import Targets
+from learner.update import PPOUpdate
+from tests.chunking import evaluate_chunks, targets_of
 from tests.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 STEPS = 30
@@ -43,7 +47,7 @@ def random_step() -> tuple[Evaluation, Targets]:
     unforced = torch.rand(STEPS, generator=noise) < 0.7
     counted = (torch.rand(STEPS, heads, generator=noise) < 0.6) & unforced[:, None]
     targets = Targets(
-        advantages=draw(STEPS),
+        advantages=draw(STEPS, heads),
         returns=draw(STEPS),
         proximal_values=draw(STEPS),
         proximal_log_probs=behaviour + draw(STEPS, heads, scale=0.5),
@@ -63,7 +67,7 @@ def by_loops(out: Evaluation, t: Targets, value_coef: float, entropy_coef: float
         for k in range(len(SPEC.heads)):
             if t.counted[n, k]:
                 ratio = float(np.exp(float(out.log_probs[n, k]) - float(t.behaviour_log_probs[n, k])))
-                a = float(t.advantages[n])
+                a = float(t.advantages[n, k])
                 policy -= min(ratio * a, min(max(ratio, 0.8), 1.2) * a)
                 entropy += float(out.entropies[n, k])
         v, old, target = float(out.values[n]), float(t.proximal_values[n]), float(t.returns[n])
@@ -83,7 +87,7 @@ def test_the_loss_is_the_factored_objective(wrong: str | None) -> None:
         t = t._replace(behaviour_log_probs=t.proximal_log_probs)
     if wrong == "forced steps":
         t = t._replace(counted=torch.ones_like(t.counted))
-    loss, _ = ppo._loss(out, t, coefficient, t.unforced.sum(), float(STEPS))
+    loss, _ = objective(out, t, ppo.config, coefficient, Denominators(t.unforced.sum(), float(STEPS)))
     assert (float(loss) == pytest.approx(expected, rel=1e-4)) == (wrong is None)
 
 
@@ -102,10 +106,10 @@ def test_targets_and_old_values_are_in_the_units_that_the_critic_has_after_the_b
     b, ppo = batch(), make()
     chunks = cut(b, b.valid.shape[1], 1)
     before = float(ppo.network.value_normaliser.std)
-    targets, _ = ppo._targets(b, chunks, version=0)
+    targets = targets_of(ppo.network, b, chunks, ppo.config)
     assert abs(float(ppo.network.value_normaliser.std) / before - 1.0) > 1e-3
     with torch.no_grad():
-        now = ppo.network.evaluate(chunks.sequence).values
+        now = evaluate_chunks(ppo.network, chunks).values
     assert torch.allclose(now, targets.proximal_values, atol=1e-4)
 
 
