@@ -66,6 +66,14 @@ class Config:
             self.queue.max_episodes >= self.learner.batch_episodes,
             f"queue.max_episodes is {self.queue.max_episodes}: it must hold a batch of {self.learner.batch_episodes}",
         )
+        oldest = running * self.gym.max_segment_steps
+        newest = self.learner.max_policy_lag * max(self.learner.batch_steps, self.learner.batch_episodes)
+        require(
+            not self.gym.id or oldest <= newest,
+            f"while one environment fills a segment of gym.max_segment_steps {self.gym.max_segment_steps}, {running} "
+            f"of them make up to {oldest} steps, more than the {newest} that max_policy_lag updates train on: the segment "
+            "would be too old. Raise learner.batch_steps or learner.max_policy_lag, or shorten segments",
+        )
         gamma = self.learner.gamma
         require(
             self.env.reward != "contribution" or self.env.shaping_gamma == gamma,
@@ -100,8 +108,20 @@ PRESETS: dict[str, Config] = {
         ),
     ),
     "general": Config(
+        actors=ActorsConfig(count=2, envs_per_actor=8),
+        queue=QueueConfig(max_episodes=16),  # what waits grows old: four batches of full segments
         learner=LearnerConfig(
-            update_epochs=4, gamma=0.99, gae_lambda=0.95, entropy_anneal_updates=0, entropy_coef=0.01
+            batch_episodes=8,
+            batch_steps=4096,
+            update_epochs=4,
+            minibatches=4,
+            gamma=0.99,
+            gae_lambda=0.95,
+            entropy_anneal_updates=0,
+            entropy_coef=0.01,
+            chunk_length=64,
+            burn_in=64,
+            max_policy_lag=8,  # a segment is up to four updates old when it is complete, and may wait for four more
         ),
     ),
 }
