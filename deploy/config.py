@@ -71,8 +71,8 @@ class Config:
         require(
             not self.gym.id or oldest <= newest,
             f"while one environment fills a segment of gym.max_segment_steps {self.gym.max_segment_steps}, {running} "
-            f"of them make up to {oldest} steps, more than the {newest} that max_policy_lag updates train on: the segment "
-            "would be too old. Raise learner.batch_steps or learner.max_policy_lag, or shorten segments",
+            f"of them make up to {oldest} steps, more than the {newest} that max_policy_lag updates train on: the "
+            "segment would be too old. Raise learner.batch_steps or learner.max_policy_lag, or shorten segments",
         )
         gamma = self.learner.gamma
         require(
