@@ -84,9 +84,9 @@ class Run:
         """At most `budget` steps of acting; `judge` is asked at every `judge_every`-th version."""
 
         def produce() -> bool:
-            if self._fetch() and judge is not None and self.version > 0 and self.version % judge_every == 0:
-                if judge(self.policy, self.acted):
-                    return True
+            due = self._fetch() and self.version > 0 and self.version % judge_every == 0
+            if due and judge is not None and judge(self.policy, self.acted):
+                return True
             while self.transport.ledger().queued == 0:
                 if self.acted >= budget:
                     return True

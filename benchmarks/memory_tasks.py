@@ -43,7 +43,7 @@ class Cue(gymnasium.Env[Obs, np.int64]):
 
 
 class MemoryChain(gymnasium.Env[Obs, np.int64]):
-    """The memory length experiment of bsuite (Osband et al., 2020), after its description: remember one bit for n steps.
+    """Remember one bit for n steps: bsuite's memory length (Osband et al., 2020), after its description.
 
     Observation: 1 - t / n, the query (0 or 1, at the last step), the context (-1 or 1 at step 0, else 0). The answer to
     the query is worth 1 or -1; there is no other reward.

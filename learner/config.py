@@ -93,9 +93,9 @@ class LearnerConfig:
             "learner.max_seconds must be positive, or null for no limit",
         )
         require(
-            self.minibatches <= self.batch_episodes,
-            f"learner.minibatches is {self.minibatches} "
-            f"with {self.batch_episodes} episodes per batch: a minibatch holds whole episodes",
+            self.minibatches <= max(self.batch_episodes, self.batch_steps // (self.chunk_length or 2**31)),
+            f"learner.minibatches is {self.minibatches} with {self.batch_episodes} episodes per batch: a minibatch "
+            "holds whole episodes, or whole chunks of learner.chunk_length where learner.batch_steps has enough of them",
         )
         require(
             self.update_epochs is None or self.update_epochs >= 1,
