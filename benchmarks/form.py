@@ -29,11 +29,13 @@ class Target:
         return self.value >= self.goal
 
 
-def arguments(name: str, description: str) -> argparse.Namespace:
-    """`--quick` (within 20 seconds on two cores) and `--json FILE`; one torch thread."""
+def arguments(name: str, description: str, devices: bool = False) -> argparse.Namespace:
+    """`--quick` (within 20 seconds on two cores), `--json FILE` and, with `devices`, `--device`; one torch thread."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--quick", action="store_true", help="a smoke test of a few seconds")
     parser.add_argument("--json", type=Path, help="also write the result here")
+    if devices:
+        parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where networks run")
     torch.set_num_threads(1)
     return parser.parse_args()
 

@@ -90,12 +90,12 @@ def whole(chunks: Chunks, max_waste: float) -> Part:
 
 def minibatch(chunks: Chunks, rows: Rows, max_waste: float) -> Part:
     """Some whole rows, by length, so that rows of one bucket lie side by side."""
-    return _part(chunks, rows[chunks.lengths[rows].argsort(kind="stable")], max_waste)
+    return _part(chunks, rows[(-chunks.lengths[rows]).argsort(kind="stable")], max_waste)
 
 
 def _part(chunks: Chunks, rows: Rows, max_waste: float) -> Part:
     warmed = np.flatnonzero(chunks.burn_in[rows])
-    warmed = warmed[chunks.burn_in[rows[warmed]].argsort(kind="stable")]
+    warmed = warmed[(-chunks.burn_in[rows[warmed]]).argsort(kind="stable")]
     steps = chunks.burn_in[rows[warmed]]
     first, device = chunks.first, chunks.places.device
     return Part(

@@ -63,19 +63,24 @@ class Steps(NamedTuple):
 
 
 def length_buckets(lengths: Sequence[int], max_waste: float) -> list[tuple[list[int], int]]:
-    """Rows sorted by length and cut greedily so that padded / valid stays below `max_waste` in each bucket."""
-    order = sorted((n, row) for row, n in enumerate(lengths) if n > 0)
+    """Rows sorted by length and cut greedily so that padded / valid stays below `max_waste` in each bucket.
+
+    From the longest down: many rows of one length leave room for shorter ones, and few buckets are fast.
+    """
+    order = sorted(((n, row) for row, n in enumerate(lengths) if n > 0), key=lambda item: (-item[0], item[1]))
     buckets: list[tuple[list[int], int]] = []
     rows: list[int] = []
-    total = 0
+    total = steps = 0
     for n, row in order:
-        if rows and n * (len(rows) + 1) > max_waste * (total + n):
-            buckets.append((rows, lengths[rows[-1]]))
+        if rows and steps * (len(rows) + 1) > max_waste * (total + n):
+            buckets.append((rows, steps))
             rows, total = [], 0
+        if not rows:
+            steps = n
         rows.append(row)
         total += n
     if rows:
-        buckets.append((rows, lengths[rows[-1]]))
+        buckets.append((rows, steps))
     return buckets
 
 

@@ -116,7 +116,9 @@ def check_buckets(cutter: Buckets, lengths: list[int], max_waste: float) -> None
     for rows, steps in buckets:
         assert steps == max(lengths[r] for r in rows)
         assert len(rows) * steps <= max_waste * sum(lengths[r] for r in rows) + 1e-9
-    assert [steps for _, steps in buckets] == sorted({steps for _, steps in buckets})  # no two could be one
+    assert [steps for _, steps in buckets] == sorted(
+        {steps for _, steps in buckets}, reverse=True
+    )  # no two could be one
 
 
 @settings(max_examples=100, deadline=None)
@@ -137,7 +139,7 @@ def unsorted(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]
 
 
 def shortest_of_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]]:
-    return [(rows, lengths[rows[0]]) for rows, _ in length_buckets(lengths, max_waste)]
+    return [(rows, lengths[rows[-1]]) for rows, _ in length_buckets(lengths, max_waste)]
 
 
 @pytest.mark.parametrize("wrong", [one_bucket, unsorted, shortest_of_bucket])
