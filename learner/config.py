@@ -95,7 +95,7 @@ class LearnerConfig:
         require(
             self.minibatches <= max(self.batch_episodes, self.batch_steps // (self.chunk_length or 2**31)),
             f"learner.minibatches is {self.minibatches} with {self.batch_episodes} episodes per batch: a minibatch "
-            "holds whole episodes, or whole chunks of learner.chunk_length where learner.batch_steps has enough of them",
+            "holds whole episodes, or whole chunks of learner.chunk_length where learner.batch_steps has enough",
         )
         require(
             self.update_epochs is None or self.update_epochs >= 1,
