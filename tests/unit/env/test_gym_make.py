@@ -16,7 +16,7 @@ from actors.env.gym_fleet import GymFleet
 from actors.env.gym_make import gym_spaces, make_vector_env, parse_kwargs
 from actors.env.gym_spaces import GymSpaces
 from actors.errors import UserError
-from tests import gym_envs  # noqa: F401 (registers)
+from tests import gym_envs
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,7 @@ def test_nested_observations_become_gymnasiums_flat_vector() -> None:
     space.seed(3)
     own = GymSpaces("mixed", space, spaces.Discrete(2))
     rows = [space.sample() for _ in range(4)]
-    batch = gymnasium.vector.utils.concatenate(
-        space, rows, gymnasium.vector.utils.create_empty_array(space, n=4)
-    )
+    batch = gymnasium.vector.utils.concatenate(space, rows, gymnasium.vector.utils.create_empty_array(space, n=4))
     expected = np.stack([flatten(space, row) for row in rows]).astype(np.float32)
     assert own.spaces.obs_size == expected.shape[1] == 4 + 3 + 2 + 5 + 1
     assert np.array_equal(own.flat_batch(batch, 4), expected)
