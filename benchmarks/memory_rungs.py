@@ -55,6 +55,9 @@ class Rung:
 # Small batches and many passes: the budgets are small. The KL stop of the preset would end most passes early.
 _SMALL = {"batch_episodes": 1, "batch_steps": 1024, "update_epochs": 10, "lr": 1e-3, "burn_in": 0, "target_kl": 0.05}
 
+# Every step is paid, so that there is more to learn from each; fewer passes over larger batches cost less time.
+_DENSE = _SMALL | {"batch_steps": 2048, "update_epochs": 4, "target_kl": 0.1}
+
 RUNGS = (
     Rung(
         "concept",
@@ -99,6 +102,6 @@ RUNGS = (
         settings=_SMALL,
         episodes=1000,
     ),
-    Rung("repeat-previous-easy", "popgym:popgym-RepeatPreviousEasy-v0", 2_000_000, 0.9, -0.4, settings=_SMALL),
-    Rung("repeat-first-medium", "popgym:popgym-RepeatFirstMedium-v0", 2_000_000, 0.9, -0.4, settings=_SMALL),
+    Rung("repeat-previous-easy", "popgym:popgym-RepeatPreviousEasy-v0", 2_000_000, 0.9, -0.4, envs=32, settings=_DENSE),
+    Rung("repeat-first-medium", "popgym:popgym-RepeatFirstMedium-v0", 2_000_000, 0.9, -0.4, envs=32, settings=_DENSE),
 )

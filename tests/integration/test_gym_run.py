@@ -22,11 +22,12 @@ SMALL = {
 }
 
 
+@pytest.mark.timeout(240)
 def test_cart_pole_from_the_command_line_to_the_report(tmp_path: Path) -> None:
     flags = [part for pair in SMALL.items() for part in pair]
     command = ["--env", "CartPole-v1", "--run.root", str(tmp_path), "--run.name", "cart", *flags]
     with tamiyo(tmp_path, "train", *command) as run:
-        assert run.wait(110) == 0, run.err
+        assert run.wait(200) == 0, run.err
         assert run.err == ""
         assert run.left() == []
     folder = tmp_path / "cart"
