@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-
 FIGURES = {"env": "inner steps/s", "memory": "score"}  # that every row has
 
 
