@@ -121,10 +121,15 @@ class PolicyNoise:
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
         self._streams = [stream(run_seed, seed, Purpose.POLICY) for seed in seeds]
         self._heads = heads
+        self._bootstrap = np.stack([stream(run_seed, seed, Purpose.BOOTSTRAP).random(heads) for seed in seeds])
 
     def step(self) -> NDArray[np.float64]:
         """`[E, H]`."""
         return np.stack([s.random(self._heads) for s in self._streams])
+
+    def bootstrap(self) -> NDArray[np.float64]:
+        """`[E, H]` for the op of a sampled bootstrap, beside the steps' noise, which must not notice it."""
+        return self._bootstrap
 
 
 def run_wave(
@@ -159,7 +164,7 @@ def run_wave(
             recorders[e].rewards.append(float(seen.rewards[e]))
         ended = running & (seen.terminated | seen.truncated)
         bootstrap = (
-            bootstrap_values(policy, seen, state, len(fleet.spaces.action.heads))
+            bootstrap_values(policy, seen, state, noise.bootstrap())
             if (ended & ~seen.terminated).any()
             else np.zeros(fleet.num_envs)
         )
@@ -171,7 +176,8 @@ def run_wave(
     return [e for e in episodes if e is not None]
 
 
-def bootstrap_values(policy: Policy, seen: FleetStep, state: PolicyState, heads: int) -> NDArray[np.float32]:
+def bootstrap_values(
+    policy: Policy, seen: FleetStep, state: PolicyState, noise: NDArray[np.float64]
+) -> NDArray[np.float32]:
     """`[E]` values of the states after the last step: the final observation, and the state carried up to it."""
-    noise = np.zeros((seen.obs.shape[0], heads))
     return policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise, deterministic=True)[0].values

@@ -73,7 +73,9 @@ class EpisodeStream:
                 complete.append((e, row.recorder))
         bootstrap = np.zeros(fleet.num_envs, dtype=np.float32)
         if any(not led_to.terminated[e] for e, _ in complete):
-            bootstrap = bootstrap_values(policy, led_to, after, noise.shape[1])
+            for e, _ in complete:
+                noise[e] = rows[e].noise.bootstrap()[0]
+            bootstrap = bootstrap_values(policy, led_to, after, noise)
         episodes: list[Episode] = []
         for e, recorder in complete:
             episode = recorder.finish(e, led_to, float(bootstrap[e]), name_episode(), fleet.env_id, fleet.spaces.hash)

@@ -81,6 +81,7 @@ class SharedNoise(rollout.PolicyNoise):
     """Noise by position in one stream: an environment's draws depend on its row and on the fleet's size."""
 
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
+        super().__init__(run_seed, seeds, heads)
         self.rng, self.shape = np.random.default_rng(run_seed), (len(seeds), heads)
 
     def step(self) -> NDArray[np.float64]:
@@ -148,19 +149,22 @@ def test_a_wrong_record_is_caught(wrong: Before, monkeypatch: pytest.MonkeyPatch
         check_truth(toy_network())
 
 
-def from_zero_state(policy: rollout.Policy, seen: FleetStep, state: PolicyState, heads: int) -> NDArray[np.float32]:
+Noise = NDArray[np.float64]
+
+
+def from_zero_state(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise) -> NDArray[np.float32]:
     """The trap: hidden reset before the bootstrap value is taken."""
-    return rollout_bootstrap(policy, seen, PolicyState(*(torch.zeros_like(t) for t in state)), heads)
+    return rollout_bootstrap(policy, seen, PolicyState(*(torch.zeros_like(t) for t in state)), noise)
 
 
 def from_other_observation(
-    policy: rollout.Policy, seen: FleetStep, state: PolicyState, heads: int
+    policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise
 ) -> NDArray[np.float32]:
     """The trap: the observation of the next episode's first step."""
-    return rollout_bootstrap(policy, seen._replace(obs=seen.obs[::-1].copy()), state, heads)
+    return rollout_bootstrap(policy, seen._replace(obs=seen.obs[::-1].copy()), state, noise)
 
 
-def never(policy: rollout.Policy, seen: FleetStep, state: PolicyState, heads: int) -> NDArray[np.float32]:
+def never(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise) -> NDArray[np.float32]:
     return np.zeros(len(seen.obs), dtype=np.float32)
 
 
