@@ -109,6 +109,7 @@ class PPOUpdate:
             "padding_waste": torch.tensor(batch.valid.numel() / max(1, place.numel())),
             "forced_fraction": 1.0 - unforced.double().mean(),
         }
+        metrics |= {f"memory/{n}": proximal.memory[:, k].mean() for k, n in enumerate(self.network.core.statistics)}
         return targets, metrics | self._per_head(batch, proximal, targets, place)
 
     def _per_head(self, batch: Batch, proximal: Evaluation, targets: Targets, place: Tensor) -> dict[str, Tensor]:
