@@ -15,7 +15,10 @@ from actors.config import PolicyConfig
 from actors.env.fleet import FleetStep
 from actors.episode import EndReason, Episode
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.sequences import SequenceBatch
+from actors.policy.state import PolicyState
 from actors.spaces import Spaces
+from learner.batching import make_batch
 
 SPEC = ActionSpec(
     (
@@ -153,6 +156,13 @@ def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
         network.encoder.update_normaliser(0.5 + 2.0 * torch.randn(50, SPACES.obs_size))
         network.value_normaliser.update(3.0 + 4.0 * torch.randn(50), network.value_output)
     return network
+
+
+def toy_sequence(episodes: Sequence[Episode]) -> SequenceBatch:
+    """Whole episodes as the network evaluates them, from their own initial states."""
+    b = make_batch(episodes, SPACES)
+    state = PolicyState(*(t[:, :, 0].contiguous() for t in b.states))
+    return SequenceBatch(b.obs, b.blueprint_indices, b.actions, b.masks, b.valid, state)
 
 
 def toy_wave(

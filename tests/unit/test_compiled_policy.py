@@ -14,8 +14,7 @@ from actors.policy import network as network_module
 from actors.policy import recurrence
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.sequences import SequenceBatch
-from learner.batching import cut, make_batch
-from tests.toy import CORES, SPACES, toy_network, toy_seed, toy_wave
+from tests.toy import CORES, toy_network, toy_seed, toy_sequence, toy_wave
 
 LENGTHS = (3, 5, 2, 9)
 
@@ -34,9 +33,8 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     torch._dynamo.reset()
 
 
-def sequence(network: FactoredRecurrentActorCritic, chunk: int = 9) -> SequenceBatch:
-    seeds = [toy_seed(n, truncated=False, salt=i) for i, n in enumerate(LENGTHS)]
-    return cut(make_batch(toy_wave(network, seeds), SPACES), chunk, 1).sequence
+def sequence(network: FactoredRecurrentActorCritic) -> SequenceBatch:
+    return toy_sequence(toy_wave(network, [toy_seed(n, truncated=False, salt=i) for i, n in enumerate(LENGTHS)]))
 
 
 def loss(out: Evaluation) -> Tensor:
@@ -57,9 +55,9 @@ def check_compiled(**options: str) -> None:
         for name in ("log_probs", "values", "baseline_values"):
             scale = max(1.0, float(abs(getattr(ours, name)).max()))
             assert abs(getattr(ours, name) - getattr(theirs, name)).max() < 1e-5 * scale
-    for chunk in (9, 2):  # one bucket per length, and another number of them
-        given = sequence(eager, chunk)
-        ours, theirs = eager.evaluate(given), compiled.evaluate(given)
+    given = sequence(eager)
+    for waste in (1.0, 9.0):  # a bucket per length, and one for all
+        ours, theirs = eager.evaluate(given, waste), compiled.evaluate(given, waste)
         for a, b in zip(ours, theirs, strict=True):
             assert torch.allclose(a, b, atol=1e-5)
     for a, b in zip(gradients(eager, ours), gradients(compiled, theirs), strict=True):
