@@ -6,18 +6,21 @@ STAMP := $(VENV)/.install-stamp
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint format clean
+.PHONY: help install train test test-long lint format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Create .venv and install the pinned dependencies
 
 train: $(STAMP) ## Train Tamiyo for a few minutes on this machine; leaves runs/<name>/report.html
 	@$(BIN)/tamiyo train --preset quick
 
-test: $(STAMP) ## Run the whole test-suite
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
+test: $(STAMP) ## Run the test-suite
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m 'not long'
+
+test-long: $(STAMP) ## Run the tests that take minutes each
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m long
 
 lint: $(STAMP) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

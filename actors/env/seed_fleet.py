@@ -16,6 +16,7 @@ from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.fleet_networks import make_networks
 from actors.env.growing import Optimisation
 from actors.env.host_episode import HostEpisode, Orders
+from actors.env.kernels.folder import is_compiled, note_compiled
 from actors.env.stacked import Settings
 from actors.env.timeline import Timeline
 from actors.env.twin import Trajectory, Twins, twin_config, whole
@@ -145,10 +146,14 @@ class SeedTrainingFleet:
 
 def compile_kernels(dtype: torch.dtype = torch.float32) -> None:
     """Have the machine code for MLP hosts made and kept on disk: some twenty seconds, once per machine."""
+    name = str(dtype).removeprefix("torch.")
+    if is_compiled(name):
+        return
     config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1, device="cpu", form="compiled")
     fleet = SeedTrainingFleet(config, 1, 0, dtype)
     fleet.reset([0])
     fleet.step(np.zeros((1, len(fleet.spaces.action.heads)), dtype=np.int64))
+    note_compiled(name)
 
 
 def _device(config: EnvConfig) -> torch.device:

@@ -6,9 +6,12 @@ expected gradient where it was, and takes the luck of tasks and initial weights 
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -16,9 +19,11 @@ from actors.config import EnvConfig
 
 Trajectory = tuple[float, ...]  # [horizon + 1] points of validation accuracy, the untrained host first
 
-FITTED: dict[str, float] = {"digits": 0.94, "wine": 0.99, "spirals": 0.92}
-"""By task: `fit_coefficient` over 48 episodes of the random policy under the default settings. A task that is not here
-gets 1. Variance of J fell from 9.9 to 1.1 on digits, 315 to 3.8 on wine, 155 to 12.5 on spirals."""
+SHARES = Path(__file__).with_name("twin_shares.json")
+"""Fitted by `python -m benchmarks.fit_twin` on every training family, with how it was done."""
+
+UNFITTED = 1.0
+"""The share for a task that is not in the table: the whole gain, which is what a policy that waits gains too."""
 
 CAPACITY = 4096  # trajectories kept; a wave's seeds are asked for again only when an episode is played again
 
@@ -34,7 +39,13 @@ def whole(accuracies: Sequence[float], horizon_epochs: int) -> Trajectory:
 
 
 def twin_coefficient(config: EnvConfig, task_id: str) -> float:
-    return FITTED.get(task_id, 1.0) if config.twin_coef is None else config.twin_coef
+    return fitted_shares().get(task_id, UNFITTED) if config.twin_coef is None else config.twin_coef
+
+
+@cache
+def fitted_shares() -> dict[str, float]:
+    """By training family."""
+    return {name: row["share"] for name, row in json.loads(SHARES.read_text())["families"].items()}
 
 
 def fit_coefficient(returns: Sequence[float], twin_gains: Sequence[float]) -> float:

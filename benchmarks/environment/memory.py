@@ -14,7 +14,7 @@ from benchmarks.environment.growth import waits
 
 KINDS = {
     "activations": ("work",),
-    "snapshots": ("snapshot", "_good"),
+    "snapshots": ("snapshot", "good"),
     "moments": ("moment", "steps", "correction"),
     "data": ("train", "measure", "task", "no_class"),
 }
@@ -36,7 +36,8 @@ def bytes_per_env(fleet: SeedTrainingFleet) -> dict[str, float]:
 def _kind(path: tuple[str, ...]) -> str:
     for name in path:
         for kind, words in KINDS.items():
-            if name != "networks" and any(word in name for word in words):
+            plain = name.strip("_")
+            if any(plain.startswith(word) or plain.endswith(word) for word in words):
                 return kind
     return "parameters"
 

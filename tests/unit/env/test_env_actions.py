@@ -24,8 +24,8 @@ def allowed(env: SeedTrainingEnv, action: Action) -> bool:
     it = env.lifecycle.slots[slot]
     held = sum(t.numel() for seed in env.network.seeds.values() for t in seed.trained.tensors)
     w = env.network.host.width
-    hidden = {2: max(2, w // 4), 3: w, 5: max(2, w // 2), 6: 4 * w}
-    cost = {0: 0, 1: 3 * w, 4: 2 * (w * w + w)} | {b: 2 * w * k + k + w for b, k in hidden.items()}
+    hidden = {2: max(2, w // 4), 3: w, 5: max(3, w // 2), 6: 4 * w}
+    cost = {0: 0, 1: 3 * w, 4: 3 * (w * w + w)} | {b: 2 * w * k + k + w for b, k in hidden.items()}
     host = sum(t.numel() for t in env.network.trained.tensors)
     fits = held + cost[blueprint] + w + 1 <= env.config.budget_ratio * host  # w + 1: a learned gate
     return {

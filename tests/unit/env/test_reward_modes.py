@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -12,17 +13,19 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.actions import Op
+from actors.actions import ActionMasks, Op
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.reward import shaping
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stage import Stage
-from actors.env.twin import CAPACITY, Twins, fit_coefficient
+from actors.env.tasks import families, make_task
+from actors.env.twin import CAPACITY, SHARES, Twins, fit_coefficient, fitted_shares, twin_coefficient
 from actors.episode import Episode
 from actors.policy.baselines import NeverGrow, RandomPolicy
-from actors.rollout import Provenance, run_wave
+from actors.rollout import PolicyNoise, Provenance, run_wave
+from benchmarks import fit_twin
 from deploy.config import Config
 from learner.config import LearnerConfig
 from tests.scripted_host import play
@@ -239,6 +242,42 @@ def test_the_fitted_coefficient_is_the_best_one() -> None:
     best = min(np.linspace(0.0, 2.0, 2001), key=lambda c: np.var(returns - c * gains))
     assert fit_coefficient(returns.tolist(), gains.tolist()) == pytest.approx(best, abs=1e-3)
     assert fit_coefficient([1.0, 2.0], [3.0, 3.0]) == 0.0
+
+
+def test_every_training_family_has_a_fitted_share_and_others_are_charged_the_whole() -> None:
+    config = EnvConfig(reference="twin")
+    known = [family.name for family in families("train") if family.factory is not None]
+    assert set(fitted_shares()) == set(known)
+    for name in known:
+        assert make_task(name, np.random.default_rng(0)).task_id == name  # what the share is looked up by
+        assert 0.0 <= twin_coefficient(config, name) == fitted_shares()[name] < 1.5
+    assert twin_coefficient(config, "parity") == 1.0
+    assert twin_coefficient(replace(config, twin_coef=0.3), "digits") == 0.3
+    settings = json.loads(SHARES.read_text())["settings"]
+    assert settings["horizon_epochs"] == EnvConfig().horizon_epochs
+    assert settings["seeds"] >= 32
+
+
+def test_a_share_is_the_slope_of_what_was_played() -> None:
+    """The benchmark's fit against numpy's, on episodes played here one by one."""
+    config = replace(TINY, horizon_epochs=4)
+    found = fit_twin.fit("spirals", 5, config)
+    gains = []
+    for seed in range(5):
+        env = SeedTrainingEnv(config, fit_twin.RUN_SEED)
+        noise, policy, pair = PolicyNoise(fit_twin.RUN_SEED, [5 + seed], 6), RandomPolicy(env.spaces), []
+        for grows in (False, True):
+            seen, info = env.reset(seed=seed)
+            ended = False
+            while not ended:
+                masks = ActionMasks(*(part[None] for part in info["masks"]))
+                drawn = noise.step() if grows else np.zeros((1, 6))
+                shown = (seen["obs"][None], seen["blueprint_indices"][None], masks, policy.initial_state(1))
+                seen, _, ended, _, info = env.step(policy.act(*shown, drawn)[0].actions[0] if grows else WAIT)
+            pair.append(env.timeline.accuracy[-1] - env.timeline.accuracy[0])
+        gains.append(pair)
+    twin, grown = np.array(gains).T
+    assert found.share == pytest.approx(max(0.0, np.polyfit(twin, grown, 1)[0]), abs=1e-3)
 
 
 def test_contributions_are_what_the_potential_reads() -> None:

@@ -1,0 +1,81 @@
+"""Which share of its never-grow twin's gain a task's reward should subtract: fitted on every training family.
+
+    python -m benchmarks.fit_twin [--quick] [--json FILE]
+
+Each seed is played twice, by the random policy (what training begins with) and by nobody; the share is the slope of
+one's gain in accuracy on the other's. A whole run writes `actors/env/twin_shares.json`, which `env.twin_coef: null`
+reads. A share that is off costs variance and never bias: the twin knows nothing of the actions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from actors.config import EnvConfig
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.tasks import families
+from actors.env.twin import SHARES, fit_coefficient
+from actors.policy.baselines import RandomPolicy
+from actors.rollout import PolicyNoise
+from benchmarks.form import Target, arguments, publish
+
+RUN_SEED = 20250117  # no run that is reported on has it
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One family; variances are of J over seeds, in squared points."""
+
+    share: float
+    error: float  # standard error of the share
+    variance: float
+    variance_left: float  # with the twin subtracted
+
+
+def fit(name: str, seeds: int, config: EnvConfig) -> Fit:
+    """Both sides in one fleet, each seed once on either."""
+    fleet = SeedTrainingFleet(config, 2 * seeds, RUN_SEED)
+    seen = fleet.reset([*range(seeds), *range(seeds)])
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(RUN_SEED, range(2 * seeds), len(fleet.spaces.action.heads))
+    returns = np.zeros(2 * seeds)
+    while fleet.running:
+        state = policy.initial_state(2 * seeds)
+        actions = policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise.step())[0].actions
+        actions[:seeds] = 0
+        seen = fleet.step(actions)
+        returns += seen.rewards
+    gains = np.array([timeline.accuracy[-1] - timeline.accuracy[0] for timeline in fleet.timelines()])
+    twin, grown, j = gains[:seeds], gains[seeds:], returns[seeds:]
+    share = max(0.0, fit_coefficient(grown.tolist(), twin.tolist()))
+    left = grown - grown.mean() - share * (twin - twin.mean())
+    spread = float(((twin - twin.mean()) ** 2).sum())
+    error = float(np.sqrt((left**2).sum() / max(1, seeds - 2) / spread)) if spread else 0.0
+    return Fit(*(round(v, 3) for v in (share, error, float(j.var()), float((j - share * twin).var()))))
+
+
+def main() -> None:
+    args = arguments("fit_twin", __doc__.splitlines()[0])
+    seeds, horizon = (4, 4) if args.quick else (32, EnvConfig().horizon_epochs)
+    known = [family.name for family in families("train") if family.factory is not None]
+    fits = {
+        name: fit(name, seeds, EnvConfig(tasks=(name,), horizon_epochs=horizon))
+        for name in (["spirals", "digits"] if args.quick else known)
+    }
+    rows = [
+        {"task": name} | asdict(f) | {"variance falls by": f.variance / max(f.variance_left, 1e-9)}
+        for name, f in fits.items()
+    ]
+    lower = sum(f.variance_left < f.variance for f in fits.values())
+    publish(rows, [Target("families whose J varies less with the twin", lower, len(fits))], args.json)
+    if not args.quick:
+        settings = {"policy": "random", "seeds": seeds, "horizon_epochs": horizon, "run_seed": RUN_SEED}
+        made = "python -m benchmarks.fit_twin: slope of the random policy's gain in accuracy on its twin's, by seed"
+        content = {"made": made, "settings": settings, "families": {name: asdict(f) for name, f in fits.items()}}
+        SHARES.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
