@@ -7,6 +7,7 @@ KL or loss. Heads are sampled in order: op; slot given op; the rest given op and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -95,9 +96,14 @@ class ActionSpec:
         return sum(self.sizes)
 
     @property
+    def rest_heads(self) -> tuple[Head, ...]:
+        """The heads after op and slot, or all but the first where there is no slot."""
+        return self.heads[2 if self.conditioned else 1 :]
+
+    @property
     def rest_size(self) -> int:
-        """Choices of all heads after op and slot, concatenated."""
-        return sum(self.sizes[2:])
+        """Choices of all `rest_heads`, concatenated."""
+        return sum(h.size for h in self.rest_heads)
 
     @cached_property
     def relevance_table(self) -> NDArray[np.bool_]:  # [num_ops, num_heads]
@@ -153,6 +159,13 @@ def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "ta
     return ActionSpec(heads, relevance)
 
 
+def independent_spec(sizes: Sequence[int]) -> ActionSpec:
+    """Heads without op and slot, all of them always relevant: a Gymnasium Discrete (one) or MultiDiscrete space."""
+    names = ["action"] if len(sizes) == 1 else [f"action{k}" for k in range(len(sizes))]
+    heads = tuple(Head(name, tuple(map(str, range(n)))) for name, n in zip(names, sizes, strict=True))
+    return ActionSpec(heads, ((True,) * len(heads),) * heads[0].size, conditioned=False)
+
+
 class ActionMasks(NamedTuple):
     """Legal choices before anything is chosen; bool, True = legal.
 
@@ -160,12 +173,19 @@ class ActionMasks(NamedTuple):
     slot: [..., num_ops, S]        legal slots given the op
     rest: [..., num_ops, S, R]     legal choices of the later heads, concatenated, given op and slot
 
-    For unconditioned specs `slot` is None and `rest` is [..., flat_size - num_ops].
+    For unconditioned specs `op` is the first head, `slot` is None and `rest` is [..., flat_size - num_ops].
     """
 
     op: NDArray[np.bool_]
     slot: NDArray[np.bool_] | None
     rest: NDArray[np.bool_]
+
+    @classmethod
+    def of_flat(cls, spec: ActionSpec, flat: NDArray[np.bool_]) -> ActionMasks:
+        """Of an unconditioned spec, from one mask `[..., flat_size]`: the heads' sections, one after the other."""
+        if spec.conditioned:
+            raise ValueError("a flat mask does not say which slots are legal for which op")
+        return cls(flat[..., : spec.num_ops], None, flat[..., spec.num_ops :])
 
     def flat(self) -> NDArray[np.bool_]:
         """Gymnasium's `info["action_mask"]`: per head, the union over what earlier heads may choose."""
@@ -186,10 +206,10 @@ class ActionMasks(NamedTuple):
 
         Irrelevant heads keep only their canonical choice, so every section has at least one legal choice.
         """
-        canonical = np.zeros(spec.flat_size, dtype=np.bool_)
-        canonical[list(spec.offsets)] = True
         if self.slot is None:
             return self.flat()
+        canonical = np.zeros(spec.flat_size, dtype=np.bool_)
+        canonical[list(spec.offsets)] = True
         op, slot = actions[..., 0], actions[..., 1]
         slot_mask = np.take_along_axis(self.slot, op[..., None, None], axis=-2)[..., 0, :]
         by_slot = np.take_along_axis(self.rest, op[..., None, None, None], axis=-3)[..., 0, :, :]

@@ -23,7 +23,7 @@ from actors.episode import EndReason, Episode, InvalidEpisode, RecurrentState
 from actors.weights import WeightSet
 from actors.wire import episode_pb2 as wire
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_EPISODE_BYTES = 16 * 1024 * 1024
 MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
 
@@ -43,6 +43,7 @@ _END_REASONS_OF_WIRE = {number: reason for reason, number in _END_REASONS.items(
 _FLOATS = {"obs": 2, "log_probs": 2, "values": 1, "baseline_values": 1, "rewards": 1, "final_obs": 1}
 _INTS = {"blueprint_indices": 2, "actions": 2, "final_blueprint_indices": 1}
 _BOOLS = {"masks": 2, "final_masks": 1}
+_STATE = ("h", "c", "cells", "usage")
 _IDENTITY = ("version", "generation", "spaces_hash", "architecture", "state_stride")
 
 
@@ -180,7 +181,7 @@ def _pack_bools(name: str, array: NDArray[np.bool_]) -> wire.Array:
 
 
 def _pack_state(name: str, state: RecurrentState) -> wire.RecurrentState:
-    return wire.RecurrentState(h=_pack_floats(f"{name}.h", state.h, 3), c=_pack_floats(f"{name}.c", state.c, 3))
+    return wire.RecurrentState(**{f: _pack_floats(f"{name}.{f}", getattr(state, f), 3) for f in _STATE})
 
 
 def _require_array(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: int) -> None:
@@ -214,7 +215,7 @@ def _unpack_bools(name: str, array: wire.Array, rank: int) -> NDArray[np.bool_]:
 
 
 def _unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
-    return RecurrentState(h=_unpack_floats(f"{name}.h", state.h, 3), c=_unpack_floats(f"{name}.c", state.c, 3))
+    return RecurrentState(**{f: _unpack_floats(f"{name}.{f}", getattr(state, f), 3) for f in _STATE})
 
 
 def _shape(name: str, array: wire.Array, rank: int, item_bits: int) -> tuple[int, ...]:

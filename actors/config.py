@@ -126,10 +126,18 @@ class EnvConfig:
 class PolicyConfig:
     """The factored recurrent actor-critic; its architecture travels with the weights."""
 
+    core: Literal["lstm", "feedforward", "lstm+memory"] = "lstm"
+    """What carries the past: an LSTM, nothing (the baseline), or an LSTM with an external memory behind it."""
     hidden_size: int = 128
-    """Width of the LSTM."""
+    """Width of the core."""
     num_layers: int = 1
-    """Layers of the LSTM."""
+    """Layers of the core."""
+    memory_cells: int = 16
+    """Cells of the external memory of `core: lstm+memory`."""
+    memory_size: int = 32
+    """Width of a cell."""
+    encoder: Literal["slots", "flat"] = "slots"
+    """One encoder shared by all slots, or everything concatenated; an observation without slots is always flat."""
     encoder_size: int = 128
     """Width of the base encoder and of the shared slot encoder."""
     head_size: int = 64
@@ -139,16 +147,24 @@ class PolicyConfig:
     choice_embedding: int = 16
     """Size of the embedding through which later heads see the earlier choices."""
     heads: Literal["conditioned", "independent"] = "conditioned"
-    """Whether later heads see the earlier choices."""
+    """Whether later heads see the earlier choices; those of an action space without op and slot never do."""
+    critic: Literal["v", "q_op"] = "v"
+    """V(s), or Q(s, op): a value per op, so that the op head has a baseline of its own."""
+    bootstrap: Literal["expected", "sampled"] = "expected"
+    """With `critic: q_op`, the value after a truncated episode: expected over legal ops, or of an op that is drawn."""
     popart: bool = True
     """Normalise value targets and rescale the value output in place (PopArt)."""
     probability_floor: float = 0.002
     """Least probability of each legal choice in every head."""
+    compile: bool = False
+    """Compile `act` and `evaluate` (torch.compile); the first calls take tens of seconds."""
 
     def __post_init__(self) -> None:
         for name in (
             "hidden_size",
             "num_layers",
+            "memory_cells",
+            "memory_size",
             "encoder_size",
             "head_size",
             "blueprint_embedding",

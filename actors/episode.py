@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
@@ -22,10 +23,25 @@ class InvalidEpisode(ValueError):
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """Policy state as numpy, `[num_layers, N, hidden]`; N = 1 for an initial state, one per stored one."""
+    """Policy state as numpy, each `[n, N, width]`; N = 1 for an initial state, one per stored one.
 
-    h: NDArray[np.float32]
-    c: NDArray[np.float32]
+    What the policy's core does not have is empty, `[0, N, 0]`.
+    """
+
+    h: NDArray[np.float32]  # [num_layers, N, hidden]
+    c: NDArray[np.float32]  # [num_layers, N, hidden]
+    cells: NDArray[np.float32]  # [memory_cells, N, memory_size]
+    usage: NDArray[np.float32]  # [memory_cells, N, 1]
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.float32], ...]:
+        """In the order of the fields."""
+        return self.h, self.c, self.cells, self.usage
+
+    @classmethod
+    def concatenate(cls, states: Sequence[RecurrentState]) -> RecurrentState:
+        """Along N."""
+        return cls(*(np.concatenate(parts, 1) for parts in zip(*(s.arrays for s in states), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -44,8 +60,8 @@ class Episode:
     actions: NDArray[np.int64]  # [T, H]
     log_probs: NDArray[np.float32]  # [T, H] behaviour log-prob per head, 0 where irrelevant
     masks: NDArray[np.bool_]  # [T, A] in force for the sampled op and slot
-    values: NDArray[np.float32]  # [T] denormalised
-    baseline_values: NDArray[np.float32]  # [T] denormalised
+    values: NDArray[np.float32]  # [T] denormalised: V, or Q of the chosen op
+    baseline_values: NDArray[np.float32]  # [T] denormalised: V, or the expectation of Q over legal ops
     rewards: NDArray[np.float32]  # [T] raw
     end_reason: EndReason
     terminated: bool
@@ -114,7 +130,8 @@ class Episode:
             if not np.isfinite(getattr(self, name)).all():
                 raise InvalidEpisode(f"episode {self.episode_id}: {name} has NaN or Inf")
         for state in (self.initial_state, self.states):
-            if state.h.shape != state.c.shape or not (np.isfinite(state.h).all() and np.isfinite(state.c).all()):
+            counts = {a.shape[1] for a in state.arrays}
+            if state.h.shape != state.c.shape or len(counts) > 1 or not all(np.isfinite(a).all() for a in state.arrays):
                 raise InvalidEpisode(f"episode {self.episode_id}: recurrent state is malformed or not finite")
         if not np.isfinite(self.bootstrap_value) or any(not np.isfinite(v) for v in self.telemetry.values()):
             raise InvalidEpisode(f"episode {self.episode_id}: bootstrap value or telemetry is not finite")
@@ -129,7 +146,7 @@ def episodes_equal(a: Episode, b: Episode) -> bool:
         if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
             return x.dtype == y.dtype and x.shape == y.shape and bool(np.array_equal(x, y))
         if isinstance(x, RecurrentState) and isinstance(y, RecurrentState):
-            return same(x.h, y.h) and same(x.c, y.c)
+            return all(map(same, x.arrays, y.arrays))
         return x == y
 
     return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(Episode))

@@ -87,6 +87,16 @@ PER_HEAD = {
 """Metrics with a head in their name: `entropy/op`, `kl/slot`, ... Op shares are `op/WAIT`, `op/GERMINATE`, ..."""
 
 
+MEMORY = {
+    "write_gate": Metric("memory/write_gate", "gauge", "ratio", "Mean write gate of the external memory"),
+    "evictions": Metric("memory/evictions", "gauge", "1", "Cells in use that were overwritten, per step"),
+    "attention_entropy": Metric(
+        "memory/attention_entropy", "gauge", "1", "Entropy of the attention over cells, over the log of their number"
+    ),
+}
+"""Metrics of `core: lstm+memory`; their names are those of `actors.policy.memory.STATISTICS`."""
+
+
 def lookup(name: str) -> Metric:
     """The metric behind a reported name; raises KeyError for a name that the tables do not declare."""
     if name in METRICS:
@@ -94,6 +104,8 @@ def lookup(name: str) -> Metric:
     family, _, part = name.partition("/")
     if family in PER_HEAD and part:
         return PER_HEAD[family]._replace(name=name)
+    if family == "memory" and part in MEMORY:
+        return MEMORY[part]
     if family == "op" and part:
         return Metric(name, "gauge", "ratio", "Share of steps that chose this op")
     raise KeyError(f"metric {name!r} is not declared in actors/metrics.py")

@@ -60,6 +60,7 @@ class _Recorder:
     log_probs: list[NDArray[np.float32]] = field(default_factory=list)
     masks: list[NDArray[np.bool_]] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    baseline_values: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     states: list[RecurrentState] = field(default_factory=list)
 
@@ -73,6 +74,7 @@ class _Recorder:
         self.log_probs.append(decision.log_probs[row].copy())
         self.masks.append(decision.masks[row].copy())
         self.values.append(float(decision.values[row]))
+        self.baseline_values.append(float(decision.baseline_values[row]))
 
     def finish(
         self, row: int, seen: FleetStep, bootstrap_value: float, episode_id: str, fleet: Fleet, source: Provenance
@@ -95,7 +97,7 @@ class _Recorder:
             log_probs=np.stack(self.log_probs),
             masks=np.stack(self.masks),
             values=np.array(self.values, dtype=np.float32),
-            baseline_values=np.array(self.values, dtype=np.float32),
+            baseline_values=np.array(self.baseline_values, dtype=np.float32),
             rewards=np.array(self.rewards, dtype=np.float32),
             end_reason=end_reason,
             terminated=terminated,
@@ -105,9 +107,7 @@ class _Recorder:
             final_masks=seen.masks.flat()[row].copy(),
             bootstrap_value=0.0 if terminated else bootstrap_value,
             initial_state=self.initial_state,
-            states=RecurrentState(
-                *(np.concatenate(parts, 1) for parts in zip(*((s.h, s.c) for s in self.states), strict=True))
-            ),
+            states=RecurrentState.concatenate(self.states),
             state_stride=source.state_stride,
             telemetry=dict(seen.telemetry[row]),
         )
@@ -119,10 +119,15 @@ class PolicyNoise:
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
         self._streams = [stream(run_seed, seed, Purpose.POLICY) for seed in seeds]
         self._heads = heads
+        self._bootstrap = np.stack([stream(run_seed, seed, Purpose.BOOTSTRAP).random(heads) for seed in seeds])
 
     def step(self) -> NDArray[np.float64]:
         """`[E, H]`."""
         return np.stack([s.random(self._heads) for s in self._streams])
+
+    def bootstrap(self) -> NDArray[np.float64]:
+        """`[E, H]` for the op of a sampled bootstrap, beside the steps' noise, which must not notice it."""
+        return self._bootstrap
 
 
 def run_wave(
@@ -157,7 +162,7 @@ def run_wave(
             recorders[e].rewards.append(float(seen.rewards[e]))
         ended = running & (seen.terminated | seen.truncated)
         bootstrap = (
-            _bootstrap(policy, seen, state, len(fleet.spaces.action.heads))
+            _bootstrap(policy, seen, state, noise.bootstrap())
             if (ended & ~seen.terminated).any()
             else np.zeros(fleet.num_envs)
         )
@@ -167,7 +172,6 @@ def run_wave(
     return [e for e in episodes if e is not None]
 
 
-def _bootstrap(policy: Policy, seen: FleetStep, state: PolicyState, heads: int) -> NDArray[np.float32]:
+def _bootstrap(policy: Policy, seen: FleetStep, state: PolicyState, noise: NDArray[np.float64]) -> NDArray[np.float32]:
     """`[E]` values of the states after the last step: the final observation, and the state carried up to it."""
-    noise = np.zeros((seen.obs.shape[0], heads))
-    return policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise, deterministic=True)[0].values
+    return policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise)[0].bootstrap_values

@@ -15,6 +15,6 @@ class WeightSet:
     version: int
     generation: int
     spaces_hash: str  # of observation and action spaces
-    architecture: str  # canonical JSON of PolicyConfig and spaces: what is needed to rebuild the network
+    architecture: str  # canonical JSON of PolicyConfig, spaces and their hash: what is needed to rebuild the network
     state_stride: int  # steps between the recurrent states that episodes store
     tensors: dict[str, NDArray[np.generic]]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NoReturn
 
 from actors.errors import UserError
 from deploy.flags import parse
@@ -23,6 +24,8 @@ commands:
   learner --redis URL   the learner alone, for runs over several processes
   actors --redis URL    the actors alone; they meet the learner through the server
   report RUN_DIR        write report.html and its pictures from the folder of a run
+  rollout CHECKPOINT    one episode of a trained policy, as a timeline in the terminal
+  export CHECKPOINT OUT a trained policy as a torch.export program
   tasks [NAME ...]      the task families, their sizes, and whether growing pays on them
   doctor                versions, CUDA, server, Ray, memory: what would be used and what is missing
 
@@ -129,6 +132,47 @@ def _tasks(args: list[str]) -> int:
     return show_tasks(options.names, options.data_dir, options.json)
 
 
+def _rollout(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo rollout", description="One episode of a trained policy, as a timeline.", exit_on_error=False
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint file, or a run folder")
+    parser.add_argument("--task", help="a task family, or mypkg:factory; else one of the run's, drawn by the seed")
+    parser.add_argument("--seed", type=int, default=0, help="of the episode")
+    parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8; else as many as in training")
+    parser.add_argument("--sampled", action="store_true", help="draw actions, instead of taking the likeliest")
+    options = _options(parser, args)
+    from deploy.rollout_command import show_rollout
+
+    return show_rollout(options.checkpoint, options.task, options.seed, options.slots, options.sampled)
+
+
+def _export(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo export", description="Writes a policy as a torch.export program.", exit_on_error=False
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint file, or a run folder")
+    parser.add_argument("out", type=Path, metavar="OUT", help="file to write, NAME.pt2")
+    parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8; else as many as in training")
+    options = _options(parser, args)
+    from deploy.export_command import export_policy
+
+    return export_policy(options.checkpoint, options.out, options.slots)
+
+
+def _options(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
+    """Parsed, every complaint as a `UserError`."""
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message}; see `{parser.prog} --help`")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    try:
+        return parser.parse_args(args)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
+
+
 def _doctor(args: list[str]) -> int:
     if args in (["-h"], ["--help"]):
         print("usage: tamiyo doctor\n\nShows what a run would use here and what is missing; exits 1 if it cannot run.")
@@ -145,6 +189,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "learner": _learner,
     "actors": _actors,
     "report": _report,
+    "rollout": _rollout,
+    "export": _export,
     "tasks": _tasks,
     "doctor": _doctor,
 }

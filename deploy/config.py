@@ -18,6 +18,8 @@ class RunConfig:
     """Folder that holds runs."""
     seed: int = 0
     """Seed of the whole run."""
+    init_from: str = ""
+    """Checkpoint, or run folder, whose weights a new run starts from with a fresh optimizer; empty draws them."""
     redis: str = ""
     """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
     reference_episodes: int = 48

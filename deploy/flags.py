@@ -44,6 +44,8 @@ class ResumableFlags(Flags):
 
     resume: Path | None = None
     """Folder of a run to go on with; its settings take the preset's place."""
+    init_from: str | None = None
+    """Checkpoint whose weights a new run starts from, optimizer and counters afresh; short for --run.init_from."""
 
 
 class Request(NamedTuple):
@@ -73,6 +75,10 @@ def parse(command: str, args: list[str], *, resumable: bool) -> Request:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, redis=flags.redis))
     if flags.task is not None:
         config = dataclasses.replace(config, env=dataclasses.replace(config.env, tasks=(flags.task,)))
+    if isinstance(flags, ResumableFlags) and flags.init_from is not None:
+        if first.resume is not None:
+            raise UserError("--init-from and --resume exclude each other: a resumed run has weights of its own")
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=flags.init_from))
     return Request(config, first.resume if resumable else None)
 
 
@@ -131,7 +137,7 @@ def known_flags(resumable: bool) -> Iterator[str]:
     """Every flag, spelt with underscores, as the help shows them."""
     yield from ("--help", "--preset", "--config", "--redis", "--task")
     if resumable:
-        yield "--resume"
+        yield from ("--resume", "--init_from")
     base = Config()
     for section in dataclasses.fields(base):
         for f in dataclasses.fields(getattr(base, section.name)):

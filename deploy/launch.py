@@ -19,6 +19,7 @@ import ray
 from actors.config import ActingConfig
 from actors.env.env import check_tasks, seed_spaces
 from actors.errors import UserError
+from actors.policy.publish import from_weights
 from actors.ray_metrics import RayMetrics
 from deploy.config import Config
 from deploy.settings import to_yaml
@@ -48,6 +49,7 @@ def learner_settings(config: Config, run_dir: Path, redis: str, resume: bool) ->
         redis,
         namespace(config),
         resume,
+        "" if resume else config.run.init_from,
     )
 
 
@@ -71,6 +73,9 @@ def open_run(config: Config, resume: Path | None) -> Path:
         if list_checkpoints(run_dir / "checkpoints"):
             resumed_network(load_checkpoint(run_dir), config.policy, seed_spaces(config.env.slots, config.env.profile))
     else:
+        if config.run.init_from:
+            weights = load_checkpoint(Path(config.run.init_from)).weights
+            from_weights(weights, spaces=seed_spaces(config.env.slots, config.env.profile), config=config.policy)
         run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
         if list_checkpoints(run_dir / "checkpoints"):
             raise UserError(

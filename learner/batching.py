@@ -11,7 +11,7 @@ from torch import Tensor
 
 from actors.actions import forced_steps
 from actors.episode import Episode, InvalidEpisode
-from actors.policy.state import PolicyState
+from actors.policy.state import PolicyState, StateSizes
 from actors.spaces import Spaces
 
 
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     valid: Tensor  # [E, T] bool
     terminated: Tensor  # [E] bool
     bootstrap_value: Tensor  # [E] denormalised
-    states: PolicyState  # stored ones, [num_layers, E, ceil(T / stride), hidden]
+    states: PolicyState  # stored ones, each [n, E, ceil(T / stride), width]
 
     def to(self, device: torch.device) -> Batch:
         fields = {name: t.to(device) for name, t in self._asdict().items() if name != "states"}
@@ -41,8 +41,7 @@ class Batch(NamedTuple):
 class StateFormat(NamedTuple):
     """How the learner's own policy stores its recurrent state."""
 
-    num_layers: int
-    hidden_size: int
+    sizes: StateSizes
     stride: int  # steps between stored states
 
 
@@ -79,12 +78,14 @@ def check_episode(episode: Episode, spaces: Spaces, states: StateFormat | None =
             f"episode {episode.episode_id}: states every {episode.state_stride} steps, the learner has {states.stride}"
         )
     for name in ("initial_state", "states"):
-        layers, count, hidden = getattr(episode, name).h.shape
-        if (layers, hidden) != states[:2] or (name == "initial_state" and count != 1):
-            raise InvalidEpisode(
-                f"episode {episode.episode_id}: {name} is [{layers}, {count}, {hidden}], "
-                f"the learner has {states.num_layers} layers of {states.hidden_size}"
-            )
+        for part, array, (n, width) in zip(
+            StateSizes._fields, getattr(episode, name).arrays, states.sizes, strict=True
+        ):
+            if array.shape[::2] != (n, width) or (name == "initial_state" and array.shape[1] != 1):
+                raise InvalidEpisode(
+                    f"episode {episode.episode_id}: {name}.{part} is {list(array.shape)}, "
+                    f"the learner has {n} of {width}"
+                )
 
 
 def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:
@@ -103,7 +104,7 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:
         return torch.from_numpy(out)
 
     def stored(name: str) -> Tensor:
-        parts = [getattr(e.states, name) for e in episodes]  # [num_layers, n, hidden]
+        parts = [getattr(e.states, name) for e in episodes]  # [k, n, width]
         out = np.zeros(
             (parts[0].shape[0], len(parts), -(-steps // episodes[0].state_stride), parts[0].shape[2]), np.float32
         )
@@ -126,5 +127,5 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces) -> Batch:
         valid=torch.arange(steps)[None, :] < torch.tensor(lengths)[:, None],
         terminated=torch.tensor([e.terminated for e in episodes]),
         bootstrap_value=torch.tensor([e.bootstrap_value for e in episodes], dtype=torch.float32),
-        states=PolicyState(stored("h"), stored("c")),
+        states=PolicyState(*(stored(name) for name in PolicyState._fields)),
     )

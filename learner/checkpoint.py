@@ -20,7 +20,7 @@ from torch import Tensor
 
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.publish import from_weights, to_weights
+from actors.policy.publish import from_weights, spaces_of, to_weights
 from actors.weights import WeightSet
 
 FORMAT = 1
@@ -154,6 +154,11 @@ def restore_optimiser(
             optimiser.state[p] = {k: t.clone().to(p.device) for k, t in own.items()}
 
 
-def load_policy(path: str | Path) -> FactoredRecurrentActorCritic:
-    """The policy of a checkpoint file or of a run folder's newest one, ready to `act`. Raises `UserError`."""
-    return from_weights(load_checkpoint(Path(path)).weights)
+def load_policy(path: str | Path, slots: int | None = None) -> FactoredRecurrentActorCritic:
+    """The policy of a checkpoint file or of a run folder's newest one, ready to `act`, at another number of slots
+    than it was trained with where `slots` says so. Raises `UserError`."""
+    weights = load_checkpoint(Path(path)).weights
+    spaces = spaces_of(weights)
+    if slots is not None and not spaces.slots:
+        raise UserError(f"{path} is a policy for an environment without slots")
+    return from_weights(weights, spaces=spaces.with_slots(slots) if slots is not None else spaces)

@@ -30,6 +30,7 @@ class LearnerSettings:
     redis: str
     namespace: str
     resume: bool
+    init_from: str = ""  # checkpoint whose weights a new run starts from
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,17 @@ class LearnerService:
         resume = load_checkpoint(run_dir) if settings.resume else None
         self._report = make_report() if make_report else lambda metrics: None
         transport = connect(settings.redis, settings.queue, settings.namespace)
+        init = load_checkpoint(Path(settings.init_from)).weights if settings.init_from else None
         self._learner = Learner(
-            settings.config, settings.policy, settings.spaces, transport, run_dir, settings.seed, resume, self._note
+            settings.config,
+            settings.policy,
+            settings.spaces,
+            transport,
+            run_dir,
+            settings.seed,
+            resume,
+            self._note,
+            init if resume is None else None,
         )
         self._stop = threading.Event()
         self._lock = threading.Lock()

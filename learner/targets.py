@@ -102,4 +102,5 @@ def batch_metrics(
     entropy = proximal.entropies.masked_fill(~targets.counted, 0.0).sum(0) / targets.counted.sum(0).clamp(min=1)
     ops = torch.nn.functional.one_hot(chunks.actions[:, 0], spec.num_ops).double().mean(0)
     metrics |= {f"entropy/{name}": entropy[k] for k, name in enumerate(spec.names)}
+    metrics |= {f"memory/{name}": proximal.memory[:, k].mean() for k, name in enumerate(network.core.statistics)}
     return metrics | {f"op/{name}": ops[o] for o, name in enumerate(spec.heads[0].choices)}

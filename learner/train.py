@@ -19,6 +19,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
 from actors.spaces import Spaces
 from actors.transport.base import Generation, Transport
+from actors.weights import WeightSet
 from learner.batching import StateFormat, make_batch
 from learner.checkpoint import Checkpoint, Progress, load_checkpoint, newest_sound, restore_optimiser, save_checkpoint
 from learner.config import LearnerConfig
@@ -42,16 +43,19 @@ def pick_device(wanted: str) -> torch.device:
 
 def resumed_network(resume: Checkpoint, policy: PolicyConfig, spaces: Spaces) -> FactoredRecurrentActorCritic:
     """The network of a checkpoint. Raises `UserError` where the configuration asks for another architecture."""
-    network = from_weights(resume.weights)
-    if network.spaces.hash != spaces.hash or network.config != policy:
+    try:
+        if resume.weights.spaces_hash != spaces.hash:
+            raise UserError("it was trained with other spaces")
+        return from_weights(resume.weights, spaces=spaces, config=policy).train()
+    except UserError as error:
         raise UserError(
-            "the checkpoint's architecture differs from the configuration: resume with the run's own config.yaml"
-        )
-    return network.train()
+            f"the checkpoint's architecture differs from the configuration ({error}): "
+            "resume with the run's own config.yaml"
+        ) from error
 
 
 class Learner:
-    """One run's learner. `report` receives the metrics of every update."""
+    """One run's learner. `report` receives the metrics of every update; a new run may start from `init`'s weights."""
 
     def __init__(
         self,
@@ -63,17 +67,17 @@ class Learner:
         seed: int,
         resume: Checkpoint | None = None,
         report: Report | None = None,
+        init: WeightSet | None = None,
     ) -> None:
         self.transport, self.run_dir, self.seed = transport, run_dir, seed
         self.report = report or (lambda metrics: None)
         device = pick_device(config.device)
-        self.network = self._network(policy, spaces, resume).to(device)
+        self.network = self._network(policy, spaces, resume, init).to(device)
         self.config = config = config.for_core(is_recurrent(self.network))
         assert config.lr is not None
         self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
         self.ppo = PPOUpdate(self.network, self.optimiser, config, seed)
-        own = self.network.config
-        states = StateFormat(own.num_layers, own.hidden_size, config.state_stride)
+        states = StateFormat(self.network.core.sizes, config.state_stride)
         self.intake = Intake(transport, spaces, config.max_policy_lag, states)
         self.notes = self.intake.notes
         self.notices = Notices(config, is_recurrent(self.network), self.notes)
@@ -86,9 +90,13 @@ class Learner:
             restore_optimiser(self.optimiser, self.network, resume.moments)
             self.progress, self._consumed = resume.progress, resume.consumed
 
-    def _network(self, policy: PolicyConfig, spaces: Spaces, resume: Checkpoint | None) -> FactoredRecurrentActorCritic:
+    def _network(
+        self, policy: PolicyConfig, spaces: Spaces, resume: Checkpoint | None, init: WeightSet | None
+    ) -> FactoredRecurrentActorCritic:
         if resume is not None:
             return resumed_network(resume, policy, spaces)
+        if init is not None:
+            return from_weights(init, spaces=spaces, config=policy).train()
         torch.manual_seed(self.seed)
         return FactoredRecurrentActorCritic(spaces, policy)
 

@@ -21,6 +21,7 @@ def make_episode(
     head_sizes: tuple[int, ...] = (6, 3, 6, 3, 3, 4),
     num_layers: int = 1,
     hidden: int = 8,
+    cells: int = 0,
     state_stride: int = 8,
     actor: str = "actor0",
     incarnation: int = 0,
@@ -36,7 +37,10 @@ def make_episode(
         return rng.standard_normal(shape).astype(np.float32)
 
     def state(count: int) -> RecurrentState:
-        return RecurrentState(h=floats(num_layers, count, hidden), c=floats(num_layers, count, hidden))
+        lstm, memory = (num_layers, count, hidden), (cells, count)
+        return RecurrentState(
+            floats(*lstm), floats(*lstm), floats(*memory, 5 if cells else 0), floats(*memory, int(cells > 0))
+        )
 
     actions = rng.integers(0, head_sizes, size=(steps, len(head_sizes)))
     masks = rng.random((steps, sum(head_sizes))) < 0.5

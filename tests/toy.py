@@ -15,7 +15,10 @@ from actors.config import PolicyConfig
 from actors.env.fleet import FleetStep
 from actors.episode import EndReason, Episode
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.sequences import SequenceBatch
+from actors.policy.state import PolicyState
 from actors.spaces import Spaces
+from learner.batching import make_batch
 
 SPEC = ActionSpec(
     (
@@ -126,6 +129,11 @@ class ToyFleet:
         )
 
 
+CORES = ("lstm", "lstm+memory", "feedforward")
+CRITICS = ("v", "q_op")
+POLICIES = [{"core": core, "critic": critic} for core in CORES for critic in CRITICS]
+
+
 def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
     """A small network whose parameters and statistics are all away from their first values."""
     fields: dict[str, Any] = {
@@ -135,6 +143,8 @@ def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
         "num_layers": 2,
         "blueprint_embedding": 3,
         "choice_embedding": 4,
+        "memory_cells": 4,
+        "memory_size": 5,
         "probability_floor": 0.02,
     }
     torch.set_num_threads(1)
@@ -146,6 +156,13 @@ def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
         network.encoder.update_normaliser(0.5 + 2.0 * torch.randn(50, SPACES.obs_size))
         network.value_normaliser.update(3.0 + 4.0 * torch.randn(50), network.value_output)
     return network
+
+
+def toy_sequence(episodes: Sequence[Episode]) -> SequenceBatch:
+    """Whole episodes as the network evaluates them, from their own initial states."""
+    b = make_batch(episodes, SPACES)
+    state = PolicyState(*(t[:, :, 0].contiguous() for t in b.states))
+    return SequenceBatch(b.obs, b.blueprint_indices, b.actions, b.masks, b.valid, state)
 
 
 def toy_wave(

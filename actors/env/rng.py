@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     POLICY = 5
     EPISODE_SEEDS = 6
     HORIZON = 7
+    BOOTSTRAP = 8
 
 
 _WORD = 2**64

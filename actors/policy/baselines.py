@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from actors.actions import ActionMasks, Op
 from actors.policy.network import Decision
-from actors.policy.state import PolicyState
+from actors.policy.state import PolicyState, StateSizes
 from actors.spaces import Spaces
 
 
@@ -19,7 +18,7 @@ class _Stateless(ABC):
         self.spaces = spaces
 
     def initial_state(self, batch: int) -> PolicyState:
-        return PolicyState(torch.zeros(1, batch, 1), torch.zeros(1, batch, 1))
+        return PolicyState.zeros(StateSizes(), batch)
 
     def act(
         self,
@@ -32,7 +31,8 @@ class _Stateless(ABC):
     ) -> tuple[Decision, PolicyState]:
         actions = self._choose(masks, noise)
         zeros = np.zeros(actions.shape, dtype=np.float32)
-        return Decision(actions, zeros, masks.in_force(self.spaces.action, actions), zeros[:, 0]), state
+        values = zeros[:, 0]
+        return Decision(actions, zeros, masks.in_force(self.spaces.action, actions), values, values, values), state
 
     @abstractmethod
     def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -33,14 +33,15 @@ def normalised_entropy(log_probs: Tensor, mask: Tensor) -> Tensor:
     return entropy / mask.sum(-1).clamp(min=2).log()
 
 
-def choose(log_probs: Tensor, noise: Tensor, deterministic: bool) -> Tensor:
+def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Tensor:
     """`[...]` indices: the most likely choice, or the one that uniform `noise [...]` in [0, 1) picks.
 
     Inverse transform: the first choice whose cumulative probability exceeds the noise, so a choice of probability 0
-    is never taken and equal noise gives equal choices.
+    is never taken and equal noise gives equal choices. `deterministic` may be a tensor, for traced programs.
     """
-    if deterministic:
+    if deterministic is True:
         return log_probs.argmax(-1)
     cumulative = log_probs.exp().double().cumsum(-1)
     threshold = noise.double().unsqueeze(-1) * cumulative[..., -1:]
-    return (cumulative <= threshold).sum(-1).clamp(max=log_probs.shape[-1] - 1)
+    drawn = (cumulative <= threshold).sum(-1).clamp(max=log_probs.shape[-1] - 1)
+    return torch.where(deterministic, log_probs.argmax(-1), drawn) if isinstance(deterministic, Tensor) else drawn

@@ -57,3 +57,34 @@ class SlotEncoder(nn.Module):
         base, slots = self.split(obs)
         self.base_normaliser.update(base)
         self.slot_normaliser.update(slots.flatten(0, 1))
+
+
+class FlatEncoder(nn.Module):
+    """Everything concatenated; a slot, where there are any, is known to the pointer by a learned embedding."""
+
+    def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
+        super().__init__()
+        width = config.encoder_size
+        inputs = spaces.obs_size + spaces.slots * config.blueprint_embedding
+        self.normaliser = ObservationNormaliser(spaces.obs_size)
+        if spaces.slots:
+            self.blueprint = nn.Embedding(spaces.num_blueprints + 1, config.blueprint_embedding)  # index 0 = empty
+            self.slot = nn.Embedding(spaces.slots, width)
+        self.base = _encoder(inputs, width)
+        self.slots, self.width = spaces.slots, width
+        self.core_input_size = width
+
+    def forward(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
+        features = self.normaliser(obs)
+        if not self.slots:
+            return Encoded(self.base(features), features.new_zeros(obs.shape[0], 0, self.width))
+        features = torch.cat([features, self.blueprint(blueprint_indices + 1).flatten(1)], -1)
+        return Encoded(self.base(features), self.slot.weight.expand(obs.shape[0], -1, -1))
+
+    def update_normaliser(self, obs: Tensor) -> None:
+        self.normaliser.update(obs)
+
+
+def make_encoder(spaces: Spaces, config: PolicyConfig) -> SlotEncoder | FlatEncoder:
+    slotted = config.encoder == "slots" and spaces.slots > 0
+    return SlotEncoder(spaces, config) if slotted else FlatEncoder(spaces, config)

@@ -23,22 +23,22 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
 class FactoredHeads(nn.Module):
     """Logits per head. `conditioned`: later heads see the op's embedding and the chosen slot's encoding.
 
-    Slot logits come from a pointer, one shared scorer per slot, so that any number of slots fits.
+    Slot logits come from a pointer, one shared scorer per slot, so that any number of slots fits. An action space
+    without op and slot has no pointer: its first head is in the place of op, and no head sees another.
     """
 
     def __init__(self, spec: ActionSpec, config: PolicyConfig) -> None:
         super().__init__()
-        self.spec = spec
-        self.conditioned = config.heads == "conditioned"
+        self.has_slots = spec.conditioned
+        self.conditioned = spec.conditioned and config.heads == "conditioned"
         context = config.choice_embedding if self.conditioned else 0
         core, slot = config.hidden_size, config.encoder_size
         self.op = mlp(core, config.head_size, spec.num_ops, 0.01)
-        self.pointer = mlp(core + slot + context, config.head_size, 1, 0.01)
+        if self.has_slots:
+            self.pointer = mlp(core + slot + context, config.head_size, 1, 0.01)
+        inputs = core + (slot + context if self.conditioned else 0)
         self.rest = nn.ModuleDict(
-            {
-                head.name: mlp(core + (slot + context if self.conditioned else 0), config.head_size, head.size, 0.01)
-                for head in spec.heads[2:]
-            }
+            {head.name: mlp(inputs, config.head_size, head.size, 0.01) for head in spec.rest_heads}
         )
         if self.conditioned:
             self.op_embedding = nn.Embedding(spec.num_ops, config.choice_embedding)
@@ -57,3 +57,11 @@ class FactoredHeads(nn.Module):
             chosen = slots.gather(1, slot[:, None, None].expand(-1, 1, slots.shape[2])).squeeze(1)
             core = torch.cat([core, chosen, self.op_embedding(op)], -1)
         return [head(core) for head in self.rest.values()]
+
+    def forward(self, core: Tensor, slots: Tensor, actions: Tensor) -> list[Tensor]:
+        """One `[N, n]` per head, each given the choices before it in `actions [N, H]`."""
+        op = actions[:, 0]
+        if not self.has_slots:
+            return [self.op(core), *self.rest_logits(core, slots, op, op)]
+        pointed = self.slot_logits(core, slots, op)
+        return [self.op(core), pointed, *self.rest_logits(core, slots, op, actions[:, 1])]

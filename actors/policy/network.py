@@ -1,8 +1,10 @@
-"""`FactoredRecurrentActorCritic`: encoder > LSTM > LayerNorm > factored heads and critic (SPEC 7)."""
+"""`FactoredRecurrentActorCritic`: encoder > core > LayerNorm > factored heads and critic (SPEC 7)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,12 +13,13 @@ from torch import Tensor, nn
 
 from actors.actions import ActionMasks
 from actors.config import PolicyConfig
+from actors.policy.core import Recurrent, make_core
 from actors.policy.distribution import choose, masked_log_probs
-from actors.policy.encoder import Encoded, SlotEncoder
+from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normaliser import ValueNormaliser
 from actors.policy.scoring import HeadScorer
-from actors.policy.sequences import SequenceBatch, Steps, flatten, run_lstm
+from actors.policy.sequences import Layout, SequenceBatch, Steps, flatten
 from actors.policy.state import PolicyState
 from actors.spaces import Spaces
 
@@ -26,12 +29,39 @@ class EmptyMask(ValueError):
 
 
 class Decision(NamedTuple):
-    """One step of N environments, as numpy."""
+    """One step of N environments, as numpy. Values are denormalised."""
 
     actions: NDArray[np.int64]  # [N, H]
     log_probs: NDArray[np.float32]  # [N, H], 0 where irrelevant
     masks: NDArray[np.bool_]  # [N, A] in force
-    values: NDArray[np.float32]  # [N] denormalised
+    values: NDArray[np.float32]  # [N] V, or Q of the chosen op
+    baseline_values: NDArray[np.float32]  # [N] V, or the expectation of Q over legal ops
+    bootstrap_values: NDArray[np.float32]  # [N] what a truncated episode would be bootstrapped with here
+
+
+class MaskTensors(NamedTuple):
+    """`ActionMasks` as tensors; `slot` is empty where the action space has none."""
+
+    op: Tensor
+    slot: Tensor
+    rest: Tensor
+
+    @classmethod
+    def of(cls, masks: ActionMasks, device: torch.device) -> MaskTensors:
+        slot = np.zeros(0, dtype=np.bool_) if masks.slot is None else masks.slot
+        return cls(*(torch.from_numpy(m).to(device) for m in (masks.op, slot, masks.rest)))
+
+
+class Step(NamedTuple):
+    """`Decision` as tensors, and what follows from the step."""
+
+    actions: Tensor  # [N, H]
+    log_probs: Tensor  # [N, H]
+    values: Tensor  # [N] denormalised
+    baseline_values: Tensor  # [N] denormalised
+    possible: Tensor  # [] bool, whether every head that matters had a legal choice
+    memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory
+    state: PolicyState  # after the step
 
 
 class Evaluation(NamedTuple):
@@ -39,8 +69,17 @@ class Evaluation(NamedTuple):
 
     log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
     entropies: Tensor  # [N, H] normalised, 0 where irrelevant
-    values: Tensor  # [N] in normalised units
+    values: Tensor  # [N] in normalised units: V, or Q of the given op
+    baseline_values: Tensor  # [N] in normalised units, without gradient: V, or the expectation of Q over legal ops
     hidden: Tensor  # [N, hidden] output of the core
+    memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory (names in `network.core.statistics`)
+
+
+class _Pick(NamedTuple):
+    choice: Tensor  # [N]
+    log_prob: Tensor  # [N], 0 where irrelevant
+    table: Tensor  # [N, n]
+    possible: Tensor  # []
 
 
 class FactoredRecurrentActorCritic(nn.Module):
@@ -49,24 +88,21 @@ class FactoredRecurrentActorCritic(nn.Module):
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()
         self.spaces, self.config = spaces, config
-        self.encoder = SlotEncoder(spaces, config)
-        self.lstm = nn.LSTM(self.encoder.core_input_size, config.hidden_size, config.num_layers)
+        self.encoder = make_encoder(spaces, config)
+        self.core = make_core(self.encoder.core_input_size, config)
         self.norm = nn.LayerNorm(config.hidden_size)
         self.heads = FactoredHeads(spaces.action, config)
-        self.critic = mlp(config.hidden_size, config.head_size, 1, 1.0)
+        values = spaces.action.num_ops if config.critic == "q_op" else 1
+        self.critic = mlp(config.hidden_size, config.head_size, values, 1.0)
         self.value_normaliser = ValueNormaliser(config.popart)
         self.scorer = HeadScorer(spaces.action.sizes)
-        self.register_buffer("relevance", torch.from_numpy(spaces.action.relevance_table), persistent=False)
-        self._initialise()
+        self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
 
-    def _initialise(self) -> None:
-        for name, p in self.lstm.named_parameters():
-            if name.startswith("weight"):
-                for gate in p.chunk(4):
-                    nn.init.orthogonal_(gate)
-            else:
-                nn.init.zeros_(p)
-                p.data[self.config.hidden_size : 2 * self.config.hidden_size] = 1.0  # forget gate
+    @property
+    def lstm(self) -> nn.LSTM:
+        """The LSTM of a recurrent core."""
+        assert isinstance(self.core, Recurrent)
+        return self.core.lstm
 
     @property
     def value_output(self) -> nn.Linear:
@@ -76,9 +112,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         return layer
 
     def initial_state(self, batch: int) -> PolicyState:
-        shape = (self.config.num_layers, batch, self.config.hidden_size)
-        device = self.norm.weight.device
-        return PolicyState(torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+        return PolicyState.zeros(self.core.sizes, batch, self.norm.weight.device)
 
     @torch.inference_mode()
     def act(
@@ -95,83 +129,141 @@ class FactoredRecurrentActorCritic(nn.Module):
         Returns the decision and the state after the step. Raises `EmptyMask`.
         """
         device = self.norm.weight.device
-        encoded = self.encoder(*(torch.from_numpy(a).to(device) for a in (obs, blueprint_indices)))
-        output, (h, c) = self.lstm(encoded.core_input.unsqueeze(0), (state.h, state.c))
-        core = self.norm(output.squeeze(0))
-        uniform = torch.from_numpy(noise).to(device)
-        actions, log_probs = self._sample(core, encoded, masks, uniform, deterministic)
-        values = self.value_normaliser.denormalise(self.critic(core).squeeze(-1))
-        chosen = actions.cpu().numpy()
-        decision = Decision(
-            chosen,
-            log_probs.cpu().numpy(),
-            masks.in_force(self.spaces.action, chosen),
-            values.cpu().numpy(),
+        seen, blueprints, uniform = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices, noise))
+        step = self._compiled(_step)(
+            self, seen, blueprints, MaskTensors.of(masks, device), state, uniform, deterministic
         )
-        return decision, PolicyState(h, c)
-
-    def _sample(
-        self, core: Tensor, encoded: Encoded, masks: ActionMasks, noise: Tensor, deterministic: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Head by head: actions `[N, H]` and their log-probs, canonical and 0 where irrelevant."""
-        rows = torch.arange(core.shape[0], device=core.device)
-        assert masks.slot is not None
-        by_op, by_slot = (torch.from_numpy(m).to(core.device) for m in (masks.slot, masks.rest))
-        op, op_log_prob = self._pick(
-            self.heads.op(core), torch.from_numpy(masks.op).to(core.device), None, noise[:, 0], deterministic
-        )
-        relevant = self.relevance[op]
-        slot, slot_log_prob = self._pick(
-            self.heads.slot_logits(core, encoded.slots, op), by_op[rows, op], relevant[:, 1], noise[:, 1], deterministic
-        )
-        actions, log_probs = [op, slot], [op_log_prob, slot_log_prob]
-        rest = torch.split(by_slot[rows, op, slot], list(self.spaces.action.sizes[2:]), -1)
-        for k, logits in enumerate(self.heads.rest_logits(core, encoded.slots, op, slot)):
-            choice, log_prob = self._pick(logits, rest[k], relevant[:, k + 2], noise[:, k + 2], deterministic)
-            actions.append(choice)
-            log_probs.append(log_prob)
-        return torch.stack(actions, -1), torch.stack(log_probs, -1)
-
-    def _pick(
-        self, logits: Tensor, mask: Tensor, relevant: Tensor | None, noise: Tensor, deterministic: bool
-    ) -> tuple[Tensor, Tensor]:
-        if relevant is not None:
-            canonical = torch.zeros_like(mask)
-            canonical[:, 0] = True
-            mask = torch.where(relevant[:, None], mask, canonical)
-        if not bool(mask.any(-1).all()):
+        if not bool(step.possible):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
-        log_probs = masked_log_probs(logits, mask, self.config.probability_floor)
-        choice = choose(log_probs, noise, deterministic)
-        chosen = log_probs.gather(-1, choice[:, None]).squeeze(-1)
-        return choice, chosen if relevant is None else torch.where(relevant, chosen, 0.0)
+        actions, log_probs, values, baselines = (t.cpu().numpy() for t in step[:4])
+        in_force = masks.in_force(self.spaces.action, actions)
+        bootstrap = values if self.config.bootstrap == "sampled" else baselines
+        return Decision(actions, log_probs, in_force, values, baselines, bootstrap), step.state
+
+    def step(
+        self,
+        obs: Tensor,
+        blueprint_indices: Tensor,
+        masks: MaskTensors,
+        state: PolicyState,
+        noise: Tensor,
+        deterministic: bool | Tensor,
+    ) -> Step:
+        """`act` on tensors, without a look at any value on the host."""
+        encoded = self._encode(obs, blueprint_indices)
+        out = self.core.step(encoded.core_input, state)
+        core = self.norm(out.output)
+        picks = self._sample(core, encoded, masks, noise, deterministic)
+        values, baselines = self._values(core, picks[0].choice, picks[0].table)
+        return Step(
+            torch.stack([p.choice for p in picks], -1),
+            torch.stack([p.log_prob for p in picks], -1),
+            self.value_normaliser.denormalise(values),
+            self.value_normaliser.denormalise(baselines),
+            torch.stack([p.possible for p in picks]).all(),
+            out.memory,
+            out.state,
+        )
 
     def evaluate(self, sequence: SequenceBatch, max_waste: float = 1.3) -> Evaluation:
         """Log-probs, entropies and values of the given actions at every valid step."""
         return self.evaluate_steps(flatten(sequence, max_waste))
 
     def evaluate_steps(self, steps: Steps) -> Evaluation:
-        """The same for flat steps. Under autocast encoder and core run in its type; heads and values are float32."""
-        encoded = self.encoder(steps.obs, steps.blueprint_indices)
-        core, _ = run_lstm(self.lstm, encoded.core_input, steps.layout, steps.state)
-        with torch.autocast(core.device.type, enabled=False):
-            return self.score(core.float(), encoded.slots.float(), steps.actions, steps.masks)
+        """The same for flat steps. Under autocast encoder and LSTM run in its type; memory, heads and values are
+        float32."""
+        layout = steps.layout.pack() if self.config.compile else steps.layout
+        evaluation: Evaluation = self._compiled(_evaluate)(self, *steps[:5], layout)
+        return evaluation
 
     @torch.no_grad()
     def advance(self, steps: Steps) -> PolicyState:
         """The state after each row's last step, without gradient; the layout's buckets must be free of padding."""
-        encoded = self.encoder(steps.obs, steps.blueprint_indices)
-        return run_lstm(self.lstm, encoded.core_input, steps.layout, steps.state)[1]
+        encoded = self._encode(steps.obs, steps.blueprint_indices)
+        return self.core.sequence(encoded.core_input, steps.layout, steps.state).state
 
     def score(self, output: Tensor, slots: Tensor, actions: Tensor, masks: Tensor) -> Evaluation:
         """`Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`; fixed shapes."""
         core = self.norm(output)
-        op, slot = actions[:, 0], actions[:, 1]
-        logits = [
-            self.heads.op(core),
-            self.heads.slot_logits(core, slots, op),
-            *self.heads.rest_logits(core, slots, op, slot),
-        ]
-        scores = self.scorer(torch.cat(logits, -1), masks, actions, self.relevance[op], self.config.probability_floor)
-        values = self.critic(core).squeeze(-1)
-        return Evaluation(scores.log_probs, scores.entropies, values, core)
+        logits, relevant = self.heads(core, slots, actions), self.relevance[actions[:, 0]]
+        floor = self.config.probability_floor
+        table = logits[0]
+        if self.config.critic == "q_op":  # before the scorer, into whose graph torch.compile takes `floor` along
+            with torch.no_grad():
+                table = masked_log_probs(table, masks[:, : table.shape[1]], floor)
+        scores = self.scorer(torch.cat(logits, -1), masks, actions, relevant, floor)
+        values, baselines = self._values(core, actions[:, 0], table)
+        return Evaluation(scores.log_probs, scores.entropies, values, baselines, core, core.new_zeros(core.shape[0], 0))
+
+    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return _compile(function) if self.config.compile else function
+
+    def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
+        encoded: Encoded = self.encoder(obs, blueprint_indices)
+        return Encoded(*(t.to(obs.dtype) for t in encoded))
+
+    def _values(self, core: Tensor, op: Tensor, op_table: Tensor) -> tuple[Tensor, Tensor]:
+        """(value, baseline value) `[N]`, normalised: V twice, or Q of `op` and its expectation over legal ops."""
+        values = self.critic(core)
+        if self.config.critic == "v":
+            return values.squeeze(-1), values.squeeze(-1).detach()
+        expected = (op_table.exp() * values).sum(-1)
+        return values.gather(-1, op[:, None]).squeeze(-1), expected.detach()
+
+    def _sample(
+        self, core: Tensor, encoded: Encoded, masks: MaskTensors, noise: Tensor, deterministic: bool | Tensor
+    ) -> list[_Pick]:
+        """Head by head, each given the choices before it; canonical where irrelevant."""
+        rows = torch.arange(core.shape[0], device=core.device)
+        picks = [self._pick(self.heads.op(core), masks.op, None, noise[:, 0], deterministic)]
+        op = slot = picks[0].choice
+        relevant, rest_mask = self.relevance[op], masks.rest
+        if self.heads.has_slots:
+            pointed = self.heads.slot_logits(core, encoded.slots, op)
+            picks.append(self._pick(pointed, masks.slot[rows, op], relevant[:, 1], noise[:, 1], deterministic))
+            slot = picks[1].choice
+            rest_mask = rest_mask[rows, op, slot]
+        rest = torch.split(rest_mask, [head.size for head in self.spaces.action.rest_heads], -1)
+        for logits, mask in zip(self.heads.rest_logits(core, encoded.slots, op, slot), rest, strict=True):
+            k = len(picks)
+            picks.append(self._pick(logits, mask, relevant[:, k], noise[:, k], deterministic))
+        return picks
+
+    def _pick(
+        self, logits: Tensor, mask: Tensor, relevant: Tensor | None, noise: Tensor, deterministic: bool | Tensor
+    ) -> _Pick:
+        if relevant is not None:
+            canonical = torch.zeros_like(mask)
+            canonical[:, 0] = True
+            mask = torch.where(relevant[:, None], mask, canonical)
+        table = masked_log_probs(logits, mask, self.config.probability_floor)
+        choice = choose(table, noise, deterministic)
+        chosen = table.gather(-1, choice[:, None]).squeeze(-1)
+        log_prob = chosen if relevant is None else torch.where(relevant, chosen, 0.0)
+        return _Pick(choice, log_prob, table, mask.any(-1).all())
+
+
+def _step(network: FactoredRecurrentActorCritic, *args: Any) -> Step:
+    return network.step(*args)
+
+
+def _evaluate(
+    network: FactoredRecurrentActorCritic,
+    obs: Tensor,
+    blueprint_indices: Tensor,
+    actions: Tensor,
+    masks: Tensor,
+    state: PolicyState,
+    layout: Layout | list[Tensor],
+) -> Evaluation:
+    encoded = network._encode(obs, blueprint_indices)
+    out = network.core.sequence(encoded.core_input, layout, state)
+    with torch.autocast(obs.device.type, enabled=False):
+        return network.score(out.output, encoded.slots, actions, masks)._replace(memory=out.memory)
+
+
+@cache
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One for all networks: its graph is shared by those of the same shapes. A break of the graph is an error."""
+    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True)
+    return compiled

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict
 
 import torch
 
 from actors.config import PolicyConfig
+from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.spaces import Spaces
 from actors.weights import WeightSet
+
+NOT_ARCHITECTURE = ("compile",)
+"""Fields of `PolicyConfig` that say how to compute, not what: runs that differ in them share weights."""
+
+
+def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
+    """Equal where weights fit. With encoder `slots` nothing in them depends on the number of slots."""
+    fields = {name: value for name, value in asdict(config).items() if name not in NOT_ARCHITECTURE}
+    own = spaces.family if config.encoder == "slots" else spaces.hash
+    text = json.dumps({"policy": fields, "spaces": own}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def to_weights(network: FactoredRecurrentActorCritic, version: int, generation: int, state_stride: int) -> WeightSet:
     """A copy of every parameter and statistic, on the CPU."""
     spaces = network.spaces
-    architecture = {"policy": asdict(network.config), "spaces": json.loads(spaces.to_json())}
+    architecture = {
+        "hash": architecture_hash(spaces, network.config),
+        "policy": asdict(network.config),
+        "spaces": json.loads(spaces.to_json()),
+    }
     tensors = {name: t.detach().cpu().clone().numpy() for name, t in network.state_dict().items()}
     text = json.dumps(architecture, sort_keys=True)
     return WeightSet(version, generation, spaces.hash, text, state_stride, tensors)
@@ -27,10 +44,33 @@ def load_weights(network: FactoredRecurrentActorCritic, weights: WeightSet) -> N
     network.load_state_dict({name: torch.from_numpy(t) for name, t in weights.tensors.items()})
 
 
-def from_weights(weights: WeightSet, device: torch.device | str = "cpu") -> FactoredRecurrentActorCritic:
-    """Build the network that the weights describe."""
-    architecture = json.loads(weights.architecture)
-    spaces = Spaces.from_json(json.dumps(architecture["spaces"]))
-    network = FactoredRecurrentActorCritic(spaces, PolicyConfig(**architecture["policy"]))
+def spaces_of(weights: WeightSet) -> Spaces:
+    """Those that the weights were trained in."""
+    return Spaces.from_json(json.dumps(json.loads(weights.architecture)["spaces"]))
+
+
+def from_weights(
+    weights: WeightSet,
+    device: torch.device | str = "cpu",
+    spaces: Spaces | None = None,
+    config: PolicyConfig | None = None,
+) -> FactoredRecurrentActorCritic:
+    """Build the network that the weights describe, in other `spaces` (of another number of slots) or under another
+    `config` (compiled, say) where these are given. Raises `UserError` where the weights do not fit them."""
+    own_spaces, own_config = spaces_of(weights), PolicyConfig(**json.loads(weights.architecture)["policy"])
+    spaces, config = spaces or own_spaces, config or own_config
+    if architecture_hash(spaces, config) != architecture_hash(own_spaces, own_config):
+        raise UserError(_difference(own_spaces, own_config, spaces, config))
+    network = FactoredRecurrentActorCritic(spaces, config)
     load_weights(network, weights)
     return network.to(device).eval()
+
+
+def _difference(own: Spaces, config: PolicyConfig, wanted: Spaces, wanted_config: PolicyConfig) -> str:
+    if own.family != wanted.family:
+        return "these weights are of an environment with other observations or actions: give the one they come from"
+    if config.encoder == wanted_config.encoder == "flat":
+        return f"weights with encoder flat run at the {own.slots} slots they were trained with, not at {wanted.slots}"
+    ours, theirs = asdict(config), asdict(wanted_config)
+    differing = [f"policy.{name} {theirs[name]} (it was {ours[name]})" for name in ours if ours[name] != theirs[name]]
+    return f"these weights have another architecture than the configuration: {', '.join(differing)}"

@@ -1,13 +1,13 @@
-"""Sequences of unequal length, and the fused LSTM over them: one call per length bucket, no Python loop over time."""
+"""Sequences of unequal length, and how a fused recurrence runs over them: one call per length bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from actors.policy.state import PolicyState
 
@@ -20,7 +20,7 @@ class SequenceBatch(NamedTuple):
     actions: Tensor  # [R, L, H]
     masks: Tensor  # [R, L, A] in force
     valid: Tensor  # [R, L] bool, True on a prefix of each row
-    state: PolicyState  # before each row's first step, [num_layers, R, hidden]
+    state: PolicyState  # before each row's first step, [n, R, width]
 
 
 class Bucket(NamedTuple):
@@ -50,6 +50,38 @@ class Layout(NamedTuple):
         ]
         return Layout(tuple(buckets), move(self.restore), self.padded)
 
+    def pack(self) -> list[Tensor]:
+        """As five tensors whose number does not depend on that of the buckets; the last one stays on the CPU."""
+        device = self.buckets[0].rows.device if self.buckets else torch.device("cpu")
+        none = torch.zeros(0, dtype=torch.long, device=device)
+        sizes = [
+            (b.rows.shape[0], b.source.shape[0], b.steps, _or(b.first_row), _or(b.first_step), b.place is not None)
+            for b in self.buckets
+        ]
+        return [
+            torch.cat([none, *(b.rows for b in self.buckets)]),
+            torch.cat([none, *(b.source for b in self.buckets)]),
+            torch.cat([none, *(none if b.place is None else b.place for b in self.buckets)]),
+            none if self.restore is None else self.restore,
+            torch.tensor([*sizes, (self.padded, 0, 0, 0, 0, self.restore is not None)], dtype=torch.long),
+        ]
+
+    @classmethod
+    def unpack(cls, packed: Sequence[Tensor]) -> Layout:
+        rows, source, place, restore, table = packed
+        *sizes, (padded, _, _, _, _, restores) = table.tolist()
+        buckets, row, step, placed = [], 0, 0, 0
+        for r, n, steps, first_row, first_step, padding in sizes:
+            own = place[placed : placed + n] if padding else None
+            start, at = (None if i < 0 else i for i in (first_row, first_step))
+            buckets.append(Bucket(rows[row : row + r], start, steps, source[step : step + n], at, own))
+            row, step, placed = row + r, step + n, placed + n * padding
+        return cls(tuple(buckets), restore if restores else None, padded)
+
+
+def _or(index: int | None) -> int:
+    return -1 if index is None else index
+
 
 class Steps(NamedTuple):
     """The valid steps of R rows, row by row, without padding."""
@@ -58,7 +90,7 @@ class Steps(NamedTuple):
     blueprint_indices: Tensor  # [N, S]
     actions: Tensor  # [N, H]
     masks: Tensor  # [N, A] in force
-    state: PolicyState  # before each row's first step, [num_layers, R, hidden]
+    state: PolicyState  # before each row's first step, [n, R, width]
     layout: Layout
 
 
@@ -150,30 +182,40 @@ def flatten(sequence: SequenceBatch, max_waste: float = 1.3) -> Steps:
     )
 
 
-def run_lstm(lstm: nn.LSTM, inputs: Tensor, layout: Layout, state: PolicyState) -> tuple[Tensor, PolicyState]:
-    """Outputs `[N, hidden]` of flat `inputs [N, features]`, and `[num_layers, R, hidden]` states after the last steps.
+Run = Callable[[Tensor, PolicyState], tuple[Tensor, PolicyState]]
+"""`[T, r, features]` and the state before it > `[T, r, outputs]` and the state after it."""
+
+
+def run_layout(
+    run: Run, inputs: Tensor, layout: Layout, state: PolicyState, outputs: int
+) -> tuple[Tensor, PolicyState]:
+    """Outputs `[N, outputs]` of flat `inputs [N, features]`, and the rows' states after their last steps.
 
     `state` is each row's own before its first step. The states after are those of rows in buckets without padding;
     for other rows, and rows without steps, they are the ones before.
     """
-    pieces, after = [], list(state)
+    pieces, after = [], state
     for bucket in layout.buckets:
         r, n = bucket.rows.shape[0], bucket.source.shape[0]
         start, row = bucket.first_step, bucket.first_row
         own = inputs.index_select(0, bucket.source) if start is None else inputs[start : start + n]
-        before = [t.index_select(1, bucket.rows) if row is None else t[:, row : row + r].contiguous() for t in state]
+        before = PolicyState(
+            *(t.index_select(1, bucket.rows) if row is None else t[:, row : row + r].contiguous() for t in state)
+        )
         if bucket.place is None:
             padded = own.view(r, bucket.steps, -1).transpose(0, 1)
         else:
             padded = own.new_zeros(bucket.steps * r, own.shape[1]).index_copy(0, bucket.place, own)
             padded = padded.view(bucket.steps, r, -1)
-        out, last = lstm(padded, (before[0], before[1]))
+        out, last = run(padded, before)
         if bucket.place is None:
             pieces.append(out.transpose(0, 1).reshape(n, -1))
-            after = [t.index_copy(1, bucket.rows, new.to(t.dtype)) for t, new in zip(after, last, strict=True)]
+            after = PolicyState(
+                *(t.index_copy(1, bucket.rows, new.to(t.dtype)) for t, new in zip(after, last, strict=True))
+            )
         else:
             pieces.append(out.flatten(0, 1).index_select(0, bucket.place))
     if not pieces:
-        return inputs.new_empty(0, lstm.hidden_size), state
-    outputs = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-    return outputs if layout.restore is None else outputs.index_select(0, layout.restore), PolicyState(*after)
+        return inputs.new_empty(0, outputs), state
+    joined = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+    return joined if layout.restore is None else joined.index_select(0, layout.restore), after

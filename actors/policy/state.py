@@ -11,16 +11,38 @@ from actors.episode import RecurrentState
 
 
 class PolicyState(NamedTuple):
-    """LSTM state, each `[num_layers, batch, hidden]`; zero at the start of an episode."""
+    """Each `[n, batch, width]` with the batch in the middle; zero at the start of an episode.
 
-    h: Tensor
-    c: Tensor
+    What a core does not have is empty, `[0, batch, 0]`: all four without recurrence, the last two without a memory.
+    """
+
+    h: Tensor  # [num_layers, batch, hidden]
+    c: Tensor  # [num_layers, batch, hidden]
+    cells: Tensor  # [memory_cells, batch, memory_size]
+    usage: Tensor  # [memory_cells, batch, 1]
+
+    @classmethod
+    def zeros(cls, sizes: StateSizes, batch: int, device: torch.device | str | None = None) -> PolicyState:
+        return cls(*(torch.zeros(n, batch, width, device=device) for n, width in sizes))
 
     def row(self, index: int) -> RecurrentState:
-        """A copy of one row as numpy `[num_layers, 1, hidden]` (a slice would keep the whole batch alive)."""
+        """A copy of one row as numpy `[n, 1, width]` (a slice would keep the whole batch alive)."""
         return RecurrentState(*(t[:, index : index + 1].detach().cpu().clone().numpy() for t in self))
+
+    def rows(self, rows: Tensor) -> PolicyState:
+        """Some rows, by index."""
+        return PolicyState(*(t.index_select(1, rows) for t in self))
 
     def reset_rows(self, rows: Tensor) -> PolicyState:
         """The state with `rows` (bool `[batch]`) back at zero; the others are untouched."""
         keep = ~rows[None, :, None]
         return PolicyState(*(torch.where(keep, t, torch.zeros_like(t)) for t in self))
+
+
+class StateSizes(NamedTuple):
+    """(n, width) of each field of a policy's state."""
+
+    h: tuple[int, int] = (0, 0)
+    c: tuple[int, int] = (0, 0)
+    cells: tuple[int, int] = (0, 0)
+    usage: tuple[int, int] = (0, 0)

@@ -56,12 +56,16 @@ class VersionRun(_message.Message):
     def __init__(self, version: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class RecurrentState(_message.Message):
-    __slots__ = ("h", "c")
+    __slots__ = ("h", "c", "cells", "usage")
     H_FIELD_NUMBER: _ClassVar[int]
     C_FIELD_NUMBER: _ClassVar[int]
+    CELLS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     h: Array
     c: Array
-    def __init__(self, h: _Optional[_Union[Array, _Mapping]] = ..., c: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+    cells: Array
+    usage: Array
+    def __init__(self, h: _Optional[_Union[Array, _Mapping]] = ..., c: _Optional[_Union[Array, _Mapping]] = ..., cells: _Optional[_Union[Array, _Mapping]] = ..., usage: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("episode_id", "env_id", "task_id", "seed", "spaces_hash", "generation", "policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values", "baseline_values", "rewards", "end_reason", "terminated", "truncated", "final_obs", "final_blueprint_indices", "final_masks", "bootstrap_value", "initial_state", "states", "state_stride", "telemetry")

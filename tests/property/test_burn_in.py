@@ -34,7 +34,7 @@ def episodes(stride: int) -> list[Episode]:
 
 def states_before_rows(network: FactoredRecurrentActorCritic, episode: Episode, starts: list[int]) -> list[Tensor]:
     """h before each of `starts`, by stepping the network through the whole episode from its initial state."""
-    state = PolicyState(*(torch.from_numpy(t) for t in (episode.initial_state.h, episode.initial_state.c)))
+    state = PolicyState(*(torch.from_numpy(t) for t in episode.initial_state.arrays))
     found = []
     with torch.no_grad():
         for t in range(len(episode)):
@@ -42,7 +42,7 @@ def states_before_rows(network: FactoredRecurrentActorCritic, episode: Episode, 
                 found.append(state.h[:, 0].clone())
             obs, blueprints = (torch.from_numpy(a[t : t + 1]) for a in (episode.obs, episode.blueprint_indices))
             _, after = network.lstm(network.encoder(obs, blueprints).core_input.unsqueeze(0), (state.h, state.c))
-            state = PolicyState(*after)
+            state = PolicyState(*after, *state[2:])
     return found
 
 
@@ -217,9 +217,9 @@ def test_segments_go_on_from_the_state_they_carry() -> None:
             object.__setattr__(own, name, getattr(episode, name)[a:b])
         for name in ("baseline_values", "rewards"):
             object.__setattr__(own, name, getattr(episode, name)[a:b])
-        states = type(episode.states)(*(t[:, a:b] for t in (episode.states.h, episode.states.c)))
+        states = type(episode.states)(*(t[:, a:b] for t in episode.states.arrays))
         object.__setattr__(own, "states", states)
-        object.__setattr__(own, "initial_state", type(states)(states.h[:, :1], states.c[:, :1]))
+        object.__setattr__(own, "initial_state", type(states)(*(t[:, :1] for t in states.arrays)))
         return own
 
     batch = make_batch([part(0, cut_at), part(cut_at, 9)], SPACES)

@@ -14,7 +14,7 @@ from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.sequences import SequenceBatch
 from learner import losses
 from learner.gae import head_advantages
-from tests.toy import SPACES, SPEC, toy_network
+from tests.toy import CORES, SPACES, SPEC, toy_network
 
 JOINT = [
     a for a in itertools.product(*map(range, SPEC.sizes)) if all(SPEC.relevance[a[0]][k] or a[k] == 0 for k in range(4))
@@ -22,7 +22,9 @@ JOINT = [
 Loss = Callable[[Evaluation, Tensor], Tensor]
 
 
-def one_step(actions: list[tuple[int, ...]], states: int = 1) -> SequenceBatch:
+def one_step(
+    actions: list[tuple[int, ...]], states: int = 1, network: FactoredRecurrentActorCritic | None = None
+) -> SequenceBatch:
     """One step of every action in each of `states` states, everything legal; episodes of one step."""
     noise, count = torch.Generator().manual_seed(7), len(actions)
     obs = torch.randn(states, SPACES.obs_size, generator=noise).repeat_interleave(count, 0)[:, None]
@@ -30,7 +32,8 @@ def one_step(actions: list[tuple[int, ...]], states: int = 1) -> SequenceBatch:
     masks = torch.ones(states * count, 1, SPEC.flat_size, dtype=torch.bool)
     taken = torch.tensor(actions).repeat(states, 1)[:, None]
     valid = torch.ones(states * count, 1, dtype=torch.bool)
-    return SequenceBatch(obs, blueprints, taken, masks, valid, toy_network().initial_state(states * count))
+    network = network or toy_network()
+    return SequenceBatch(obs, blueprints, taken, masks, valid, network.initial_state(states * count))
 
 
 def policy_term(out: Evaluation, counted: Tensor) -> Tensor:
@@ -57,7 +60,7 @@ def head_parameters(network: FactoredRecurrentActorCritic, head: str) -> list[Te
 
 def check_irrelevant_heads_are_still(network: FactoredRecurrentActorCritic, term: Loss, op: int) -> None:
     """All steps chose `op`, everything is legal: the causal table alone stands between a head and a gradient."""
-    sequence = one_step([a for a in JOINT if a[0] == op], states=3)
+    sequence = one_step([a for a in JOINT if a[0] == op], states=3, network=network)
     out = network.evaluate(sequence)
     counted = network.relevance[sequence.actions[:, 0, 0]]
     loss = term(out, counted)
@@ -71,8 +74,9 @@ def check_irrelevant_heads_are_still(network: FactoredRecurrentActorCritic, term
 
 @pytest.mark.parametrize("term", TERMS)
 @pytest.mark.parametrize("op", range(SPEC.num_ops))
-def test_an_irrelevant_head_has_exactly_no_gradient_and_a_relevant_one_has_some(term: Loss, op: int) -> None:
-    check_irrelevant_heads_are_still(toy_network(), term, op)
+@pytest.mark.parametrize("core", CORES)
+def test_an_irrelevant_head_has_exactly_no_gradient_and_a_relevant_one_has_some(term: Loss, op: int, core: str) -> None:
+    check_irrelevant_heads_are_still(toy_network(core=core), term, op)
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -100,27 +104,27 @@ def rewards(states: int) -> Tensor:
 
 def exact_gradient(network: FactoredRecurrentActorCritic, states: int) -> list[Tensor]:
     """Of sum over states and joint actions of pi * R, by differentiating the enumerated expectation itself."""
-    probability = network.evaluate(one_step(JOINT, states)).log_probs.sum(-1).exp().view(states, -1)
+    probability = network.evaluate(one_step(JOINT, states, network)).log_probs.sum(-1).exp().view(states, -1)
     assert torch.allclose(probability.sum(1), torch.ones(states), atol=1e-5)
     return gradient(network, (probability * rewards(states)).sum())
 
 
 def gradient(network: FactoredRecurrentActorCritic, loss: Tensor) -> list[Tensor]:
-    parameters = [*network.encoder.parameters(), *network.lstm.parameters(), *network.heads.parameters()]
+    parameters = [*network.encoder.parameters(), *network.core.parameters(), *network.heads.parameters()]
     return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
 
 
 Estimator = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
 
 
-def check_estimator(estimator: Estimator, baseline: float = 0.0) -> None:
+def check_estimator(estimator: Estimator, baseline: float = 0.0, core: str = "lstm") -> None:
     """Ratio 1, no normalisation, no entropy: the mean over all joint actions, weighted by their probability.
 
     The surrogate is linear in the advantage, so weights may stand in it.
     """
     states = 4
-    network = toy_network(probability_floor=0.0)
-    out = network.evaluate(one_step(JOINT, states))
+    network = toy_network(probability_floor=0.0, core=core)
+    out = network.evaluate(one_step(JOINT, states, network))
     counted = network.relevance[one_step(JOINT, states).actions[:, 0, 0]]
     probability = out.log_probs.sum(-1).exp().detach()
     ratio = (out.log_probs - out.log_probs.detach()).exp()
@@ -134,9 +138,10 @@ def check_estimator(estimator: Estimator, baseline: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize("baseline", [0.0, 3.0])
-def test_the_estimator_averages_to_the_exact_policy_gradient(baseline: float) -> None:
+@pytest.mark.parametrize("core", CORES)
+def test_the_estimator_averages_to_the_exact_policy_gradient(baseline: float, core: str) -> None:
     """With any baseline that does not depend on the action."""
-    check_estimator(losses.policy_loss, baseline)
+    check_estimator(losses.policy_loss, baseline, core)
 
 
 def mean_over_each_head(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:

@@ -18,12 +18,12 @@ from actors.env.growing import GrowingNetwork, Trained
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import StackedNetworks
 from actors.policy.baselines import RandomPolicy
-from actors.policy.state import PolicyState
+from actors.policy.state import PolicyState, StateSizes
 from actors.rollout import PolicyNoise
 from tests import cnn
 
 torch.set_num_threads(1)
-NO_STATE = PolicyState(torch.zeros(0), torch.zeros(0))
+NO_STATE = PolicyState.zeros(StateSizes(), 0)
 MIXES = {
     "sequences": ("sequences", "wide_sequences"),
     "images": ("images", "wide_images"),

@@ -18,12 +18,12 @@ from actors.env.fleet import FleetStep, ReferenceFleet
 from actors.env.growing import Trained
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import RandomPolicy
-from actors.policy.state import PolicyState
+from actors.policy.state import PolicyState, StateSizes
 from actors.rollout import PolicyNoise
 
 torch.set_num_threads(1)
 CONFIG = EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0)
-NO_STATE = PolicyState(torch.zeros(0), torch.zeros(0))
+NO_STATE = PolicyState.zeros(StateSizes(), 0)
 
 
 def _reference(config: EnvConfig, num_envs: int, dtype: torch.dtype) -> ReferenceFleet:

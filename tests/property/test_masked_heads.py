@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from actors.policy import network as network_module
 from actors.policy import scoring as scoring_module
 from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorCritic
 from actors.policy.sequences import SequenceBatch
-from tests.toy import SPACES, SPEC, random_masks, toy_network
+from tests.toy import POLICIES, SPACES, SPEC, random_masks, toy_network
 
 FLOOR = 0.02
 JOINT = np.array(list(itertools.product(*map(range, SPEC.sizes))), dtype=np.int64)  # [36, H]
@@ -71,8 +72,7 @@ def joint_by_hand(network: FactoredRecurrentActorCritic, masks: ActionMasks, seq
     """Probability of each joint action from raw logits: exponentials over legal choices, then floors, in float64."""
     with torch.no_grad():
         encoded = network.encoder(sequence.obs[:, 0], sequence.blueprint_indices[:, 0])
-        out, _ = network.lstm(encoded.core_input[None], tuple(sequence.state))
-        core = network.norm(out[0])
+        core = network.norm(network.core.step(encoded.core_input, sequence.state).output)
         op, slot = sequence.actions[:, 0, 0], sequence.actions[:, 0, 1]
         logits = [network.heads.op(core), network.heads.slot_logits(core, encoded.slots, op)]
         logits += network.heads.rest_logits(core, encoded.slots, op, slot)
@@ -87,8 +87,8 @@ def joint_by_hand(network: FactoredRecurrentActorCritic, masks: ActionMasks, seq
     return probabilities
 
 
-def check_joint() -> None:
-    network = toy_network(probability_floor=FLOOR)
+def check_joint(**options: Any) -> None:
+    network = toy_network(probability_floor=FLOOR, **options)
     for seed, masks in enumerate(STATES):
         out, sequence = evaluated(network, masks, seed)
         probability = out.log_probs.double().sum(-1).exp()
@@ -106,8 +106,9 @@ def check_joint() -> None:
                 assert len(choices) > 1 or (entropy == 0.0 and abs(log_prob) < 1e-6)
 
 
-def test_probabilities_of_legal_joint_actions_sum_to_one_and_match_enumeration() -> None:
-    check_joint()
+@pytest.mark.parametrize("options", [*POLICIES, {"heads": "independent"}, {"encoder": "flat"}])
+def test_probabilities_of_legal_joint_actions_sum_to_one_and_match_enumeration(options: dict[str, str]) -> None:
+    check_joint(**options)
 
 
 def without_mask(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -19,15 +20,15 @@ from learner.config import LearnerConfig
 from learner.gae import Advantages
 from learner.optimiser import make_optimiser
 from learner.update import PPOUpdate
-from tests.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
 CONFIG = LearnerConfig(state_stride=1, gamma=0.95, update_epochs=2, minibatches=2, target_kl=10.0)
 LENGTHS = (2, 9, 6, 1, 9)
 
 
-def batch() -> Batch:
+def batch(**options: Any) -> Batch:
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    return make_batch(toy_wave(toy_network(), seeds), SPACES)
+    return make_batch(toy_wave(toy_network(**options), seeds), SPACES)
 
 
 def filled(clean: Batch) -> Batch:
@@ -53,18 +54,18 @@ def filled(clean: Batch) -> Batch:
     )
 
 
-def outcome(b: Batch) -> tuple[dict[str, float], list[Tensor], list[Tensor]]:
+def outcome(b: Batch, **options: Any) -> tuple[dict[str, float], list[Tensor], list[Tensor]]:
     """Metrics, last gradients, and weights and statistics after one update."""
-    network = toy_network()
+    network = toy_network(**options)
     metrics = PPOUpdate(network, make_optimiser(network, 1e-3, 1e-2), CONFIG)(b, update=0, version=0)
     gradients = [p.grad.clone() for p in network.parameters() if p.grad is not None]
     return metrics, gradients, [t.clone() for t in network.state_dict().values()]
 
 
-def check_inert() -> None:
-    clean = batch()
-    metrics, gradients, after = outcome(copy.deepcopy(clean))
-    dirty_metrics, dirty_gradients, dirty_after = outcome(filled(clean))
+def check_inert(**options: Any) -> None:
+    clean = batch(**options)
+    metrics, gradients, after = outcome(copy.deepcopy(clean), **options)
+    dirty_metrics, dirty_gradients, dirty_after = outcome(filled(clean), **options)
     assert metrics == dirty_metrics
     assert len(gradients) == len(dirty_gradients) > 10
     assert all(torch.equal(a, b) for a, b in zip(gradients, dirty_gradients, strict=True))
@@ -74,8 +75,9 @@ def check_inert() -> None:
     assert any(bool((g != 0).any()) for g in gradients)
 
 
-def test_padding_full_of_nan_changes_neither_loss_nor_gradients_nor_statistics() -> None:
-    check_inert()
+@pytest.mark.parametrize("options", POLICIES)
+def test_padding_full_of_nan_changes_neither_loss_nor_gradients_nor_statistics(options: dict[str, str]) -> None:
+    check_inert(**options)
 
 
 def gae_over_padding(

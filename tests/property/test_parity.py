@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from actors.policy.state import PolicyState
 from learner.batching import Batch, make_batch
 from learner.chunks import cut
 from tests.chunking import evaluate_chunks
-from tests.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (1, 2, 5, 8, 11)
 Change = Callable[[FactoredRecurrentActorCritic, Batch], Batch]
@@ -40,7 +41,7 @@ def largest_differences(
     chunks = cut(batch, chunk, 1)
     with torch.no_grad():
         out = evaluate_chunks(learning, chunks)
-    values = learning.value_normaliser.denormalise(out.values)
+    values, baselines = (learning.value_normaliser.denormalise(v) for v in (out.values, out.baseline_values))
     worst_log_prob = worst_value = 0.0
     seen = set()
     for step, place in enumerate(chunks.places.tolist()):
@@ -49,16 +50,20 @@ def largest_differences(
         log_prob = torch.from_numpy(episodes[row].log_probs[t])
         worst_log_prob = max(worst_log_prob, float((out.log_probs[step] - log_prob).abs().max()))
         scale = float(network.value_normaliser.std)
-        worst_value = max(worst_value, abs(float(values[step]) - float(episodes[row].values[t])) / scale)
+        for ours, acted in ((values, episodes[row].values), (baselines, episodes[row].baseline_values)):
+            worst_value = max(worst_value, abs(float(ours[step]) - float(acted[t])) / scale)
     assert seen == {(row, t) for row, e in enumerate(episodes) for t in range(len(e))}
     return worst_log_prob, worst_value
 
 
-@pytest.mark.parametrize("heads", ["conditioned", "independent"])
-def test_the_learner_reproduces_every_step_from_chunks_at_every_offset(heads: str) -> None:
-    network = toy_network(heads=heads)
+OPTIONS = [*POLICIES, {"heads": "independent"}, {"encoder": "flat"}, {"num_layers": 3}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_learner_reproduces_every_step_from_chunks_at_every_offset(options: dict[str, Any]) -> None:
+    network = toy_network(**options)
     episodes = shipped(network)
-    assert sum(float(e.log_probs.min()) < -1.0 for e in episodes) > 1  # the policy is far from trivial
+    assert sum(float(e.log_probs.min()) < -0.7 for e in episodes) > 1  # the policy is far from trivial
     assert any(not e.masks.all() for e in episodes)
     for chunk in range(1, max(LENGTHS) + 1):  # a chunk of length L starts at offset L, so every offset occurs
         log_prob, value = largest_differences(network, episodes, chunk, None)
@@ -92,6 +97,10 @@ def post_step_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Bat
     return batch._replace(states=PolicyState(*(t.roll(-1, 2) for t in batch.states)))
 
 
+def without_memory(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+    return batch._replace(states=batch.states._replace(cells=torch.zeros_like(batch.states.cells)))
+
+
 def shifted_blueprints(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
     return batch._replace(blueprint_indices=(batch.blueprint_indices + 1).clamp(max=SPACES.num_blueprints - 1))
 
@@ -108,10 +117,16 @@ def shifted_blueprints(network: FactoredRecurrentActorCritic, batch: Batch) -> B
         shifted_blueprints,
     ],
 )
-def test_a_learner_that_sees_something_else_is_caught(change: Change) -> None:
-    network = toy_network()
+@pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
+def test_a_learner_that_sees_something_else_is_caught(change: Change, core: str) -> None:
+    network = toy_network(core=core)
     log_prob, _ = largest_differences(network, shipped(network), 3, change)
     assert log_prob > 1e-3
+
+
+def test_a_learner_that_starts_chunks_with_an_empty_memory_is_caught() -> None:
+    network = toy_network(core="lstm+memory")
+    assert largest_differences(network, shipped(network), 3, without_memory)[0] > 1e-3
 
 
 def test_one_version_later_the_log_probs_differ() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from actors.policy.normaliser import ValueNormaliser
 from learner.optimiser import make_optimiser
-from tests.toy import toy_network
+from tests.toy import CRITICS, toy_network
 
 Move = Callable[[ValueNormaliser, Tensor, nn.Linear], None]
 BATCHES = [(5.0, 2.0), (-300.0, 40.0), (1e4, 1e-3), (0.0, 1e5)]  # mean and deviation of the returns
@@ -20,9 +20,9 @@ def returns(mean: float, deviation: float) -> Tensor:
     return mean + deviation * torch.randn(64, dtype=torch.float64)
 
 
-def check_outputs_stay(move: Move) -> None:
+def check_outputs_stay(move: Move, critic: str = "v") -> None:
     torch.manual_seed(0)
-    network = toy_network().double()
+    network = toy_network(critic=critic).double()
     scale, output = network.value_normaliser, network.value_output
     core = torch.randn(30, network.config.hidden_size, dtype=torch.float64)
     for mean, deviation in BATCHES:
@@ -34,8 +34,22 @@ def check_outputs_stay(move: Move) -> None:
         assert torch.allclose(before, after, rtol=1e-12, atol=1e-12 * float(scale.std + scale.mean.abs()))
 
 
-def test_denormalised_outputs_survive_a_statistics_update() -> None:
-    check_outputs_stay(ValueNormaliser.update)
+@pytest.mark.parametrize("critic", CRITICS)
+def test_denormalised_outputs_survive_a_statistics_update(critic: str) -> None:
+    """Of every row of the output layer: V's one, or those of Q(s, op)."""
+    check_outputs_stay(ValueNormaliser.update, critic)
+
+
+def first_row_only(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+    """As if an op that no return was seen for could keep its weights."""
+    weight, bias = output.weight[1:].clone(), output.bias[1:].clone()
+    scale.update(batch, output)
+    output.weight[1:], output.bias[1:] = weight, bias
+
+
+def test_rows_that_are_not_rescaled_are_caught() -> None:
+    with pytest.raises(AssertionError):
+        check_outputs_stay(first_row_only, "q_op")
 
 
 def weights_forgotten(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:

@@ -17,7 +17,7 @@ from actors.env.fleet import FleetStep
 from actors.episode import Episode, RecurrentState, episodes_equal
 from actors.policy.network import Decision, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
-from tests.toy import ToyFleet, toy_network, toy_seed, toy_wave
+from tests.toy import POLICIES, ToyFleet, toy_network, toy_seed, toy_wave
 
 SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((6, 1, 9, 3, 7, 2))]
 SEEDS.append(toy_seed(9, truncated=False, salt=6))  # terminates in the step that truncates another
@@ -36,7 +36,7 @@ def check_isolation(network: rollout.Policy) -> None:
             scale = max(1.0, float(np.abs(getattr(alone, name)).max()))
             assert np.allclose(getattr(episode, name), getattr(alone, name), atol=1e-6 * scale), name
         for state in ("initial_state", "states"):
-            for part in ("h", "c"):
+            for part in ("h", "c", "cells", "usage"):
                 ours, theirs = getattr(getattr(episode, state), part), getattr(getattr(alone, state), part)
                 assert ours.shape == theirs.shape
                 assert np.allclose(ours, theirs, atol=1e-6), state
@@ -52,35 +52,39 @@ def check_truth(network: FactoredRecurrentActorCritic) -> None:
         episode.validate()
         fleet = ToyFleet(1)
         seen, state = copy.deepcopy(fleet.reset([seed])), network.initial_state(1)
-        assert not episode.initial_state.h.any()
-        assert not episode.initial_state.c.any()
+        assert not any(a.any() for a in episode.initial_state.arrays)
         for t in range(len(episode)):
             assert np.array_equal(episode.obs[t], seen.obs[0])
-            assert np.allclose(episode.states.h[:, t], state.h[:, 0].numpy(), atol=1e-6)
-            assert np.allclose(episode.states.c[:, t], state.c[:, 0].numpy(), atol=1e-6)
+            for stored, true in zip(episode.states.arrays, state, strict=True):
+                assert np.allclose(stored[:, t], true[:, 0].numpy(), atol=1e-6)
             decision, state = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((1, 4)))
-            assert episode.values[t] == pytest.approx(decision.values[0], rel=1e-5, abs=1e-5)
+            assert episode.baseline_values[t] == pytest.approx(decision.baseline_values[0], rel=1e-5, abs=1e-5)
+            if network.config.critic == "v":
+                assert episode.values[t] == pytest.approx(decision.values[0], rel=1e-5, abs=1e-5)
             seen = copy.deepcopy(fleet.step(episode.actions[t : t + 1]))
             assert episode.rewards[t] == seen.rewards[0]
         assert episode.terminated == bool(seen.terminated[0]) != episode.truncated
         assert np.array_equal(episode.final_obs, seen.obs[0])
         assert np.array_equal(episode.final_masks, seen.masks.flat()[0])
-        after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((1, 4)))[0].values[0]
+        after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((1, 4)))[0].baseline_values[0]
         assert episode.bootstrap_value == pytest.approx(0.0 if episode.terminated else after, rel=1e-5, abs=1e-5)
 
 
-def test_each_episode_is_that_of_its_environment_alone() -> None:
-    check_isolation(toy_network())
+@pytest.mark.parametrize("options", [*POLICIES, {"critic": "q_op", "bootstrap": "sampled"}])
+def test_each_episode_is_that_of_its_environment_alone(options: dict[str, str]) -> None:
+    check_isolation(toy_network(**options))
 
 
-def test_each_episode_is_what_happened() -> None:
-    check_truth(toy_network())
+@pytest.mark.parametrize("options", POLICIES)
+def test_each_episode_is_what_happened(options: dict[str, str]) -> None:
+    check_truth(toy_network(**options))
 
 
 class SharedNoise(rollout.PolicyNoise):
     """Noise by position in one stream: an environment's draws depend on its row and on the fleet's size."""
 
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
+        super().__init__(run_seed, seeds, heads)
         self.rng, self.shape = np.random.default_rng(run_seed), (len(seeds), heads)
 
     def step(self) -> NDArray[np.float64]:
@@ -148,19 +152,22 @@ def test_a_wrong_record_is_caught(wrong: Before, monkeypatch: pytest.MonkeyPatch
         check_truth(toy_network())
 
 
-def from_zero_state(policy: rollout.Policy, seen: FleetStep, state: PolicyState, heads: int) -> NDArray[np.float32]:
+Noise = NDArray[np.float64]
+
+
+def from_zero_state(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise) -> NDArray[np.float32]:
     """The trap: hidden reset before the bootstrap value is taken."""
-    return rollout_bootstrap(policy, seen, PolicyState(*(torch.zeros_like(t) for t in state)), heads)
+    return rollout_bootstrap(policy, seen, PolicyState(*(torch.zeros_like(t) for t in state)), noise)
 
 
 def from_other_observation(
-    policy: rollout.Policy, seen: FleetStep, state: PolicyState, heads: int
+    policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise
 ) -> NDArray[np.float32]:
     """The trap: the observation of the next episode's first step."""
-    return rollout_bootstrap(policy, seen._replace(obs=seen.obs[::-1].copy()), state, heads)
+    return rollout_bootstrap(policy, seen._replace(obs=seen.obs[::-1].copy()), state, noise)
 
 
-def never(policy: rollout.Policy, seen: FleetStep, state: PolicyState, heads: int) -> NDArray[np.float32]:
+def never(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise) -> NDArray[np.float32]:
     return np.zeros(len(seen.obs), dtype=np.float32)
 
 

@@ -10,15 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from actors.policy.sequences import length_buckets, make_layout
-from actors.policy.sequences import run_lstm as run_layout
+from actors.policy.recurrence import recur_sequence
+from actors.policy.sequences import Layout, length_buckets, make_layout
 from actors.policy.state import PolicyState
 
 Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
 
 
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    return run_layout(lstm, inputs, make_layout(valid.sum(1).tolist(), max_waste, valid.device), state)[0]
+    layout = make_layout(valid.sum(1).tolist(), max_waste, valid.device)
+    return recur_sequence(inputs, layout, state, list(lstm.parameters()), [], inputs.dtype)[0]
+
+
+def lstm_state(h: Tensor, c: Tensor) -> PolicyState:
+    """Without a memory."""
+    none = h.new_zeros(0, h.shape[1], 0)
+    return PolicyState(h, c, none, none)
 
 
 def by_cell(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
@@ -46,9 +53,10 @@ def check_equal(run: Run, lengths: list[int], layers: int, max_waste: float) -> 
     lstm = nn.LSTM(3, 4, layers).double()
     valid = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
     inputs = torch.randn(sum(lengths), 3, dtype=torch.float64, requires_grad=True)
-    state = PolicyState(*(torch.randn(layers, len(lengths), 4, dtype=torch.float64, requires_grad=True) for _ in "hc"))
+    h, c = (torch.randn(layers, len(lengths), 4, dtype=torch.float64, requires_grad=True) for _ in "hc")
+    state = lstm_state(h, c)
     weights = torch.randn(sum(lengths), 4, dtype=torch.float64)
-    leaves = [inputs, *state, *lstm.parameters()]
+    leaves = [inputs, h, c, *lstm.parameters()]
     results = []
     for one in (by_cell, run):
         out = one(lstm, inputs, valid, state, max_waste)
@@ -72,7 +80,7 @@ def test_it_is_the_cell_loop_forward_and_backward(lengths: list[int], layers: in
 def wrong_rows(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
     """States in bucket order instead of row order."""
     order = valid.sum(1).argsort(stable=True)
-    return run_lstm(lstm, inputs, valid, PolicyState(state.h[:, order], state.c[:, order]), max_waste)
+    return run_lstm(lstm, inputs, valid, lstm_state(state.h[:, order], state.c[:, order]), max_waste)
 
 
 def zero_state(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
@@ -90,7 +98,7 @@ def left_padded(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState
     padded = inputs.new_zeros(rows, steps, inputs.shape[1])
     late = valid.flip(1)
     padded[late] = inputs
-    out, _ = lstm(padded.transpose(0, 1), tuple(state))
+    out, _ = lstm(padded.transpose(0, 1), (state.h, state.c))
     return out.transpose(0, 1)[late]
 
 
@@ -116,9 +124,8 @@ def check_buckets(cutter: Buckets, lengths: list[int], max_waste: float) -> None
     for rows, steps in buckets:
         assert steps == max(lengths[r] for r in rows)
         assert len(rows) * steps <= max_waste * sum(lengths[r] for r in rows) + 1e-9
-    assert [steps for _, steps in buckets] == sorted(
-        {steps for _, steps in buckets}, reverse=True
-    )  # no two could be one
+    steps = [steps for _, steps in buckets]
+    assert steps == sorted(set(steps), reverse=True)  # no two could be one
 
 
 @settings(max_examples=100, deadline=None)
@@ -146,3 +153,17 @@ def shortest_of_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[
 def test_wrong_buckets_are_caught(wrong: Buckets) -> None:
     with pytest.raises(AssertionError):
         check_buckets(wrong, [100, 10, 12, 11, 90], 1.3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(lengths=st.lists(st.integers(0, 9), max_size=8), max_waste=st.sampled_from([1.0, 1.3, 9.0]))
+def test_a_packed_layout_is_the_same_layout(lengths: list[int], max_waste: float) -> None:
+    layout = make_layout(lengths, max_waste, torch.device("cpu"))
+    again = Layout.unpack(layout.pack())
+    assert again.padded == layout.padded
+    assert (again.restore is None) == (layout.restore is None)
+    assert again.restore is None or torch.equal(again.restore, layout.restore)
+    assert len(again.buckets) == len(layout.buckets)
+    for ours, theirs in zip(again.buckets, layout.buckets, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b

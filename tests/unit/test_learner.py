@@ -97,13 +97,13 @@ def masked_action(episode: Episode) -> bytes:
 
 def of_another_network(episode: Episode) -> bytes:
     """A state of another width than the learner's: nothing that a batch could hold."""
-    wide = RecurrentState(*(np.repeat(t, 2, 2) for t in (episode.states.h, episode.states.c)))
+    wide = RecurrentState(*(np.repeat(t, 2, 2) for t in episode.states.arrays))
     return encode_episode(dataclasses.replace(episode, states=wide))
 
 
 def of_another_stride(episode: Episode) -> bytes:
     state = episode.initial_state
-    once = RecurrentState(*(np.repeat(t, -(-len(episode) // 9), 1) for t in (state.h, state.c)))
+    once = RecurrentState(*(np.repeat(t, -(-len(episode) // 9), 1) for t in state.arrays))
     return encode_episode(dataclasses.replace(episode, states=once, state_stride=9))
 
 

@@ -29,7 +29,7 @@ def check_groups(groups_of: Groups) -> None:
             assert group["weight_decay"] == (0.0 if small else 0.1), name
             expected = {"heads": "heads", "critic": "critic"}.get(name.split(".")[0], "trunk")
             assert group["name"] == expected, name
-    assert {"heads.op_embedding.weight", "encoder.blueprint.weight", "norm.weight", "lstm.bias_hh_l1"} <= set(held)
+    assert {"heads.op_embedding.weight", "encoder.blueprint.weight", "norm.weight", "core.lstm.bias_hh_l1"} <= set(held)
 
 
 def test_each_parameter_is_in_exactly_one_group_and_decays_only_where_it_should() -> None:
@@ -73,7 +73,7 @@ def test_gradient_norms_are_those_of_the_named_parts() -> None:
         p.grad = torch.randn_like(p)
     network.critic[0].weight.grad = None
     parts = {
-        "trunk": (network.encoder, network.lstm, network.norm),
+        "trunk": (network.encoder, network.core, network.norm),
         "heads": (network.heads,),
         "critic": (network.critic,),
     }

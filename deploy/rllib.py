@@ -1,0 +1,126 @@
+"""For RLlib's users: our environment under its name, and a checkpoint of ours as an `RLModule`.
+
+    from deploy.rllib import TamiyoRLModule, register
+    register()
+    config = (
+        PPOConfig()
+        .environment("tamiyo/SeedTraining-v0", env_config={"tasks": ("digits",)})
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=TamiyoRLModule, model_config={"checkpoint": "runs/NAME"}))
+    )
+
+The module acts (`forward_inference` greedily, `forward_exploration` by drawing); it is our learner that trains it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import MultiBinary
+from numpy.typing import NDArray
+from ray import tune
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from torch import Tensor
+
+from actors.env import make_env
+from actors.env.env import SeedTrainingEnv
+from actors.env.registration import ENV_ID
+from actors.errors import UserError
+from actors.policy.network import MaskTensors
+from actors.policy.state import PolicyState
+from learner.checkpoint import load_policy
+
+Obs = dict[str, NDArray[Any]]
+
+
+class MasksObserved(gymnasium.Wrapper[Obs, NDArray[np.int64], Obs, NDArray[np.int64]]):
+    """The seed-training environment with its exact masks in the observation, since a module sees nothing else."""
+
+    def __init__(self, env: SeedTrainingEnv) -> None:
+        super().__init__(env)
+        self._base = env
+        spec = env.spaces.action
+        ops, slots = spec.num_ops, spec.num_slots
+        assert isinstance(env.observation_space, gymnasium.spaces.Dict)
+        masks = {
+            "op_mask": MultiBinary(ops),
+            "slot_mask": MultiBinary([ops, slots]),
+            "rest_mask": MultiBinary([ops, slots, spec.rest_size]),
+        }
+        self.observation_space = gymnasium.spaces.Dict({**env.observation_space.spaces, **masks})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        obs, _ = self._base.reset(seed=seed, options=options)
+        return self._seen(obs), {}
+
+    def step(self, action: NDArray[np.int64]) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = self._base.step(np.asarray(action))
+        return self._seen(obs), float(reward), terminated, truncated, {}
+
+    def _seen(self, obs: Obs) -> Obs:
+        masks = self._base.masks()
+        assert masks.slot is not None
+        parts = zip(("op_mask", "slot_mask", "rest_mask"), masks, strict=True)
+        return obs | {name: np.asarray(mask, dtype=np.int8) for name, mask in parts}
+
+
+def register() -> None:
+    """`tamiyo/SeedTraining-v0` for RLlib; `env_config` holds `run_seed` and fields of `EnvConfig`."""
+    tune.register_env(ENV_ID, lambda config: MasksObserved(make_env(**config)))
+
+
+class TamiyoRLModule(TorchRLModule):
+    """A checkpoint as a stateful module; `model_config` holds `checkpoint`, a file or a run folder."""
+
+    def setup(self) -> None:
+        config = self.model_config
+        if not isinstance(config, dict) or "checkpoint" not in config:
+            raise UserError('give model_config={"checkpoint": "runs/NAME"}: a run folder or a checkpoint file')
+        observed = self.observation_space
+        if not isinstance(observed, gymnasium.spaces.Dict) or "op_mask" not in observed.spaces:
+            raise UserError(f"the module needs masks in its observation: use the environment {ENV_ID} after register()")
+        slots = observed["blueprint_indices"].shape
+        assert slots is not None
+        self.policy = load_policy(config["checkpoint"], slots[0])
+
+    def get_initial_state(self) -> dict[str, Tensor]:
+        """Of one environment, by field, without the batch; a field that the core does not have is left out."""
+        state = self.policy.initial_state(1)
+        return {name: t[:, 0] for name, t in state._asdict().items() if t.numel()}
+
+    @torch.no_grad()
+    def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return self._act(batch, deterministic=True)
+
+    @torch.no_grad()
+    def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return self._act(batch, deterministic=False)
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        raise UserError("a Tamiyo policy is trained by `tamiyo train`; in RLlib it acts")
+
+    def _act(self, batch: dict[str, Any], deterministic: bool) -> dict[str, Any]:
+        """RLlib puts one step on a time axis of its own, `[B, 1, ...]`, before a module that has a state."""
+        stateful = bool(self.get_initial_state())
+        seen = {k: v.squeeze(1) if stateful else v for k, v in batch[Columns.OBS].items()}
+        count = seen["obs"].shape[0]
+        state = self.policy.initial_state(count)._asdict()
+        if stateful:
+            state |= {name: t.transpose(0, 1).contiguous() for name, t in batch[Columns.STATE_IN].items()}
+        masks = MaskTensors(*(seen[name].bool() for name in ("op_mask", "slot_mask", "rest_mask")))
+        noise = torch.rand(count, len(self.policy.spaces.action.heads), dtype=torch.float64)
+        step = self.policy.step(
+            seen["obs"].float(), seen["blueprint_indices"].long(), masks, PolicyState(**state), noise, deterministic
+        )
+        told = {
+            Columns.ACTIONS: step.actions,
+            Columns.ACTION_LOGP: step.log_probs.sum(-1),
+            Columns.VF_PREDS: step.values,
+        }
+        if not stateful:
+            return told
+        after = {name: t.transpose(0, 1) for name, t in step.state._asdict().items() if t.numel()}
+        return {k: v.unsqueeze(1) for k, v in told.items()} | {Columns.STATE_OUT: after}
