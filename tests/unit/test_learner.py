@@ -95,6 +95,23 @@ def masked_action(episode: Episode) -> bytes:
     return encode_episode(dataclasses.replace(episode, masks=np.zeros_like(episode.masks)))
 
 
+class Unchecked(Episode):
+    """An actor whose own check let it pass."""
+
+    def validate(self) -> None:
+        pass
+
+
+def not_finite(name: str, value: float) -> Spoil:
+    def spoil(episode: Episode) -> bytes:
+        fields = {f.name: getattr(episode, f.name) for f in dataclasses.fields(Episode)}
+        fields[name] = fields[name].copy()
+        fields[name].flat[-1] = value
+        return encode_episode(Unchecked(**fields))
+
+    return spoil
+
+
 def of_another_network(episode: Episode) -> bytes:
     """A state of another width than the learner's: nothing that a batch could hold."""
     wide = RecurrentState(*(np.repeat(t, 2, 2) for t in episode.states.arrays))
@@ -108,7 +125,19 @@ def of_another_stride(episode: Episode) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "spoil", [corrupt, of_other_spaces, out_of_range, masked_action, of_another_network, of_another_stride]
+    "spoil",
+    [
+        corrupt,
+        of_other_spaces,
+        out_of_range,
+        masked_action,
+        of_another_network,
+        of_another_stride,
+        not_finite("obs", np.nan),
+        not_finite("rewards", np.inf),
+        not_finite("log_probs", np.nan),
+        not_finite("values", -np.inf),
+    ],
 )
 def test_an_unusable_episode_is_set_aside_while_the_others_train(spoil: Spoil, tmp_path: Path) -> None:
     store = MemoryStore()
