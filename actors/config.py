@@ -123,6 +123,35 @@ class EnvConfig:
 
 
 @dataclass(frozen=True)
+class GymConfig:
+    """A Gymnasium environment to train on instead of seed hosts; off while `id` is empty."""
+
+    id: str = ""
+    """Its registered id, such as CartPole-v1, or mypkg:MyEnv-v0 to import mypkg first; empty trains seed hosts."""
+    kwargs: tuple[str, ...] = ()
+    """Arguments of `gymnasium.make` as name=value; the value is read as JSON where it is JSON, else as text."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around each environment, innermost first, as module:Class; not for vectorization own."""
+    vectorization: Literal["sync", "async", "own"] = "sync"
+    """Environments in one process, a process each, or as the environment's own vector entry point does it."""
+    max_segment_steps: int = 1024
+    """Steps after which an episode that has not ended ships as a segment, bootstrapped; the next one carries on."""
+
+    def __post_init__(self) -> None:
+        for pair in self.kwargs:
+            require("=" in pair, f"gym.kwargs holds {pair!r}: write name=value")
+        for wrapper in self.wrappers:
+            require(":" in wrapper, f"gym.wrappers holds {wrapper!r}: write module:Class")
+        require(
+            not self.wrappers or self.vectorization != "own",
+            "gym.wrappers are put around single environments, and gym.vectorization own has none: use sync or async",
+        )
+        require(
+            self.max_segment_steps >= 1, f"gym.max_segment_steps is {self.max_segment_steps}: it must be at least 1"
+        )
+
+
+@dataclass(frozen=True)
 class PolicyConfig:
     """The factored recurrent actor-critic; its architecture travels with the weights."""
 
@@ -227,6 +256,7 @@ class ActingConfig:
     """All that an actor needs."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
+    gym: GymConfig = field(default_factory=GymConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)

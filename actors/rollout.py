@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from actors.actions import ActionMasks
 from actors.env.fleet import Fleet, FleetStep
 from actors.env.rng import Purpose, stream
-from actors.episode import Episode, RecurrentState
+from actors.episode import EndReason, Episode, RecurrentState
 from actors.policy.network import Decision
 from actors.policy.state import PolicyState
 
@@ -48,12 +48,15 @@ class Provenance:
 
 
 @dataclass
-class _Recorder:
+class Recorder:
     """One environment's steps, appended as they happen."""
 
     seed: int
     task_id: str
     initial_state: RecurrentState
+    generation: int
+    state_stride: int
+    versions: list[int] = field(default_factory=list)
     obs: list[NDArray[np.float32]] = field(default_factory=list)
     blueprints: list[NDArray[np.int64]] = field(default_factory=list)
     actions: list[NDArray[np.int64]] = field(default_factory=list)
@@ -64,10 +67,11 @@ class _Recorder:
     rewards: list[float] = field(default_factory=list)
     states: list[RecurrentState] = field(default_factory=list)
 
-    def before(self, row: int, seen: FleetStep, decision: Decision, state: PolicyState, stride: int) -> None:
-        """Record a step that is about to be taken; `state` is the one before it."""
-        if len(self.actions) % stride == 0:
+    def before(self, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int) -> None:
+        """Record a step that is about to be taken by weights `version`; `state` is the one before it."""
+        if len(self.actions) % self.state_stride == 0:
             self.states.append(state.row(row))
+        self.versions.append(version)
         self.obs.append(seen.obs[row].copy())
         self.blueprints.append(seen.blueprint_indices[row].copy())
         self.actions.append(decision.actions[row].copy())
@@ -77,20 +81,18 @@ class _Recorder:
         self.baseline_values.append(float(decision.baseline_values[row]))
 
     def finish(
-        self, row: int, seen: FleetStep, bootstrap_value: float, episode_id: str, fleet: Fleet, source: Provenance
+        self, row: int, seen: FleetStep, bootstrap_value: float, episode_id: str, env_id: str, spaces_hash: str
     ) -> Episode:
-        end_reason = seen.end_reasons[row]
-        assert end_reason is not None
+        """What was recorded, up to the step that led to `seen`; a row that did not end there is cut."""
         terminated = bool(seen.terminated[row])
-        steps = len(self.rewards)
         return Episode(
             episode_id=episode_id,
-            env_id=fleet.env_id,
+            env_id=env_id,
             task_id=self.task_id,
             seed=self.seed,
-            spaces_hash=fleet.spaces.hash,
-            generation=source.generation,
-            policy_version=np.full(steps, source.version, dtype=np.int64),
+            spaces_hash=spaces_hash,
+            generation=self.generation,
+            policy_version=np.array(self.versions, dtype=np.int64),
             obs=np.stack(self.obs),
             blueprint_indices=np.stack(self.blueprints),
             actions=np.stack(self.actions),
@@ -99,7 +101,7 @@ class _Recorder:
             values=np.array(self.values, dtype=np.float32),
             baseline_values=np.array(self.baseline_values, dtype=np.float32),
             rewards=np.array(self.rewards, dtype=np.float32),
-            end_reason=end_reason,
+            end_reason=seen.end_reasons[row] or EndReason.CUT,
             terminated=terminated,
             truncated=not terminated,  # never both: terminated wins
             final_obs=seen.obs[row].copy(),
@@ -108,7 +110,7 @@ class _Recorder:
             bootstrap_value=0.0 if terminated else bootstrap_value,
             initial_state=self.initial_state,
             states=RecurrentState.concatenate(self.states),
-            state_stride=source.state_stride,
+            state_stride=self.state_stride,
             telemetry=dict(seen.telemetry[row]),
         )
 
@@ -147,7 +149,7 @@ def run_wave(
     seen = fleet.reset(seeds)
     state = policy.initial_state(fleet.num_envs)
     recorders = [
-        _Recorder(int(seed), task, state.row(e))
+        Recorder(int(seed), task, state.row(e), source.generation, source.state_stride)
         for e, (seed, task) in enumerate(zip(seeds, fleet.task_ids(), strict=True))
     ]
     running = np.ones(fleet.num_envs, dtype=np.bool_)
@@ -155,23 +157,27 @@ def run_wave(
     while running.any():
         decision, after = policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise.step(), deterministic)
         for e in map(int, np.flatnonzero(running)):
-            recorders[e].before(e, seen, decision, state, source.state_stride)
+            recorders[e].before(e, seen, decision, state, source.version)
         seen = fleet.step(decision.actions)
         state = after
         for e in map(int, np.flatnonzero(running)):
             recorders[e].rewards.append(float(seen.rewards[e]))
         ended = running & (seen.terminated | seen.truncated)
         bootstrap = (
-            _bootstrap(policy, seen, state, noise.bootstrap())
+            bootstrap_values(policy, seen, state, noise.bootstrap())
             if (ended & ~seen.terminated).any()
             else np.zeros(fleet.num_envs)
         )
         for e in map(int, np.flatnonzero(ended)):
-            episodes[e] = recorders[e].finish(e, seen, float(bootstrap[e]), name_episode(), fleet, source)
+            episodes[e] = recorders[e].finish(
+                e, seen, float(bootstrap[e]), name_episode(), fleet.env_id, fleet.spaces.hash
+            )
         running &= ~ended
     return [e for e in episodes if e is not None]
 
 
-def _bootstrap(policy: Policy, seen: FleetStep, state: PolicyState, noise: NDArray[np.float64]) -> NDArray[np.float32]:
+def bootstrap_values(
+    policy: Policy, seen: FleetStep, state: PolicyState, noise: NDArray[np.float64]
+) -> NDArray[np.float32]:
     """`[E]` values of the states after the last step: the final observation, and the state carried up to it."""
     return policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise)[0].bootstrap_values

@@ -11,15 +11,14 @@ import ray
 import torch
 
 from actors.config import ActingConfig
-from actors.env.rng import Purpose, stream
-from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.outbox import Outbox
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights
 from actors.ray_metrics import RayMetrics
-from actors.rollout import Policy, Provenance, run_wave
+from actors.rollout import Policy, Provenance
+from actors.sampler import make_sampler
 from actors.transport.redis import connect
 
 P = ParamSpec("P")
@@ -60,17 +59,16 @@ class Worker:
         self.settings = settings
         acting = settings.acting
         self.transport = connect(settings.redis, acting.queue, settings.namespace)
-        self.fleet = make_fleet(acting.env, acting.actors.envs_per_actor, settings.seed)
         self.name = f"actor-{settings.index}"
         # Later incarnations have larger numbers: the clock survives a death, a counter in memory does not.
         self.incarnation = time.time_ns() // 1_000_000
-        self.restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        died = ray.get_runtime_context().was_current_actor_reconstructed
+        self.sampler = make_sampler(acting, settings.index, settings.seed, self.incarnation if died else None)
         self.outbox = Outbox(self.transport, self.name, self.incarnation, acting.actors.buffer_episodes)
         self.metrics = RayMetrics(self.name)
         self.network: FactoredRecurrentActorCritic | None = None
         self.version, self.generation, self.state_stride = -1, 0, 1
         self.sequence = 0
-        self.waves = 0
 
     def ping(self) -> str:
         return "pong"
@@ -79,12 +77,13 @@ class Worker:
         return func(self, *args, **kwargs)
 
     def sample(self) -> WaveReport:
-        """One wave with the newest weights, shipped. Waits for the first weights; raises `UserError` without any."""
+        """A while with the newest weights, and what became complete shipped. Waits for the first weights; raises
+        `UserError` without any."""
         start = time.monotonic()
         self._fetch()
         assert self.network is not None
         source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed)
-        episodes = run_wave(self.fleet, self.network, self._next_seeds(), source, self._name_episode)
+        episodes = self.sampler.sample(self.network, source, self._name_episode)
         for episode in episodes:
             self.outbox.add(episode)
         played_s = time.monotonic() - start
@@ -101,23 +100,17 @@ class Worker:
         return WaveReport(len(episodes), steps, played_s, waited_s, len(self.outbox))
 
     def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
-        """Episodes of the given seeds, not shipped: a timeline each (see `actors.env.timeline`)."""
+        """Episodes of the given seeds, not shipped: what `Sampler.play` tells of each."""
         policy: Policy
         if player == "learned":
             self._fetch()
             assert self.network is not None
             policy = self.network
         else:
-            policy = (RandomPolicy if player == "random" else NeverGrow)(self.fleet.spaces)
+            policy = (RandomPolicy if player == "random" else NeverGrow)(self.sampler.spaces)
         source = Provenance(self.version, self.generation, 1, self.settings.seed)
-        timelines: list[dict[str, Any]] = []
-        width = self.fleet.num_envs
-        for start in range(0, len(seeds), width):
-            part = list(seeds[start : start + width])
-            wave = part + part[:1] * (width - len(part))  # a fleet is always full
-            run_wave(self.fleet, policy, wave, source, lambda: "played/0/0/0", deterministic)
-            timelines += [t.as_dict() | {"policy_version": self.version} for t in self.fleet.timelines()[: len(part)]]
-        return timelines
+        played = self.sampler.play(policy, source, seeds, deterministic)
+        return [told | {"policy_version": self.version} for told in played]
 
     def _fetch(self) -> None:
         deadline = time.monotonic() + self.settings.acting.actors.fetch_timeout_s
@@ -137,13 +130,6 @@ class Worker:
                     f"{self.name} found no weights: is a learner running against the same Redis and run name?"
                 )
             time.sleep(0.1)
-
-    def _next_seeds(self) -> list[int]:
-        """Seeds of the next wave: a function of run, actor and generation; an incarnation after a death has its own."""
-        lineage = self.incarnation if self.restarted else self.generation
-        rng = stream(self.settings.seed, self.settings.index, Purpose.EPISODE_SEEDS, (lineage << 20) + self.waves)
-        self.waves += 1
-        return [int(s) for s in rng.integers(0, 2**31, self.fleet.num_envs)]
 
     def _name_episode(self) -> str:
         self.sequence += 1

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,21 @@ class Target:
         return self.value >= self.goal
 
 
-def arguments(name: str, description: str, devices: bool = False) -> argparse.Namespace:
-    """`--quick` (within 20 seconds on two cores), `--json FILE` and, with `devices`, `--device`; one torch thread."""
+def arguments(
+    name: str,
+    description: str,
+    devices: bool = False,
+    more: Callable[[argparse.ArgumentParser], object] | None = None,
+) -> argparse.Namespace:
+    """`--quick` (within 20 seconds on two cores), `--json FILE`, with `devices` `--device`, and what `more` adds; one
+    torch thread."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--quick", action="store_true", help="a smoke test of a few seconds")
     parser.add_argument("--json", type=Path, help="also write the result here")
     if devices:
         parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where networks run")
+    if more is not None:
+        more(parser)
     torch.set_num_threads(1)
     return parser.parse_args()
 

@@ -57,7 +57,9 @@ def our_episodes(shape: Shape, network: FactoredRecurrentActorCritic) -> list[Ep
 
 def _episode(rng: np.random.Generator, name: str, steps: int, ended: bool, shape: Shape, spaces_hash: str) -> Episode:
     def state(count: int) -> RecurrentState:
-        return RecurrentState(*(0.1 * rng.standard_normal((1, count, shape.hidden)).astype(np.float32) for _ in "hc"))
+        h, c = (0.1 * rng.standard_normal((1, count, shape.hidden)).astype(np.float32) for _ in "hc")
+        none = np.zeros((0, count, 0), dtype=np.float32)
+        return RecurrentState(h, c, none, none)
 
     masks = np.ones((steps, shape.actions), dtype=np.bool_)
     obs = rng.standard_normal((steps + 1, shape.obs_size)).astype(np.float32)

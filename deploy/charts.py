@@ -28,7 +28,7 @@ def learning_curve(run: RunFolder) -> Figure | None:
     ax.axvspan(x[0] + 0.8 * (x[-1] - x[0]), x[-1], color="#f2f5f8", zorder=0, lw=0)
     labels: list[tuple[float, str, str]] = []
     if run.references is not None:
-        for name, values in (("random", run.references.random), ("never grow", run.references.never_grow)):
+        for name, values in run.references.baselines.items():
             interval = stratified_mean(values, run.references.tasks)
             ax.axhline(interval.mean, color=POLICIES[name], lw=1.4, ls=(0, (5, 3)))
             labels.append((interval.mean, name, POLICIES[name]))
@@ -37,7 +37,7 @@ def learning_curve(run: RunFolder) -> Figure | None:
     labels.append((float(mean[-1]), "learned", POLICIES["learned"]))
     _updates_axis(ax, x)
     label_right(ax, labels)
-    ax.set_ylabel("return (points)")
+    ax.set_ylabel("return (points)" if run.unit else "return of whole episodes")
     if len(x) >= 5:
         ax.text(0.9, 1.015, "last fifth", transform=ax.transAxes, ha="center", color=MUTED, fontsize=8)
     return figure
@@ -109,7 +109,7 @@ def flow(run: RunFolder) -> Figure | None:
 
 
 def task_returns(run: RunFolder) -> Figure | None:
-    """Mean return per task with 95% intervals: learned, random and never grow on the same seeds."""
+    """Mean return per task with 95% intervals: the learned policy and its baselines on the same seeds."""
     references = run.references
     if references is None or not references.tasks:
         return None
@@ -117,7 +117,9 @@ def task_returns(run: RunFolder) -> Figure | None:
     tasks = sorted(counts)
     figure, ax = _figure(0.9 + 0.72 * len(tasks))
     for row, task in enumerate(tasks):
-        for offset, (name, values) in zip((0.24, 0.0, -0.24), _by_policy(references, task).items(), strict=True):
+        by_policy = _by_policy(references, task)
+        for k, (name, values) in enumerate(by_policy.items()):
+            offset = 0.24 * ((len(by_policy) - 1) / 2 - k)
             interval = _interval(values)
             ax.plot([interval.low, interval.high], [row + offset] * 2, color=POLICIES[name], lw=2.4, alpha=0.45)
             label = name if row == 0 else None
@@ -128,14 +130,14 @@ def task_returns(run: RunFolder) -> Figure | None:
     ax.grid(axis="x", color=GRID)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
-    ax.set_xlabel("return (points)")
+    ax.set_xlabel("return (points)" if run.unit else "return of whole episodes")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, handletextpad=0.2, borderaxespad=0, columnspacing=1.2)
     return figure
 
 
 def _by_policy(references: References, task: str) -> dict[str, list[float]]:
     rows = [i for i, t in enumerate(references.tasks) if t == task]
-    by_name = {"learned": references.learned, "random": references.random, "never grow": references.never_grow}
+    by_name = {"learned": references.learned} | references.baselines
     return {name: [values[i] for i in rows] for name, values in by_name.items()}
 
 

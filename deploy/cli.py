@@ -32,6 +32,7 @@ commands:
 first steps:
   tamiyo doctor
   tamiyo train --preset quick
+  tamiyo train --env CartPole-v1
   tamiyo train --resume runs/NAME
 
 `tamiyo COMMAND --help` lists the flags of a command; `tamiyo --version` tells the version.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from actors.config import ActorsConfig, EnvConfig, PolicyConfig, QueueConfig, require
+from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
 from learner.config import LearnerConfig
 
 
@@ -23,7 +23,7 @@ class RunConfig:
     redis: str = ""
     """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
     reference_episodes: int = 48
-    """Episodes of the last fifth whose task seeds are played again by the random policy and by never-grow."""
+    """Episodes of the last fifth whose seeds are played again by the random policy and, on seed hosts, never-grow."""
     metrics_port: int = 0
     """Port on loopback where Ray exports metrics for Prometheus; 0 lets Ray choose."""
     dashboard: bool = False
@@ -49,6 +49,7 @@ class Config:
 
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
+    gym: GymConfig = field(default_factory=GymConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
@@ -66,6 +67,14 @@ class Config:
         require(
             self.queue.max_episodes >= self.learner.batch_episodes,
             f"queue.max_episodes is {self.queue.max_episodes}: it must hold a batch of {self.learner.batch_episodes}",
+        )
+        oldest = running * self.gym.max_segment_steps
+        newest = self.learner.max_policy_lag * max(self.learner.batch_steps, self.learner.batch_episodes)
+        require(
+            not self.gym.id or oldest <= newest,
+            f"while one environment fills a segment of gym.max_segment_steps {self.gym.max_segment_steps}, {running} "
+            f"of them make up to {oldest} steps, more than the {newest} that max_policy_lag updates train on: the "
+            "segment would be too old. Raise learner.batch_steps or learner.max_policy_lag, or shorten segments",
         )
         gamma = self.learner.gamma
         require(
@@ -100,5 +109,22 @@ PRESETS: dict[str, Config] = {
             target_kl=0.06,
         ),
     ),
+    "general": Config(
+        actors=ActorsConfig(count=2, envs_per_actor=8),
+        queue=QueueConfig(max_episodes=16),  # what waits grows old: four batches of full segments
+        learner=LearnerConfig(
+            batch_episodes=8,
+            batch_steps=4096,
+            update_epochs=4,
+            minibatches=4,
+            gamma=0.99,
+            gae_lambda=0.95,
+            entropy_anneal_updates=0,
+            entropy_coef=0.01,
+            chunk_length=64,
+            burn_in=64,
+            max_policy_lag=8,  # a segment is up to four updates old when it is complete, and may wait for four more
+        ),
+    ),
 }
-"""`tamiyo` holds the reference settings; `quick` is what `make train` uses on two cores."""
+"""`tamiyo` holds the reference settings; `quick` is what `make train` uses on two cores; `general` is for Gymnasium."""

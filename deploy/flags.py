@@ -27,14 +27,17 @@ Settings = Annotated[Config, tyro.conf.arg(name="")]
 class Flags:
     """Settings come from the preset, then from the file, then from the flags below."""
 
-    preset: Literal["quick", "tamiyo"] = "tamiyo"
-    """Where settings start: `quick` takes minutes on two cores, `tamiyo` holds the reference settings."""
+    preset: Literal["quick", "tamiyo", "general"] = "tamiyo"
+    """Where settings start: `quick` takes minutes on two cores, `tamiyo` holds the reference settings, `general` is for
+    Gymnasium environments and the default with --env."""
     config: Path | None = None
     """YAML file of settings that differ from the preset."""
     redis: str | None = None
     """URL of a Redis or Valkey server; short for --run.redis."""
     task: str | None = None
     """One task to train on, or mypkg:factory for your own; short for --env.tasks."""
+    env: str | None = None
+    """Gymnasium environment to train on, such as CartPole-v1 or mypkg:MyEnv-v0; short for --gym.id."""
     settings: Settings = dataclasses.field(default_factory=Config)
 
 
@@ -79,6 +82,8 @@ def parse(command: str, args: list[str], *, resumable: bool) -> Request:
         if first.resume is not None:
             raise UserError("--init-from and --resume exclude each other: a resumed run has weights of its own")
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=flags.init_from))
+    if flags.env is not None:
+        config = dataclasses.replace(config, gym=dataclasses.replace(config.gym, id=flags.env))
     return Request(config, first.resume if resumable else None)
 
 
@@ -93,6 +98,7 @@ def _first_pass(args: list[str]) -> argparse.Namespace:
     """Only what decides the defaults of all other flags."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--preset", default=None)
+    parser.add_argument("--env", "--gym.id", dest="env", default=None)
     parser.add_argument("--config", type=Path, default=None)
     parser.add_argument("--resume", type=Path, default=None)
     try:
@@ -104,7 +110,7 @@ def _first_pass(args: list[str]) -> argparse.Namespace:
 def _base(first: argparse.Namespace, resumable: bool) -> Config:
     if first.preset is not None and first.preset not in PRESETS:
         raise UserError(f"there is no preset {first.preset!r}: give one of {', '.join(sorted(PRESETS))}")
-    base = PRESETS[first.preset or "tamiyo"]
+    base = PRESETS[first.preset or ("general" if first.env else "tamiyo")]
     if first.resume is not None and resumable:
         if first.preset is not None:
             raise UserError("--preset and --resume exclude each other: a resumed run keeps its own settings")
@@ -135,7 +141,7 @@ def _refuse_unknown(command: str, args: list[str], resumable: bool) -> None:
 
 def known_flags(resumable: bool) -> Iterator[str]:
     """Every flag, spelt with underscores, as the help shows them."""
-    yield from ("--help", "--preset", "--config", "--redis", "--task")
+    yield from ("--help", "--preset", "--config", "--redis", "--task", "--env")
     if resumable:
         yield from ("--resume", "--init_from")
     base = Config()

@@ -18,9 +18,11 @@ import ray
 
 from actors.config import ActingConfig
 from actors.env.env import check_tasks, seed_spaces
+from actors.env.gym_make import gym_spaces
 from actors.errors import UserError
 from actors.policy.publish import from_weights
 from actors.ray_metrics import RayMetrics
+from actors.spaces import Spaces
 from deploy.config import Config
 from deploy.settings import to_yaml
 from learner.checkpoint import list_checkpoints, load_checkpoint
@@ -34,11 +36,19 @@ def namespace(config: Config) -> str:
 
 
 def acting(config: Config) -> ActingConfig:
-    return ActingConfig(config.env, config.policy, config.actors, config.queue)
+    return ActingConfig(config.env, config.gym, config.policy, config.actors, config.queue)
+
+
+def checked_spaces(config: Config) -> Spaces:
+    """Of the environment that is trained on; raises `UserError` for one that is not there or cannot be trained."""
+    if config.gym.id:
+        return gym_spaces(config.gym)
+    check_tasks(config.env, config.run.seed)
+    return seed_spaces(config.env.slots, config.env.profile)
 
 
 def learner_settings(config: Config, run_dir: Path, redis: str, resume: bool) -> LearnerSettings:
-    spaces = seed_spaces(config.env.slots, config.env.profile)
+    spaces = checked_spaces(config)
     return LearnerSettings(
         config.learner,
         config.policy,
@@ -63,7 +73,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
 
     What can be known to fail is refused here with a `UserError`, before anything is written or started.
     """
-    check_tasks(config.env, config.run.seed)
+    spaces = checked_spaces(config)
     require_free_port(config.run.metrics_port, "run.metrics_port")
     pick_device(config.learner.device)
     if resume is not None:
@@ -71,7 +81,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
             raise UserError(f"no run folder at {resume}: give one that an earlier run left, such as runs/NAME")
         run_dir = resume
         if list_checkpoints(run_dir / "checkpoints"):
-            resumed_network(load_checkpoint(run_dir), config.policy, seed_spaces(config.env.slots, config.env.profile))
+            resumed_network(load_checkpoint(run_dir), config.policy, spaces)
     else:
         if config.run.init_from:
             weights = load_checkpoint(Path(config.run.init_from)).weights

@@ -13,10 +13,11 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 from rich.console import Console
 
+from actors.episode import EndReason
 from actors.errors import UserError
 from actors.fleet import ActorFleet
 from actors.transport.redis import connect
-from actors.worker import limit_threads
+from actors.worker import Player, limit_threads
 from deploy.config import Config
 from deploy.embedded_redis import EmbeddedRedis
 from deploy.launch import acting, learner_report, learner_settings, local_ray, namespace, open_run, stop_on_signal
@@ -41,7 +42,8 @@ def train(config: Config, resume: Path | None = None) -> int:
         launch.follow(stop, console)
         interrupted = stop.is_set()
         if not interrupted:
-            console.print("measuring the random policy and never-grow on the same task seeds ...")
+            baselines = "the random policy" if config.gym.id else "the random policy and never-grow"
+            console.print(f"measuring {baselines} on the same seeds ...")
             interrupted = not launch.compare(stop)
     if interrupted:
         console.print(
@@ -119,11 +121,13 @@ class _Launch:
             actors_total=self.fleet.size,
             restarts=self.fleet.totals.restarts,
             eta_s=min(remaining) if remaining else None,
+            unit="" if self.config.gym.id else "points",
         )
 
     def compare(self, stop: threading.Event) -> bool:
-        """Play task seeds of the last fifth again with the random policy and never-grow; False when interrupted."""
+        """Play seeds of the last fifth again with the policies to compare with; False when interrupted."""
         rows = [json.loads(line) for line in (self.run_dir / "episodes.jsonl").read_text().splitlines()]
+        rows = [row for row in rows if row["end_reason"] != EndReason.CUT]  # a segment is no whole episode
         if not rows:
             return not stop.is_set()
         fifth = rows[-max(1, len(rows) // 5) :]
@@ -131,7 +135,8 @@ class _Launch:
         chosen = fifth[::-1][::step][: self.config.run.reference_episodes][::-1]
         seeds = [int(row["seed"]) for row in chosen]
         played: dict[str, list[dict[str, Any]]] = {}
-        for player in ("random", "never_grow"):
+        baselines: tuple[Player, ...] = ("random",) if self.config.gym.id else ("random", "never_grow")
+        for player in baselines:
             if stop.is_set():
                 return False
             played[player] = self.fleet.play(player, seeds)
@@ -142,7 +147,8 @@ class _Launch:
             **{name: [t["return"] for t in timelines] for name, timelines in played.items()},
         }
         (self.run_dir / "references.json").write_text(json.dumps(references))
-        self._draw_episode(chosen)
+        if not self.config.gym.id:
+            self._draw_episode(chosen)
         return not stop.is_set()
 
     def _draw_episode(self, chosen: list[dict[str, Any]]) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from actors.env.env import check_tasks
 from actors.fleet import ActorFleet
 from actors.transport.redis import connect
 from deploy.config import Config
-from deploy.launch import acting, learner_settings, local_ray, namespace, open_run, stop_on_signal
+from deploy.launch import acting, checked_spaces, learner_settings, local_ray, namespace, open_run, stop_on_signal
 from learner.checkpoint import list_checkpoints
 from learner.service import LearnerService
 
@@ -43,7 +42,7 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
 
 def run_actors(config: Config) -> int:
     """The actors alone, on a Ray of this machine, until they are told to stop."""
-    check_tasks(config.env, config.run.seed)
+    checked_spaces(config)
     connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
     with stop_on_signal() as stop, local_ray(config):

@@ -31,14 +31,15 @@ class Snapshot:
     max_seconds: float | None
     episodes: int
     episodes_per_s: float
-    return_mean: float | None  # points; None before the first update
-    return_history: Sequence[float]  # points, oldest first
+    return_mean: float | None  # None before the first update
+    return_history: Sequence[float]  # oldest first
     policy_lag: float  # versions
     queue_depth: int
     actors_alive: int
     actors_total: int
     restarts: int
     eta_s: float | None
+    unit: str = "points"  # of returns
 
     @property
     def fraction(self) -> float:
@@ -101,7 +102,7 @@ def panel(title: str, s: Snapshot) -> Panel:
     if s.return_mean is None:
         reward.append("waiting for the first batch", style="dim italic")
     else:
-        reward.append(f"{s.return_mean:+.1f} points  ", style="bold")
+        reward.append(f"{s.return_mean:+.1f}{' ' + s.unit if s.unit else ''}  ", style="bold")
         reward.append(sparkline(s.return_history, 40), style="cyan")
     facts = Table.grid(padding=(0, 3))
     lost = s.actors_alive < s.actors_total

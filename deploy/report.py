@@ -26,6 +26,7 @@ class Picture(NamedTuple):
     title: str
     caption: str
     draw: Callable[[RunFolder], Figure | None]
+    gym_caption: str | None = None  # under a run on a Gymnasium environment; None leaves the picture out there
 
 
 PICTURES = (
@@ -36,12 +37,15 @@ PICTURES = (
         "every task weighted equally, and its 95% band. Dashed lines are the random policy and never growing, played "
         "on task seeds of the last fifth (shaded). The paired comparison above is much sharper than this picture.",
         charts.learning_curve,
+        "Undiscounted return of whole episodes: the mean over recent updates' episodes, and its 95% band. The dashed "
+        "line is the random policy, played on seeds of the last fifth (shaded).",
     ),
     Picture(
         "task_returns",
         "Return by task",
         "The same task seeds under each policy; bars are 95% intervals of the mean.",
         charts.task_returns,
+        "The same seeds under each policy; bars are 95% intervals of the mean.",
     ),
     Picture(
         "slot_timeline",
@@ -50,18 +54,26 @@ PICTURES = (
         "stage, the height of the fill is alpha, the text is the blueprint. Marks above a lane are the policy's ops.",
         episode_chart.slot_timeline,
     ),
-    Picture("op_shares", "What the policy does", "Share of steps that chose each op.", charts.op_shares),
+    Picture(
+        "op_shares",
+        "What the policy does",
+        "Share of steps that chose each op.",
+        charts.op_shares,
+        "Share of steps that made each choice of the first head.",
+    ),
     Picture(
         "head_entropies",
         "How decided it is",
         "Normalised entropy of each head over the steps where it mattered and there was a choice.",
         charts.head_entropies,
+        "Normalised entropy of each head over the steps where there was a choice.",
     ),
     Picture(
         "flow",
         "How the data flowed",
         "Policy lag counts how many published weight sets had passed since an episode's oldest step.",
         charts.flow,
+        "Policy lag counts how many published weight sets had passed since an episode's or a segment's oldest step.",
     ),
 )
 
@@ -84,7 +96,7 @@ def write_report(run_dir: Path) -> Path:
     (run_dir / "report").mkdir(exist_ok=True)
     drawn, missing = [], []
     with matplotlib.rc_context(STYLE):
-        for picture in PICTURES:
+        for picture in _pictures(run):
             figure = picture.draw(run)
             if figure is None:
                 missing.append(picture.title)
@@ -107,6 +119,12 @@ def write_report(run_dir: Path) -> Path:
     return path
 
 
+def _pictures(run: RunFolder) -> list[Picture]:
+    if not run.gym_id:
+        return list(PICTURES)
+    return [p._replace(caption=p.gym_caption) for p in PICTURES if p.gym_caption is not None]
+
+
 def headline(run_dir: Path) -> str:
     """What the run showed, in one or two sentences, whether or not it flatters."""
     return " ".join(_headline(read_run(run_dir)))
@@ -116,18 +134,19 @@ def _headline(run: RunFolder) -> list[str]:
     comparisons = _comparisons(run)
     if not comparisons:
         return ["No comparison: the run ended before its references were played."]
-    return [_sentence(c) for c in comparisons]
+    return [_sentence(c, run.unit) for c in comparisons]
 
 
-def _sentence(c: Comparison) -> str:
+def _sentence(c: Comparison, unit: str) -> str:
     mean, low, high = c.interval
+    unit = f" {unit}" if unit else ""
     low, high = (-high, -low) if c.verdict == "worse" else (low, high)
     bounds = f"[{low:.1f}, {high:.1f}] (95%, n={c.n} paired seeds)"
     if c.verdict == "better":
-        return f"Learned beats {c.against} by {mean:.1f} points {bounds}."
+        return f"Learned beats {c.against} by {mean:.1f}{unit} {bounds}."
     if c.verdict == "worse":
-        return f"Learned is worse than {c.against} by {-mean:.1f} points {bounds}."
-    return f"Learned does not beat {c.against}: {mean:+.1f} points {bounds}, an interval that includes zero."
+        return f"Learned is worse than {c.against} by {-mean:.1f}{unit} {bounds}."
+    return f"Learned does not beat {c.against}: {mean:+.1f}{unit} {bounds}, an interval that includes zero."
 
 
 def _comparisons(run: RunFolder) -> list[Comparison]:
@@ -135,8 +154,7 @@ def _comparisons(run: RunFolder) -> list[Comparison]:
     if r is None or len(r.learned) < 2:
         return []
     return [
-        Comparison(name, paired_interval(r.learned, values), len(r.learned))
-        for name, values in (("random", r.random), ("never grow", r.never_grow))
+        Comparison(name, paired_interval(r.learned, values), len(r.learned)) for name, values in r.baselines.items()
     ]
 
 

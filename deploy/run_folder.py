@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from actors.errors import UserError
@@ -17,12 +18,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class References:
-    """Returns of three policies on the same task seeds, in points; all arrays have length n."""
+    """Returns of the policies on the same seeds; all arrays have length n. Only seed hosts have a never-grow."""
 
     tasks: list[str]
     learned: list[float]
     random: list[float]
-    never_grow: list[float]
+    never_grow: list[float] | None = None
+
+    @property
+    def baselines(self) -> dict[str, list[float]]:
+        """What the learned policy is compared with, by name."""
+        return {"random": self.random} | ({} if self.never_grow is None else {"never grow": self.never_grow})
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,21 @@ class RunFolder:
     def name(self) -> str:
         return self.path.resolve().name
 
+    @property
+    def gym_id(self) -> str:
+        """The Gymnasium environment that was trained on; empty for seed hosts."""
+        try:
+            settings = yaml.safe_load(self.settings)
+        except yaml.YAMLError:
+            return ""
+        gym = settings.get("gym") if isinstance(settings, dict) else None
+        return str(gym.get("id") or "") if isinstance(gym, dict) else ""
+
+    @property
+    def unit(self) -> str:
+        """Of returns: points of validation accuracy, or whatever the environment pays."""
+        return "" if self.gym_id else "points"
+
     def series(self, name: str) -> NDArray[np.float64]:
         """A metric per update; NaN where an update did not report it."""
         values = (row.get(name) for row in self.metrics)
@@ -90,7 +111,7 @@ def read_run(path: Path) -> RunFolder:
 
 def _build(kind: type[Built], data: Row) -> Built:
     """A dataclass from those keys of `data` that it has; files may hold more."""
-    return kind(**{f.name: data[f.name] for f in fields(kind)})
+    return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data or f.default is MISSING})
 
 
 def _object(path: Path) -> Row | None:

@@ -17,7 +17,9 @@ class LearnerConfig:
     max_seconds: float | None = None
     """Stop after this many seconds, even if updates are left."""
     batch_episodes: int = 64
-    """Episodes per update."""
+    """Episodes per update, or segments of long ones."""
+    batch_steps: int = 0
+    """Least steps per update: where episodes are short, a batch takes more of them than `batch_episodes`."""
     update_epochs: int | None = None
     """Passes over a batch; null is 1 for recurrent cores and 10 for a feedforward one."""
     minibatches: int = 1
@@ -91,15 +93,16 @@ class LearnerConfig:
             "learner.max_seconds must be positive, or null for no limit",
         )
         require(
-            self.minibatches <= self.batch_episodes,
-            f"learner.minibatches is {self.minibatches} "
-            f"with {self.batch_episodes} episodes per batch: a minibatch holds whole episodes",
+            self.minibatches <= max(self.batch_episodes, self.batch_steps // (self.chunk_length or 2**31)),
+            f"learner.minibatches is {self.minibatches} with {self.batch_episodes} episodes per batch: a minibatch "
+            "holds whole episodes, or whole chunks of learner.chunk_length where learner.batch_steps has enough",
         )
         require(
             self.update_epochs is None or self.update_epochs >= 1,
             f"learner.update_epochs is {self.update_epochs}: it must be at least 1",
         )
         require(self.lr is None or self.lr > 0, f"learner.lr is {self.lr}: it must be positive")
+        require(self.batch_steps >= 0, f"learner.batch_steps is {self.batch_steps}: it cannot be negative")
         require(self.weight_decay >= 0, "learner.weight_decay cannot be negative")
         require(self.grad_clip > 0, "learner.grad_clip must be positive")
         require(0 < self.gamma <= 1, f"learner.gamma is {self.gamma}: give a discount in (0, 1]")

@@ -46,17 +46,22 @@ class Intake:
             elif attempts > 0:
                 self._recovered.append(delivery)
 
-    def collect(self, count: int, version: int, stop: Callable[[], bool]) -> list[Taken]:
-        """`count` episodes fresh enough for `version`; fewer when told to stop."""
+    def collect(self, count: int, version: int, stop: Callable[[], bool], steps: int = 0) -> list[Taken] | None:
+        """At least `count` episodes and `steps` steps, fresh enough for `version`; None when told to stop before."""
         batch: list[Taken] = []
-        while len(batch) < count and not stop():
-            wanted = count - len(batch)
+        have = 0
+        while len(batch) < count or have < steps:
+            if stop():
+                return None
+            missing = (steps - have) * len(batch) // max(1, have)  # by the lengths so far
+            wanted = max(1, count - len(batch), missing)
             deliveries, self._recovered = self._recovered[:wanted], self._recovered[wanted:]
             deliveries = deliveries or self.consumer.take(wanted, timeout_s=0.5)
             for delivery in deliveries:
                 episode = self._accept(delivery, version)
                 if episode is not None:
                     batch.append(Taken(delivery.entry_id, episode))
+                    have += len(episode)
         return batch
 
     def _accept(self, delivery: Delivery, version: int) -> Episode | None:

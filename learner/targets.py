@@ -86,9 +86,11 @@ def batch_metrics(
     chunks: Chunks,
     version: int,
 ) -> dict[str, Tensor]:
-    """What the batch says before any step is taken; `ratio_error` is NaN where no step is of these very weights."""
+    """What the batch says before any step is taken; `ratio_error` is NaN where these very weights acted no episode."""
     log_ratio = (targets.proximal_log_probs - targets.behaviour_log_probs).sum(-1)
-    fresh = targets.unforced & (batch.version.flatten().index_select(0, chunks.places) == version)
+    # An episode that older weights began carries a state of theirs, which burn-in replays by the present ones.
+    throughout = (batch.version[:, :1] == version).expand_as(batch.version)
+    fresh = targets.unforced & throughout.flatten().index_select(0, chunks.places)
     error = (log_ratio.exp() - 1.0).abs().masked_fill(~fresh, 0.0).amax()
     returns = network.value_normaliser.denormalise(targets.returns)
     metrics = {

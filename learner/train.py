@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from actors.config import PolicyConfig
-from actors.episode import Episode
+from actors.episode import EndReason, Episode
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
@@ -31,6 +31,7 @@ from learner.update import PPOUpdate, is_recurrent
 
 log = logging.getLogger(__name__)
 Report = Callable[[dict[str, float]], None]
+_OF_HOSTS = ("final_accuracy", "growth_ratio")  # what only episodes of seed hosts tell
 MAX_BROKEN = 3  # updates in a row with gradients that are not finite, before the last sound checkpoint is restored
 
 
@@ -113,8 +114,9 @@ class Learner:
         with MetricsLog(self.run_dir, self.progress.update) as metrics_log:
             while self.progress.update < self.config.updates and not over():
                 start = time.monotonic()
-                taken = self.intake.collect(self.config.batch_episodes, self.progress.version, over)
-                if len(taken) < self.config.batch_episodes:
+                c = self.config
+                taken = self.intake.collect(c.batch_episodes, self.progress.version, over, c.batch_steps)
+                if taken is None:
                     break  # told to stop; what was taken stays pending in the store
                 wait_s = time.monotonic() - start
                 metrics = self._update([t.episode for t in taken], before + time.monotonic() - began)
@@ -210,8 +212,8 @@ class Learner:
         )
         if self._unacknowledged:
             self.transport.ack(self._unacknowledged)
-        # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
-        self._consumed = self._consumed[-c.batch_episodes * c.checkpoint_every :]
+            # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
+            self._consumed = self._consumed[-len(self._unacknowledged) :]
         self._unacknowledged = []
         self._checkpoint_s = time.monotonic() - start
 
@@ -222,7 +224,8 @@ class Learner:
     def _accounts(
         self, episodes: Sequence[Episode], metrics: dict[str, float], wait_s: float, cycle_s: float
     ) -> dict[str, float]:
-        returns = [_objective(e) for e in episodes]
+        whole = [e for e in episodes if e.end_reason is not EndReason.CUT] or episodes
+        returns = [_objective(e) for e in whole]
         p, ledger = self.progress, self.transport.ledger()
         return {
             "update": p.update,
@@ -233,10 +236,9 @@ class Learner:
             "episodes_trained": p.episodes_trained,
             "return_mean": float(np.mean(returns)),
             "return_std": float(np.std(returns)),
-            "paid_mean": float(np.mean([e.undiscounted_return for e in episodes])),
-            "final_accuracy": float(np.mean([e.telemetry.get("final_accuracy", 0.0) for e in episodes])),
-            "growth_ratio": float(np.mean([e.telemetry.get("growth_ratio", 0.0) for e in episodes])),
-            "episode_steps": float(np.mean([len(e) for e in episodes])),
+            "paid_mean": float(np.mean([e.telemetry.get("episode_return", e.undiscounted_return) for e in whole])),
+            **{k: float(np.mean([e.telemetry[k] for e in whole])) for k in _OF_HOSTS if k in whole[0].telemetry},
+            "episode_steps": float(np.mean([e.telemetry.get("episode_steps", len(e)) for e in whole])),
             "queue_depth": ledger.queued,
             "dropped_stale": p.dropped_stale + self.intake.dropped_stale,
             "dead_lettered": ledger.dead_lettered,
@@ -254,11 +256,11 @@ class Learner:
             "return": _objective(episode),
             "steps": len(episode),
             "end_reason": str(episode.end_reason),
-            "final_accuracy": episode.telemetry.get("final_accuracy", 0.0),
-            "growth_ratio": episode.telemetry.get("growth_ratio", 0.0),
+            **{k: episode.telemetry[k] for k in _OF_HOSTS if k in episode.telemetry},
         }
 
 
 def _objective(episode: Episode) -> float:
-    """J where the environment reports it, else the return."""
-    return episode.telemetry.get("objective", episode.undiscounted_return)
+    """J where the environment reports it, else the return; of the whole episode, where this is a segment of it."""
+    whole = episode.telemetry.get("episode_return", episode.undiscounted_return)
+    return episode.telemetry.get("objective", whole)

@@ -47,6 +47,20 @@ def test_an_unknown_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
     assert list(tmp_path.iterdir()) == [tmp_path / "mine.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("Pendulum-v1", "Pendulum-v1 takes continuous actions (Box): only Discrete and MultiDiscrete"),
+        ("CartPole-v8", "there is no Gymnasium environment 'CartPole-v8'; did you mean CartPole-v1?"),
+    ],
+)
+def test_an_environment_that_cannot_be_trained_on(
+    env: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert words in complaint(capfd, "train", "--env", env)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("command", ["train", "learner", "actors"])
 def test_a_server_that_is_not_there(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as bound:  # bound and not listening: nobody answers, and nobody else gets the port

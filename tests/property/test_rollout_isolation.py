@@ -118,36 +118,36 @@ def test_shared_noise_and_mixed_states_are_caught(monkeypatch: pytest.MonkeyPatc
         check_isolation(toy_network())
 
 
-Before = Callable[[rollout._Recorder, int, FleetStep, Decision, PolicyState, int], None]
-record = rollout._Recorder.before
+Before = Callable[[rollout.Recorder, int, FleetStep, Decision, PolicyState, int], None]
+record = rollout.Recorder.before
 
 
 def post_step_state(
-    self: rollout._Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, stride: int
+    self: rollout.Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int
 ) -> None:
     """The trap: the state after the step, stored as if before it."""
     network = toy_network()
     _, after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((len(seen.obs), 4)))
-    record(self, row, seen, decision, after, stride)
+    record(self, row, seen, decision, after, version)
 
 
 def stored_view(
-    self: rollout._Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, stride: int
+    self: rollout.Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int
 ) -> None:
     """The trap: a slice of the fleet's buffer, which the next step overwrites."""
-    record(self, row, seen, decision, state, stride)
+    record(self, row, seen, decision, state, version)
     self.obs[-1] = seen.obs[row]
 
 
 def neighbours_value(
-    self: rollout._Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, stride: int
+    self: rollout.Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int
 ) -> None:
-    record(self, row, seen, decision._replace(values=np.roll(decision.values, 1)), state, stride)
+    record(self, row, seen, decision._replace(values=np.roll(decision.values, 1)), state, version)
 
 
 @pytest.mark.parametrize("wrong", [post_step_state, stored_view, neighbours_value])
 def test_a_wrong_record_is_caught(wrong: Before, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout._Recorder, "before", wrong)
+    monkeypatch.setattr(rollout.Recorder, "before", wrong)
     with pytest.raises(AssertionError):
         check_truth(toy_network())
 
@@ -171,14 +171,14 @@ def never(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: No
     return np.zeros(len(seen.obs), dtype=np.float32)
 
 
-rollout_bootstrap = rollout._bootstrap
+rollout_bootstrap = rollout.bootstrap_values
 
 
 @pytest.mark.parametrize("wrong", [from_zero_state, from_other_observation, never])
 def test_a_wrong_bootstrap_is_caught(
     wrong: Callable[..., NDArray[np.float32]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollout, "_bootstrap", wrong)
+    monkeypatch.setattr(rollout, "bootstrap_values", wrong)
     with pytest.raises(AssertionError):
         check_truth(toy_network())
 

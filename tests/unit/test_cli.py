@@ -62,6 +62,9 @@ REFUSED = [
     (["train", "--learner.lr", "-1"], "learner.lr is -1.0: it must be positive"),
     (["train", "--learner.device", "tpu"], "'tpu'"),
     (["train", "--actors.count", "200"], "200 actors x 8 environments"),
+    (["train", "--env", "CartPole-v1", "--learner.batch_steps", "0"], "the segment would be too old"),
+    (["train", "--env"], "needs a value"),
+    (["train", "--env", "X", "--gym.kwargs", "a"], "gym.kwargs holds 'a': write name=value"),
     (["train", "stray"], "Unrecognized options: stray"),
     (["train", "--preset", "huge"], "there is no preset 'huge'"),
     (["train", "--preset"], "--preset needs a value"),
@@ -97,6 +100,16 @@ def test_flags_overlay_the_file_and_the_file_the_preset(tmp_path: Path) -> None:
     assert config.learner.batch_episodes == PRESETS["quick"].learner.batch_episodes
     assert config.run.redis == "redis://h:1/0"
     assert resume is None
+
+
+@pytest.mark.parametrize("flag", ["--env", "--gym.id"])
+def test_a_gymnasium_environment_starts_from_preset_general(flag: str) -> None:
+    config, _ = parse("train", [flag, "CartPole-v1", "--env.slots", "2"], resumable=True)
+    assert (config.gym.id, config.env.slots) == ("CartPole-v1", 2)
+    assert config.learner == PRESETS["general"].learner != PRESETS["tamiyo"].learner
+    other, _ = parse("train", [flag, "a:B-v0", "--preset", "quick", "--gym.max_segment_steps", "2"], resumable=True)
+    assert other.learner == PRESETS["quick"].learner
+    assert parse("train", [], resumable=True).config == PRESETS["tamiyo"]
 
 
 def test_spellings_of_flags() -> None:

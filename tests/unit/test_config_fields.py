@@ -22,6 +22,7 @@ ENTRY = {ROOT / "deploy/settings.py", ROOT / "deploy/flags.py"}  # these handle 
 ALIASES = {
     "run": {"run"},
     "env": {"env", "config", "c"},
+    "gym": {"gym", "config"},
     "policy": {"policy", "config", "c", "own"},
     "actors": {"actors"},
     "queue": {"queue", "config", "_config", "limits", "c"},
@@ -30,6 +31,7 @@ ALIASES = {
 HOMES = {  # where a section may be called just `config`
     "run": ("deploy",),
     "env": ("actors/env", "deploy"),
+    "gym": ("actors/env", "actors/sampler.py"),
     "policy": ("actors/policy", "learner/train.py"),
     "actors": ("actors", "deploy"),
     "queue": ("actors/transport",),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actors.codec import encode_episode
-from actors.episode import Episode, RecurrentState
+from actors.episode import EndReason, Episode, RecurrentState
 from actors.policy.publish import from_weights
 from actors.transport.ledger import LedgerError
 from actors.transport.memory import MemoryStore
@@ -75,6 +75,41 @@ def test_stale_episodes_are_dropped_and_counted_when_consumed(tmp_path: Path) ->
     assert ledger.trained == 8
     assert ledger.dropped_stale == learner.intake.dropped_stale >= 8
     assert load_checkpoint(tmp_path).progress.dropped_stale == ledger.dropped_stale
+
+
+def test_a_batch_may_be_counted_in_steps(tmp_path: Path) -> None:
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, batch_episodes=2, batch_steps=30, updates=4)
+    learner.run(ToyProducer(store))
+    rows = lines(tmp_path / "episodes.jsonl")
+    for update in (1, 2, 3, 4):
+        lengths = [row["steps"] for row in rows if row["update"] == update]
+        assert sum(lengths) >= 30
+        assert sum(lengths[:-8]) < 30  # and few more than that: what is missing is asked for by the lengths so far
+    learner.transport.ledger().check()
+    assert len({row["episode_id"] for row in rows}) == len(rows) == learner.progress.episodes_trained
+
+
+def as_segment(number: int, last: bool) -> Spoil:
+    """Makes an episode one of the segments of a longer one, of 40 steps and a return of 100 in all."""
+
+    def spoil(episode: Episode) -> bytes:
+        told = {"segment": float(number), "episode_steps": 40.0, "episode_return": 100.0 if last else 7.0}
+        kind = {} if last else {"end_reason": EndReason.CUT, "terminated": False, "truncated": True}
+        return encode_episode(dataclasses.replace(episode, telemetry=told, **kind))
+
+    return spoil
+
+
+def test_a_segment_is_no_episode_and_the_last_one_tells_the_whole(tmp_path: Path) -> None:
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, updates=1)
+    learner.run(ToyProducer(store, spoil={n: as_segment(n, last=n == 3) for n in range(4)}))
+    (metrics,) = lines(tmp_path / "metrics.jsonl")
+    assert (metrics["return_mean"], metrics["return_std"], metrics["episode_steps"]) == (100.0, 0.0, 40.0)
+    assert "final_accuracy" not in metrics
+    rows = lines(tmp_path / "episodes.jsonl")
+    assert sorted(row["return"] for row in rows) == [7.0, 7.0, 7.0, 100.0]
 
 
 def corrupt(episode: Episode) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -98,6 +99,24 @@ def test_page_holds_every_picture_and_needs_nothing_else(tmp_path: Path) -> None
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(ids)
+
+
+def test_a_run_on_a_gymnasium_environment_speaks_of_returns_and_of_no_host(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "cart", updates=12)
+    general = PRESETS["general"]
+    config = dataclasses.replace(general, gym=dataclasses.replace(general.gym, id="CartPole-v1"))
+    (run / "config.yaml").write_text(to_yaml(config))
+    (run / "timeline.json").unlink()
+    played = json.loads((run / "references.json").read_text())
+    del played["never_grow"]
+    (run / "references.json").write_text(json.dumps(played | {"tasks": ["CartPole-v1"] * 48}))
+    page = write_report(run).read_text()
+    assert page.count("<svg") == 5
+    visible = re.sub(r"<pre>.*?</pre>|<svg.*?</svg>|<style>.*?</style>", "", page, flags=re.DOTALL)
+    for word in ("points", "never grow", "slot", "accuracy", "Not drawn"):
+        assert word not in visible, word
+    assert "on CartPole-v1" in visible
+    assert re.match(r"Learned beats random by \d+\.\d \[", headline(run))
 
 
 @pytest.mark.parametrize("updates", [0, 1, 2])

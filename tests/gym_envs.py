@@ -1,0 +1,81 @@
+"""Small Gymnasium environments whose every number is known, for tests of the fleet, the stream and the masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import register
+from numpy.typing import NDArray
+
+Info = dict[str, Any]
+
+
+class Scripted(gymnasium.Env[NDArray[np.float32], Any]):
+    """Length, kind of end, observations and rewards are functions of the seed and of the actions.
+
+    The observation tells its own step in its last entry, counted from the reset, so that a test can see which one it
+    looks at. Rewards differ by seed in scale.
+    """
+
+    def __init__(self, sizes: tuple[int, ...] = (3,), longest: int = 9, masks: str = "none") -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+        self.action_space: spaces.Space[Any] = (
+            spaces.Discrete(sizes[0]) if len(sizes) == 1 else spaces.MultiDiscrete(sizes)
+        )
+        self.sizes, self.longest, self.masks = sizes, longest, masks
+        if masks == "method":
+            self.action_masks = self._mask
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray[np.float32], Info]:
+        super().reset(seed=seed)
+        self.seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        rng = np.random.default_rng(self.seed)
+        self.length, self.truncates = int(rng.integers(1, self.longest + 1)), bool(rng.random() < 0.5)
+        self.scale = float(10.0 ** rng.integers(-1, 3))
+        self.count, self.history = 0, 0
+        return self._look(), self._info()
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, Info]:
+        chosen = np.ravel(action)
+        legal = np.split(self._mask(), np.cumsum(self.sizes)[:-1])
+        assert all(part[a] for part, a in zip(legal, chosen, strict=True)), "an illegal action was taken"
+        self.history = (self.history * 31 + int(chosen @ np.arange(1, len(chosen) + 1)) + 1) % 2**31
+        self.count += 1
+        over = self.count >= self.length
+        reward = self.scale * float(np.random.default_rng((self.seed, self.count, self.history, 1)).standard_normal())
+        return self._look(), reward, over and not self.truncates, over and self.truncates, self._info()
+
+    def _look(self) -> NDArray[np.float32]:
+        rng = np.random.default_rng((self.seed, self.count, self.history))
+        return np.append(rng.standard_normal(3), self.count).astype(np.float32)
+
+    def _mask(self) -> NDArray[np.bool_]:
+        """Flat; at least one choice of each head is legal, but nothing after a termination."""
+        if self.masks == "none":
+            return np.ones(sum(self.sizes), dtype=np.bool_)
+        if self.count >= self.length and not self.truncates:
+            return np.zeros(sum(self.sizes), dtype=np.bool_)
+        rng = np.random.default_rng((self.seed, self.count, self.history, 2))
+        parts = [rng.random(n) < 0.5 for n in self.sizes]
+        for part in parts:
+            part[rng.integers(part.size)] = True
+        return np.concatenate(parts)
+
+    def _info(self) -> Info:
+        if self.masks == "info":
+            return {"action_mask": self._mask().astype(np.int8)}
+        if self.masks == "per_head":
+            return {"action_mask": tuple(np.split(self._mask().astype(np.int8), np.cumsum(self.sizes)[:-1]))}
+        return {}
+
+
+class Continuous(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+
+register("tests/Scripted-v0", entry_point=Scripted)
+register("tests/Continuous-v0", entry_point=Continuous)

@@ -1,0 +1,160 @@
+"""Making Gymnasium environments: what is refused and how, what observations and actions become, real masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.spaces.utils import flatten
+
+from actors.actions import independent_spec
+from actors.config import ConfigError, GymConfig
+from actors.env.gym_fleet import GymFleet
+from actors.env.gym_make import gym_spaces, make_vector_env, parse_kwargs
+from actors.env.gym_spaces import GymSpaces
+from actors.errors import UserError
+from tests import gym_envs
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"id": "Pendulum-v1"}, "Pendulum-v1 takes continuous actions (Box): only Discrete and MultiDiscrete"),
+        ({"id": "CartPole-v9"}, "there is no Gymnasium environment 'CartPole-v9'; did you mean CartPole-v1?"),
+        ({"id": "cartpole-V1"}, "did you mean CartPole-v1?"),
+        ({"id": "Qzxw"}, "is the package that registers it imported, as in mypkg:MyEnv-v0?"),
+        ({"id": "no_such_package:A-v0"}, "cannot import 'no_such_package', which no_such_package:A-v0 names"),
+        ({"id": "CartPole-v1", "kwargs": ("colour=red",)}, "unexpected keyword argument 'colour'"),
+        ({"id": "CartPole-v1", "wrappers": ("gymnasium.wrappers:Nothing",)}, "there is no gymnasium.wrappers:Nothing"),
+        ({"id": "tests/Scripted-v0", "vectorization": "own"}, "doesn't have a vector entry point"),
+    ],
+)
+def test_refusals_are_one_line_that_says_what_to_do(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        gym_spaces(GymConfig(**config))
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"id": "x", "kwargs": ("a",)},
+        {"id": "x", "wrappers": ("NoModule",)},
+        {"id": "x", "wrappers": ("a:B",), "vectorization": "own"},
+        {"id": "x", "max_segment_steps": 0},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        GymConfig(**config)
+
+
+def test_arguments_and_wrappers_reach_each_environment() -> None:
+    assert parse_kwargs(("a=1", "b=[1, 2]", "c=text", "d=true")) == {"a": 1, "b": [1, 2], "c": "text", "d": True}
+    kwargs, wrappers = ("sizes=[2, 3]", "masks=info"), ("gymnasium.wrappers:TimeAwareObservation",)
+    env = make_vector_env(GymConfig(id="tests/Scripted-v0", kwargs=kwargs, max_segment_steps=9), 2)
+    assert env.single_action_space == spaces.MultiDiscrete([2, 3])
+    spec = gym_spaces(GymConfig(id="CartPole-v1", wrappers=wrappers))
+    assert spec.obs_size == 5
+    assert spec.action == independent_spec([2])
+
+
+def mixed_space() -> spaces.Dict:
+    return spaces.Dict(
+        picture=spaces.Box(0, 255, (2, 2), np.uint8),
+        kind=spaces.Discrete(3, start=5),
+        flags=spaces.MultiBinary(2),
+        pair=spaces.Tuple((spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (1,), np.float64))),
+    )
+
+
+def test_nested_observations_become_gymnasiums_flat_vector() -> None:
+    space = mixed_space()
+    space.seed(3)
+    own = GymSpaces("mixed", space, spaces.Discrete(2))
+    rows = [space.sample() for _ in range(4)]
+    batch = gymnasium.vector.utils.concatenate(space, rows, gymnasium.vector.utils.create_empty_array(space, n=4))
+    expected = np.stack([flatten(space, row) for row in rows]).astype(np.float32)
+    assert own.spaces.obs_size == expected.shape[1] == 4 + 3 + 2 + 5 + 1
+    assert np.array_equal(own.flat_batch(batch, 4), expected)
+    assert np.array_equal(own.flat_obs(rows[1]), expected[1])
+
+
+def test_what_has_no_fixed_size_is_refused() -> None:
+    with pytest.raises(UserError, match="observes Sequence, which has no fixed size"):
+        GymSpaces("odd", spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2))
+    with pytest.raises(UserError, match="takes Dict actions"):
+        GymSpaces("odd", spaces.Discrete(2), spaces.Dict(a=spaces.Discrete(2)))
+
+
+@pytest.mark.parametrize(
+    ("space", "chosen", "expected"),
+    [
+        (spaces.Discrete(3, start=-1), [[0], [2]], [-1, 1]),
+        (spaces.MultiDiscrete([2, 3]), [[0, 2], [1, 0]], [[0, 2], [1, 0]]),
+        (spaces.MultiDiscrete([2, 3], start=[10, -3]), [[1, 2], [0, 0]], [[11, -1], [10, -3]]),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]]), [[1, 2, 3, 4], [0, 0, 0, 0]], [[[1, 2], [3, 4]], [[0, 0], [0, 0]]]),
+    ],
+)
+def test_actions_reach_the_environment_in_its_own_numbers(space: Any, chosen: list[Any], expected: list[Any]) -> None:
+    own = GymSpaces("acts", spaces.Discrete(2), space)
+    actions = own.env_actions(np.array(chosen))
+    assert np.array_equal(actions, expected)
+    assert gymnasium.vector.utils.batch_space(space, 2).contains(actions)
+
+
+def test_masks_of_a_real_environment() -> None:
+    """Taxi gives int8 masks in its infos; against its own table of what moves."""
+    fleet = GymFleet("Taxi-v3", make_vector_env(GymConfig(id="Taxi-v3"), 3), lambda row: row)
+    shown = fleet.start()
+    plain = gymnasium.make("Taxi-v3")
+    for row in range(3):
+        _, info = plain.reset(seed=row)
+        assert np.array_equal(shown.now.masks.op[row], info["action_mask"].astype(bool))
+    assert not shown.now.masks.op.all()
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [(np.ones(3), "3 entries for heads of [2, 3]"), (np.zeros(5), "leaves action0 no legal choice in mid-episode")],
+)
+def test_a_useless_mask_is_told(mask: np.ndarray, words: str) -> None:
+    class Wrong(gym_envs.Scripted):
+        def _info(self) -> dict[str, Any]:
+            return {"action_mask": mask}
+
+    gymnasium.register("tests/Wrong-v0", entry_point=lambda: Wrong(sizes=(2, 3)))
+    with pytest.raises(UserError) as refusal:
+        GymFleet("tests/Wrong-v0", make_vector_env(GymConfig(id="tests/Wrong-v0"), 2), lambda row: row).start()
+    assert words in str(refusal.value)
+
+
+def test_a_number_that_cannot_be_trained_on_is_told() -> None:
+    class Broken(gym_envs.Scripted):
+        def step(self, action: Any) -> Any:
+            obs, _, terminated, truncated, info = super().step(action)
+            return obs, float("nan"), terminated, truncated, info
+
+    gymnasium.register("tests/Broken-v0", entry_point=Broken)
+    fleet = GymFleet("tests/Broken-v0", make_vector_env(GymConfig(id="tests/Broken-v0"), 1), lambda row: row)
+    fleet.start()
+    with pytest.raises(UserError, match="gave a reward that is NaN"):
+        fleet.step(np.zeros((1, 1), dtype=np.int64))
+
+
+@pytest.mark.parametrize("vectorization", ["async", "own"])
+def test_other_vectorisations_run(vectorization: str) -> None:
+    config = GymConfig(id="CartPole-v1", vectorization=vectorization)  # type: ignore[arg-type]
+    fleet = GymFleet("CartPole-v1", make_vector_env(config, 2), lambda row: row)
+    shown = fleet.start()
+    ends = 0
+    for _ in range(40):
+        shown = fleet.step(np.ones((2, 1), dtype=np.int64))
+        ends += int(shown.led_to.terminated.sum())
+    fleet.env.close()
+    assert shown.now.obs.shape == (2, 4)
+    assert ends >= 4  # pushing one way falls within ten steps
