@@ -78,7 +78,7 @@ class Evaluation(NamedTuple):
 class _Pick(NamedTuple):
     choice: Tensor  # [N]
     log_prob: Tensor  # [N], 0 where irrelevant
-    logits: Tensor  # [N, n]
+    table: Tensor  # [N, n]
     possible: Tensor  # []
 
 
@@ -154,7 +154,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         out = self.core.step(encoded.core_input, state)
         core = self.norm(out.output)
         picks = self._sample(core, encoded, masks, noise, deterministic)
-        values, baselines = self._values(core, picks[0].choice, picks[0].logits, masks.op)
+        values, baselines = self._values(core, picks[0].choice, picks[0].table)
         return Step(
             torch.stack([p.choice for p in picks], -1),
             torch.stack([p.log_prob for p in picks], -1),
@@ -185,12 +185,15 @@ class FactoredRecurrentActorCritic(nn.Module):
     def score(self, output: Tensor, slots: Tensor, actions: Tensor, masks: Tensor) -> Evaluation:
         """`Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`; fixed shapes."""
         core = self.norm(output)
-        logits = self.heads(core, slots, actions)
-        relevant, floor = self.relevance[actions[:, 0]], self.config.probability_floor
+        logits, relevant = self.heads(core, slots, actions), self.relevance[actions[:, 0]]
+        floor = self.config.probability_floor
+        table = logits[0]
+        if self.config.critic == "q_op":  # before the scorer, into whose graph torch.compile takes `floor` along
+            with torch.no_grad():
+                table = masked_log_probs(table, masks[:, : table.shape[1]], floor)
         scores = self.scorer(torch.cat(logits, -1), masks, actions, relevant, floor)
-        values, baselines = self._values(core, actions[:, 0], logits[0], masks[:, : logits[0].shape[1]])
-        told = core.new_zeros(core.shape[0], 0)
-        return Evaluation(scores.log_probs, scores.entropies, values, baselines, core, told)
+        values, baselines = self._values(core, actions[:, 0], table)
+        return Evaluation(scores.log_probs, scores.entropies, values, baselines, core, core.new_zeros(core.shape[0], 0))
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return _compile(function) if self.config.compile else function
@@ -199,14 +202,13 @@ class FactoredRecurrentActorCritic(nn.Module):
         encoded: Encoded = self.encoder(obs, blueprint_indices)
         return Encoded(*(t.to(obs.dtype) for t in encoded))
 
-    def _values(self, core: Tensor, op: Tensor, op_logits: Tensor, op_mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _values(self, core: Tensor, op: Tensor, op_table: Tensor) -> tuple[Tensor, Tensor]:
         """(value, baseline value) `[N]`, normalised: V twice, or Q of `op` and its expectation over legal ops."""
         values = self.critic(core)
         if self.config.critic == "v":
             return values.squeeze(-1), values.squeeze(-1).detach()
-        with torch.no_grad():
-            expected = (masked_log_probs(op_logits, op_mask, self.config.probability_floor).exp() * values).sum(-1)
-        return values.gather(-1, op[:, None]).squeeze(-1), expected
+        expected = (op_table.exp() * values).sum(-1)
+        return values.gather(-1, op[:, None]).squeeze(-1), expected.detach()
 
     def _sample(
         self, core: Tensor, encoded: Encoded, masks: MaskTensors, noise: Tensor, deterministic: bool | Tensor
@@ -238,7 +240,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         choice = choose(table, noise, deterministic)
         chosen = table.gather(-1, choice[:, None]).squeeze(-1)
         log_prob = chosen if relevant is None else torch.where(relevant, chosen, 0.0)
-        return _Pick(choice, log_prob, logits, mask.any(-1).all())
+        return _Pick(choice, log_prob, table, mask.any(-1).all())
 
 
 def _step(network: FactoredRecurrentActorCritic, *args: Any) -> Step:

@@ -41,7 +41,8 @@ def states_before_rows(network: FactoredRecurrentActorCritic, episode: Episode, 
             if t in starts:
                 found.append(state.h[:, 0].clone())
             obs, blueprints = (torch.from_numpy(a[t : t + 1]) for a in (episode.obs, episode.blueprint_indices))
-            state = network.core.step(network.encoder(obs, blueprints).core_input, state).state
+            _, after = network.lstm(network.encoder(obs, blueprints).core_input.unsqueeze(0), (state.h, state.c))
+            state = PolicyState(*after, *state[2:])
     return found
 
 

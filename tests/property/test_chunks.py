@@ -201,15 +201,13 @@ def check_burn_in(network: FactoredRecurrentActorCritic, episodes: list[Episode]
     chunks = cut(spoil(make_batch(episodes, SPACES)), burn_in, 1)
     after = network.advance(load(chunks, whole(chunks, 1.0), network.advance))
     assert not any(t.requires_grad for t in after)
-    lengths, wide = chunks.lengths, max(LENGTHS)
-    checked = 0
-    for row in range(len(lengths)):
+    wide, checked = max(LENGTHS), 0
+    for row, length in enumerate(chunks.lengths.tolist()):
         episode, t = divmod(int(chunks.places[chunks.first[row]]), wide)
-        end = t + int(lengths[row])
-        if end < len(episodes[episode]):  # the state after the last step is not stored
+        if t + length < len(episodes[episode]):  # the state after the last step is not stored
             checked += 1
             for ours, stored in zip(after, episodes[episode].states.arrays, strict=True):
-                assert np.allclose(ours[:, row].numpy(), stored[:, end], atol=2e-6)
+                assert np.allclose(ours[:, row].numpy(), stored[:, t + length], atol=2e-6)
     assert checked > 1
 
 

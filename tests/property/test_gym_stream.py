@@ -240,8 +240,8 @@ def test_the_segment_check_catches_a_state_that_is_dropped_at_the_cut() -> None:
 def test_masks_of_every_convention_are_obeyed_and_shipped(masks: str, sizes: tuple[int, ...]) -> None:
     by_seed = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks=masks, sizes=sizes), 40)}
     same = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks="info", sizes=sizes), 40)}
+    assert not all(by_seed[seed].masks.all() for seed in SEEDS)
     for seed in SEEDS:
-        assert not by_seed[seed].masks.all()
         assert np.array_equal(by_seed[seed].masks, same[seed].masks)
         assert np.array_equal(by_seed[seed].actions, same[seed].actions)
 

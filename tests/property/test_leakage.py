@@ -14,16 +14,14 @@ from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.recurrence import recur_sequence
 from actors.policy.sequences import Layout, SequenceBatch, make_layout
 from actors.policy.state import PolicyState
-from learner.batching import make_batch
-from tests.chunking import sequence_of
-from tests.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
+from tests.toy import POLICIES, toy_network, toy_seed, toy_sequence, toy_wave
 
 LENGTHS = (4, 9, 5, 4, 7)
 
 
 def sequences(network: FactoredRecurrentActorCritic) -> SequenceBatch:
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    return sequence_of(make_batch(toy_wave(network, seeds), SPACES))
+    return toy_sequence(toy_wave(network, seeds))
 
 
 def changed(sequence: SequenceBatch, row: int) -> SequenceBatch:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.policy import core as core_module
 from actors.policy import network as network_module
+from actors.policy import recurrence
 from learner import update as update_module
 from learner.batching import Batch, make_batch
 from learner.config import LearnerConfig
@@ -25,9 +25,9 @@ def batch() -> Batch:
     return make_batch(toy_wave(toy_network(), seeds), SPACES)
 
 
-def make(**changes: Any) -> PPOUpdate:
+def make(critic: str = "v", **changes: Any) -> PPOUpdate:
     fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0}
-    network = toy_network()
+    network = toy_network(critic=critic)
     return PPOUpdate(network, make_optimiser(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
 
 
@@ -39,23 +39,24 @@ def test_bf16_is_near_float32_and_told_apart_from_it() -> None:
 
 def check_dtypes(monkeypatch: pytest.MonkeyPatch, amp: str, core: torch.dtype) -> None:
     seen: dict[str, set[torch.dtype]] = {"core": set(), "logits": set(), "loss": set()}
-    ppo = make(amp=amp)
-    run, objective = core_module.recur_sequence, update_module.objective
+    ppo, given = make(amp=amp), batch()
+    run, objective = recurrence._fused, update_module.objective
 
     def watch_core(*arguments: Any) -> Any:
-        seen["core"].add(arguments[-1])
-        return run(*arguments)
+        output, *state = run(*arguments)
+        seen["core"].add(output.dtype)
+        return output, *state
 
     def watch_loss(out: Any, *rest: Any) -> Any:
         loss = objective(out, *rest)
         seen["loss"] |= {t.dtype for t in (*loss, *out)}
         return loss
 
-    monkeypatch.setattr(core_module, "recur_sequence", watch_core)
+    monkeypatch.setattr(recurrence, "_fused", watch_core)
     monkeypatch.setattr(update_module, "objective", watch_loss)
     ppo.network.heads.op.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
     ppo.network.critic.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
-    ppo(batch(), update=0, version=0)
+    ppo(given, update=0, version=0)
     assert seen == {"core": {core}, "logits": {torch.float32}, "loss": {torch.float32}}
 
 
@@ -98,9 +99,11 @@ def test_weights_that_lose_their_gradient_are_caught() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_compiled_parts_have_no_graph_break_and_give_the_same_update() -> None:
+@pytest.mark.parametrize("critic", ["v", "q_op"])
+def test_compiled_parts_have_no_graph_break_and_give_the_same_update(critic: str) -> None:
     """`fullgraph` raises where something cannot be compiled; two batches of other sizes do not compile again."""
-    eager, compiled = make(), make(compile=True)
+    torch._dynamo.reset()
+    eager, compiled = make(critic=critic), make(critic=critic, compile=True)
     for update in range(2):
         ours, theirs = (ppo(batch(), update=update, version=update) for ppo in (eager, compiled))
         assert ours.keys() == theirs.keys()

@@ -56,9 +56,8 @@ def random_step() -> tuple[Evaluation, Targets]:
         unforced=unforced,
     )
     entropies = torch.rand(STEPS, heads, generator=noise)
-    out = Evaluation(
-        behaviour + draw(STEPS, heads, scale=0.3), entropies, draw(STEPS), draw(STEPS), draw(STEPS, 2), draw(STEPS, 0)
-    )
+    log_probs, values = behaviour + draw(STEPS, heads, scale=0.3), draw(STEPS)
+    out = Evaluation(log_probs, entropies, values, values, draw(STEPS, 2), torch.zeros(STEPS, 0))
     return out, targets
 
 

@@ -51,14 +51,8 @@ def random_step(columns: int) -> tuple[Evaluation, Targets]:
     moved, near = draw(STEPS, HEADS, scale=0.3), draw(STEPS, HEADS, scale=0.5)
     behaviour, moved, near = (x.masked_fill(~relevant, 0.0) for x in (behaviour, moved, near))
     targets = Targets(draw(STEPS, columns), draw(STEPS), draw(STEPS), behaviour + near, behaviour, counted, unforced)
-    return Evaluation(
-        behaviour + moved,
-        torch.rand(STEPS, HEADS, generator=noise),
-        draw(STEPS),
-        draw(STEPS),
-        draw(STEPS, 2),
-        draw(STEPS, 0),
-    ), targets
+    entropies, values = torch.rand(STEPS, HEADS, generator=noise), draw(STEPS)
+    return Evaluation(behaviour + moved, entropies, values, values, draw(STEPS, 2), torch.zeros(STEPS, 0)), targets
 
 
 def by_loops(out: Evaluation, t: Targets, c: LearnerConfig) -> float:

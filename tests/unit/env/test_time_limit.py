@@ -44,7 +44,8 @@ class TabularCritic(NeverGrow):
         deterministic: bool = False,
     ) -> tuple[Decision, PolicyState]:
         decision, state = super().act(obs, blueprint_indices, masks, state, noise, deterministic)
-        return decision._replace(values=self.table[self.cells(obs)].astype(np.float32)), state
+        values = self.table[self.cells(obs)].astype(np.float32)
+        return decision._replace(values=values, baseline_values=values, bootstrap_values=values), state
 
 
 def learn(config: EnvConfig, waves: int) -> tuple[NDArray[np.float64], list[Episode]]:
