@@ -39,7 +39,7 @@ def _known_tasks() -> Iterator[None]:
 
 
 def config(tasks: Sequence[str], **settings: Any) -> EnvConfig:
-    defaults = {"horizon_epochs": 10, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0}
+    defaults = {"horizon_epochs": 10, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0, "form": "stacked"}
     return EnvConfig(tasks=tuple(tasks), **(defaults | settings))
 
 
