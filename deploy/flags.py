@@ -186,4 +186,6 @@ def _one_line(command: str) -> Iterator[None]:
                 break
             reason.append(line)
         text = re.sub(r"^Error parsing (settings\.[a-z]+: )?", "", " ".join(filter(None, reason)))
+        # Of a field that may be absent tyro says what each of its types made of the value: the last one's word will do.
+        text = re.sub(r"(?<=: )no type matching .* - <class '\w+'>: ", "", text)
         raise ConfigError(text or f"bad flags; see `tamiyo {command} --help`") from None

@@ -19,7 +19,7 @@ from tests.toy import CORES, toy_network, toy_seed, toy_sequence, toy_wave
 LENGTHS = (3, 5, 2, 9)
 
 
-@pytest.fixture(params=[pytest.param("aot_eager"), pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.fixture(params=[pytest.param("aot_eager"), pytest.param("inductor", marks=pytest.mark.long)])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The graph as traced, forward and backward, run as it is; or with what the compiler makes of it."""
 
@@ -68,7 +68,7 @@ def test_act_and_evaluate_have_no_graph_break_and_compute_the_same(backend: str)
     check_compiled(core="lstm+memory", critic="q_op")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [{"core": "lstm"}, {"core": "feedforward"}, {"heads": "independent"}, {"encoder": "flat"}]
 )

@@ -66,7 +66,7 @@ def test_a_leak_is_seen() -> None:
     assert tensors >= 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_memory_is_flat_over_ten_thousand_updates() -> None:
     megabytes, tensors = growth(10_000)

@@ -97,7 +97,7 @@ def test_weights_that_lose_their_gradient_are_caught() -> None:
     assert all(name.startswith(("encoder.slot.", "encoder.blueprint.")) for name in lost)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("critic", ["v", "q_op"])
 def test_compiled_parts_have_no_graph_break_and_give_the_same_update(critic: str) -> None:
