@@ -95,7 +95,7 @@ def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(form: Form) -> None:
         actions = _act(policy, a, noise.step())
         a = reference.step(actions)
         fleet.step(actions)
-        assert_same_params(fleet, reference, rtol=1e-5, atol=2e-5)
+        assert_same_params(fleet, reference, rtol=1e-5, atol=1e-6)
         synchronise(fleet, reference)
 
 
