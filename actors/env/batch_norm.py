@@ -72,16 +72,32 @@ def recorded_statistics(into: dict[str, Moments]) -> Normalise:
     return normalise
 
 
-def calibrated_statistics(rows: int, leading: int) -> Normalise:
-    """`recorded_statistics` in one pass for many configurations: of each `rows` rows the first `leading` calibrate."""
+Affine = tuple[Tensor, Tensor]  # (scale, shift) of one configuration, `[1, C, 1, ...]` each
+
+
+def calibrating(into: dict[str, list[Affine]], rows: int) -> Normalise:
+    """`recorded_statistics` for many configurations, each in `rows` consecutive rows; they land in `into` by norm."""
 
     def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         column = (1, -1, *(1,) * (h.dim() - 2))
-        out = torch.empty_like(h)
-        for part, target in zip(torch.split(h, rows), torch.split(out, rows), strict=True):
-            mean, var = _moments(part[:leading])
+        into[name] = []
+        for part in torch.split(h, rows):
+            mean, var = _moments(part)
             scale = gain.reshape(column) * torch.rsqrt(var + EPS)
-            torch.addcmul(bias.reshape(column) - mean * scale, part, scale, out=target)
+            into[name].append((scale, bias.reshape(column) - mean * scale))
+        return calibrated(into, rows)(name, h, gain, bias)
+
+    return normalise
+
+
+def calibrated(by_norm: Mapping[str, list[Affine]], rows: int) -> Normalise:
+    """Other rows of the same configurations, in the same order, by what `calibrating` found."""
+
+    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        out = torch.empty_like(h)
+        parts = zip(by_norm[name], torch.split(h, rows), torch.split(out, rows), strict=True)
+        for (scale, shift), part, target in parts:
+            torch.addcmul(shift, part, scale, out=target)
         return out
 
     return normalise

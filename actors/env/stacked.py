@@ -26,12 +26,8 @@ from actors.env.layout import Layout
 from actors.env.pieces import compiling
 from actors.env.stacked_capture import run_steps
 from actors.env.stacked_epoch import EpochProgram
-from actors.env.stacked_measure import StackedMeasure
+from actors.env.stacked_measure import ROWS_AT_ONCE, StackedMeasure
 from actors.env.stacked_plan import LiveSeed, Plans, slot_plan
-
-ROW_MULTIPLE = 64
-"""Transcendental functions work on vectors of lanes; rows in multiples of them keep each environment's bits apart from
-its neighbours'."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +213,7 @@ class StackedNetworks:
     def _data(self, split: str) -> tuple[Tensor, Tensor, Tensor]:
         """(x `[E, N, *sample]`, y `[E, N]`, valid `[E, N]`) of every environment's split, padded with zeros."""
         parts = [getattr(episode.task, split) for episode in self.episodes]
-        rows = -(-max(len(p) for p in parts) // ROW_MULTIPLE) * ROW_MULTIPLE
+        rows = -(-max(len(p) for p in parts) // ROWS_AT_ONCE) * ROWS_AT_ONCE
         x = np.zeros((len(parts), rows, self.host.num_features, *parts[0].x.shape[2:]), dtype=np.float32)
         y = np.zeros((len(parts), rows), dtype=np.int64)
         for e, p in enumerate(parts):

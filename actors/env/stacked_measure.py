@@ -9,7 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.batch_norm import CALIBRATION_ROWS, Normalise, calibrated_statistics, running_statistics
+from actors.env.batch_norm import (
+    CALIBRATION_ROWS,
+    Affine,
+    Normalise,
+    calibrated,
+    calibrating,
+    running_statistics,
+)
 from actors.env.contributions import Subset
 from actors.env.host_episode import Measured
 from actors.env.stacked_plan import LiveSeed, Plans
@@ -18,17 +25,20 @@ if TYPE_CHECKING:
     from actors.env.stacked import StackedNetworks
 
 Table = list[dict[Subset, Measured]]  # by environment
-ROWS_AT_ONCE = 64
+ROWS_AT_ONCE = 128
+"""Whole parts alone, in multiples of the lanes that transcendental functions work on: how many rows the largest task of
+a fleet has must not decide how a kernel computes its neighbours'."""
 
 
 class StackedMeasure:
-    """Every environment's validation rows, laid out; hosts with BatchNorm have their calibration rows in front."""
+    """Every environment's validation rows and, for hosts with BatchNorm, its calibration rows, laid out."""
 
     def __init__(self, networks: StackedNetworks, x: Tensor, y: Tensor, valid: Tensor, calibration: Tensor) -> None:
         self.networks, self.layout = networks, networks.layout
         self.y, self.valid = y, valid
-        rows = torch.cat([calibration, x], 1) if networks.running else x
-        self.rows = rows.transpose(0, 1).contiguous() if self.layout.env_dim else rows
+        self.x, self.calibration = (
+            t.transpose(0, 1).contiguous() if self.layout.env_dim else t for t in (x, calibration)
+        )
         self.count = valid.sum(1, keepdim=True).to(torch.float64)
 
     @torch.no_grad()
@@ -43,31 +53,32 @@ class StackedMeasure:
         n = self.networks
         plans = n.plans(seeds, range(n.num_envs), n.constant, n.constant_gates)
         if not n.running:
-            table = self._table(plans, wanted, self.rows, None)
+            table = self._table(plans, wanted, None)
             return [(m[subsets[0]], m) for subsets, m in zip(wanted, table, strict=True)]
         blended = [seed for seed in seeds if not seed.learning]
         now = n.plans(blended, range(n.num_envs), n.constant, n.constant_gates)
         everything = frozenset(range(n.host.slots))
-        validation = self.rows[CALIBRATION_ROWS:]
-        present = self._table(now, [[everything]] * n.num_envs, validation, running_statistics(n.running))
+        present = self._table(now, [[everything]] * n.num_envs, running_statistics(n.running))
         due = [list(subsets) if len(subsets) > 1 else [] for subsets in wanted]
-        calibrated = calibrated_statistics(len(self.rows), CALIBRATION_ROWS)
-        table = self._table(plans, due, self.rows, calibrated) if any(due) else [{} for _ in due]
+        table = self._table(plans, due, None) if any(due) else [{} for _ in due]
         return [(p[everything], m) for p, m in zip(present, table, strict=True)]
 
-    def _table(self, plans: Plans, wanted: Sequence[Sequence[Subset]], x: Tensor, normalise: Normalise | None) -> Table:
-        """Accuracy and loss of each environment's wanted subsets."""
+    def _table(self, plans: Plans, wanted: Sequence[Sequence[Subset]], normalise: Normalise | None) -> Table:
+        """Accuracy and loss of each environment's wanted subsets; BatchNorm is calibrated for each unless told."""
         n = self.networks
         targets = sorted({subset for subsets in wanted for subset in subsets}, key=sorted)
-        # Without BatchNorm rows know nothing of each other: a part of them at a time keeps the tensors near the cache.
-        size = ROWS_AT_ONCE if normalise is None else self.y.shape[1]
-        parts = torch.split(x, size, 1) if normalise is None else (x,)
-        labelled = zip(torch.split(self.y, size, 1), torch.split(self.valid, size, 1), strict=True)
+        if normalise is None and n.running:
+            found: dict[str, list[Affine]] = {}
+            self._logits(plans, targets, self.calibration, calibrating(found, CALIBRATION_ROWS))
+            normalise = calibrated(found, ROWS_AT_ONCE)
+        # Rows know nothing of each other: a part of them at a time keeps the tensors near the cache.
+        parts = torch.split(self.x, ROWS_AT_ONCE, self.layout.row_dim)
+        labelled = zip(torch.split(self.y, ROWS_AT_ONCE, 1), torch.split(self.valid, ROWS_AT_ONCE, 1), strict=True)
         # Sums run from part to part, so that their bits do not depend on how many parts the fleet's largest task has.
         correct: Tensor = torch.zeros((), dtype=torch.long, device=n.device)
         total: Tensor = torch.zeros((), dtype=n.dtype, device=n.device)
         for part, (y, valid) in zip(parts, labelled, strict=True):
-            logits = self._logits(plans, targets, part, y.shape[1], normalise)
+            logits = self._logits(plans, targets, part, normalise)
             labels, counted = y[:, None].expand(-1, len(targets), -1), valid[:, None]
             loss = F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none").masked_fill(~counted, 0.0)
             correct = correct + ((logits.argmax(-1) == labels) & counted).sum(-1)
@@ -80,8 +91,8 @@ class StackedMeasure:
             for e, subsets in enumerate(wanted)
         ]
 
-    def _logits(self, plans: Plans, targets: list[Subset], x: Tensor, rows: int, normalise: Normalise | None) -> Tensor:
-        """`[E, targets, rows, classes]` of the last `rows` rows of x.
+    def _logits(self, plans: Plans, targets: list[Subset], x: Tensor, normalise: Normalise | None) -> Tensor:
+        """`[E, targets, rows, classes]`.
 
         Subsets share the work of the slots before the one at which they part: after slot s there is one variant for
         each different set of slots up to s.
@@ -104,4 +115,4 @@ class StackedMeasure:
 
         params = n.hosts.views(n.hosts.params)
         logits = n.host.forward(params, x, slot, n.units, normalise).masked_fill(n.no_class, -torch.inf)
-        return logits.view(n.num_envs, len(targets), -1, logits.shape[-1])[:, :, -rows:]
+        return logits.view(n.num_envs, len(targets), -1, logits.shape[-1])
