@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -251,16 +251,12 @@ class HostEpisode:
 
     def _record_contributions(self, orders: Orders, measured: Mapping[Subset, Measured]) -> None:
         """Take over what could be measured; a slot that was not measured ages its last value."""
-
-        def value(subset: Subset) -> float:
-            accuracy, loss = measured[subset]
-            return accuracy if isfinite(loss) else float("nan")
-
+        values = {subset: accuracy if isfinite(loss) else nan for subset, (accuracy, loss) in measured.items()}
         due = len(orders.subsets) > 1
-        contributions = measure(value, orders.blended, orders.training) if due else Contributions({}, {}, {})
+        own = measure(values.__getitem__, orders.blended, orders.training) if due else Contributions({}, {}, {})
         for s, slot in enumerate(self.lifecycle.slots):
             slot.epochs_since_contribution += slot.active
-            points = contributions.leave_one_out.get(s)
+            points = own.leave_one_out.get(s)
             if points is None:
                 continue
             if not isfinite(points):
@@ -270,8 +266,8 @@ class HostEpisode:
             slot.contribution_velocity = None if slot.contribution is None else points - slot.contribution
             slot.contribution = points
             slot.epochs_since_contribution = 0
-            slot.interaction = _known(contributions.interaction.get(s))
-            slot.shapley = _known(contributions.shapley.get(s))
+            slot.interaction = _known(own.interaction.get(s))
+            slot.shapley = _known(own.shapley.get(s))
 
     def slot_params(self) -> list[int]:
         """Parameters grown at each slot, its blend's gate included."""

@@ -22,6 +22,6 @@ def test_a_quick_run_has_the_common_form(name: str, tmp_path: Path) -> None:
     assert result["machine"]["cores"] >= 1
     assert all(set(target) == {"name", "value", "goal", "met"} for target in result["targets"])
     figures = [v for row in result["rows"] for k, v in row.items() if k.endswith("steps/s") or k == "score"]
-    assert len(figures) >= 2
+    assert figures
     assert min(figures) > 0
     assert len(ended.stdout.splitlines()) > len(result["rows"])
