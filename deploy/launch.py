@@ -15,10 +15,12 @@ from pathlib import Path
 from types import FrameType
 
 import ray
+from rich.console import Console
 
 from actors.config import ActingConfig
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.gym_make import gym_spaces
+from actors.env.kernels.folder import is_compiled
 from actors.errors import UserError
 from actors.policy.publish import from_weights
 from actors.ray_metrics import RayMetrics
@@ -134,6 +136,15 @@ def local_ray(config: Config) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def compile_environments(config: Config, console: Console) -> None:
+    """Make machine code once here, and not in every actor at once while a run's time passes."""
+    if not config.gym.id and config.env.form != "stacked" and not is_compiled("float32"):
+        console.print("compiling the environments for this machine, once: some twenty seconds ...")
+        from actors.env.seed_fleet import compile_kernels  # brings Numba, which no other process of ours needs
+
+        compile_kernels()
 
 
 @contextmanager

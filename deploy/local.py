@@ -13,7 +13,6 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 from rich.console import Console
 
-from actors.env.kernels.folder import is_compiled
 from actors.episode import EndReason
 from actors.errors import UserError
 from actors.fleet import ActorFleet
@@ -21,7 +20,16 @@ from actors.transport.redis import connect
 from actors.worker import Player, limit_threads
 from deploy.config import Config
 from deploy.embedded_redis import EmbeddedRedis
-from deploy.launch import acting, learner_report, learner_settings, local_ray, namespace, open_run, stop_on_signal
+from deploy.launch import (
+    acting,
+    compile_environments,
+    learner_report,
+    learner_settings,
+    local_ray,
+    namespace,
+    open_run,
+    stop_on_signal,
+)
 from deploy.progress import Progress, Snapshot
 from learner.checkpoint import list_checkpoints
 from learner.service import LearnerService, LearnerStatus
@@ -38,7 +46,7 @@ def train(config: Config, resume: Path | None = None) -> int:
             connect(redis, config.queue, namespace(config)).close()  # one that is not there is told before Ray starts
         else:
             redis = stack.enter_context(EmbeddedRedis()).url
-        _compile_kernels(config, console)
+        compile_environments(config, console)
         stack.enter_context(local_ray(config))
         launch = _Launch(config, run_dir, redis, resuming=bool(list_checkpoints(run_dir / "checkpoints")))
         launch.follow(stop, console)
@@ -58,15 +66,6 @@ def train(config: Config, resume: Path | None = None) -> int:
     console.print(headline(run_dir), soft_wrap=True)
     console.print(f"report: {page}", soft_wrap=True)
     return 0
-
-
-def _compile_kernels(config: Config, console: Console) -> None:
-    """Once here, and not in every actor at once while a run's time passes."""
-    if config.env.form != "stacked" and not is_compiled("float32"):
-        console.print("compiling the environments for this machine, once: some twenty seconds ...")
-        from actors.env.seed_fleet import compile_kernels
-
-        compile_kernels()
 
 
 class _Launch:

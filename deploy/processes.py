@@ -9,7 +9,16 @@ from rich.console import Console
 from actors.fleet import ActorFleet
 from actors.transport.redis import connect
 from deploy.config import Config
-from deploy.launch import acting, checked_spaces, learner_settings, local_ray, namespace, open_run, stop_on_signal
+from deploy.launch import (
+    acting,
+    checked_spaces,
+    compile_environments,
+    learner_settings,
+    local_ray,
+    namespace,
+    open_run,
+    stop_on_signal,
+)
 from learner.checkpoint import list_checkpoints
 from learner.service import LearnerService
 
@@ -45,6 +54,7 @@ def run_actors(config: Config) -> int:
     checked_spaces(config)
     connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
+    compile_environments(config, console)
     with stop_on_signal() as stop, local_ray(config):
         fleet = ActorFleet(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
         console.print(f"actors: {fleet.size} of them, for run {namespace(config)!r}")

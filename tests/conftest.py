@@ -6,10 +6,12 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import filterfalse
 
 import pytest
 
 from actors.config import QueueConfig
+from actors.env.kernels.folder import is_compiled
 from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.transport.redis import connect
@@ -21,7 +23,7 @@ NAMESPACES = itertools.count()
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Machine code is made before any test, and by one process: no test's time limit should have to pay for it."""
     if not hasattr(session.config, "workerinput"):
-        for dtype in ("float32", "float64"):
+        for dtype in filterfalse(is_compiled, ("float32", "float64")):
             subprocess.run([sys.executable, "-c", COMPILE.format(dtype)], check=True)
 
 
