@@ -34,6 +34,7 @@ class Intake:
 
     def recover(self, consumed: tuple[str, ...]) -> None:
         """After a restart: settle what the checkpoint holds, and try the other pending entries again, one at a time."""
+        self._recovered = []
         pending = self.consumer.pending()
         held = [d for d in pending if d.header.episode_id in consumed]
         self.consumer.ack([d.entry_id for d in held])
