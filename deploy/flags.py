@@ -34,6 +34,8 @@ class Flags:
     """YAML file of settings that differ from the preset."""
     redis: str | None = None
     """URL of a Redis or Valkey server; short for --run.redis."""
+    weights_redis: str | None = None
+    """URL of a server for the weights alone; short for --queue.weights_redis."""
     task: str | None = None
     """One task to train on, or mypkg:factory for your own; short for --env.tasks."""
     env: str | None = None
@@ -76,6 +78,9 @@ def parse(command: str, args: list[str], *, resumable: bool) -> Request:
     config = flags.settings
     if flags.redis is not None:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, redis=flags.redis))
+    if flags.weights_redis is not None:
+        queue = dataclasses.replace(config.queue, weights_redis=flags.weights_redis)
+        config = dataclasses.replace(config, queue=queue)
     if flags.task is not None:
         config = dataclasses.replace(config, env=dataclasses.replace(config.env, tasks=(flags.task,)))
     if isinstance(flags, ResumableFlags) and flags.init_from is not None:
@@ -141,7 +146,7 @@ def _refuse_unknown(command: str, args: list[str], resumable: bool) -> None:
 
 def known_flags(resumable: bool) -> Iterator[str]:
     """Every flag, spelt with underscores, as the help shows them."""
-    yield from ("--help", "--preset", "--config", "--redis", "--task", "--env")
+    yield from ("--help", "--preset", "--config", "--redis", "--weights_redis", "--task", "--env")
     if resumable:
         yield from ("--resume", "--init_from")
     base = Config()

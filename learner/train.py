@@ -27,6 +27,7 @@ from learner.intake import Intake, Taken
 from learner.metrics_log import MetricsLog
 from learner.notices import Notices
 from learner.optimiser import make_optimiser
+from learner.settlement import Settlement
 from learner.update import PPOUpdate, is_recurrent
 
 log = logging.getLogger(__name__)
@@ -79,17 +80,17 @@ class Learner:
         self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
         self.ppo = PPOUpdate(self.network, self.optimiser, config, seed)
         states = StateFormat(self.network.core.sizes, config.state_stride)
-        self.intake = Intake(transport, spaces, config.max_policy_lag, states)
+        self.intake = Intake(transport, spaces, config.max_policy_lag, states, self._probe)
         self.notes = self.intake.notes
         self.notices = Notices(config, is_recurrent(self.network), self.notes)
         self.progress = Progress()
         self._restored_at: int | None = None  # update after which weights went back, until one is sound again
-        self._consumed: tuple[str, ...] = ()
-        self._unacknowledged: list[str] = []
         self._checkpoint_s = 0.0
+        consumed, memory = (resume.consumed, resume.memory) if resume else ((), None)
+        self.settlement = Settlement(transport, config, consumed, memory)
         if resume is not None:
             restore_optimiser(self.optimiser, self.network, resume.moments)
-            self.progress, self._consumed = resume.progress, resume.consumed
+            self.progress = resume.progress
 
     def _network(
         self, policy: PolicyConfig, spaces: Spaces, resume: Checkpoint | None, init: WeightSet | None
@@ -136,12 +137,17 @@ class Learner:
         """Fence older learners and the episodes of newer weights than `went_back_to` (default: the present ones), find
         what an earlier learner left pending, and publish the weights to start from."""
         p = self.progress
-        floor = Generation(p.generation, p.version + 1)
+        unsaved = self.config.checkpoint_every if p.generation else 0  # versions that may have been published since
+        floor = Generation(p.generation, p.version + 1 + unsaved)
         back = p.version if went_back_to is None else went_back_to
-        generation = self.transport.open_generation(back, "learner", floor)
+        generation = self.settlement.open(back, floor)
         self.progress = replace(p, generation=generation.number, version=generation.next_version)
-        self.intake.recover(self._consumed)
+        self.intake.recover(self.settlement.consumed, back)
         self._publish()
+
+    def _probe(self, episode: Episode) -> None:
+        """One forward pass, as the update makes it."""
+        self.ppo.forward(make_batch([episode], self.network.spaces))
 
     def _update(self, episodes: Sequence[Episode], elapsed_s: float) -> dict[str, float]:
         start = time.monotonic()
@@ -187,34 +193,32 @@ class Learner:
         self.notes.append(note)
         log.warning(note)
         self.progress = replace(self.progress, broken_updates=0)
+        self.settlement.acknowledge(self.progress.version)
         self._open_generation(sound.progress.version)
         self._checkpoint()
 
     def _settle(self, taken: Sequence[Taken]) -> None:
         """Durable first, then acknowledged, then published."""
-        self._consumed = (*self._consumed, *(t.episode.episode_id for t in taken))
-        self._unacknowledged += [t.entry_id for t in taken]
+        self.settlement.applied(taken, self.progress.version)
         if self.progress.update % self.config.checkpoint_every == 0:
             self._checkpoint()
         self._publish()
 
     def _checkpoint(self) -> None:
         start = time.monotonic()
-        c = self.config
+        c, p = self.config, self.progress
+        self.settlement.look()
         save_checkpoint(
             self.run_dir / "checkpoints",
             self.network,
             self.optimiser,
-            replace(self.progress, dropped_stale=self.progress.dropped_stale + self.intake.dropped_stale),
-            self._consumed,
+            replace(p, dropped_stale=p.dropped_stale + self.intake.dropped_stale),
+            self.settlement.consumed,
             c.state_stride,
             c.checkpoints_kept,
+            self.settlement.memory,
         )
-        if self._unacknowledged:
-            self.transport.ack(self._unacknowledged)
-            # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
-            self._consumed = self._consumed[-len(self._unacknowledged) :]
-        self._unacknowledged = []
+        self.settlement.durable(p.version, sound=p.broken_updates == 0)
         self._checkpoint_s = time.monotonic() - start
 
     def _publish(self) -> None:
