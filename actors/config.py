@@ -263,11 +263,18 @@ class QueueConfig:
     """Weight versions kept in the store."""
     dead_letters_kept: int = 256
     """Dead letters kept; evictions are counted."""
+    weights_redis: str = ""
+    """URL of a server that holds the weights alone; empty keeps them with the episodes.
+    TAMIYO_WEIGHTS_REDIS_PASSWORD gives its password."""
 
     def __post_init__(self) -> None:
         for name in ("max_episodes", "max_bytes", "max_episode_bytes", "weights_kept", "dead_letters_kept"):
             require(getattr(self, name) >= 1, f"queue.{name} is {getattr(self, name)}: it must be at least 1")
         require(self.payload_ttl_s >= 1, f"queue.payload_ttl_s is {self.payload_ttl_s}: it must be at least 1")
+        require(
+            self.weights_redis == "" or self.weights_redis.startswith(("redis://", "rediss://", "unix://")),
+            f"queue.weights_redis is {self.weights_redis!r}: give redis://host:port/0, rediss://... or unix:///path",
+        )
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from actors.rollout import Policy, Provenance
 from actors.sampler import make_sampler
 from actors.transport.base import Transport
 from actors.transport.redis import connect
+from actors.weight_feed import WeightFeed
 
 Player = Literal["learned", "random", "never_grow"]
 PATIENCE_S = 5.0  # how long a call waits for a busy queue before it says so; the next one waits on
@@ -62,6 +63,7 @@ class Incarnation:
         self._patience = Patience()
         self._report = report
         self.transport: Transport = self._patience(lambda: connect(settings.redis, acting.queue, settings.namespace))
+        self._feed = WeightFeed(self.transport)
         self.name = f"actor-{settings.index}"
         self.number = self._patience(self._next_number)
         self.sampler = make_sampler(acting, settings.index, settings.seed, self.number if reborn else None)
@@ -124,7 +126,7 @@ class Incarnation:
     def _fetch(self) -> None:
         deadline = time.monotonic() + self.settings.acting.actors.fetch_timeout_s
         while True:
-            weights = self._patience(lambda: self.transport.fetch(self.version))
+            weights = self._patience(lambda: self._feed.newest(self.version))
             if weights is not None:
                 if self.network is None:
                     self.network = from_weights(weights)

@@ -21,6 +21,8 @@ Tamiyo learns when to grow a small network while it trains.
 
 commands:
   train                 a whole run on this machine: server, actors, learner, progress and report
+  train --address auto --redis URL   the same on a Ray cluster, where it needs nobody to watch it
+  stop RUN              end a run on a cluster
   learner --redis URL   the learner alone, for runs over several processes
   actors --redis URL    the actors alone; they meet the learner through the server
   report RUN_DIR        write report.html and its pictures from the folder of a run
@@ -76,15 +78,27 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _train(args: list[str]) -> int:
-    config, resume = parse("train", args, resumable=True)
+    config, resume, attach = parse("train", args, resumable=True)
     _print(summary(config))
     from deploy.local import train
 
-    return train(config, resume)
+    return train(config, resume, attach)
+
+
+def _stop(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo stop", description="Ends a run on a cluster; it can be resumed.", exit_on_error=False
+    )
+    parser.add_argument("name", metavar="RUN", help="the run's name")
+    parser.add_argument("--address", default="auto", help="Ray cluster that it runs on (default: auto)")
+    options = _options(parser, args)
+    from deploy.cluster import stop_run
+
+    return stop_run(options.name, options.address)
 
 
 def _learner(args: list[str]) -> int:
-    config, resume = parse("learner", args, resumable=True)
+    config, resume, _ = parse("learner", args, resumable=True)
     _need_server("learner", config.run.redis)
     _print(summary(config))
     from deploy.processes import run_learner
@@ -93,7 +107,7 @@ def _learner(args: list[str]) -> int:
 
 
 def _actors(args: list[str]) -> int:
-    config, _ = parse("actors", args, resumable=False)
+    config, _, _ = parse("actors", args, resumable=False)
     _need_server("actors", config.run.redis)
     _print(summary(config))
     from deploy.processes import run_actors
@@ -187,6 +201,7 @@ def _doctor(args: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
+    "stop": _stop,
     "learner": _learner,
     "actors": _actors,
     "report": _report,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from actors.patience import Patience
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
 from actors.spaces import Spaces
-from actors.transport.base import Fenced, Generation, Transport, Unreachable
+from actors.transport.base import Fenced, Generation, StoreReset, Transport, Unreachable
 from actors.transport.ledger import Ledger
 from actors.weights import WeightSet
 from learner.batching import StateFormat, make_batch
@@ -38,6 +39,7 @@ from learner.intake import Intake, Taken
 from learner.metrics_log import MetricsLog
 from learner.notices import Notices
 from learner.optimiser import make_optimiser
+from learner.settlement import Settlement
 from learner.update import PPOUpdate, is_recurrent
 
 log = logging.getLogger(__name__)
@@ -91,19 +93,19 @@ class Learner:
         self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
         self.ppo = PPOUpdate(self.network, self.optimiser, config, seed)
         states = StateFormat(self.network.core.sizes, config.state_stride)
-        self.intake = Intake(transport, spaces, config.max_policy_lag, states)
+        self.intake = Intake(transport, spaces, config.max_policy_lag, states, self._probe)
         self.notes = self.intake.notes
         self.notices = Notices(config, is_recurrent(self.network), self.notes)
         self.progress = Progress()
         self._restored_at: int | None = None  # update after which weights went back, until one is sound again
-        self._consumed: tuple[str, ...] = ()
-        self._unacknowledged: list[str] = []
         self._checkpoint_s = 0.0
         self._stop: Callable[[], bool] = lambda: False
         self._patience = Patience(self._tell, lambda: self._stop())
+        consumed, memory = (resume.consumed, resume.memory) if resume else ((), None)
+        self.settlement = Settlement(transport, config, consumed, memory)
         if resume is not None:
             restore_optimiser(self.optimiser, self.network, resume.moments)
-            self.progress, self._consumed = resume.progress, resume.consumed
+            self.progress = resume.progress
 
     def _network(
         self, policy: PolicyConfig, spaces: Spaces, resume: Checkpoint | None, init: WeightSet | None
@@ -164,24 +166,17 @@ class Learner:
         except Unreachable as error:
             self._tell(f"{error}; waiting for it, training goes on when it is back")
             began = time.monotonic()
-            self._patience(self._take_over_again)
+            Patience(stop=self._stop)(self._take_over_again)
             self._tell(f"Redis answers again, after {time.monotonic() - began:.1f} s")
         return None
 
     def _take_over_again(self) -> None:
         """After an outage: which calls took effect is unknown, so that everything pending is looked at again. What
         was updated is made durable first. Raises `Fenced` where another learner has taken over."""
-        lost = False
-        try:
+        with suppress(StoreReset):
             self.transport.pending()
-        except Fenced as error:
-            lost = str(error).endswith(", 0 is")
-            if not lost:
-                raise
         self._save()
-        # Whether a store that lost its memory had handed out what actors will put again cannot be told: fence it.
-        self._open_generation(-1 if lost else None)
-        self._unacknowledged = []
+        self._open_generation()
 
     def _tell(self, line: str) -> None:
         self.notes.append(line)
@@ -194,14 +189,19 @@ class Learner:
         """Fence older learners and the episodes of newer weights than `went_back_to` (default: the present ones), find
         what an earlier learner left pending, and publish the weights to start from."""
         p = self.progress
-        floor = Generation(p.generation, p.version + 1)
+        unsaved = self.config.checkpoint_every if p.generation else 0  # versions that may have been published since
+        floor = Generation(p.generation, p.version + 1 + unsaved)
         back = p.version if went_back_to is None else went_back_to
-        generation = self.transport.open_generation(back, "learner", floor)
+        generation = self.settlement.open(back, floor)
         self.progress = replace(p, generation=generation.number, version=generation.next_version)
-        self.intake.recover(self._consumed)
+        self.intake.recover(self.settlement.consumed, back)
         if p.update:
             self._save()  # else, with this process and the store lost at once, the version could be given out again
         self._publish()
+
+    def _probe(self, episode: Episode) -> None:
+        """One forward pass, as the update makes it."""
+        self.ppo.forward(make_batch([episode], self.network.spaces))
 
     def _update(self, episodes: Sequence[Episode], elapsed_s: float) -> dict[str, float]:
         start = time.monotonic()
@@ -247,14 +247,14 @@ class Learner:
         self.notes.append(note)
         log.warning(note)
         self.progress = replace(self.progress, broken_updates=0)
+        self.settlement.acknowledge(self.progress.version)
         self._open_generation(sound.progress.version)
         self._checkpoint()
 
     def _settle(self, taken: Sequence[Taken]) -> None:
         """Durable first, then acknowledged, then published."""
-        self._consumed = (*self._consumed, *(t.episode.episode_id for t in taken))
-        self._unacknowledged += [t.entry_id for t in taken]
         due = self.progress.update % self.config.checkpoint_every == 0
+        self._with_store(lambda: self.settlement.applied(taken, self.progress.version))
         if due:
             self._save()
         self._with_store(lambda: self._acknowledge_and_publish(due))
@@ -271,32 +271,29 @@ class Learner:
     def _save(self) -> None:
         """Raises `Fenced` where a learner of a later generation has written here: its lineage is the one that lives."""
         start = time.monotonic()
-        c = self.config
+        c, p = self.config, self.progress
         folder = self.run_dir / "checkpoints"
         later = newest_generation(folder)
-        if later > self.progress.generation:
-            raise Fenced(f"generation {self.progress.generation} is not open, checkpoints of {later} are there")
-        progress = replace(self.progress, dropped_stale=self.progress.dropped_stale + self.intake.dropped_stale)
+        if later > p.generation:
+            raise Fenced(f"generation {p.generation} is not open, checkpoints of {later} are there")
+        self.settlement.look()
         self._when_full(
             lambda: save_checkpoint(
                 folder,
                 self.network,
                 self.optimiser,
-                progress,
-                self._consumed,
+                replace(p, dropped_stale=p.dropped_stale + self.intake.dropped_stale),
+                self.settlement.consumed,
                 c.state_stride,
                 c.checkpoints_kept,
+                self.settlement.memory,
             )
         )
         self._checkpoint_s = time.monotonic() - start
 
     def _acknowledge(self) -> None:
-        """What is in a checkpoint."""
-        if self._unacknowledged:
-            self.transport.ack(self._unacknowledged)
-            # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
-            self._consumed = self._consumed[-len(self._unacknowledged) :]
-        self._unacknowledged = []
+        """What is in the newest checkpoint."""
+        self.settlement.durable(self.progress.version, sound=self.progress.broken_updates == 0)
 
     def _publish(self) -> None:
         p = self.progress

@@ -13,6 +13,7 @@ from actors.config import QueueConfig
 from actors.episode import Episode
 from actors.policy.publish import from_weights
 from actors.transport.base import EpisodeHeader, PutStatus
+from actors.transport.ledger import ActorLedger
 from actors.transport.memory import MemoryStore, MemoryTransport
 from learner.checkpoint import load_checkpoint
 from learner.config import LearnerConfig
@@ -52,7 +53,9 @@ class ToyProducer:
             payload = self.spoil.get(self.put, encode_episode)(episode)
             self.statuses.append(self.transport.put(EpisodeHeader.of(episode), payload).status)
             self.put += 1
-        self.transport.report("actor0", 0, self.put, 0, self.statuses.count(PutStatus.FENCED), 0)
+        fenced = self.statuses.count(PutStatus.FENCED)
+        totals = ActorLedger(self.put, self.put - fenced, refused_fenced=fenced)
+        self.transport.report("actor0", 0, totals, {})
         return False
 
 
