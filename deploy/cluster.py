@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from deploy.launch import namespace, open_run, stop_on_signal
 from deploy.supervisor import OVER, RunStatus, Supervisor
 
 RAY_NAMESPACE = "tamiyo"
+CONNECT_S = 5.0
 BACK_S = 120.0  # how long a supervisor may take to be started again elsewhere
 
 
@@ -124,10 +126,13 @@ def is_under_way(name: str) -> bool:
 
 @contextmanager
 def cluster(address: str) -> Iterator[None]:
-    """Connected to a Ray cluster that others run."""
+    """Connected to a Ray cluster that others run. Raises `UserError` where none answers."""
+    place = urlsplit(address if "//" in address else f"//{address}")
     try:
+        if place.hostname and place.port:  # else Ray tries for minutes
+            socket.create_connection((place.hostname, place.port), timeout=CONNECT_S).close()
         ray.init(address=address, namespace=RAY_NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()
         raise UserError(
             f"no Ray cluster answers at {address} ({reason[0] if reason else type(error).__name__}): give auto, "

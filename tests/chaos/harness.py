@@ -6,10 +6,10 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import redis
@@ -17,7 +17,6 @@ import redis
 from actors.config import QueueConfig
 from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
-from deploy.embedded_redis import EmbeddedRedis
 from learner.checkpoint import Checkpoint, load_checkpoint
 from tests.launching import Command, rows, small, tamiyo
 
@@ -25,10 +24,17 @@ TARGETS_S = {"actor": 5.0, "learner": 15.0, "node": 30.0, "redis": 10.0}
 SLACK = float(os.environ.get("TAMIYO_CHAOS_SLACK", "4"))  # targets are for an idle machine; tests share theirs
 
 
+class Served(Protocol):
+    """A server, wherever it runs."""
+
+    @property
+    def url(self) -> str: ...
+
+
 class HurtRun:
     """`tamiyo train` under way on `server`."""
 
-    def __init__(self, command: Command, folder: Path, server: EmbeddedRedis) -> None:
+    def __init__(self, command: Command, folder: Path, server: Served) -> None:
         self.command, self.folder, self.server = command, folder, server
         self.versions: dict[int, bytes] = {}  # manifests of all published weights that were seen
         self.times_s: dict[str, float] = {}
@@ -128,7 +134,7 @@ class HurtRun:
         """Stop it, and compare the ledger with what the surviving checkpoint's lineage was trained on."""
         self.command.process.send_signal(signal.SIGTERM)
         assert self.command.wait(30) == 130, self.command.out + self.command.err
-        assert self.command.err == ""
+        assert self.command.err == "", self.command.err
         assert "Traceback" not in self.command.out
         ledger = self.identities()
         progress = self.checkpoint.progress
@@ -138,10 +144,13 @@ class HurtRun:
 
 
 @contextmanager
-def hurt_run(root: Path, name: str, server: EmbeddedRedis, **changes: Any) -> Iterator[HurtRun]:
-    """A run without an end, two updates old."""
+def hurt_run(
+    logs: Path, name: str, server: Served, root: Path | None = None, within: Sequence[str] = (), **changes: Any
+) -> Iterator[HurtRun]:
+    """A run without an end, two updates old. Its folder lies in `root`, by default beside what it says."""
+    root = root or logs
     flags = small(root, name, learner__updates=1_000_000, run__redis=server.url, **changes)
-    with tamiyo(root, "train", *flags) as command:
+    with tamiyo(logs, "train", *flags, within=within) as command:
         run = HurtRun(command, root / name, server)
         run.wait_for(lambda: run.update >= 2, 90.0)
         yield run

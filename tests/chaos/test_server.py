@@ -28,6 +28,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def test_a_server_that_dies_is_waited_for(run: HurtRun) -> None:
     server = run.server
+    assert isinstance(server, EmbeddedRedis)
     before = run.ledger()
     killed = run.update
     os.kill(server.pid, signal.SIGKILL)

@@ -63,6 +63,7 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
     with tamiyo(tmp_path, "train", *small(tmp_path, "stopped", learner__updates=1000)) as run:
         run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
+        assert beyond_loopback(run) == set()
         asked = time.monotonic()
         run.process.send_signal(signal.SIGINT)
         assert run.wait(10) == 130
@@ -98,6 +99,13 @@ def test_when_the_driver_is_killed_everything_it_started_ends(tmp_path: Path) ->
         assert run.left(15) == []
     assert list_checkpoints(tmp_path / "killed" / "checkpoints")
     load_checkpoint(tmp_path / "killed")
+
+
+def beyond_loopback(run: Command) -> set[str]:
+    """Addresses that any process of the run listens on and that others can reach."""
+    connections = [c for p in run.relatives() for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert len(connections) > 5
+    return {c.laddr.ip for c in connections} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def free_port() -> int:
