@@ -230,6 +230,8 @@ class ActorsConfig:
     """Unsent episodes an actor keeps while the queue is busy; beyond it the oldest is dropped and counted."""
     fetch_timeout_s: float = 60.0
     """How long an actor waits for the first weights before it says so."""
+    gpus_per_actor: float = 0.0
+    """Share of a GPU that each actor claims, so that several fleets live on one; 0 claims none."""
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"actors.count is {self.count}: at least one actor is needed")
@@ -239,6 +241,10 @@ class ActorsConfig:
             f"actors.buffer_episodes is {self.buffer_episodes}: it must hold one wave ({self.envs_per_actor} episodes)",
         )
         require(self.fetch_timeout_s > 0, "actors.fetch_timeout_s must be positive")
+        require(
+            0 <= self.gpus_per_actor < 1,
+            f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, from 0 to below 1",
+        )
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ _TABLE = (
         "actor_dropped_backpressure", "counter", "episodes", "Episodes this actor dropped because its buffer was full"
     ),
     Metric("actor_wait_s", "gauge", "s", "Seconds this actor waited for the queue in its last wave"),
+    Metric("actor_damaged_weights", "counter", "fetches", "Weights refused by this actor for a wrong checksum"),
     Metric("actor_restarts", "counter", "restarts", "Actors restarted after they died"),
 )
 

@@ -24,6 +24,8 @@ class RunConfig:
     """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
     reference_episodes: int = 48
     """Episodes of the last fifth whose seeds are played again by the random policy and, on seed hosts, never-grow."""
+    append_only: bool = False
+    """Let the embedded server keep its data in a file as well, so that a restart of it loses no episode."""
     metrics_port: int = 0
     """Port on loopback where Ray exports metrics for Prometheus; 0 lets Ray choose."""
     dashboard: bool = False

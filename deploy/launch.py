@@ -49,7 +49,7 @@ def checked_spaces(config: Config) -> Spaces:
     return seed_spaces(config.env.slots, config.env.profile)
 
 
-def learner_settings(config: Config, run_dir: Path, redis: str, resume: bool) -> LearnerSettings:
+def learner_settings(config: Config, run_dir: Path, redis: str) -> LearnerSettings:
     spaces = checked_spaces(config)
     return LearnerSettings(
         config.learner,
@@ -60,8 +60,7 @@ def learner_settings(config: Config, run_dir: Path, redis: str, resume: bool) ->
         config.run.seed,
         redis,
         namespace(config),
-        resume,
-        "" if resume else config.run.init_from,
+        config.run.init_from,
     )
 
 
@@ -119,7 +118,6 @@ def local_ray(config: Config) -> Iterator[None]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    logging.getLogger("ray.rllib").setLevel(logging.CRITICAL)  # a dead actor is told once, by the fleet
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ray.init(
         address="local",

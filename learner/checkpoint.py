@@ -87,6 +87,15 @@ def save_checkpoint(
     return path
 
 
+def newest_generation(folder: Path) -> int:
+    """Of the newest checkpoint; 0 where there is none."""
+    found = list_checkpoints(folder)
+    if not found:
+        return 0
+    with safe_open(found[-1], "pt") as file:
+        return int(json.loads((file.metadata() or {})["progress"])["generation"])
+
+
 def newest_sound(folder: Path) -> Path | None:
     """The newest checkpoint whose last update had finite gradients."""
     for path in reversed(list_checkpoints(folder)):
@@ -99,10 +108,14 @@ def newest_sound(folder: Path) -> Path | None:
 def write_durably(path: Path, data: bytes) -> None:
     """All of `data` under `path`, or what was there before: never a part of it."""
     partial = path.with_suffix(path.suffix + ".partial")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        partial.unlink(missing_ok=True)  # on a full disk it would take the room that is left
+        raise
     partial.rename(path)
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:

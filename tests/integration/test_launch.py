@@ -121,20 +121,6 @@ def ray_process(run: Command, kind: str) -> list[psutil.Process]:
 
 
 @pytest.mark.chaos
-def test_a_killed_learner_is_told_in_one_line(tmp_path: Path) -> None:
-    folder = tmp_path / "headless"
-    with tamiyo(tmp_path, "train", *small(tmp_path, "headless", learner__updates=1000)) as run:
-        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 1)
-        ray_process(run, "LearnerService")[0].kill()
-        assert run.wait(20) == 2
-        assert run.left() == []
-    (line,) = run.err.splitlines()
-    assert line.startswith("tamiyo: error: the learner's process died")
-    assert line.endswith(f"go on with --resume {folder}")
-    load_checkpoint(folder)
-
-
-@pytest.mark.chaos
 def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: Path) -> None:
     folder, updates = tmp_path / "hurt", 60
     with EmbeddedRedis() as server:
@@ -168,4 +154,4 @@ def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: 
     assert "Traceback" not in run.err + run.out
     (note,) = [line for line in run.out.splitlines() if line.startswith("episode hurt/stranger/1/1 was set aside")]
     assert "look for what its actor runs" in note
-    assert "actor-0 died and is back" in run.err or "restart" in run.out
+    assert "actor-0 died and is back" in run.out
