@@ -167,15 +167,21 @@ def _pace(look: Look) -> Text:
     h, told = look.health, look.health.learner
     rates = ["-" if r is None else f"{r:.1f}" for r in (look.rate("accepted"), look.rate("trained"))]
     lines = [
-        f"generation {h.generation}, version {h.head_version}   in {rates[0]}, out {rates[1]} episodes/s   "
-        f"oldest {h.oldest_s:.1f} s"
+        (
+            f"generation {h.generation}, version {h.head_version}   in {rates[0]}, out {rates[1]} episodes/s   "
+            f"oldest {h.oldest_s:.1f} s"
+        )
     ]
     if told:
         lines += [
-            f"update {told.get('update', 0):.0f}, {max(0.0, h.now_s - told['told_s']):.0f} s ago   "
-            f"waited {told.get('wait_s', 0):.2f} of {told.get('cycle_s', 0):.2f} s",
-            f"lag {told.get('policy_lag_mean', 0):.1f} = {told.get('policy_lag_in_flight', 0):.1f} in flight + "
-            f"{told.get('policy_lag_in_queue', 0):.1f} in queue, at most {told.get('policy_lag_max', 0):.0f}",
+            (
+                f"update {told.get('update', 0):.0f}, {max(0.0, h.now_s - told['told_s']):.0f} s ago   "
+                f"waited {told.get('wait_s', 0):.2f} of {told.get('cycle_s', 0):.2f} s"
+            ),
+            (
+                f"lag {told.get('policy_lag_mean', 0):.1f} = {told.get('policy_lag_in_flight', 0):.1f} in flight + "
+                f"{told.get('policy_lag_in_queue', 0):.1f} in queue, at most {told.get('policy_lag_max', 0):.0f}"
+            ),
         ]
     lines.append("   ".join(f"{name} {share:.0%}" for name, share in look.waits.items()))
     return Text("\n".join(lines))

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -150,15 +151,18 @@ class Server:
                 raise kind(message.removeprefix(word)) from error
         if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):
             raise OutOfMemory(message) from error
+        load: Callable[[], object] | None = None
+        if isinstance(error, exceptions.NoScriptError):
+            load = partial(self.client.script_load, _SCRIPT)
+        elif "unknown command" in message and not self._scripts:  # before Redis 7
+            self._scripts = True
+        elif "Function not found" in message:
+            load = partial(self.client.function_load, _FUNCTIONS)
+        else:
+            raise error
         try:
-            if isinstance(error, exceptions.NoScriptError):
-                self.client.script_load(_SCRIPT)
-            elif "unknown command" in message and not self._scripts:  # before Redis 7
-                self._scripts = True
-            elif "Function not found" in message:
-                self.client.function_load(_FUNCTIONS)
-            else:
-                raise error
+            if load is not None:
+                load()
         except exceptions.NoPermissionError as refusal:
             raise Unreachable("the server lacks Tamiyo's functions, which its learner will load") from refusal
         except redis.ResponseError as failure:
