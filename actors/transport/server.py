@@ -40,7 +40,15 @@ _FUNCTIONS = f"#!lua name={_LIBRARY}\n{_LUA}" + "".join(
     + ("}\n" if verb in ("put", "publish") else ", flags={'allow-oom'}}\n")
     for verb in _VERBS
 )
-_SCRIPT = _LUA + "\nreturn verbs[ARGV[1]](name_keys(KEYS), {unpack(ARGV, 2)})\n"
+# A script may write in want of memory once it has made a write that takes none.
+_SCRIPT = (
+    _LUA
+    + """
+local k = name_keys(KEYS)
+if ARGV[1] ~= 'put' and ARGV[1] ~= 'publish' then redis.call('HDEL', k.ledger or k.weights, '') end
+return verbs[ARGV[1]](k, {unpack(ARGV, 2)})
+"""
+)
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 _KEYS = {
@@ -63,7 +71,7 @@ _KEYS = {
 _PASSING = (exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.TryAgainError, exceptions.ClusterDownError)
 
 
-class OutOfMemory(RuntimeError):
+class OutOfMemory(Unreachable):
     """The server reached its `maxmemory`; nothing was changed."""
 
 
