@@ -63,11 +63,11 @@ class Incarnation:
         self._patience = Patience()
         self._report = report
         self.transport: Transport = self._patience(lambda: connect(settings.redis, acting.queue, settings.namespace))
-        self._feed = WeightFeed(self.transport)
         self.name = f"actor-{settings.index}"
         self.number = self._patience(self._next_number)
         self.sampler = make_sampler(acting, settings.index, settings.seed, self.number if reborn else None)
         self.outbox = Outbox(self.transport, self.name, self.number, acting.actors.buffer_episodes)
+        self.feed = WeightFeed(self.transport)
         self.network: FactoredRecurrentActorCritic | None = None
         self.version, self.generation, self.state_stride = -1, 0, 1
         self.sequence = 0
@@ -79,13 +79,17 @@ class Incarnation:
         parked_s = self._ship()
         if len(self.outbox):
             return self._told(0, 0, 0.0, parked_s, self._patience.away_s - away_before_s)
+        began = time.monotonic()
         self._fetch()
+        fetch_s = time.monotonic() - began
         assert self.network is not None
         source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed)
         episodes = self.sampler.sample(self.network, source, self._name_episode)
         for episode in episodes:
             self.outbox.add(episode)
         played_s = time.monotonic() - start - parked_s
+        self.outbox.health["fetch_s"] = self.outbox.health.get("fetch_s", 0.0) + fetch_s
+        self.outbox.health |= {"version": self.version, "damaged_weights": self.feed.damaged}
         waited_s = parked_s + self._ship()
         steps = sum(len(e) for e in episodes)
         return self._told(len(episodes), steps, played_s, waited_s, self._patience.away_s - away_before_s)
@@ -119,6 +123,7 @@ class Incarnation:
                 "actor_steps_per_s": steps / played_s if played_s > 0 else 0.0,
                 "actor_dropped_backpressure": self.outbox.accounts.dropped_backpressure,
                 "actor_wait_s": waited_s,
+                "actor_damaged_weights": self.feed.damaged,
             }
         )
         return WaveReport(self.number, episodes, steps, played_s, waited_s, away_s, len(self.outbox))
@@ -126,7 +131,7 @@ class Incarnation:
     def _fetch(self) -> None:
         deadline = time.monotonic() + self.settings.acting.actors.fetch_timeout_s
         while True:
-            weights = self._patience(lambda: self._feed.newest(self.version))
+            weights = self._patience(lambda: self.feed.newest(self.version))
             if weights is not None:
                 if self.network is None:
                     self.network = from_weights(weights)

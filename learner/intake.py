@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from actors.codec import decode_episode
 from actors.episode import Episode, InvalidEpisode
@@ -21,6 +24,19 @@ class Taken:
     head_version: int = -1  # newest published weights when it was put
 
 
+def lag_split(taken: Sequence[Taken], version: int) -> dict[str, float]:
+    """How far behind `version` the oldest steps are, and which part of it they waited in the queue: what was published
+    until they were put passed while they were acted and shipped."""
+    lags = np.array([version - t.episode.oldest_version for t in taken])
+    in_queue = np.array([max(0, version - max(t.head_version, t.episode.oldest_version)) for t in taken])
+    return {
+        "policy_lag_mean": float(lags.mean()),
+        "policy_lag_max": float(lags.max()),
+        "policy_lag_in_flight": float((lags - in_queue).mean()),
+        "policy_lag_in_queue": float(in_queue.mean()),
+    }
+
+
 class Intake:
     """Counts `dropped_stale` and `dead_lettered` since it was made. `probe` is one forward pass of one episode."""
 
@@ -36,6 +52,7 @@ class Intake:
         self.probe = probe
         self.dropped_stale = 0
         self.dead_lettered = 0
+        self.starved_s = 0.0  # waiting for a queue that held less than was wanted
         self.notes: list[str] = []  # what a person should know; one line per episode that was set aside
         self._recovered: list[Taken] = []
 
@@ -71,8 +88,10 @@ class Intake:
             wanted = max(1, count - len(batch), missing)
             some, self._recovered = self._recovered[:wanted], self._recovered[wanted:]
             if not some:
-                decoded = map(self._decode, self.consumer.take(wanted, timeout_s=0.5))
-                some = [taken for taken in decoded if taken is not None]
+                began = time.monotonic()
+                deliveries = self.consumer.take(wanted, timeout_s=0.5)
+                self.starved_s += time.monotonic() - began if len(deliveries) < wanted else 0.0
+                some = [taken for taken in map(self._decode, deliveries) if taken is not None]
             for taken in some:
                 if self._is_fresh(taken, version):
                     batch.append(taken)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Sequence
 
@@ -18,12 +17,12 @@ class Settlement:
     def __init__(
         self, consumer: Consumer, config: LearnerConfig, consumed: tuple[str, ...], memory: Memory | None
     ) -> None:
-        self.consumer, self.at_once = consumer, config.ack == "after_step"
+        self.consumer, self._at_once = consumer, config.ack == "after_step"
         self.consumed = consumed  # ids whose acknowledgement may be unknown to the store
         self._unacknowledged: list[str] = []  # entry ids
         self._ledger: Ledger | None = memory.ledger if memory else None
+        self._opened = False  # since the last look
         self._applied: tuple[str, ...] = memory.applied if memory else ()  # ids, since the ledger was looked at
-        self._opened = False  # the queue, since the ledger was looked at
         self._kept: deque[int] = deque(maxlen=config.checkpoints_kept)  # versions of sound checkpoints
 
     def open(self, went_back_to: int, floor: Generation) -> Generation:
@@ -33,13 +32,11 @@ class Settlement:
         self._opened = True
         return generation
 
-    def applied(self, taken: Sequence[Taken], version: int) -> None:
-        """An update that made `version` was trained on these."""
+    def applied(self, taken: Sequence[Taken]) -> None:
+        """An update was trained on these."""
         ids = tuple(t.episode.episode_id for t in taken)
         self.consumed, self._applied = (*self.consumed, *ids), (*self._applied, *ids)
         self._unacknowledged += [t.entry_id for t in taken]
-        if self.at_once:
-            self.acknowledge(version)
 
     def acknowledge(self, version: int) -> None:
         """As trained for `version`, which no checkpoint need hold: going back before it makes them lost."""
@@ -49,12 +46,14 @@ class Settlement:
         self._unacknowledged = []
 
     def look(self) -> None:
-        """See how the ledger stands, before a checkpoint is written; a store that is away, or has lost its memory since
-        the queue was taken over, is remembered as it was."""
-        with contextlib.suppress(Unreachable):
-            ledger, known = self.consumer.ledger(), self._ledger
-            if not self._opened and known and (ledger.store != known.store or ledger.turn < known.turn):
-                return
+        """See how the ledger stands, before a checkpoint is written; of a store that is away, or came back without its
+        memory and is not opened again yet, what was known is kept."""
+        try:
+            ledger = self.consumer.ledger()
+        except Unreachable:
+            return
+        known = self._ledger
+        if self._opened or known is None or (ledger.store == known.store and ledger.turn >= known.turn):
             self._ledger, self._opened = ledger, False
             self._applied = self.consumed[len(self.consumed) - len(self._unacknowledged) :]
 
@@ -69,5 +68,5 @@ class Settlement:
         acknowledged = len(self._unacknowledged)
         self.acknowledge(version)
         # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
-        if acknowledged or self.at_once:
+        if acknowledged or self._at_once:
             self.consumed = self.consumed[len(self.consumed) - acknowledged :]

@@ -35,7 +35,7 @@ from learner.checkpoint import (
 )
 from learner.config import LearnerConfig
 from learner.disk import until_there_is_room
-from learner.intake import Intake, Taken
+from learner.intake import Intake, Taken, lag_split
 from learner.metrics_log import MetricsLog
 from learner.notices import Notices
 from learner.optimiser import make_optimiser
@@ -46,6 +46,17 @@ log = logging.getLogger(__name__)
 Report = Callable[[dict[str, float]], None]
 T = TypeVar("T")
 _OF_HOSTS = ("final_accuracy", "growth_ratio")  # what only episodes of seed hosts tell
+HEALTH = (
+    "update",
+    "episodes_per_s",
+    "wait_s",
+    "update_s",
+    "checkpoint_s",
+    "policy_lag_mean",
+    "policy_lag_max",
+    "policy_lag_in_flight",
+    "policy_lag_in_queue",
+)  # of an update's metrics, what the store is told
 MAX_BROKEN = 3  # updates in a row with gradients that are not finite, before the last sound checkpoint is restored
 
 
@@ -98,7 +109,7 @@ class Learner:
         self.notices = Notices(config, is_recurrent(self.network), self.notes)
         self.progress = Progress()
         self._restored_at: int | None = None  # update after which weights went back, until one is sound again
-        self._checkpoint_s = 0.0
+        self._checkpoint_s = self._publish_s = 0.0
         self._stop: Callable[[], bool] = lambda: False
         self._patience = Patience(self._tell, lambda: self._stop())
         consumed, memory = (resume.consumed, resume.memory) if resume else ((), None)
@@ -137,7 +148,8 @@ class Learner:
                         continue  # told to stop, or the store was away; what was taken is pending there
                     wait_s = time.monotonic() - start
                     episodes = [t.episode for t in taken]
-                    metrics = self._update(episodes, before + time.monotonic() - began)
+                    lags = lag_split(taken, self.progress.version)
+                    metrics = self._update(episodes, before + time.monotonic() - began) | lags
                     # Before the checkpoint: rows of an update that no checkpoint holds are removed on a restart.
                     metrics_log.write_episodes(self.progress.update, [self._row(e) for e in episodes])
                     self._settle(taken)
@@ -145,10 +157,11 @@ class Learner:
                     if self.progress.broken_updates == 0:
                         self._restored_at = None
                     elif self.progress.broken_updates >= MAX_BROKEN:
-                        self._patience(self._go_back)
+                        self._go_back()
                     metrics |= self._accounts(episodes, metrics, wait_s, time.monotonic() - start)
                     metrics_log.write(self.progress.update, metrics)
                     self.report(metrics)
+                    self._tell_health(metrics, time.monotonic() - start)
                 self._checkpoint()
             except Unreachable:
                 if not over():
@@ -209,7 +222,6 @@ class Learner:
         batch = make_batch(episodes, self.network.spaces)
         metrics = self.ppo(batch, p.update, p.version)
         steps = sum(len(e) for e in episodes)
-        lags = [p.version - e.oldest_version for e in episodes]
         self.progress = replace(
             p,
             update=p.update + 1,
@@ -219,11 +231,7 @@ class Learner:
             elapsed_s=elapsed_s,
             broken_updates=p.broken_updates + 1 if metrics["skipped_steps"] else 0,
         )
-        return metrics | {
-            "update_s": time.monotonic() - start,
-            "policy_lag_mean": float(np.mean(lags)),
-            "policy_lag_max": float(max(lags)),
-        }
+        return metrics | {"update_s": time.monotonic() - start}
 
     def _go_back(self) -> None:
         """Weights, moments and statistics of the last sound checkpoint, in a new generation; counters run on.
@@ -247,14 +255,17 @@ class Learner:
         self.notes.append(note)
         log.warning(note)
         self.progress = replace(self.progress, broken_updates=0)
-        self.settlement.acknowledge(self.progress.version)
-        self._open_generation(sound.progress.version)
+        with suppress(Unreachable):
+            self.settlement.acknowledge(self.progress.version)
+        self._patience(lambda: self._open_generation(sound.progress.version))
         self._checkpoint()
 
     def _settle(self, taken: Sequence[Taken]) -> None:
         """Durable first, then acknowledged, then published."""
+        self.settlement.applied(taken)
+        if self.config.ack == "after_step":
+            self._with_store(lambda: self.settlement.acknowledge(self.progress.version))
         due = self.progress.update % self.config.checkpoint_every == 0
-        self._with_store(lambda: self.settlement.applied(taken, self.progress.version))
         if due:
             self._save()
         self._with_store(lambda: self._acknowledge_and_publish(due))
@@ -271,18 +282,19 @@ class Learner:
     def _save(self) -> None:
         """Raises `Fenced` where a learner of a later generation has written here: its lineage is the one that lives."""
         start = time.monotonic()
-        c, p = self.config, self.progress
+        c = self.config
         folder = self.run_dir / "checkpoints"
         later = newest_generation(folder)
-        if later > p.generation:
-            raise Fenced(f"generation {p.generation} is not open, checkpoints of {later} are there")
+        if later > self.progress.generation:
+            raise Fenced(f"generation {self.progress.generation} is not open, checkpoints of {later} are there")
+        progress = replace(self.progress, dropped_stale=self.progress.dropped_stale + self.intake.dropped_stale)
         self.settlement.look()
         self._when_full(
             lambda: save_checkpoint(
                 folder,
                 self.network,
                 self.optimiser,
-                replace(p, dropped_stale=p.dropped_stale + self.intake.dropped_stale),
+                progress,
                 self.settlement.consumed,
                 c.state_stride,
                 c.checkpoints_kept,
@@ -292,12 +304,21 @@ class Learner:
         self._checkpoint_s = time.monotonic() - start
 
     def _acknowledge(self) -> None:
-        """What is in the newest checkpoint."""
-        self.settlement.durable(self.progress.version, sound=self.progress.broken_updates == 0)
+        """What is in a checkpoint."""
+        p = self.progress
+        self.settlement.durable(p.version, sound=p.broken_updates == 0)
 
     def _publish(self) -> None:
-        p = self.progress
+        start, p = time.monotonic(), self.progress
         self.transport.publish(to_weights(self.network, p.version, p.generation, self.config.state_stride))
+        self._publish_s = time.monotonic() - start
+
+    def _tell_health(self, metrics: dict[str, float], cycle_s: float) -> None:
+        """For `tamiyo status`, and not worth waiting for."""
+        starved_s, self.intake.starved_s = self.intake.starved_s, 0.0
+        told = {name: metrics[name] for name in HEALTH if name in metrics}
+        with suppress(Unreachable):
+            self.transport.tell(told | {"cycle_s": cycle_s, "starved_s": starved_s, "publish_s": self._publish_s})
 
     def _accounts(
         self, episodes: Sequence[Episode], metrics: dict[str, float], wait_s: float, cycle_s: float
@@ -322,6 +343,7 @@ class Learner:
             "dead_lettered": ledger.dead_lettered,
             "wait_s": wait_s,
             "checkpoint_s": self._checkpoint_s,
+            "publish_s": self._publish_s,
         }
 
     @staticmethod

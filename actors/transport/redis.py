@@ -52,6 +52,16 @@ def connect(
     return RedisTransport(queue, Server(config.weights_redis, namespace, WEIGHTS_PASSWORD_VARIABLE, scripts), config)
 
 
+def namespaces(url: str) -> list[str]:
+    """Those with a ledger on the server, in alphabetical order."""
+    server = Server(url, "", PASSWORD_VARIABLE)
+    try:
+        keys = {key.decode() for key in server.client.scan_iter(match="{*}:ledger", count=1000)}
+    finally:
+        server.close()
+    return sorted(key.removeprefix("{").removesuffix("}:ledger") for key in keys)
+
+
 class RedisTransport:
     """All three sides; see `actors.transport.base`. One per process, safe to share between threads."""
 

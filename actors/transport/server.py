@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,7 +40,15 @@ _FUNCTIONS = f"#!lua name={_LIBRARY}\n{_LUA}" + "".join(
     + ("}\n" if verb in ("put", "publish") else ", flags={'allow-oom'}}\n")
     for verb in _VERBS
 )
-_SCRIPT = _LUA + "\nreturn verbs[ARGV[1]](name_keys(KEYS), {unpack(ARGV, 2)})\n"
+# A script may write in want of memory once it has made a write that takes none.
+_SCRIPT = (
+    _LUA
+    + """
+local k = name_keys(KEYS)
+if ARGV[1] ~= 'put' and ARGV[1] ~= 'publish' then redis.call('HDEL', k.ledger or k.weights, '') end
+return verbs[ARGV[1]](k, {unpack(ARGV, 2)})
+"""
+)
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 _KEYS = {
@@ -62,7 +71,7 @@ _KEYS = {
 _PASSING = (exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.TryAgainError, exceptions.ClusterDownError)
 
 
-class OutOfMemory(RuntimeError):
+class OutOfMemory(Unreachable):
     """The server reached its `maxmemory`; nothing was changed."""
 
 
@@ -150,15 +159,18 @@ class Server:
                 raise kind(message.removeprefix(word)) from error
         if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):
             raise OutOfMemory(message) from error
+        load: Callable[[], object] | None = None
+        if isinstance(error, exceptions.NoScriptError):
+            load = partial(self.client.script_load, _SCRIPT)
+        elif "unknown command" in message and not self._scripts:  # before Redis 7
+            self._scripts = True
+        elif "Function not found" in message:
+            load = partial(self.client.function_load, _FUNCTIONS)
+        else:
+            raise error
         try:
-            if isinstance(error, exceptions.NoScriptError):
-                self.client.script_load(_SCRIPT)
-            elif "unknown command" in message and not self._scripts:  # before Redis 7
-                self._scripts = True
-            elif "Function not found" in message:
-                self.client.function_load(_FUNCTIONS)
-            else:
-                raise error
+            if load is not None:
+                load()
         except exceptions.NoPermissionError as refusal:
             raise Unreachable("the server lacks Tamiyo's functions, which its learner will load") from refusal
         except redis.ResponseError as failure:

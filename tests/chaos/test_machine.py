@@ -82,6 +82,7 @@ def server(tmp_path: Path) -> Iterator[TcpServer]:
             f"-n {NAME} addr add {GUEST}/30 dev {NAME}1",
             f"-n {NAME} link set {NAME}1 up",
             f"-n {NAME} link set lo up",
+            f"-n {NAME} route add default via {HOST}",
         ):
             subprocess.run(["ip", *words.split()], check=True)
         settings = f"--port 7077 --bind {HOST} --requirepass {password} --appendonly no --dir {tmp_path}"
