@@ -81,7 +81,7 @@ class Command:
         """Processes and temporary folders of our own that are still there after a short wait."""
         deadline = time.monotonic() + patience_s
         while True:
-            processes = [" ".join(p.cmdline()[:3]) for p in self.relatives() if p.is_running()]
+            processes = [line for p in self.relatives() if (line := command_line(p))]
             found = processes + [p.name for p in self.temporary.iterdir() if p.name.startswith("tamiyo")]
             if not found or time.monotonic() > deadline:
                 return found
@@ -92,6 +92,14 @@ class Command:
             process.kill()
         self.process.wait(10)
         shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def command_line(process: psutil.Process) -> str:
+    """Empty for one that has just ended."""
+    try:
+        return " ".join(process.cmdline()[:3])
+    except psutil.Error:
+        return ""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from actors.config import QueueConfig
 from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
 from learner.checkpoint import Checkpoint, load_checkpoint
-from tests.launching import Command, rows, small, tamiyo
+from tests.launching import Command, command_line, rows, small, tamiyo
 
 TARGETS_S = {"actor": 5.0, "learner": 15.0, "node": 30.0, "redis": 10.0}
 SLACK = float(os.environ.get("TAMIYO_CHAOS_SLACK", "4"))  # targets are for an idle machine; tests share theirs
@@ -72,7 +72,7 @@ class HurtRun:
 
     def processes(self, kind: str) -> list[psutil.Process]:
         """Ray names a worker's process after its actor's class: `ray::Worker`. The oldest first."""
-        found = [p for p in self.command.relatives() if " ".join(p.cmdline()).startswith(f"ray::{kind}")]
+        found = [p for p in self.command.relatives() if command_line(p).startswith(f"ray::{kind}")]
         return sorted(found, key=lambda p: p.create_time())
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -107,15 +107,23 @@ class HurtRun:
         self.processes(kind)[0].send_signal(signal.SIGKILL)
         return time.monotonic()
 
+    def acting_again(self, since_s: float, known: set[int]) -> None:
+        """Wait for an episode of an incarnation that is not among those `known`."""
+        self.wait_for(lambda: any(n not in known and a.accepted for (_, n), a in self.ledger().actors.items()))
+        self._judge("actor", since_s)
+
     def running_again(self, what: str, since_s: float, updates: int = 2) -> None:
         """Wait for new updates, and say how long after `since_s` the first was there."""
         before = self.update
         self.wait_for(lambda: self.update > before, 60.0)
+        self._judge(what, since_s)
+        self.wait_for(lambda: self.update >= before + updates)
+
+    def _judge(self, what: str, since_s: float) -> None:
         self.times_s[what] = time.monotonic() - since_s
         limit_s = TARGETS_S[what.partition(" ")[0]]
         print(f"{what}: running again after {self.times_s[what]:.1f} s (target {limit_s:.0f} s)")
         assert self.times_s[what] < SLACK * limit_s
-        self.wait_for(lambda: self.update >= before + updates)
 
     # What must hold whatever was done
 

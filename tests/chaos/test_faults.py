@@ -169,9 +169,8 @@ def test_weights_with_a_flipped_bit_are_never_acted_on(run: HurtRun) -> None:
             process.kill()
         time.sleep(8.0)  # time for new processes, which have only these weights to fetch
     client.close()
-    resumed = time.monotonic()
-    run.wait_for(lambda: {n for _, n in run.ledger().actors} - known != set())
-    run.running_again("actor", resumed)
+    run.acting_again(time.monotonic(), known)
+    run.wait_for_updates(4)
     reborn = [r for r in rows(run.folder / "episodes.jsonl") if int(r["episode_id"].split("/")[2]) not in known]
     assert version not in {r["policy_version"] for r in reborn}
     run.identities()
