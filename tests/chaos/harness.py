@@ -160,5 +160,5 @@ def hurt_run(
     flags = small(root, name, learner__updates=1_000_000, run__redis=server.url, **changes)
     with tamiyo(logs, "train", *flags, within=within) as command:
         run = HurtRun(command, root / name, server)
-        run.wait_for(lambda: run.update >= 2, 90.0)
+        run.wait_for(lambda: run.update >= 2, 200.0)
         yield run

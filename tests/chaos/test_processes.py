@@ -14,7 +14,7 @@ from deploy.embedded_redis import EmbeddedRedis
 from tests.chaos.harness import HurtRun, hurt_run
 from tests.launching import rows
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from deploy.embedded_redis import EmbeddedRedis
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from tests.launching import Command, rows, small, tamiyo
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
