@@ -230,6 +230,8 @@ class ActorsConfig:
     """Unsent episodes an actor keeps while the queue is busy; beyond it the oldest is dropped and counted."""
     fetch_timeout_s: float = 60.0
     """How long an actor waits for the first weights before it says so."""
+    gpus_per_actor: float = 0.0
+    """Share of a GPU that each actor claims, so that several fleets live on one; 0 claims none."""
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"actors.count is {self.count}: at least one actor is needed")
@@ -239,6 +241,10 @@ class ActorsConfig:
             f"actors.buffer_episodes is {self.buffer_episodes}: it must hold one wave ({self.envs_per_actor} episodes)",
         )
         require(self.fetch_timeout_s > 0, "actors.fetch_timeout_s must be positive")
+        require(
+            0 <= self.gpus_per_actor < 1,
+            f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, from 0 to below 1",
+        )
 
 
 @dataclass(frozen=True)
@@ -257,11 +263,18 @@ class QueueConfig:
     """Weight versions kept in the store."""
     dead_letters_kept: int = 256
     """Dead letters kept; evictions are counted."""
+    weights_redis: str = ""
+    """URL of a server that holds the weights alone; empty keeps them with the episodes.
+    TAMIYO_WEIGHTS_REDIS_PASSWORD gives its password."""
 
     def __post_init__(self) -> None:
         for name in ("max_episodes", "max_bytes", "max_episode_bytes", "weights_kept", "dead_letters_kept"):
             require(getattr(self, name) >= 1, f"queue.{name} is {getattr(self, name)}: it must be at least 1")
         require(self.payload_ttl_s >= 1, f"queue.payload_ttl_s is {self.payload_ttl_s}: it must be at least 1")
+        require(
+            self.weights_redis == "" or self.weights_redis.startswith(("redis://", "rediss://", "unix://")),
+            f"queue.weights_redis is {self.weights_redis!r}: give redis://host:port/0, rediss://... or unix:///path",
+        )
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,27 @@
-"""`ActorFleet`: many Ray actors that sample on their own and are brought back when they die."""
+"""`ActorFleet`: many Ray actors that sample on their own, wherever the cluster has room for them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
-from ray.rllib.utils.actor_manager import FaultTolerantActorManager
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
+from actors.backoff import Backoff
 from actors.config import ActingConfig
 from actors.errors import UserError
-from actors.worker import Player, WaveReport, Worker, WorkerSettings, limit_threads
+from actors.incarnation import Player, WaveReport, WorkerSettings
+from actors.worker import Worker, limit_threads
 
 log = logging.getLogger(__name__)
+MAX_FAILURES = 5  # errors of one actor in a row, before they count as a fault of code or configuration
+LOOK_S = 0.25  # between looks at an actor that is on its way back
+PLAY_ATTEMPTS = 5
 
 
 @dataclass
@@ -27,67 +32,162 @@ class FleetTotals:
     restarts: int = 0
 
 
-class ActorFleet:
-    """Each healthy actor always has one wave under way; `pump` collects what is done and starts the next."""
+@dataclass
+class _Member:
+    index: int
+    handle: ActorHandle[Worker]
+    call: Any = None  # what it is doing: a reference to the reply
+    incarnation: int = 0
+    alive: bool = False  # has answered since it was started last
+    look_at_s: float = 0.0
+    backoff: Backoff = field(default_factory=Backoff)  # of its deaths
 
-    def __init__(self, acting: ActingConfig, run: str, seed: int, redis: str, namespace: str) -> None:
+    @property
+    def name(self) -> str:
+        return f"actor-{self.index}"
+
+
+class ActorFleet:
+    """Each living actor always has one wave under way; `pump` collects what is done and starts the next.
+
+    Ray starts an actor when a machine has room for it and starts it again, elsewhere if need be, when it dies: the
+    fleet follows the cluster up to `actors.count`. An actor that keeps dying is left alone for growing waits.
+    """
+
+    def __init__(
+        self,
+        acting: ActingConfig,
+        run: str,
+        seed: int,
+        redis: str,
+        namespace: str,
+        note: Callable[[str], None] = log.warning,
+    ) -> None:
         remote: Any = ray.remote(
-            num_cpus=1, max_restarts=-1, max_task_retries=0, runtime_env={"env_vars": limit_threads()}
+            num_cpus=1,
+            num_gpus=acting.actors.gpus_per_actor,
+            max_restarts=-1,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": limit_threads()},
         )(Worker)
         settings = [WorkerSettings(acting, i, run, seed, redis, namespace) for i in range(acting.actors.count)]
-        self.handles: list[ActorHandle[Worker]] = [
-            remote.options(name=f"{namespace}/actor-{s.index}").remote(s) for s in settings
-        ]
-        self.manager = FaultTolerantActorManager(self.handles, max_remote_requests_in_flight_per_actor=1)
+        self._members = [_Member(s.index, remote.remote(s)) for s in settings]
+        self._note = note
         self.totals = FleetTotals()
 
     @property
     def size(self) -> int:
-        return len(self.handles)
+        return len(self._members)
 
     @property
     def alive(self) -> int:
-        return int(self.manager.num_healthy_actors())
+        return sum(m.alive for m in self._members)
 
     def pump(self, timeout_s: float) -> list[WaveReport]:
-        """Collect finished waves, bring dead actors back, start waves on idle ones.
-
-        Raises the error of a wave that failed in an actor which is alive: that is a fault of code or configuration.
-        """
-        results = self.manager.fetch_ready_async_reqs(timeout_seconds=timeout_s)
-        reports: list[WaveReport] = []
-        for result in results:
-            if result.ok:
-                reports.append(result.get())
-            else:
-                self._judge(result.get())
-        if self.alive < self.size:
-            back = self.manager.probe_unhealthy_actors(timeout_seconds=1.0, mark_healthy=True)
-            self.totals.restarts += len(back)
-            for actor in back:
-                log.warning("actor-%d died and is back", actor)
-        self.manager.foreach_actor_async("sample")
+        """Collect finished waves and start waves on idle actors. Raises `UserError` for what a restart cannot mend."""
+        calls = {m.call: m for m in self._members if m.call is not None}
+        ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s) if calls else ([], [])
+        reports = [report for call in ready if (report := self._collect(calls[call])) is not None]
+        for m in self._members:
+            if m.call is None and m.backoff.due and time.monotonic() >= m.look_at_s:
+                m.call = m.handle.sample.remote() if m.alive else m.handle.ping.remote()
         self.totals.waves += len(reports)
         self.totals.episodes += sum(r.episodes for r in reports)
         self.totals.steps += sum(r.steps for r in reports)
         return reports
 
+    def _collect(self, member: _Member) -> WaveReport | None:
+        call, member.call = member.call, None
+        try:
+            report: WaveReport | None = ray.get(call)
+        except ActorUnavailableError:  # dying, or on its way back
+            self._lost(member)
+            return None
+        except RayActorError as error:
+            if not member.alive and "creation" in str(error):
+                raise UserError(f"{member.name} cannot be started: {last_line(error)}") from error
+            self._lost(member)
+            return None
+        except RayTaskError as error:
+            self._failed(member, error)
+            return None
+        member.alive = True
+        if report is None:  # of a ping
+            return None
+        member.backoff.succeed()
+        if member.incarnation not in (0, report.incarnation):
+            self.totals.restarts += 1
+            self._note(f"{member.name} died and is back")
+        member.incarnation = report.incarnation
+        return report
+
     @staticmethod
-    def _judge(error: BaseException) -> None:
-        if isinstance(error, UserError):  # raised inside the actor; Ray's error is of both classes
-            raise UserError(str(getattr(error, "cause", error))) from error
-        if isinstance(error, RayActorError):
-            log.warning("an actor died: %s", str(error).splitlines()[0])
-            return
-        raise error
+    def _lost(member: _Member) -> None:
+        if member.alive:
+            member.backoff.fail()
+        member.alive = False
+        member.look_at_s = time.monotonic() + LOOK_S
+
+    def _failed(self, member: _Member, error: RayTaskError) -> None:
+        """An error inside a living actor: what a person did wrong is raised; else the actor gets a fresh process."""
+        if isinstance(error.cause, UserError):
+            raise UserError(str(error.cause)) from error
+        member.backoff.fail()
+        if member.backoff.failures >= MAX_FAILURES:
+            raise UserError(
+                f"{member.name} failed {MAX_FAILURES} times in a row ({last_line(error)}): "
+                "a restart does not mend that; look for what is wrong with its environment"
+            ) from error
+        self._note(f"{member.name} failed ({last_line(error)}); it is started again")
+        ray.kill(member.handle, no_restart=False)
+        member.alive = False
+        member.look_at_s = time.monotonic() + LOOK_S
 
     def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
-        """Timelines of the given seeds, in their order, shared out over the actors."""
-        shares = [list(seeds[i :: self.size]) for i in range(self.size)]
-        pending = [h.play.remote(player, share, deterministic) for h, share in zip(self.handles, shares, strict=True)]
-        played: list[list[dict[str, Any]]] = ray.get(pending)
-        return [played[i % self.size][i // self.size] for i in range(len(seeds))]
+        """Timelines of the given seeds, in their order, shared out over the actors; a share whose actor dies is played
+        by others."""
+        played: dict[int, dict[str, Any]] = {}
+        for _ in range(PLAY_ATTEMPTS):
+            waiting = [i for i in range(len(seeds)) if i not in played]
+            living = [m for m in self._members if m.alive] or self._members
+            shares = [(m, waiting[i :: len(living)]) for i, m in enumerate(living)]
+            calls: list[tuple[list[int], Any]] = [
+                (share, m.handle.play.remote(player, [seeds[i] for i in share], deterministic))
+                for m, share in shares
+                if share
+            ]
+            for share, call in calls:
+                try:
+                    played |= dict(zip(share, ray.get(call), strict=True))
+                except RayTaskError as error:
+                    if isinstance(error.cause, UserError):
+                        raise UserError(str(error.cause)) from error
+                    raise UserError(f"an episode could not be played for comparison: {last_line(error)}") from error
+                except RayActorError:
+                    time.sleep(LOOK_S)
+            if len(played) == len(seeds):
+                return [played[i] for i in range(len(seeds))]
+            self._await_one()
+        raise UserError("the actors that play for comparison keep dying: see whether the machine has memory left")
+
+    def _await_one(self) -> None:
+        """Wait until some actor answers."""
+        for m in self._members:
+            m.alive, m.call = False, m.handle.ping.remote()
+        deadline = time.monotonic() + 60.0
+        while not self.alive and time.monotonic() < deadline:
+            self.pump(LOOK_S)
 
     def stop(self) -> None:
-        for handle in self.handles:
-            ray.kill(handle)
+        for m in self._members:
+            ray.kill(m.handle)
+
+
+def last_line(error: BaseException) -> str:
+    """The kind and message of an error that comes with a remote traceback."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        return " ".join(f"{type(cause).__name__}: {cause}".split())
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

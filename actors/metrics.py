@@ -60,6 +60,8 @@ _TABLE = (
     # Asynchrony and the queue
     Metric("policy_lag_mean", "gauge", "versions", "Mean policy lag of consumed episodes"),
     Metric("policy_lag_max", "gauge", "versions", "Largest policy lag of consumed episodes"),
+    Metric("policy_lag_in_flight", "gauge", "versions", "Part of the mean lag that passed before episodes were put"),
+    Metric("policy_lag_in_queue", "gauge", "versions", "Part of the mean lag that passed while episodes waited"),
     Metric("queue_depth", "gauge", "episodes", "Episodes waiting in the queue"),
     Metric("dropped_stale", "counter", "episodes", "Episodes dropped because their oldest step was too old"),
     Metric("dead_lettered", "gauge", "episodes", "Episodes that could not be decoded or validated"),
@@ -67,6 +69,7 @@ _TABLE = (
     Metric("wait_s", "gauge", "s", "Seconds the learner waited for this batch"),
     Metric("update_s", "gauge", "s", "Seconds of the update itself"),
     Metric("checkpoint_s", "gauge", "s", "Seconds of writing the checkpoint"),
+    Metric("publish_s", "gauge", "s", "Seconds of publishing the weights"),
     # Actors
     Metric("actor_episodes", "counter", "episodes", "Episodes produced by this actor"),
     Metric("actor_steps_per_s", "gauge", "1/s", "Environment steps per second of this actor"),
@@ -74,6 +77,7 @@ _TABLE = (
         "actor_dropped_backpressure", "counter", "episodes", "Episodes this actor dropped because its buffer was full"
     ),
     Metric("actor_wait_s", "gauge", "s", "Seconds this actor waited for the queue in its last wave"),
+    Metric("actor_damaged_weights", "counter", "fetches", "Weights refused by this actor for a wrong checksum"),
     Metric("actor_restarts", "counter", "restarts", "Actors restarted after they died"),
 )
 

@@ -6,10 +6,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from actors.codec import encode_episode
 from actors.episode import Episode
-from actors.transport.base import EpisodeHeader, Producer, PutStatus
+from actors.transport.base import EpisodeHeader, Producer, PutReply, PutStatus
+from actors.transport.ledger import ActorLedger
+
+AT_ONCE = 16  # episodes offered in one round trip,
+AT_ONCE_BYTES = 4 * 2**20  # or as many as are of this size together
 
 
 @dataclass
@@ -23,11 +28,14 @@ class Accounts:
 
 
 class Outbox:
-    """Ships in order. A busy queue is waited for; only a full outbox drops its oldest episode, and counts it."""
+    """Ships in order. A busy queue is waited for; only a full outbox drops its oldest episode, and counts it. `health`
+    is what the store is told of this actor, seconds since its start among it."""
 
     def __init__(self, producer: Producer, actor: str, incarnation: int, capacity: int) -> None:
         self.producer, self.actor, self.incarnation, self.capacity = producer, actor, incarnation, capacity
         self.accounts = Accounts()
+        self.health: dict[str, float] = {"elapsed_s": 0.0, "waited_s": 0.0, "put_s": 0.0}
+        self._began = time.monotonic()
         self._unsent: deque[tuple[EpisodeHeader, bytes]] = deque()
 
     def __len__(self) -> int:
@@ -45,23 +53,42 @@ class Outbox:
         """Put what is unsent, waiting at most `patience_s` in all for a busy queue; returns seconds waited."""
         waited_s = 0.0
         while self._unsent:
-            reply = self.producer.put(*self._unsent[0])
-            if reply.status is PutStatus.BUSY:
+            began = time.monotonic()
+            replies = self._offer()
+            self.health["put_s"] += time.monotonic() - began
+            for reply in replies:
+                self._note(reply.status)
+            if replies[-1].status is PutStatus.BUSY:
                 if waited_s >= patience_s:
                     break
-                sleep(reply.retry_s)
-                waited_s += reply.retry_s
-                continue
-            self._unsent.popleft()
-            fenced = reply.status is PutStatus.FENCED
-            self.accounts.refused_fenced += fenced
-            self.accounts.accepted += not fenced
+                sleep(replies[-1].retry_s)
+                waited_s += replies[-1].retry_s
+        self.health["waited_s"] += waited_s
         self.report()
         return waited_s
 
     def report(self) -> None:
         """Tell the store this incarnation's totals."""
         a = self.accounts
-        self.producer.report(
-            self.actor, self.incarnation, a.produced, a.dropped_backpressure, a.refused_fenced, len(self._unsent)
-        )
+        self.health["elapsed_s"] = time.monotonic() - self._began
+        totals = ActorLedger(a.produced, a.accepted, a.refused_fenced, a.dropped_backpressure, len(self._unsent))
+        self.producer.report(self.actor, self.incarnation, totals, self.health)
+
+    def _offer(self) -> list[PutReply]:
+        """Replies to the oldest few."""
+        some: list[tuple[EpisodeHeader, bytes]] = []
+        size = 0
+        for header, payload in islice(self._unsent, AT_ONCE):
+            size += len(payload)
+            if some and size > AT_ONCE_BYTES:
+                break
+            some.append((header, payload))
+        return self.producer.put_all(some)
+
+    def _note(self, status: PutStatus) -> None:
+        if status is PutStatus.BUSY:
+            return
+        self._unsent.popleft()
+        fenced = status is PutStatus.FENCED
+        self.accounts.refused_fenced += fenced
+        self.accounts.accepted += not fenced

@@ -21,8 +21,12 @@ Tamiyo learns when to grow a small network while it trains.
 
 commands:
   train                 a whole run on this machine: server, actors, learner, progress and report
+  train --address auto --redis URL   the same on a Ray cluster, where it needs nobody to watch it
+  stop RUN              end a run on a cluster
   learner --redis URL   the learner alone, for runs over several processes
   actors --redis URL    the actors alone; they meet the learner through the server
+  status --redis URL    where every episode of a run is now, how old, and who is waited for
+  dead-letters ACTION   episodes that were set aside: list, show, requeue
   report RUN_DIR        write report.html and its pictures from the folder of a run
   rollout CHECKPOINT    one episode of a trained policy, as a timeline in the terminal
   export CHECKPOINT OUT a trained policy as a torch.export program
@@ -76,15 +80,27 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _train(args: list[str]) -> int:
-    config, resume = parse("train", args, resumable=True)
+    config, resume, attach = parse("train", args, resumable=True)
     _print(summary(config))
     from deploy.local import train
 
-    return train(config, resume)
+    return train(config, resume, attach)
+
+
+def _stop(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo stop", description="Ends a run on a cluster; it can be resumed.", exit_on_error=False
+    )
+    parser.add_argument("name", metavar="RUN", help="the run's name")
+    parser.add_argument("--address", default="auto", help="Ray cluster that it runs on (default: auto)")
+    options = _options(parser, args)
+    from deploy.cluster import stop_run
+
+    return stop_run(options.name, options.address)
 
 
 def _learner(args: list[str]) -> int:
-    config, resume = parse("learner", args, resumable=True)
+    config, resume, _ = parse("learner", args, resumable=True)
     _need_server("learner", config.run.redis)
     _print(summary(config))
     from deploy.processes import run_learner
@@ -93,12 +109,46 @@ def _learner(args: list[str]) -> int:
 
 
 def _actors(args: list[str]) -> int:
-    config, _ = parse("actors", args, resumable=False)
+    config, _, _ = parse("actors", args, resumable=False)
     _need_server("actors", config.run.redis)
     _print(summary(config))
     from deploy.processes import run_actors
 
     return run_actors(config)
+
+
+def _status(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo status", description="Where every episode of a run is now.", exit_on_error=False
+    )
+    _add_store(parser)
+    parser.add_argument("--watch", action="store_true", help="go on looking, every second")
+    parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
+    options = _options(parser, args)
+    _need_server("status", options.redis)
+    from deploy.status import show_status
+
+    return show_status(options.redis, options.run, options.watch, options.json)
+
+
+def _dead_letters(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo dead-letters", description="Episodes that were set aside.", exit_on_error=False
+    )
+    parser.add_argument("action", choices=("list", "show", "requeue"), nargs="?", default="list")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="of letters, from the list; `all` for requeue")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="with show: write the payload here")
+    _add_store(parser)
+    options = _options(parser, args)
+    _need_server("dead-letters", options.redis)
+    from deploy.dead_letters import dead_letters
+
+    return dead_letters(options.action, options.redis, options.run, options.ids, options.save)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--redis", default="", metavar="URL", help="the run's server; TAMIYO_REDIS_PASSWORD is heeded")
+    parser.add_argument("--run", metavar="NAME", help="the run's name, where the server holds several")
 
 
 def _report(args: list[str]) -> int:
@@ -187,8 +237,11 @@ def _doctor(args: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
+    "stop": _stop,
     "learner": _learner,
     "actors": _actors,
+    "status": _status,
+    "dead-letters": _dead_letters,
     "report": _report,
     "rollout": _rollout,
     "export": _export,

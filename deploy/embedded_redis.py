@@ -19,12 +19,12 @@ from actors.errors import UserError
 START_TIMEOUT_S = 10.0
 SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes on Linux and 103 on macOS
 
-# The background watcher ends when the pipe on its input closes: when we stop it, or when we die in any way. `exec` lets
-# the server keep this shell's process id.
+# The background watcher ends the server when the pipe on its input closes: when we stop it, or when we die in any way.
+# A line on the pipe sends it away. `exec` lets the server keep this shell's process id.
 _LAUNCH = """
 exec 3<&0 </dev/null
 server=$$
-( read -r _ <&3; kill -9 "$server"; rm -rf "$2" ) &
+( read -r _ <&3 || { kill -9 "$server"; rm -rf "$2"; } ) &
 exec "$1" "$2/redis.conf" 3<&-
 """
 
@@ -47,12 +47,13 @@ def find_server() -> Path:
 
 
 class EmbeddedRedis:
-    """A running server while the context lasts: no TCP port, no persistence, a random password.
+    """A running server while the context lasts: no TCP port, a random password, no file unless `append_only`.
 
     Ctrl-C in the terminal does not reach it; it ends with the context, or with this process however that ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, append_only: bool = False) -> None:
+        self._append_only = append_only
         self._binary = find_server()
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,17 +89,32 @@ class EmbeddedRedis:
     def start(self) -> None:
         """Start and wait until it answers. Raises `UserError` with the server's last words when it does not."""
         self._folder = _private_folder()
+        # a forked child must not keep the server alive after us
+        os.register_at_fork(after_in_child=self._forget)
+        self._launch(self._folder)
+
+    def revive(self) -> bool:
+        """Start it again, at the same place, where it died; False where it runs. Raises `UserError` when it does not
+        start."""
+        if self._process is None or self._folder is None or self._process.poll() is None:
+            return False
+        os.write(self._watch, b"\n")  # its process id may soon be another's
+        os.close(self._watch)
+        self._watch = -1
+        self.socket_path.unlink(missing_ok=True)
+        self._launch(self._folder)
+        return True
+
+    def _launch(self, folder: Path) -> None:
         # a file that only we can read, since a command line is public
-        config = os.open(self._folder / "redis.conf", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        config = os.open(folder / "redis.conf", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(config, "w") as file:
             file.write(self._config())
         watch_read, self._watch = os.pipe()
-        # a forked child must not keep the server alive after us
-        os.register_at_fork(after_in_child=self._forget)
         try:
-            with (self._folder / "server.log").open("wb") as log:
+            with (folder / "server.log").open("wb") as log:
                 self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", _LAUNCH, "sh", self._binary, self._folder],
+                    ["/bin/sh", "-c", _LAUNCH, "sh", self._binary, folder],
                     stdin=watch_read,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -109,13 +125,13 @@ class EmbeddedRedis:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                words = (self._folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
+                words = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
                 self.stop()
                 raise UserError(
                     f"{self._binary} does not start ({' '.join(words) or 'it said nothing'}): give run.redis instead"
                 )
             time.sleep(0.01)
-        (self._folder / "redis.conf").unlink()
+        (folder / "redis.conf").unlink()
 
     def stop(self) -> None:
         """End the server and remove its folder; nothing where it does not run."""
@@ -142,7 +158,7 @@ class EmbeddedRedis:
             "requirepass": self._password,
             "dir": f'"{self._folder}"',
             "save": '""',
-            "appendonly": "no",
+            "appendonly": "yes" if self._append_only else "no",
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
             "loglevel": "warning",

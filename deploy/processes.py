@@ -19,7 +19,6 @@ from deploy.launch import (
     open_run,
     stop_on_signal,
 )
-from learner.checkpoint import list_checkpoints
 from learner.service import LearnerService
 
 
@@ -28,8 +27,7 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
     connect(config.run.redis, config.queue, namespace(config)).close()
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
-    resuming = bool(list_checkpoints(run_dir / "checkpoints"))
-    service = LearnerService(learner_settings(config, run_dir, config.run.redis, resuming))
+    service = LearnerService(learner_settings(config, run_dir, config.run.redis))
     with stop_on_signal() as stop:
         service.start()
         console.print(f"learner: {run_dir}, waiting for episodes of run {namespace(config)!r}")
@@ -63,6 +61,7 @@ def run_actors(config: Config) -> int:
                 console.print(
                     f"wave: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
                     f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
+                    + (f", the server was away for {report.away_s:.1f} s" if report.away_s else "")
                 )
         fleet.stop()
     return 0

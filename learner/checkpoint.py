@@ -1,7 +1,8 @@
 """Checkpoints: everything that the next update depends on, in one file, written atomically.
 
 One safetensors file holds the network and the optimizer's moments; its metadata holds counters, the architecture and
-the ids of episodes that this checkpoint has consumed and whose acknowledgement may still be on its way. Minibatch
+the ids of episodes that this checkpoint has consumed and whose acknowledgement may still be on its way, and what the
+store's ledger was. Minibatch
 order is a function of (seed, update), so there is no generator to save.
 """
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, spaces_of, to_weights
+from actors.transport.ledger import Memory
 from actors.weights import WeightSet
 
 FORMAT = 1
@@ -47,6 +49,7 @@ class Checkpoint:
     consumed: tuple[str, ...]  # episode ids
     weights: WeightSet
     moments: dict[str, Tensor]
+    memory: Memory | None = None  # of the store
 
 
 def save_checkpoint(
@@ -57,6 +60,7 @@ def save_checkpoint(
     consumed: tuple[str, ...],
     state_stride: int,
     keep: int,
+    memory: Memory | None = None,
 ) -> Path:
     """Write, fsync, rename, fsync the folder; then remove the oldest beyond `keep`, but never the newest sound one."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,6 +76,7 @@ def save_checkpoint(
         "spaces_hash": weights.spaces_hash,
         "architecture": weights.architecture,
         "state_stride": str(state_stride),
+        "memory": json.dumps(memory.to_dict() if memory else None),
     }
     path = folder / f"update_{progress.update:08d}.safetensors"
     write_durably(path, save(tensors, metadata))
@@ -80,6 +85,15 @@ def save_checkpoint(
         if old != sound:
             old.unlink(missing_ok=True)
     return path
+
+
+def newest_generation(folder: Path) -> int:
+    """Of the newest checkpoint; 0 where there is none."""
+    found = list_checkpoints(folder)
+    if not found:
+        return 0
+    with safe_open(found[-1], "pt") as file:
+        return int(json.loads((file.metadata() or {})["progress"])["generation"])
 
 
 def newest_sound(folder: Path) -> Path | None:
@@ -94,10 +108,14 @@ def newest_sound(folder: Path) -> Path | None:
 def write_durably(path: Path, data: bytes) -> None:
     """All of `data` under `path`, or what was there before: never a part of it."""
     partial = path.with_suffix(path.suffix + ".partial")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        partial.unlink(missing_ok=True)  # on a full disk it would take the room that is left
+        raise
     partial.rename(path)
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
@@ -137,9 +155,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
             int(metadata["state_stride"]),
             own,
         )
+        known = json.loads(metadata.get("memory", "null"))
+        memory = Memory.from_dict(known) if known else None
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it, or name an older one") from error
-    return Checkpoint(progress, tuple(json.loads(metadata["consumed"])), weights, moments)
+    return Checkpoint(progress, tuple(json.loads(metadata["consumed"])), weights, moments, memory)
 
 
 def restore_optimiser(

@@ -69,7 +69,10 @@ class LearnerConfig:
     max_padding_waste: float = 1.3
     """Padded over valid steps that length buckets may reach."""
     checkpoint_every: int = 1
-    """Updates between checkpoints; episodes are acknowledged when theirs is durable."""
+    """Updates between checkpoints."""
+    ack: Literal["after_checkpoint", "after_step"] = "after_checkpoint"
+    """When episodes are acknowledged: with a durable checkpoint, or at once; those of updates that a crash then loses
+    count as `trained_then_lost`."""
     checkpoints_kept: int = 3
     """Checkpoints kept on disk."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from actors.codec import decode_episode
 from actors.episode import Episode, InvalidEpisode
@@ -18,33 +21,61 @@ MAX_ATTEMPTS = 3  # crashes with one episode in hand before it is set aside
 class Taken:
     entry_id: str
     episode: Episode
+    head_version: int = -1  # newest published weights when it was put
+
+
+def lag_split(taken: Sequence[Taken], version: int) -> dict[str, float]:
+    """How far behind `version` the oldest steps are, and which part of it they waited in the queue: what was published
+    until they were put passed while they were acted and shipped."""
+    lags = np.array([version - t.episode.oldest_version for t in taken])
+    in_queue = np.array([max(0, version - max(t.head_version, t.episode.oldest_version)) for t in taken])
+    return {
+        "policy_lag_mean": float(lags.mean()),
+        "policy_lag_max": float(lags.max()),
+        "policy_lag_in_flight": float((lags - in_queue).mean()),
+        "policy_lag_in_queue": float(in_queue.mean()),
+    }
 
 
 class Intake:
-    """Counts `dropped_stale` and `dead_lettered` since it was made."""
+    """Counts `dropped_stale` and `dead_lettered` since it was made. `probe` is one forward pass of one episode."""
 
     def __init__(
-        self, consumer: Consumer, spaces: Spaces, max_policy_lag: int, states: StateFormat | None = None
+        self,
+        consumer: Consumer,
+        spaces: Spaces,
+        max_policy_lag: int,
+        states: StateFormat | None = None,
+        probe: Callable[[Episode], None] = lambda episode: None,
     ) -> None:
         self.consumer, self.spaces, self.max_policy_lag, self.states = consumer, spaces, max_policy_lag, states
+        self.probe = probe
         self.dropped_stale = 0
         self.dead_lettered = 0
+        self.starved_s = 0.0  # waiting for a queue that held less than was wanted
         self.notes: list[str] = []  # what a person should know; one line per episode that was set aside
-        self._recovered: list[Delivery] = []
+        self._recovered: list[Taken] = []
 
-    def recover(self, consumed: tuple[str, ...]) -> None:
-        """After a restart: settle what the checkpoint holds, and try the other pending entries again, one at a time."""
+    def recover(self, consumed: Collection[str], version: int) -> None:
+        """After an unclean end: settle what the checkpoint of `version` holds, and probe the other pending entries one
+        at a time.
+
+        The attempt is counted before, so that an episode which ends the process gives itself away.
+        """
         pending = self.consumer.pending()
-        held = [d for d in pending if d.header.episode_id in consumed]
-        self.consumer.ack([d.entry_id for d in held])
+        self.consumer.ack([d.entry_id for d in pending if d.header.episode_id in consumed], version)
+        self._recovered = []
         for delivery in pending:
-            if delivery in held:
+            if delivery.header.episode_id in consumed:
                 continue
-            attempts = self.consumer.begin_attempt(delivery.entry_id)
-            if attempts > MAX_ATTEMPTS:
+            if self.consumer.begin_attempt(delivery.entry_id) > MAX_ATTEMPTS:
                 self._set_aside(delivery, f"crashed the learner {MAX_ATTEMPTS} times")
-            elif attempts > 0:
-                self._recovered.append(delivery)
+                continue
+            taken = self._decode(delivery)
+            if taken is not None:
+                self.probe(taken.episode)
+                self.consumer.end_attempt(delivery.entry_id)
+                self._recovered.append(taken)
 
     def collect(self, count: int, version: int, stop: Callable[[], bool], steps: int = 0) -> list[Taken] | None:
         """At least `count` episodes and `steps` steps, fresh enough for `version`; None when told to stop before."""
@@ -55,26 +86,33 @@ class Intake:
                 return None
             missing = (steps - have) * len(batch) // max(1, have)  # by the lengths so far
             wanted = max(1, count - len(batch), missing)
-            deliveries, self._recovered = self._recovered[:wanted], self._recovered[wanted:]
-            deliveries = deliveries or self.consumer.take(wanted, timeout_s=0.5)
-            for delivery in deliveries:
-                episode = self._accept(delivery, version)
-                if episode is not None:
-                    batch.append(Taken(delivery.entry_id, episode))
-                    have += len(episode)
+            some, self._recovered = self._recovered[:wanted], self._recovered[wanted:]
+            if not some:
+                began = time.monotonic()
+                deliveries = self.consumer.take(wanted, timeout_s=0.5)
+                self.starved_s += time.monotonic() - began if len(deliveries) < wanted else 0.0
+                some = [taken for taken in map(self._decode, deliveries) if taken is not None]
+            for taken in some:
+                if self._is_fresh(taken, version):
+                    batch.append(taken)
+                    have += len(taken.episode)
         return batch
 
-    def _accept(self, delivery: Delivery, version: int) -> Episode | None:
+    def _decode(self, delivery: Delivery) -> Taken | None:
         try:
             episode = decode_episode(delivery.payload)
             check_episode(episode, self.spaces, self.states)
         except InvalidEpisode as error:
             self._set_aside(delivery, str(error))
             return None
-        if version - episode.oldest_version > self.max_policy_lag:
-            self.dropped_stale += len(self.consumer.drop([delivery.entry_id], DropReason.STALE))
-            return None
-        return episode
+        return Taken(delivery.entry_id, episode, delivery.head_version)
+
+    def _is_fresh(self, taken: Taken, version: int) -> bool:
+        """By the oldest step, at the moment of use; what is too old is dropped and counted."""
+        if version - taken.episode.oldest_version <= self.max_policy_lag:
+            return True
+        self.dropped_stale += len(self.consumer.drop([taken.entry_id], DropReason.STALE))
+        return False
 
     def _set_aside(self, delivery: Delivery, reason: str) -> None:
         if self.consumer.dead_letter(delivery.entry_id, reason):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from actors.metrics import lookup
+
+Retry = Callable[[Callable[[], None]], None]
+"""Runs a write, again and again while the disk is full."""
 
 
 def _update_of(line: str) -> float:
@@ -19,33 +24,75 @@ def _update_of(line: str) -> float:
         return float("inf")
 
 
+def _rewrite(path: Path, lines: Sequence[str], retry: Retry) -> None:
+    partial = path.with_suffix(".partial")
+
+    def write() -> None:
+        partial.write_text("".join(line + "\n" for line in lines))
+
+    retry(write)
+    partial.replace(path)
+
+
+class _Lines:
+    """A file that only ever grows by whole lines, also when a write to it was cut short and has to be repeated."""
+
+    def __init__(self, path: Path, retry: Retry) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._retry = retry
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        left = "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+        def write() -> None:
+            nonlocal left
+            while left:
+                left = left[os.write(self._file, left) :]
+
+        self._retry(write)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
 class MetricsLog:
     """`metrics.jsonl` (a line per update), `episodes.jsonl` (a line per episode) and `tensorboard/` of one run."""
 
-    def __init__(self, run_dir: Path, resume_update: int) -> None:
+    def __init__(self, run_dir: Path, resume_update: int, retry: Retry = lambda write: write()) -> None:
         """Lines of updates after `resume_update` belong to a lineage that was given up, and are removed."""
-        from torch.utils.tensorboard import SummaryWriter
-
         run_dir.mkdir(parents=True, exist_ok=True)
         paths = [run_dir / "metrics.jsonl", run_dir / "episodes.jsonl"]
         for path in paths:
             if path.exists():
                 lines = path.read_text().splitlines()
                 kept = [line for line in lines if _update_of(line) <= resume_update]
-                path.write_text("".join(line + "\n" for line in kept))
-        self._metrics, self._episodes = (path.open("a", buffering=1) for path in paths)
-        self._tensorboard = SummaryWriter(str(run_dir / "tensorboard"), purge_step=resume_update + 1)
+                if len(kept) < len(lines):
+                    _rewrite(path, kept, retry)
+        self._metrics, self._episodes = (_Lines(path, retry) for path in paths)
+        self._folder, self._retry = run_dir / "tensorboard", retry
+        self._tensorboard = self._open_tensorboard(resume_update)
 
-    def write(self, update: int, metrics: Mapping[str, float], episodes: Sequence[Mapping[str, Any]]) -> None:
+    def _open_tensorboard(self, update: int) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self._folder), purge_step=update + 1)
+
+    def write_episodes(self, update: int, episodes: Sequence[Mapping[str, Any]]) -> None:
+        self._episodes.append([{"update": update, **row} for row in episodes])
+
+    def write(self, update: int, metrics: Mapping[str, float]) -> None:
         for name in metrics:
             lookup(name)
-        self._metrics.write(json.dumps({"update": update, **metrics}) + "\n")
-        self._episodes.writelines(json.dumps({"update": update, **row}) + "\n" for row in episodes)
-        for name, value in metrics.items():
-            self._tensorboard.add_scalar(name, value, update)
+        self._metrics.append([{"update": update, **metrics}])
+        try:
+            for name, value in metrics.items():
+                self._tensorboard.add_scalar(name, value, update)
+        except OSError:  # its writer died on a full disk some time ago, and takes no more: what is lost is its curve
+            self._retry(lambda: setattr(self, "_tensorboard", self._open_tensorboard(update - 1)))
 
     def close(self) -> None:
-        self._tensorboard.close()
+        with suppress(OSError):  # a full disk that ended its writer is told of by then
+            self._tensorboard.close()
         self._metrics.close()
         self._episodes.close()
 

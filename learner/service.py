@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from actors.config import PolicyConfig, QueueConfig
+from actors.errors import UserError
+from actors.patience import Patience
 from actors.spaces import Spaces
 from actors.transport.redis import connect
-from learner.checkpoint import Progress, load_checkpoint
+from learner.checkpoint import Progress, list_checkpoints, load_checkpoint
 from learner.config import LearnerConfig
 from learner.train import Learner
 
@@ -27,43 +29,30 @@ class LearnerSettings:
     spaces: Spaces
     run_dir: str
     seed: int
-    redis: str
+    redis: str = field(repr=False)  # may hold a password
     namespace: str
-    resume: bool
-    init_from: str = ""  # checkpoint whose weights a new run starts from
+    init_from: str = ""  # checkpoint whose weights a run without one of its own starts from
 
 
 @dataclass(frozen=True)
 class LearnerStatus:
-    progress: Progress
+    progress: Progress | None  # None where it has not been started: a process that took a dead one's place
     done: bool
     new_metrics: list[dict[str, float]] = field(default_factory=list)  # of updates since the last poll
     new_notes: list[str] = field(default_factory=list)  # what a person should know, since the last poll
 
 
 class LearnerService:
-    """`start`, `poll`, `stop`; an error of the learner's thread is raised by the next `poll`."""
+    """`start`, `poll`, `stop`; an error of the learner's thread is raised by the next `poll`.
+
+    Whether it is the run's first or comes after a death, it goes on from the newest checkpoint in the run's folder.
+    """
 
     def __init__(
         self, settings: LearnerSettings, make_report: Callable[[], Callable[[dict[str, float]], None]] | None = None
     ):
-        torch.set_num_threads(1)
-        run_dir = Path(settings.run_dir)
-        resume = load_checkpoint(run_dir) if settings.resume else None
-        self._report = make_report() if make_report else lambda metrics: None
-        transport = connect(settings.redis, settings.queue, settings.namespace)
-        init = load_checkpoint(Path(settings.init_from)).weights if settings.init_from else None
-        self._learner = Learner(
-            settings.config,
-            settings.policy,
-            settings.spaces,
-            transport,
-            run_dir,
-            settings.seed,
-            resume,
-            self._note,
-            init if resume is None else None,
-        )
+        self._settings, self._make_report = settings, make_report
+        self._learner: Learner | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._metrics: list[dict[str, float]] = []
@@ -71,15 +60,38 @@ class LearnerService:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
-    def start(self) -> None:
+    def start(self, max_seconds: float | None = None) -> None:
+        """Load and begin to train; `max_seconds` takes the place of the configured limit, where some of it has passed.
+        Nothing where it trains already."""
+        if self._thread.is_alive():
+            return
+        torch.set_num_threads(1)
+        s = self._settings
+        run_dir = Path(s.run_dir)
+        if not run_dir.is_dir():
+            raise UserError(f"{run_dir} is not there on the learner's machine: give a --run.root that all machines see")
+        resume = load_checkpoint(run_dir) if list_checkpoints(run_dir / "checkpoints") else None
+        init = load_checkpoint(Path(s.init_from)).weights if s.init_from and resume is None else None
+        report = self._make_report() if self._make_report else lambda metrics: None
+
+        def note(metrics: dict[str, float]) -> None:
+            report(metrics)
+            with self._lock:
+                self._metrics.append(metrics)
+
+        transport = Patience(stop=self._stop.is_set)(lambda: connect(s.redis, s.queue, s.namespace))
+        config = s.config if max_seconds is None else replace(s.config, max_seconds=max_seconds)
+        self._learner = Learner(config, s.policy, s.spaces, transport, run_dir, s.seed, resume, note, init)
         self._thread.start()
 
     def poll(self) -> LearnerStatus:
         """Progress, and the metrics of updates since the last poll."""
-        with self._lock:
-            metrics, self._metrics = self._metrics, []
         if self._error is not None:
             raise self._error
+        if self._learner is None:
+            return LearnerStatus(None, False)
+        with self._lock:
+            metrics, self._metrics = self._metrics, []
         notes = self._learner.notes
         fresh, self._told = notes[self._told :], len(notes)
         return LearnerStatus(self._learner.progress, not self._thread.is_alive(), metrics, fresh)
@@ -91,15 +103,11 @@ class LearnerService:
             self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._learner.progress
+        return self._learner.progress if self._learner is not None else Progress()
 
     def _run(self) -> None:
+        assert self._learner is not None
         try:
             self._learner.run(self._stop.is_set)
         except BaseException as error:  # handed to whoever polls
             self._error = error
-
-    def _note(self, metrics: dict[str, float]) -> None:
-        self._report(metrics)
-        with self._lock:
-            self._metrics.append(metrics)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,23 +16,47 @@ import torch
 from actors.config import PolicyConfig
 from actors.episode import EndReason, Episode
 from actors.errors import UserError
+from actors.patience import Patience
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
 from actors.spaces import Spaces
-from actors.transport.base import Generation, Transport
+from actors.transport.base import Fenced, Generation, StoreReset, Transport, Unreachable
+from actors.transport.ledger import Ledger
 from actors.weights import WeightSet
 from learner.batching import StateFormat, make_batch
-from learner.checkpoint import Checkpoint, Progress, load_checkpoint, newest_sound, restore_optimiser, save_checkpoint
+from learner.checkpoint import (
+    Checkpoint,
+    Progress,
+    load_checkpoint,
+    newest_generation,
+    newest_sound,
+    restore_optimiser,
+    save_checkpoint,
+)
 from learner.config import LearnerConfig
-from learner.intake import Intake, Taken
+from learner.disk import until_there_is_room
+from learner.intake import Intake, Taken, lag_split
 from learner.metrics_log import MetricsLog
 from learner.notices import Notices
 from learner.optimiser import make_optimiser
+from learner.settlement import Settlement
 from learner.update import PPOUpdate, is_recurrent
 
 log = logging.getLogger(__name__)
 Report = Callable[[dict[str, float]], None]
+T = TypeVar("T")
 _OF_HOSTS = ("final_accuracy", "growth_ratio")  # what only episodes of seed hosts tell
+HEALTH = (
+    "update",
+    "episodes_per_s",
+    "wait_s",
+    "update_s",
+    "checkpoint_s",
+    "policy_lag_mean",
+    "policy_lag_max",
+    "policy_lag_in_flight",
+    "policy_lag_in_queue",
+)  # of an update's metrics, what the store is told
 MAX_BROKEN = 3  # updates in a row with gradients that are not finite, before the last sound checkpoint is restored
 
 
@@ -79,17 +104,19 @@ class Learner:
         self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
         self.ppo = PPOUpdate(self.network, self.optimiser, config, seed)
         states = StateFormat(self.network.core.sizes, config.state_stride)
-        self.intake = Intake(transport, spaces, config.max_policy_lag, states)
+        self.intake = Intake(transport, spaces, config.max_policy_lag, states, self._probe)
         self.notes = self.intake.notes
         self.notices = Notices(config, is_recurrent(self.network), self.notes)
         self.progress = Progress()
         self._restored_at: int | None = None  # update after which weights went back, until one is sound again
-        self._consumed: tuple[str, ...] = ()
-        self._unacknowledged: list[str] = []
-        self._checkpoint_s = 0.0
+        self._checkpoint_s = self._publish_s = 0.0
+        self._stop: Callable[[], bool] = lambda: False
+        self._patience = Patience(self._tell, lambda: self._stop())
+        consumed, memory = (resume.consumed, resume.memory) if resume else ((), None)
+        self.settlement = Settlement(transport, config, consumed, memory)
         if resume is not None:
             restore_optimiser(self.optimiser, self.network, resume.moments)
-            self.progress, self._consumed = resume.progress, resume.consumed
+            self.progress = resume.progress
 
     def _network(
         self, policy: PolicyConfig, spaces: Spaces, resume: Checkpoint | None, init: WeightSet | None
@@ -109,39 +136,85 @@ class Learner:
         def over() -> bool:
             return stop() or (limit is not None and time.monotonic() - began >= limit)
 
+        self._stop = over
         self.notices.before_training()
-        self._open_generation()
-        with MetricsLog(self.run_dir, self.progress.update) as metrics_log:
-            while self.progress.update < self.config.updates and not over():
-                start = time.monotonic()
-                c = self.config
-                taken = self.intake.collect(c.batch_episodes, self.progress.version, over, c.batch_steps)
-                if taken is None:
-                    break  # told to stop; what was taken stays pending in the store
-                wait_s = time.monotonic() - start
-                metrics = self._update([t.episode for t in taken], before + time.monotonic() - began)
-                self._settle(taken)
-                self.notices.after_update(metrics, max(len(t.episode) for t in taken))
-                if self.progress.broken_updates == 0:
-                    self._restored_at = None
-                elif self.progress.broken_updates >= MAX_BROKEN:
-                    self._go_back()
-                metrics |= self._accounts([t.episode for t in taken], metrics, wait_s, time.monotonic() - start)
-                metrics_log.write(self.progress.update, metrics, [self._row(t.episode) for t in taken])
-                self.report(metrics)
-        self._checkpoint()
+        with MetricsLog(self.run_dir, self.progress.update, self._when_full) as metrics_log:
+            try:
+                self._patience(self._open_generation)
+                while self.progress.update < self.config.updates and not over():
+                    start = time.monotonic()
+                    taken = self._with_store(lambda: self._collect(over))
+                    if taken is None:
+                        continue  # told to stop, or the store was away; what was taken is pending there
+                    wait_s = time.monotonic() - start
+                    episodes = [t.episode for t in taken]
+                    lags = lag_split(taken, self.progress.version)
+                    metrics = self._update(episodes, before + time.monotonic() - began) | lags
+                    # Before the checkpoint: rows of an update that no checkpoint holds are removed on a restart.
+                    metrics_log.write_episodes(self.progress.update, [self._row(e) for e in episodes])
+                    self._settle(taken)
+                    self.notices.after_update(metrics, max(len(e) for e in episodes))
+                    if self.progress.broken_updates == 0:
+                        self._restored_at = None
+                    elif self.progress.broken_updates >= MAX_BROKEN:
+                        self._go_back()
+                    metrics |= self._accounts(episodes, metrics, wait_s, time.monotonic() - start)
+                    metrics_log.write(self.progress.update, metrics)
+                    self.report(metrics)
+                    self._tell_health(metrics, time.monotonic() - start)
+                self._checkpoint()
+            except Unreachable:
+                if not over():
+                    raise
         return self.progress
+
+    def _collect(self, over: Callable[[], bool]) -> list[Taken] | None:
+        c = self.config
+        return self.intake.collect(c.batch_episodes, self.progress.version, over, c.batch_steps)
+
+    def _with_store(self, call: Callable[[], T]) -> T | None:
+        """`call`'s result; None where the store was away meanwhile, and the queue has been taken over again."""
+        try:
+            return call()
+        except Unreachable as error:
+            self._tell(f"{error}; waiting for it, training goes on when it is back")
+            began = time.monotonic()
+            Patience(stop=self._stop)(self._take_over_again)
+            self._tell(f"Redis answers again, after {time.monotonic() - began:.1f} s")
+        return None
+
+    def _take_over_again(self) -> None:
+        """After an outage: which calls took effect is unknown, so that everything pending is looked at again. What
+        was updated is made durable first. Raises `Fenced` where another learner has taken over."""
+        with suppress(StoreReset):
+            self.transport.pending()
+        self._save()
+        self._open_generation()
+
+    def _tell(self, line: str) -> None:
+        self.notes.append(line)
+        log.warning(line)
+
+    def _when_full(self, write: Callable[[], T]) -> T:
+        return until_there_is_room(write, self.run_dir, self._tell, self._stop)
 
     def _open_generation(self, went_back_to: int | None = None) -> None:
         """Fence older learners and the episodes of newer weights than `went_back_to` (default: the present ones), find
         what an earlier learner left pending, and publish the weights to start from."""
         p = self.progress
-        floor = Generation(p.generation, p.version + 1)
+        unsaved = self.config.checkpoint_every if p.generation else 0  # versions that may have been published since
+        floor = Generation(p.generation, p.version + 1 + unsaved)
         back = p.version if went_back_to is None else went_back_to
-        generation = self.transport.open_generation(back, "learner", floor)
+        generation = self.settlement.open(back, floor)
         self.progress = replace(p, generation=generation.number, version=generation.next_version)
-        self.intake.recover(self._consumed)
+        self.intake.recover(self.settlement.consumed, back)
+        if p.update:
+            self._save()  # else, with this process and the store lost at once, the version could be given out again
         self._publish()
+
+    def _probe(self, episode: Episode) -> None:
+        """One forward pass, as the update makes it."""
+        self.ppo.forward(make_batch([episode], self.network.spaces))
 
     def _update(self, episodes: Sequence[Episode], elapsed_s: float) -> dict[str, float]:
         start = time.monotonic()
@@ -149,7 +222,6 @@ class Learner:
         batch = make_batch(episodes, self.network.spaces)
         metrics = self.ppo(batch, p.update, p.version)
         steps = sum(len(e) for e in episodes)
-        lags = [p.version - e.oldest_version for e in episodes]
         self.progress = replace(
             p,
             update=p.update + 1,
@@ -159,11 +231,7 @@ class Learner:
             elapsed_s=elapsed_s,
             broken_updates=p.broken_updates + 1 if metrics["skipped_steps"] else 0,
         )
-        return metrics | {
-            "update_s": time.monotonic() - start,
-            "policy_lag_mean": float(np.mean(lags)),
-            "policy_lag_max": float(max(lags)),
-        }
+        return metrics | {"update_s": time.monotonic() - start}
 
     def _go_back(self) -> None:
         """Weights, moments and statistics of the last sound checkpoint, in a new generation; counters run on.
@@ -187,46 +255,77 @@ class Learner:
         self.notes.append(note)
         log.warning(note)
         self.progress = replace(self.progress, broken_updates=0)
-        self._open_generation(sound.progress.version)
+        with suppress(Unreachable):
+            self.settlement.acknowledge(self.progress.version)
+        self._patience(lambda: self._open_generation(sound.progress.version))
         self._checkpoint()
 
     def _settle(self, taken: Sequence[Taken]) -> None:
         """Durable first, then acknowledged, then published."""
-        self._consumed = (*self._consumed, *(t.episode.episode_id for t in taken))
-        self._unacknowledged += [t.entry_id for t in taken]
-        if self.progress.update % self.config.checkpoint_every == 0:
-            self._checkpoint()
+        self.settlement.applied(taken)
+        if self.config.ack == "after_step":
+            self._with_store(lambda: self.settlement.acknowledge(self.progress.version))
+        due = self.progress.update % self.config.checkpoint_every == 0
+        if due:
+            self._save()
+        self._with_store(lambda: self._acknowledge_and_publish(due))
+
+    def _acknowledge_and_publish(self, durable: bool) -> None:
+        if durable:
+            self._acknowledge()
         self._publish()
 
     def _checkpoint(self) -> None:
+        self._save()
+        self._acknowledge()
+
+    def _save(self) -> None:
+        """Raises `Fenced` where a learner of a later generation has written here: its lineage is the one that lives."""
         start = time.monotonic()
         c = self.config
-        save_checkpoint(
-            self.run_dir / "checkpoints",
-            self.network,
-            self.optimiser,
-            replace(self.progress, dropped_stale=self.progress.dropped_stale + self.intake.dropped_stale),
-            self._consumed,
-            c.state_stride,
-            c.checkpoints_kept,
+        folder = self.run_dir / "checkpoints"
+        later = newest_generation(folder)
+        if later > self.progress.generation:
+            raise Fenced(f"generation {self.progress.generation} is not open, checkpoints of {later} are there")
+        progress = replace(self.progress, dropped_stale=self.progress.dropped_stale + self.intake.dropped_stale)
+        self.settlement.look()
+        self._when_full(
+            lambda: save_checkpoint(
+                folder,
+                self.network,
+                self.optimiser,
+                progress,
+                self.settlement.consumed,
+                c.state_stride,
+                c.checkpoints_kept,
+                self.settlement.memory,
+            )
         )
-        if self._unacknowledged:
-            self.transport.ack(self._unacknowledged)
-            # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
-            self._consumed = self._consumed[-len(self._unacknowledged) :]
-        self._unacknowledged = []
         self._checkpoint_s = time.monotonic() - start
 
-    def _publish(self) -> None:
+    def _acknowledge(self) -> None:
+        """What is in a checkpoint."""
         p = self.progress
+        self.settlement.durable(p.version, sound=p.broken_updates == 0)
+
+    def _publish(self) -> None:
+        start, p = time.monotonic(), self.progress
         self.transport.publish(to_weights(self.network, p.version, p.generation, self.config.state_stride))
+        self._publish_s = time.monotonic() - start
+
+    def _tell_health(self, metrics: dict[str, float], cycle_s: float) -> None:
+        """For `tamiyo status`, and not worth waiting for."""
+        starved_s, self.intake.starved_s = self.intake.starved_s, 0.0
+        told = {name: metrics[name] for name in HEALTH if name in metrics}
+        with suppress(Unreachable):
+            self.transport.tell(told | {"cycle_s": cycle_s, "starved_s": starved_s, "publish_s": self._publish_s})
 
     def _accounts(
         self, episodes: Sequence[Episode], metrics: dict[str, float], wait_s: float, cycle_s: float
     ) -> dict[str, float]:
         whole = [e for e in episodes if e.end_reason is not EndReason.CUT] or episodes
         returns = [_objective(e) for e in whole]
-        p, ledger = self.progress, self.transport.ledger()
+        p, ledger = self.progress, self._with_store(self.transport.ledger) or Ledger()
         return {
             "update": p.update,
             "policy_version": p.version,
@@ -244,6 +343,7 @@ class Learner:
             "dead_lettered": ledger.dead_lettered,
             "wait_s": wait_s,
             "checkpoint_s": self._checkpoint_s,
+            "publish_s": self._publish_s,
         }
 
     @staticmethod

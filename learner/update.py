@@ -43,9 +43,7 @@ class PPOUpdate:
         """One update on a batch; `version` is that of the weights before it. Returns metrics by name."""
         c = self.config
         batch = batch.to(self.device)
-        chunks = cut(batch, c.chunk_length or batch.valid.shape[1], c.state_stride, c.burn_in)
-        with torch.no_grad():
-            proximal = self._evaluate(load(chunks, whole(chunks, c.max_padding_waste), self._advance))
+        chunks, proximal = self.forward(batch)
         targets, values = make_targets(self.network, proximal, batch, chunks, c)
         metrics = batch_metrics(self.network, proximal, values, targets, batch, chunks, version)
         del proximal
@@ -58,6 +56,13 @@ class PPOUpdate:
         if isnan(measured["ratio_error"]):  # no step of these very weights: nothing to compare
             del measured["ratio_error"]
         return measured
+
+    @torch.no_grad()
+    def forward(self, batch: Batch) -> tuple[Chunks, Evaluation]:
+        """The batch in chunks, and what the present weights make of all of them."""
+        c = self.config
+        chunks = cut(batch.to(self.device), c.chunk_length or batch.valid.shape[1], c.state_stride, c.burn_in)
+        return chunks, self._evaluate(load(chunks, whole(chunks, c.max_padding_waste), self._advance))
 
     def _evaluate(self, steps: Steps) -> Evaluation:
         with autocast(self.config, self.device):

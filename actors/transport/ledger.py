@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 
 class LedgerError(AssertionError):
@@ -19,6 +21,7 @@ class ActorLedger:
     dropped_backpressure: int = 0
     unsent: int = 0
     lost_with_actor: int = 0  # unsent when a later incarnation took over
+    sequence: int = field(default=-1, compare=False)  # highest that was accepted
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,11 @@ class Ledger:
 
     accepted: int = 0
     trained: int = 0
+    trained_then_lost: int = 0  # acknowledged for updates that were given up
     dropped_stale: int = 0
     fenced: int = 0
     dead_lettered: int = 0
+    lost_with_store: int = 0  # accepted by a store that came back empty or older
     queued: int = 0
     pending: int = 0
     foreign: int = 0  # stream entries without a valid header, removed unread: outside the identity
@@ -37,21 +42,34 @@ class Ledger:
     queued_bytes: int = 0
     dead_bytes: int = 0  # payload bytes that dead letters hold
     stream_entries: int = 0  # what the store itself says it holds, foreign entries included
+    store: int = 0  # id of the store's memory, 0 before its first generation
+    turn: int = 0  # calls of consumers that the store remembers
     actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # by (actor, incarnation)
 
+    @property
+    def settled(self) -> int:
+        return (
+            self.trained
+            + self.trained_then_lost
+            + self.dropped_stale
+            + self.fenced
+            + self.dead_lettered
+            + self.lost_with_store
+        )
+
     def check(self) -> None:
-        """Raise `LedgerError` unless accepted = trained + dropped_stale + fenced + dead_lettered + queued + pending,
-        the store really holds what is queued and pending, and each actor's own identity holds."""
-        settled = self.trained + self.dropped_stale + self.fenced + self.dead_lettered
-        if self.accepted != settled + self.queued + self.pending:
+        """Raise `LedgerError` unless accepted = trained + trained_then_lost + dropped_stale + fenced + dead_lettered +
+        lost_with_store + queued + pending, the store really holds what is queued and pending, and each actor's own
+        identity holds."""
+        if self.accepted != self.settled + self.queued + self.pending:
             raise LedgerError(
-                f"accepted {self.accepted} != {settled} settled + {self.queued} queued + {self.pending} pending"
+                f"accepted {self.accepted} != {self.settled} settled + {self.queued} queued + {self.pending} pending"
             )
         if self.stream_entries < self.queued + self.pending:
             raise LedgerError(
                 f"{self.stream_entries} entries in the stream, {self.queued} queued + {self.pending} pending"
             )
-        if min(self.queued, self.pending, self.dead_lettered, self.queued_bytes, self.dead_bytes) < 0:
+        if min(v for k, v in vars(self).items() if k != "actors") < 0:
             raise LedgerError(f"negative count: {self}")
         if self.actors and sum(a.accepted for a in self.actors.values()) != self.accepted:
             raise LedgerError(f"accepted {self.accepted} is not the sum over actors")
@@ -61,3 +79,59 @@ class Ledger:
                 raise LedgerError(
                     f"actor {actor} incarnation {incarnation}: produced {a.produced} != {known} accounted for"
                 )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it; `from_dict` reads it back."""
+        return asdict(self) | {"actors": {f"{actor}/{inc}": asdict(a) for (actor, inc), a in self.actors.items()}}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Ledger:
+        actors = {}
+        for who, terms in fields.get("actors", {}).items():
+            actor, _, incarnation = who.rpartition("/")
+            actors[actor, int(incarnation)] = ActorLedger(**terms)
+        return cls(**{k: v for k, v in fields.items() if k != "actors"}, actors=actors)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a checkpoint remembers of the store, so that one which came back empty or older is known for it."""
+
+    ledger: Ledger
+    applied: tuple[str, ...]  # ids of episodes that the checkpoint has trained on and the ledger does not count so yet
+
+    def after_loss(self) -> Ledger:
+        """The ledger to go on with, in a store that holds nothing: what was on its way is lost."""
+        old, actors, unheard = self.ledger, dict(self.ledger.actors), 0
+        for episode_id in self.applied:
+            _, actor, incarnation, sequence = episode_id.split("/")
+            a = actors.get((actor, int(incarnation)), ActorLedger())
+            if int(sequence) > a.sequence:  # accepted since the ledger was looked at
+                unheard += 1
+                source = {"unsent": a.unsent - 1} if a.unsent else {"produced": a.produced + 1}
+                a = replace(a, accepted=a.accepted + 1, sequence=int(sequence), **source)
+            actors[actor, int(incarnation)] = a
+        on_way = old.queued + old.pending + unheard - len(self.applied)
+        dead_lettered = old.dead_lettered + min(0, on_way)  # a letter may have been queued again and trained
+        return replace(
+            old,
+            accepted=old.accepted + unheard,
+            trained=old.trained + len(self.applied),
+            lost_with_store=old.lost_with_store + max(0, on_way),
+            dead_lettered=dead_lettered,
+            dead_letters_evicted=dead_lettered,
+            queued=0,
+            pending=0,
+            queued_bytes=0,
+            dead_bytes=0,
+            stream_entries=0,
+            actors=actors,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it; `from_dict` reads it back."""
+        return {"ledger": self.ledger.to_dict(), "applied": list(self.applied)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Memory:
+        return cls(Ledger.from_dict(fields["ledger"]), tuple(fields["applied"]))

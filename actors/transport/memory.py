@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from actors.codec import WeightBlob, decode_weights, encode_weights
@@ -19,8 +20,10 @@ from actors.transport.base import (
     Generation,
     PutReply,
     PutStatus,
+    StoreReset,
 )
-from actors.transport.ledger import ActorLedger, Ledger
+from actors.transport.health import Health
+from actors.transport.ledger import ActorLedger, Ledger, Memory
 from actors.weights import WeightSet
 
 
@@ -35,12 +38,14 @@ class MemoryStore:
     dead: dict[str, DeadLetter] = field(default_factory=dict)  # by dead id, oldest first
     weights: dict[int, WeightBlob] = field(default_factory=dict)  # by version
     went_back_to: dict[int, int] = field(default_factory=dict)  # generation -> version
+    made: dict[int, int] = field(default_factory=dict)  # version -> episodes acknowledged whose update made it
     generation: int = 0
     ids: int = 0
     counts: Ledger = field(default_factory=Ledger)  # settled terms only; the rest is what the fields above hold
     actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)
-    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     latest: dict[str, int] = field(default_factory=dict)  # actor -> incarnation
+    learner: dict[str, float] = field(default_factory=dict)  # how it fares
+    fares: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
 
 
 class MemoryTransport:
@@ -50,6 +55,7 @@ class MemoryTransport:
         self._config = config or QueueConfig()
         self._store = store or MemoryStore()
         self._generation = 0
+        self._turn = 0  # as the store should remember it
 
     def close(self) -> None:
         """Nothing to release."""
@@ -58,8 +64,10 @@ class MemoryTransport:
         s = self._store
         with s.changed:
             who = (header.actor, header.incarnation)
-            if header.sequence <= s.sequences.get(who, -1):
+            if who in s.actors and header.sequence <= s.actors[who].sequence:
                 return self._reply(PutStatus.DUPLICATE)
+            if header.generation > s.generation:
+                return self._reply(PutStatus.BUSY)  # this store lost its memory; its learner has yet to open it again
             self._enter(*who)
             if self._is_fenced(header):
                 self._account(who, "refused_fenced")
@@ -67,8 +75,8 @@ class MemoryTransport:
             oversize = len(payload) > self._config.max_episode_bytes
             if not oversize and self._is_full(len(payload)):
                 return self._reply(PutStatus.BUSY)
-            s.sequences[who] = header.sequence
             self._account(who, "accepted")
+            s.actors[who] = replace(s.actors[who], sequence=header.sequence)
             self._count("accepted")
             if oversize:
                 limit = self._config.max_episode_bytes
@@ -77,41 +85,70 @@ class MemoryTransport:
                 self._enqueue(header, payload)
             return self._reply(PutStatus.OK)
 
-    def report(
-        self, actor: str, incarnation: int, produced: int, dropped_backpressure: int, refused_fenced: int, unsent: int
-    ) -> None:
-        s = self._store
+    def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
+        replies: list[PutReply] = []
+        for header, payload in episodes:
+            replies.append(self.put(header, payload))
+            if replies[-1].status is PutStatus.BUSY:
+                break
+        return replies
+
+    def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
+        s, who = self._store, (actor, incarnation)
         with s.changed:
-            self._enter(actor, incarnation)
+            self._enter(*who)
+            known = s.actors[who]
+            unknown = max(0, totals.accepted - known.accepted)  # to a store that has since lost its memory
+            self._count("accepted", unknown)
+            self._count("lost_with_store", unknown)
+            unsent = totals.unsent + min(0, totals.accepted - known.accepted)
             gone = incarnation < s.latest[actor]
-            s.actors[actor, incarnation] = ActorLedger(
-                produced=produced,
-                accepted=s.actors[actor, incarnation].accepted,
-                refused_fenced=refused_fenced,
-                dropped_backpressure=dropped_backpressure,
+            s.actors[who] = replace(
+                totals,
+                accepted=known.accepted + unknown,
                 unsent=0 if gone else unsent,
                 lost_with_actor=unsent if gone else 0,
+                sequence=known.sequence,
             )
+            if not gone:
+                s.fares[who] = {**health, "told_s": time.time()}
 
-    def open_generation(self, went_back_to: int, consumer: str, floor: Generation | None = None) -> Generation:
+    def open_generation(
+        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: Memory | None = None
+    ) -> Generation:
         s = self._store
         floor = floor or Generation(0, 0)
         with s.changed:
+            known = memory.ledger if memory else Ledger()
+            lost = known.store != 0 and (s.counts.store != known.store or s.counts.turn < known.turn)
+            next_version = max(self._head(), went_back_to) + 1
+            if lost or s.generation == 0:
+                next_version = max(next_version, floor.next_version)
+            if memory is not None and lost:
+                self._start_again(memory)
+            if lost or s.counts.store == 0:
+                s.counts = replace(s.counts, store=1 + secrets.randbelow(2**48))
+            self._count("turn")
+            self._turn = s.counts.turn
             self._generation = s.generation = max(s.generation, floor.number) + 1
             s.went_back_to[s.generation] = went_back_to
+            for version in [v for v in s.made if v > went_back_to]:
+                given_up = s.made.pop(version)
+                self._count("trained", -given_up)
+                self._count("trained_then_lost", given_up)
             for entries in (s.queued, s.pending):
                 for entry_id in [e for e, delivery in entries.items() if self._is_fenced(delivery.header)]:
                     del entries[entry_id]
                     s.attempts.pop(entry_id, None)
                     self._count("fenced")
             s.changed.notify_all()  # an older learner that waits learns of its end
-            return Generation(s.generation, max(self._head() + 1, went_back_to + 1, floor.next_version))
+            return Generation(s.generation, next_version)
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
         s = self._store
         with s.changed:
             s.changed.wait_for(lambda: s.queued or self._generation != s.generation, timeout_s)
-            self._check_generation()
+            self._turn_over()
             taken = list(s.queued.values())[:count]
             for delivery in taken:
                 s.pending[delivery.entry_id] = s.queued.pop(delivery.entry_id)
@@ -125,21 +162,34 @@ class MemoryTransport:
     def begin_attempt(self, entry_id: str) -> int:
         s = self._store
         with s.changed:
-            self._check_generation()
+            self._turn_over()
             if entry_id not in s.pending:
                 return 0
             s.attempts[entry_id] = s.attempts.get(entry_id, 0) + 1
             return s.attempts[entry_id]
 
-    def ack(self, entry_ids: Sequence[str]) -> list[str]:
-        return self._settle(entry_ids, "trained")
+    def end_attempt(self, entry_id: str) -> None:
+        with self._store.changed:
+            self._turn_over()
+            self._store.attempts.pop(entry_id, None)
+
+    def ack(self, entry_ids: Sequence[str], made: int = -1, durable: int = -1) -> list[str]:
+        s = self._store
+        with s.changed:
+            settled = self._settle(entry_ids, "trained")
+            if settled:
+                s.made[made] = s.made.get(made, 0) + len(settled)
+            for version in [v for v in s.made if v <= durable]:
+                del s.made[version]
+            return settled
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
-        return self._settle(entry_ids, reason.value)
+        with self._store.changed:
+            return self._settle(entry_ids, reason.value)
 
     def dead_letter(self, entry_id: str, reason: str) -> bool:
         with self._store.changed:
-            self._check_generation()
+            self._turn_over()
             delivery = self._release(entry_id)
             if delivery is None:
                 return False
@@ -164,6 +214,16 @@ class MemoryTransport:
             self._count("dead_lettered", -1)
             self._enqueue(letter.header, letter.payload)
             return PutStatus.OK
+
+    def tell(self, health: Mapping[str, float]) -> None:
+        self._store.learner = {**health, "told_s": time.time()}
+
+    def health(self) -> Health:
+        s = self._store
+        with s.changed:
+            oldest = min((d.enqueued_ms for e in (s.queued, s.pending) for d in e.values()), default=None)
+            age_s = 0.0 if oldest is None else max(0.0, time.time() - oldest / 1000)
+            return Health(time.time(), s.generation, self._head(), age_s, dict(s.learner), dict(s.fares))
 
     def ledger(self) -> Ledger:
         s = self._store
@@ -216,14 +276,33 @@ class MemoryTransport:
 
     def _check_generation(self, generation: int | None = None) -> None:
         mine = self._generation if generation is None else generation
-        if mine != self._store.generation or mine == 0:
+        if mine > self._store.generation:
+            raise StoreReset(f"generation {mine} is unknown here, {self._store.generation} is the last")
+        if mine < self._store.generation or mine == 0:
             raise Fenced(f"generation {mine} is not open, {self._store.generation} is")
 
-    def _is_fenced(self, header: EpisodeHeader) -> bool:
-        """Of a generation to come, or beyond what a later generation went back to."""
+    def _turn_over(self) -> None:
+        """Each of the consumer's calls is a turn; where store and consumer differ, the store lost some."""
+        self._check_generation()
+        if self._turn != self._store.counts.turn:
+            raise StoreReset(f"the store is at turn {self._store.counts.turn}, the learner at {self._turn}")
+        self._count("turn")
+        self._turn += 1
+
+    def _start_again(self, memory: Memory) -> None:
         s = self._store
-        later = (v for g, v in s.went_back_to.items() if g > header.generation)
-        return header.generation > s.generation or any(header.newest_version > version for version in later)
+        s.counts = memory.after_loss()
+        s.actors = dict(s.counts.actors)
+        s.latest = {}
+        for actor, incarnation in s.actors:
+            s.latest[actor] = max(incarnation, s.latest.get(actor, 0))
+        for emptied in (s.queued, s.pending, s.attempts, s.dead, s.made, s.fares):
+            emptied.clear()
+
+    def _is_fenced(self, header: EpisodeHeader) -> bool:
+        """Beyond what a generation after its own went back to."""
+        later = (v for g, v in self._store.went_back_to.items() if g > header.generation)
+        return any(header.newest_version > version for version in later)
 
     def _is_full(self, size: int) -> bool:
         waiting = len(self._store.queued)
@@ -240,7 +319,8 @@ class MemoryTransport:
 
     def _enqueue(self, header: EpisodeHeader, payload: bytes) -> None:
         entry_id = self._next_id()
-        self._store.queued[entry_id] = Delivery(entry_id, header, payload, int(entry_id.partition("-")[0]))
+        time_ms = int(entry_id.partition("-")[0])
+        self._store.queued[entry_id] = Delivery(entry_id, header, payload, time_ms, self._head())
         self._store.changed.notify_all()
 
     def _release(self, entry_id: str) -> Delivery | None:
@@ -248,11 +328,12 @@ class MemoryTransport:
         return self._store.pending.pop(entry_id, None)
 
     def _settle(self, entry_ids: Sequence[str], term: str) -> list[str]:
-        with self._store.changed:
-            self._check_generation()
-            settled = [entry_id for entry_id in entry_ids if self._release(entry_id) is not None]
-            self._count(term, len(settled))
-            return settled
+        if not entry_ids:
+            return []
+        self._turn_over()
+        settled = [entry_id for entry_id in entry_ids if self._release(entry_id) is not None]
+        self._count(term, len(settled))
+        return settled
 
     def _bury(self, header: EpisodeHeader, payload: bytes, reason: str) -> None:
         dead = self._store.dead
@@ -275,6 +356,7 @@ class MemoryTransport:
             if latest is not None:
                 old = s.actors[actor, latest]
                 s.actors[actor, latest] = replace(old, unsent=0, lost_with_actor=old.lost_with_actor + old.unsent)
+                s.fares.pop((actor, latest), None)
 
     def _account(self, who: tuple[str, int], term: str) -> None:
         """Count one episode as `term`: it was unsent when last reported, thought lost, or produced since."""

@@ -21,7 +21,7 @@ from deploy.embedded_redis import EmbeddedRedis
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from tests.launching import Command, rows, small, tamiyo
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,7 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
     with tamiyo(tmp_path, "train", *small(tmp_path, "stopped", learner__updates=1000)) as run:
         run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
+        assert beyond_loopback(run) == set()
         asked = time.monotonic()
         run.process.send_signal(signal.SIGINT)
         assert run.wait(10) == 130
@@ -121,6 +122,13 @@ def test_when_the_driver_is_killed_everything_it_started_ends(tmp_path: Path) ->
     load_checkpoint(tmp_path / "killed")
 
 
+def beyond_loopback(run: Command) -> set[str]:
+    """Addresses that any process of the run listens on and that others can reach."""
+    connections = [c for p in run.relatives() for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert len(connections) > 5
+    return {c.laddr.ip for c in connections} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -139,20 +147,6 @@ def scrape(port: int) -> str:
 def ray_process(run: Command, kind: str) -> list[psutil.Process]:
     """Ray names a worker's process after its actor's class: `ray::Worker`."""
     return [p for p in run.relatives() if p.is_running() and " ".join(p.cmdline()).startswith(f"ray::{kind}")]
-
-
-@pytest.mark.chaos
-def test_a_killed_learner_is_told_in_one_line(tmp_path: Path) -> None:
-    folder = tmp_path / "headless"
-    with tamiyo(tmp_path, "train", *small(tmp_path, "headless", learner__updates=1000)) as run:
-        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 1)
-        ray_process(run, "LearnerService")[0].kill()
-        assert run.wait(20) == 2
-        assert run.left() == []
-    (line,) = run.err.splitlines()
-    assert line.startswith("tamiyo: error: the learner's process died")
-    assert line.endswith(f"go on with --resume {folder}")
-    load_checkpoint(folder)
 
 
 @pytest.mark.chaos
@@ -189,4 +183,4 @@ def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: 
     assert "Traceback" not in run.err + run.out
     (note,) = [line for line in run.out.splitlines() if line.startswith("episode hurt/stranger/1/1 was set aside")]
     assert "look for what its actor runs" in note
-    assert "actor-0 died and is back" in run.err or "restart" in run.out
+    assert "actor-0 died and is back" in run.out

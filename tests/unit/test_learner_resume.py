@@ -75,7 +75,7 @@ def test_a_store_that_lost_everything_gets_numbers_beyond_the_checkpoints(tmp_pa
     empty = MemoryStore()
     learner = make_learner(tmp_path, empty, resume=True, updates=3)
     progress = learner.run(ToyProducer(empty))
-    assert (progress.generation, progress.version, progress.update) == (2, 2 + 1 + 1, 3)
+    assert (progress.generation, progress.version, progress.update) == (2, 2 + 1 + 1 + 1, 3)
     learner.transport.ledger().check()
 
 

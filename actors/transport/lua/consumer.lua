@@ -1,0 +1,211 @@
+-- The learner's verbs: open, take, pending, begin_attempt, end_attempt, settle, dead_letter; requeue is anyone's.
+
+-- token, generation, turn, then what `run` is given. Turns are the consumer's alone: where they differ, the store does
+-- not remember its last call.
+local function consume(k, verb, args, run)
+  local token, generation, turn = unpack(args, 1, 3)
+  local refused = check_generation(generation, number(k.generations, 'current'))
+  if refused then return refused end
+  return once(k, verb, token, function()
+    local known = number(k.ledger, 'turn')
+    if known ~= tonumber(turn) then
+      return redis.error_reply('RESET the store is at turn ' .. known .. ', the learner at ' .. turn)
+    end
+    count(k, 'turn', 1)
+    return run(unpack(args, 4))
+  end)
+end
+
+local function forget(k, header)
+  if header then redis.call('DEL', k.payload .. header.episode) end
+end
+
+-- Drop all episodes and start the ledger again from what a checkpoint remembers of it: `args` from `first` on.
+local function start_again(k, args, first)
+  for _, stream in ipairs({k.episodes, k.dead}) do
+    for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do forget(k, parse(entry[2])) end
+  end
+  redis.call('DEL', k.episodes, k.dead, k.ledger, k.attempts, k.made, k.health)
+  for i = first, #args, 2 do redis.call('HSET', k.ledger, args[i], args[i + 1]) end
+end
+
+-- Acknowledged episodes whose update the new generation does not have.
+local function give_up_updates(k, went_back_to)
+  local made = redis.call('HGETALL', k.made)
+  for i = 1, #made, 2 do
+    if tonumber(made[i]) > tonumber(went_back_to) then
+      count(k, 'trained', -made[i + 1])
+      count(k, 'trained_then_lost', made[i + 1])
+      redis.call('HDEL', k.made, made[i])
+    end
+  end
+end
+
+local function drop_fenced(k, current)
+  for _, entry in ipairs(redis.call('XRANGE', k.episodes, '-', '+')) do
+    local id, header = entry[1], parse(entry[2])
+    if header and is_fenced(k, header, current) then
+      if redis.call('XACK', k.episodes, GROUP, id) == 1 then
+        count(k, 'pending', -1)
+      else
+        count(k, 'queued', -1)
+        count(k, 'queued_bytes', -tonumber(header.bytes))
+      end
+      redis.call('XDEL', k.episodes, id)
+      redis.call('HDEL', k.attempts, id)
+      forget(k, header)
+      count(k, 'fenced', 1)
+    end
+  end
+end
+
+-- token, went_back_to, consumer, floor of number and of next version, id for a new store, remembered store and turn
+-- (0 = none), remembered ledger... -> {number, next version, turn}
+function verbs.open(k, args)
+  local token, went_back_to, consumer, floor_number, floor_next, id, store, turn = unpack(args, 1, 8)
+  return once(k, 'open', token, function()
+    local current = number(k.generations, 'current')
+    local known = redis.call('HMGET', k.ledger, 'store', 'turn')
+    local lost = store ~= '0' and (known[1] ~= store or tonumber(known[2] or '0') < tonumber(turn))
+    if lost then start_again(k, args, 9) end
+    if lost or not known[1] then redis.call('HSET', k.ledger, 'store', id) end
+    count(k, 'turn', 1)
+
+    local generation = math.max(current, tonumber(floor_number)) + 1
+    local next_version = math.max(head_version(k), tonumber(went_back_to)) + 1
+    if lost or current == 0 then next_version = math.max(next_version, tonumber(floor_next)) end
+    local previous = redis.call('HGET', k.generations, 'consumer')
+    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer, 'back:' .. generation, went_back_to)
+    redis.call('HSET', k.weights, 'fence', generation)
+    redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- fails where the group exists
+    local cursor = '0-0'
+    repeat
+      local claimed = redis.call('XAUTOCLAIM', k.episodes, GROUP, consumer, 0, cursor, 'COUNT', 1000, 'JUSTID')
+      cursor = claimed[1]
+    until cursor == '0-0'
+    if previous and previous ~= consumer then redis.call('XGROUP', 'DELCONSUMER', k.episodes, GROUP, previous) end
+    give_up_updates(k, went_back_to)
+    drop_fenced(k, generation)
+    return {generation, next_version, number(k.ledger, 'turn')}
+  end)
+end
+
+-- Remove a pending entry: all are of the open generation's consumer. Returns its header, nil where it is not pending.
+local function release(k, id)
+  local entry = redis.call('XRANGE', k.episodes, id, id)[1]
+  if not entry or redis.call('XACK', k.episodes, GROUP, id) == 0 then return nil end
+  redis.call('XDEL', k.episodes, id)
+  redis.call('HDEL', k.attempts, id)
+  count(k, 'pending', -1)
+  return parse(entry[2])
+end
+
+-- count -> {last id, {{entry id, fields}, ...}}; wait for entries beyond the last id where none was taken
+function verbs.take(k, args)
+  return consume(k, 'take', args, function(wanted)
+    local consumer = redis.call('HGET', k.generations, 'consumer')
+    local read = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', wanted, 'STREAMS', k.episodes, '>')
+    local taken, bytes = {}, 0
+    for _, entry in ipairs(read and read[1][2] or {}) do
+      local header = parse(entry[2])
+      if header then
+        bytes = bytes + tonumber(header.bytes)
+        taken[#taken + 1] = entry
+      else
+        redis.call('XACK', k.episodes, GROUP, entry[1])
+        redis.call('XDEL', k.episodes, entry[1])
+        count(k, 'foreign', 1)
+      end
+    end
+    count(k, 'queued', -#taken)
+    count(k, 'pending', #taken)
+    count(k, 'queued_bytes', -bytes)
+    local last = #taken == 0 and redis.call('XREVRANGE', k.episodes, '+', '-', 'COUNT', 1)[1]
+    return {last and last[1] or '0-0', taken}
+  end)
+end
+
+-- generation -> {{entry id, fields}, ...}
+function verbs.pending(k, args)
+  local refused = check_generation(args[1], number(k.generations, 'current'))
+  if refused then return refused end
+  local consumer = redis.call('HGET', k.generations, 'consumer')
+  local entries = {}
+  for _, p in ipairs(redis.call('XPENDING', k.episodes, GROUP, '-', '+', number(k.ledger, 'pending') + 1, consumer)) do
+    local entry = redis.call('XRANGE', k.episodes, p[1], p[1])[1]
+    if entry then entries[#entries + 1] = entry end
+  end
+  return entries
+end
+
+-- entry id -> {attempts}
+function verbs.begin_attempt(k, args)
+  return consume(k, 'begin_attempt', args, function(id)
+    local consumer = redis.call('HGET', k.generations, 'consumer')
+    if #redis.call('XPENDING', k.episodes, GROUP, id, id, 1, consumer) == 0 then return {0} end
+    return {redis.call('HINCRBY', k.attempts, id, 1)}
+  end)
+end
+
+-- entry id -> {}
+function verbs.end_attempt(k, args)
+  return consume(k, 'end_attempt', args, function(id)
+    redis.call('HDEL', k.attempts, id)
+    return {}
+  end)
+end
+
+-- term of the ledger, version made, durable version, entry ids... -> ids settled
+function verbs.settle(k, args)
+  return consume(k, 'settle', args, function(term, made, durable, ...)
+    local settled, payloads = {}, {}
+    for _, id in ipairs({...}) do
+      local header = release(k, id)
+      if header then
+        payloads[#payloads + 1] = k.payload .. header.episode
+        settled[#settled + 1] = id
+      end
+    end
+    if #settled > 0 then redis.call('DEL', unpack(payloads)) end
+    count(k, term, #settled)
+    if term == 'trained' then
+      if #settled > 0 and tonumber(made) > tonumber(durable) then redis.call('HINCRBY', k.made, made, #settled) end
+      for _, version in ipairs(redis.call('HKEYS', k.made)) do
+        if tonumber(version) <= tonumber(durable) then redis.call('HDEL', k.made, version) end
+      end
+    end
+    return settled
+  end)
+end
+
+-- entry id, reason, dead_letters_kept, max_bytes -> {1 or 0}
+function verbs.dead_letter(k, args)
+  return consume(k, 'dead_letter', args, function(id, reason, letters_kept, max_bytes)
+    local header = release(k, id)
+    if not header then return {0} end
+    bury(k, header, reason, letters_kept, max_bytes)
+    return {1}
+  end)
+end
+
+-- token, dead id, max_episodes, max_bytes -> {status}
+function verbs.requeue(k, args)
+  local token, id, max_episodes, max_bytes = unpack(args)
+  return once(k, 'requeue', token, function()
+    local letter = redis.call('XRANGE', k.dead, id, id)[1]
+    local header = letter and parse(letter[2])
+    local bytes = header and redis.call('STRLEN', k.payload .. header.episode) or 0
+    if bytes == 0 then return {'MISSING'} end
+    if is_fenced(k, header, number(k.generations, 'current')) then return {'FENCED'} end
+    if full(number(k.ledger, 'queued'), number(k.ledger, 'queued_bytes'), bytes, tonumber(max_episodes),
+      tonumber(max_bytes)) then return {'BUSY'} end
+    redis.call('XDEL', k.dead, id)
+    count(k, 'dead_lettered', -1)
+    count(k, 'dead_bytes', -bytes)
+    header.bytes = bytes
+    redis.call('XADD', k.episodes, '*', unpack(flatten(header)))
+    count(k, 'queued', 1)
+    count(k, 'queued_bytes', bytes)
+    return {'OK'}
+  end)
+end

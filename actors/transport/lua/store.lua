@@ -1,0 +1,111 @@
+-- What all verbs share. The files of this folder make one function library, or one script whose first argument names
+-- the verb. Each verb is atomic. All keys share the hash tag {namespace}, so that they live in one cluster slot; a verb
+-- is given those that it needs, which is what access rights are checked against.
+--
+-- episodes     stream   references to waiting episodes: FIELDS and `head`; group `learner`, one consumer at a time
+-- ledger       hash     every count: accepted, trained, ..., `actor:<actor>/<incarnation>:<count>`,
+--                       `actor:<actor>:incarnation` (the latest); `store`: an id of its own; `turn`: the consumer's calls
+-- generations  hash     current, consumer, `back:<generation>` = version that it went back to
+-- made         hash     version -> episodes acknowledged whose update made it, while it may still be given up
+-- weights      hash     head, `manifest:<version>`, `payload:<version>` = key of the payload, `fence` = generation
+-- dead         stream   dead letters: FIELDS, head, reason
+-- attempts     hash     entry id -> probes begun
+-- replies      hash     verb -> token and reply of the latest call, so that a retry repeats nothing
+-- health       hash     `learner`, `<actor>/<incarnation>` -> what they tell of themselves, JSON
+-- payload:     prefix   string per episode id: its bytes; expires until the reference is accepted
+--
+-- Never trim `episodes`: that loses delivered entries without a word.
+
+local GROUP = 'learner'
+local FIELDS = {'episode', 'actor', 'incarnation', 'sequence', 'generation', 'oldest', 'newest', 'bytes'}
+local verbs = {}
+
+local function name_keys(keys)
+  local named = {}
+  for _, key in ipairs(keys) do named[string.match(key, '}:([a-z]+)')] = key end
+  return named
+end
+
+local function number(key, field)
+  return tonumber(redis.call('HGET', key, field) or '0')
+end
+
+local function count(k, field, change)
+  if change ~= 0 then redis.call('HINCRBY', k.ledger, field, change) end
+end
+
+local function head_version(k)
+  return tonumber(redis.call('HGET', k.weights, 'head') or '-1')
+end
+
+local function parse(fields)
+  local header = {}
+  for i = 1, #fields, 2 do header[fields[i]] = fields[i + 1] end
+  if not header.episode or not header.actor then return nil end
+  for i = 3, #FIELDS do
+    if not tonumber(header[FIELDS[i]]) then return nil end
+  end
+  return header
+end
+
+local function flatten(header)
+  local flat = {'head', header.head or '-1'}
+  for _, name in ipairs(FIELDS) do
+    flat[#flat + 1] = name
+    flat[#flat + 1] = header[name]
+  end
+  return flat
+end
+
+-- An error where this generation is not the open one, nil where it is.
+local function check_generation(generation, current)
+  if tonumber(generation) > current then
+    return redis.error_reply('RESET generation ' .. generation .. ' is unknown here, ' .. current .. ' is the last')
+  elseif tonumber(generation) < current or current == 0 then
+    return redis.error_reply('FENCED generation ' .. generation .. ' is not open, ' .. current .. ' is')
+  end
+end
+
+-- Beyond what a generation after its own went back to.
+local function is_fenced(k, header, current)
+  local generation, newest = tonumber(header.generation), tonumber(header.newest)
+  for later = generation + 1, current do
+    local back = redis.call('HGET', k.generations, 'back:' .. later)
+    if back and newest > tonumber(back) then return true end
+  end
+  return false
+end
+
+-- Repeat the stored reply when this very call was answered before and only the answer got lost.
+local function once(k, verb, token, run)
+  local stored = redis.call('HGET', k.replies, verb)
+  if stored and string.sub(stored, 1, #token) == token then
+    return cjson.decode(string.sub(stored, #token + 1))
+  end
+  local reply = run()
+  if not reply.err then redis.call('HSET', k.replies, verb, token .. cjson.encode(reply)) end
+  return reply
+end
+
+local function full(waiting, waiting_bytes, bytes, max_episodes, max_bytes)
+  -- an empty queue takes any episode, or one larger than the bound would wait for ever
+  return waiting > 0 and (waiting >= max_episodes or waiting_bytes + bytes > max_bytes)
+end
+
+local function bury(k, header, reason, letters_kept, max_bytes)
+  local entry = flatten(header)
+  entry[#entry + 1] = 'reason'
+  entry[#entry + 1] = reason
+  redis.call('XADD', k.dead, '*', unpack(entry))
+  count(k, 'dead_lettered', 1)
+  count(k, 'dead_bytes', redis.call('STRLEN', k.payload .. header.episode))
+  while redis.call('XLEN', k.dead) > tonumber(letters_kept)
+    or (redis.call('XLEN', k.dead) > 1 and number(k.ledger, 'dead_bytes') > tonumber(max_bytes)) do
+    local oldest = redis.call('XRANGE', k.dead, '-', '+', 'COUNT', 1)[1]
+    local payload = k.payload .. parse(oldest[2]).episode
+    count(k, 'dead_bytes', -redis.call('STRLEN', payload))
+    count(k, 'dead_letters_evicted', 1)
+    redis.call('DEL', payload)
+    redis.call('XDEL', k.dead, oldest[1])
+  end
+end

@@ -1,0 +1,42 @@
+-- The weight store's verbs, which may live on a server of its own: there `fence` is all it knows of generations.
+
+-- generation -> {head version}; from here on nothing of an older generation is published
+function verbs.fence(k, args)
+  local fence = math.max(number(k.weights, 'fence'), tonumber(args[1]))
+  redis.call('HSET', k.weights, 'fence', fence)
+  return {head_version(k)}
+end
+
+-- generation, version, manifest, payload key, weights_kept -> {head version, status}
+function verbs.publish(k, args)
+  local generation, version, manifest, payload, kept = unpack(args)
+  local refused = check_generation(generation, number(k.weights, 'fence'))
+  if refused then return refused end
+  local head = head_version(k)
+  if tonumber(version) <= head then
+    local repeated = redis.call('HGET', k.weights, 'manifest:' .. version) == manifest
+    return {head, repeated and 'OK' or 'OLD'}
+  end
+  if redis.call('PERSIST', payload) == 0 then return {head, 'MISSING'} end
+  redis.call('HSET', k.weights, 'manifest:' .. version, manifest, 'payload:' .. version, payload, 'head', version)
+  local versions = {}
+  for _, field in ipairs(redis.call('HKEYS', k.weights)) do
+    local found = string.match(field, '^payload:(%d+)$')
+    if found then versions[#versions + 1] = tonumber(found) end
+  end
+  table.sort(versions)
+  for i = 1, #versions - tonumber(kept) do
+    local field = string.format('%.0f', versions[i])
+    redis.call('DEL', redis.call('HGET', k.weights, 'payload:' .. field))
+    redis.call('HDEL', k.weights, 'manifest:' .. field, 'payload:' .. field)
+  end
+  return {tonumber(version), 'OK'}
+end
+
+-- generation, version -> 'OK'; tells the queue's server of weights that were published on another one
+function verbs.announce(k, args)
+  local refused = check_generation(args[1], number(k.weights, 'fence'))
+  if refused then return refused end
+  if tonumber(args[2]) > head_version(k) then redis.call('HSET', k.weights, 'head', args[2]) end
+  return 'OK'
+end

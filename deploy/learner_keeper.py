@@ -1,0 +1,143 @@
+"""`LearnerKeeper`: the learner as a Ray actor in a place of its own, started again whenever it dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.util import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from actors.backoff import Backoff
+from actors.errors import UserError
+from actors.fleet import last_line
+from actors.transport.base import Fenced
+from actors.worker import limit_threads
+from deploy.launch import learner_report
+from learner.checkpoint import Progress
+from learner.service import LearnerService, LearnerSettings, LearnerStatus
+
+MAX_FAILURES = 5  # errors in a row without an update between them, before they count as a fault of code
+LOOK_S = 0.25  # between looks at it
+
+
+class LearnerKeeper:
+    """`tick` returns at once and says how the learner is; a death is noted, counted, and followed by a new start from
+    the newest checkpoint, after a wait that grows while it keeps dying."""
+
+    def __init__(self, settings: LearnerSettings, gpus: float, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._run_dir, self._max_seconds = settings.run_dir, settings.config.max_seconds
+        self._bundle = placement_group([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}], strategy="STRICT_PACK")
+        remote: Any = ray.remote(
+            num_cpus=1,
+            num_gpus=gpus,
+            max_restarts=-1,
+            max_task_retries=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundle),
+            runtime_env={"env_vars": limit_threads()},
+        )(LearnerService)
+        self._handle = remote.options(max_concurrency=2).remote(settings, learner_report)  # polled while it starts
+        self._call: Any = None
+        self._starting = True  # the next call is `start`
+        self._up = False
+        self._look_at_s = 0.0
+        self._backoff = Backoff()
+        self._updates_at_failure = -1
+        self._deadline_s: float | None = None
+        self.status = LearnerStatus(Progress(), False)
+        self.restarts = 0
+
+    def tick(self) -> LearnerStatus:
+        """Raises `UserError` for what starting again cannot mend."""
+        self.status = replace(self.status, new_metrics=[], new_notes=[])
+        now = time.monotonic()
+        if self._call is None and self._backoff.due and now >= self._look_at_s:
+            self._look_at_s = now + LOOK_S
+            self._call = (
+                self._handle.start.remote(self._remaining_s()) if self._starting else self._handle.poll.remote()
+            )
+        if self._call is not None and ray.wait([self._call], timeout=0)[0]:
+            call, self._call = self._call, None
+            self._hear(call)
+        return self.status
+
+    def _hear(self, call: Any) -> None:
+        try:
+            reply: LearnerStatus | None = ray.get(call)
+        except ActorUnavailableError:
+            self._lost("its process is gone")
+        except RayActorError as error:
+            self._lost(last_line(error))
+        except RayTaskError as error:
+            self._failed(error)
+        else:
+            if self._starting:
+                self._starting, self._up = False, True
+                if self._deadline_s is None and self._max_seconds is not None:
+                    self._deadline_s = time.monotonic() + self._max_seconds
+            elif reply is not None and reply.progress is None:
+                self._lost("its process is gone")
+            elif reply is not None:
+                self._told(reply)
+
+    def _told(self, status: LearnerStatus) -> None:
+        assert status.progress is not None
+        if status.progress.update > max(0, self._updates_at_failure) and status.new_metrics:
+            self._backoff.succeed()
+        self.status = status
+
+    def _lost(self, reason: str) -> None:
+        if self._up:
+            self._up = False
+            self.restarts += 1
+            self._backoff.fail()
+            self._note(f"the learner died ({reason}); it goes on from its newest checkpoint")
+        self._starting = True
+
+    def _failed(self, error: RayTaskError) -> None:
+        cause = error.cause
+        if isinstance(cause, UserError):
+            raise UserError(str(cause)) from error
+        if isinstance(cause, Fenced):
+            raise UserError(
+                f"another learner took over this run's queue ({cause}): give this run a --run.name of its own"
+            ) from error
+        update = self.status.progress.update if self.status.progress else 0
+        if update > self._updates_at_failure:
+            self._backoff.succeed()
+        self._updates_at_failure = update
+        self._backoff.fail()
+        if self._backoff.failures >= MAX_FAILURES:
+            raise UserError(
+                f"the learner failed {MAX_FAILURES} times in a row without an update ({last_line(error)}): "
+                f"starting again does not mend that; its checkpoints are in {self._run_dir}"
+            ) from error
+        self._note(f"the learner failed ({last_line(error)}); it is started again from its newest checkpoint")
+        ray.kill(self._handle, no_restart=False)
+        self.restarts += 1
+        self._up, self._starting = False, True
+
+    def _remaining_s(self) -> float | None:
+        return None if self._deadline_s is None else max(0.1, self._deadline_s - time.monotonic())
+
+    def stop(self) -> None:
+        """Let it write its checkpoint and end. A learner that is dead has written its last one."""
+        try:
+            progress = ray.get(self._handle.stop.remote())
+        except RayActorError:
+            return
+        except RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise UserError(str(error.cause)) from error
+            raise UserError(f"the learner failed ({last_line(error)}); go on with --resume {self._run_dir}") from error
+        if self._up:
+            self.status = replace(self.status, progress=progress)
+
+    def close(self) -> None:
+        ray.kill(self._handle)
+        remove_placement_group(self._bundle)

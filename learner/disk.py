@@ -1,0 +1,42 @@
+"""A disk without room: told once, waited for, and gone on with."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from actors.backoff import Backoff
+from actors.errors import UserError
+
+T = TypeVar("T")
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def until_there_is_room(
+    write: Callable[[], T], folder: Path, tell: Callable[[str], None], stop: Callable[[], bool]
+) -> T:
+    """`write`'s result, repeated while the disk is full. Raises `UserError` when told to stop meanwhile."""
+    backoff = Backoff(0.25, 5.0)
+    while True:
+        try:
+            result = write()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            trouble = f"no room is left on the disk of {folder}"
+            if not backoff.failures:
+                tell(f"{trouble}: training waits; free some, and it goes on")
+            wait_until = time.monotonic() + backoff.fail()
+            while time.monotonic() < wait_until:
+                if stop():
+                    raise UserError(
+                        f"{trouble}, and the last update could not be written: free some, then go on with --resume"
+                    ) from error
+                time.sleep(0.05)
+            continue
+        if backoff.failures:
+            tell("there is room on the disk again; training goes on")
+        return result

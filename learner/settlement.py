@@ -1,0 +1,72 @@
+"""`Settlement`: what was trained on and what the store knows of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from actors.transport.base import Consumer, Generation, Unreachable
+from actors.transport.ledger import Ledger, Memory
+from learner.config import LearnerConfig
+from learner.intake import Taken
+
+
+class Settlement:
+    """Tells the store which episodes are trained, and remembers of it what the next checkpoint should hold."""
+
+    def __init__(
+        self, consumer: Consumer, config: LearnerConfig, consumed: tuple[str, ...], memory: Memory | None
+    ) -> None:
+        self.consumer, self._at_once = consumer, config.ack == "after_step"
+        self.consumed = consumed  # ids whose acknowledgement may be unknown to the store
+        self._unacknowledged: list[str] = []  # entry ids
+        self._ledger: Ledger | None = memory.ledger if memory else None
+        self._opened = False  # since the last look
+        self._applied: tuple[str, ...] = memory.applied if memory else ()  # ids, since the ledger was looked at
+        self._kept: deque[int] = deque(maxlen=config.checkpoints_kept)  # versions of sound checkpoints
+
+    def open(self, went_back_to: int, floor: Generation) -> Generation:
+        """Take the queue over. What it holds pending must then be looked at again."""
+        self._unacknowledged = []
+        generation = self.consumer.open_generation(went_back_to, "learner", floor, self.memory)
+        self._opened = True
+        return generation
+
+    def applied(self, taken: Sequence[Taken]) -> None:
+        """An update was trained on these."""
+        ids = tuple(t.episode.episode_id for t in taken)
+        self.consumed, self._applied = (*self.consumed, *ids), (*self._applied, *ids)
+        self._unacknowledged += [t.entry_id for t in taken]
+
+    def acknowledge(self, version: int) -> None:
+        """As trained for `version`, which no checkpoint need hold: going back before it makes them lost."""
+        if self._unacknowledged:
+            oldest_kept = self._kept[0] if len(self._kept) == self._kept.maxlen else -1
+            self.consumer.ack(self._unacknowledged, version, oldest_kept)
+        self._unacknowledged = []
+
+    def look(self) -> None:
+        """See how the ledger stands, before a checkpoint is written; of a store that is away, or came back without its
+        memory and is not opened again yet, what was known is kept."""
+        try:
+            ledger = self.consumer.ledger()
+        except Unreachable:
+            return
+        known = self._ledger
+        if self._opened or known is None or (ledger.store == known.store and ledger.turn >= known.turn):
+            self._ledger, self._opened = ledger, False
+            self._applied = self.consumed[len(self.consumed) - len(self._unacknowledged) :]
+
+    @property
+    def memory(self) -> Memory | None:
+        return None if self._ledger is None else Memory(self._ledger, self._applied)
+
+    def durable(self, version: int, sound: bool) -> None:
+        """A checkpoint of `version` is on disk, with finite gradients if `sound`: what it holds is acknowledged."""
+        if sound:
+            self._kept.append(version)
+        acknowledged = len(self._unacknowledged)
+        self.acknowledge(version)
+        # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
+        if acknowledged or self._at_once:
+            self.consumed = self.consumed[len(self.consumed) - acknowledged :]

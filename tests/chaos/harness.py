@@ -1,0 +1,164 @@
+"""A real, tiny run on a server of its own, to be hurt: what it promises is looked at from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import redis
+
+from actors.config import QueueConfig
+from actors.transport.ledger import Ledger
+from actors.transport.redis import RedisTransport, connect
+from learner.checkpoint import Checkpoint, load_checkpoint
+from tests.launching import Command, command_line, rows, small, tamiyo
+
+TARGETS_S = {"actor": 5.0, "learner": 15.0, "node": 30.0, "redis": 10.0}
+SLACK = float(os.environ.get("TAMIYO_CHAOS_SLACK", "8"))  # targets are for an idle machine; tests share theirs
+
+
+class Served(Protocol):
+    """A server, wherever it runs."""
+
+    @property
+    def url(self) -> str: ...
+
+
+class HurtRun:
+    """`tamiyo train` under way on `server`."""
+
+    def __init__(self, command: Command, folder: Path, server: Served) -> None:
+        self.command, self.folder, self.server = command, folder, server
+        self.versions: dict[int, bytes] = {}  # manifests of all published weights that were seen
+        self.times_s: dict[str, float] = {}
+
+    # What it does
+
+    @property
+    def update(self) -> int:
+        """The newest one that is written down."""
+        return int(max((m["update"] for m in self.metrics), default=0))
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return rows(self.folder / "metrics.jsonl")
+
+    @property
+    def episode_ids(self) -> list[str]:
+        return [row["episode_id"] for row in rows(self.folder / "episodes.jsonl")]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return load_checkpoint(self.folder)
+
+    @contextmanager
+    def queue(self) -> Iterator[RedisTransport]:
+        transport = connect(self.server.url, QueueConfig(), self.folder.name)
+        try:
+            yield transport
+        finally:
+            transport.close()
+
+    def ledger(self) -> Ledger:
+        with self.queue() as queue:
+            return queue.ledger()
+
+    def processes(self, kind: str) -> list[psutil.Process]:
+        """Ray names a worker's process after its actor's class: `ray::Worker`. The oldest first."""
+        found = [p for p in self.command.relatives() if command_line(p).startswith(f"ray::{kind}")]
+        return sorted(found, key=lambda p: p.create_time())
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        def look() -> bool:
+            self.watch_versions()
+            return condition()
+
+        self.command.wait_for(look, timeout_s)
+
+    def wait_for_updates(self, count: int, timeout_s: float = 60.0) -> None:
+        goal = self.update + count
+        self.wait_for(lambda: self.update >= goal, timeout_s)
+
+    def watch_versions(self) -> None:
+        """Each version's manifest, which holds the hash of its weights, must never change."""
+        client = redis.Redis.from_url(self.server.url)
+        try:
+            published = client.hgetall(f"{{{self.folder.name}}}:weights")
+        except redis.RedisError:  # it is down, perhaps on purpose
+            return
+        finally:
+            client.close()
+        for field, manifest in published.items():
+            if field.startswith(b"manifest:"):
+                version = int(field.partition(b":")[2])
+                assert self.versions.setdefault(version, manifest) == manifest, f"version {version} twice"
+
+    # What is done to it
+
+    def kill(self, kind: str) -> float:
+        """kill -9; returns when."""
+        self.processes(kind)[0].send_signal(signal.SIGKILL)
+        return time.monotonic()
+
+    def acting_again(self, since_s: float, known: set[int]) -> None:
+        """Wait for an episode of an incarnation that is not among those `known`."""
+        self.wait_for(lambda: any(n not in known and a.accepted for (_, n), a in self.ledger().actors.items()))
+        self._judge("actor", since_s)
+
+    def running_again(self, what: str, since_s: float, updates: int = 2) -> None:
+        """Wait for new updates, and say how long after `since_s` the first was there."""
+        before = self.update
+        self.wait_for(lambda: self.update > before, 60.0)
+        self._judge(what, since_s)
+        self.wait_for(lambda: self.update >= before + updates)
+
+    def _judge(self, what: str, since_s: float) -> None:
+        self.times_s[what] = time.monotonic() - since_s
+        limit_s = TARGETS_S[what.partition(" ")[0]]
+        print(f"{what}: running again after {self.times_s[what]:.1f} s (target {limit_s:.0f} s)")
+        assert self.times_s[what] < SLACK * limit_s
+
+    # What must hold whatever was done
+
+    def identities(self) -> Ledger:
+        """Nothing vanished, nothing was applied twice, no version was given out twice."""
+        ledger = self.ledger()
+        ledger.check()
+        twice = [i for i, n in Counter(self.episode_ids).items() if n > 1]
+        assert not twice, f"trained twice: {twice}"
+        versions = [m["policy_version"] for m in self.metrics]
+        assert versions == sorted(set(versions))
+        self.watch_versions()
+        return ledger
+
+    def end(self) -> Ledger:
+        """Stop it, and compare the ledger with what the surviving checkpoint's lineage was trained on."""
+        self.command.process.send_signal(signal.SIGTERM)
+        assert self.command.wait(30) == 130, self.command.out + self.command.err
+        assert self.command.err == "", self.command.err
+        assert "Traceback" not in self.command.out
+        ledger = self.identities()
+        progress = self.checkpoint.progress
+        assert ledger.trained == len(self.episode_ids) == progress.episodes_trained
+        assert ledger.pending < 4  # a batch that was never complete
+        return ledger
+
+
+@contextmanager
+def hurt_run(
+    logs: Path, name: str, server: Served, root: Path | None = None, within: Sequence[str] = (), **changes: Any
+) -> Iterator[HurtRun]:
+    """A run without an end, two updates old. Its folder lies in `root`, by default beside what it says."""
+    root = root or logs
+    flags = small(root, name, learner__updates=1_000_000, run__redis=server.url, **changes)
+    with tamiyo(logs, "train", *flags, within=within) as command:
+        run = HurtRun(command, root / name, server)
+        run.wait_for(lambda: run.update >= 2, 200.0)
+        yield run

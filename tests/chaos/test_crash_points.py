@@ -1,0 +1,189 @@
+"""SIGKILL at every point where a process could die between two promises, one by one, on a real server.
+
+A learner or an actor is forked from this process and kills itself at the point. What each learner applies is written to
+a file before anything else knows of it: the lineage that survives is judged by that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.utils.tensorboard  # noqa: F401 (here, and not again in every child)
+
+from actors.outbox import Outbox
+from actors.transport.ledger import Ledger
+from actors.transport.redis import RedisTransport, connect
+from deploy.embedded_redis import EmbeddedRedis
+from learner import train as train_module
+from learner.checkpoint import list_checkpoints, load_checkpoint
+from learner.train import Learner
+from tests.builders import make_episode
+from tests.toy_learner import ToyProducer, make_learner
+
+pytestmark = [pytest.mark.integration, pytest.mark.chaos]
+
+UPDATES, BATCH = 4, 4
+Call = Callable[..., Any]
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(original: Call, nth: int) -> Call:
+    """The same, with death in place of the nth call."""
+    left = [nth]
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        left[0] -= 1
+        return original(*args, **options) if left[0] else die()
+
+    return wrapped
+
+
+def after(original: Call, nth: int) -> Call:
+    """The same, with death when the nth call that gave anything but an empty list has returned."""
+    left = [nth]
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        left[0] -= result != []
+        return result if left[0] else die()
+
+    return wrapped
+
+
+def fork(life: Callable[[], None]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            life()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
+def was_killed(status: int) -> bool:
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+class Queue:
+    """A namespace of its own on a real server, and what learners applied from it."""
+
+    def __init__(self, url: str, namespace: str, folder: Path) -> None:
+        self.url, self.namespace, self.folder = url, namespace, folder
+
+    def open(self) -> RedisTransport:
+        return connect(self.url, None, self.namespace)
+
+    def learn(self, resume: bool, prepare: Callable[[Learner], None], **changes: Any) -> None:
+        learner = make_learner(self.folder, self.open(), resume, updates=UPDATES, batch_episodes=BATCH, **changes)
+        update = learner._update
+
+        def noted(episodes: Any, elapsed_s: float) -> dict[str, float]:
+            row = {
+                "learner": os.getpid(),
+                "update": learner.progress.update + 1,
+                "ids": [e.episode_id for e in episodes],
+            }
+            with (self.folder / "applied.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            return update(episodes, elapsed_s)
+
+        learner._update = noted  # type: ignore[method-assign]
+        prepare(learner)
+        learner.run()
+
+    def lineage(self, resumed_at: int) -> list[str]:
+        """Ids that the surviving weights were trained on."""
+        rows = [json.loads(line) for line in (self.folder / "applied.jsonl").read_text().splitlines()]
+        first = rows[0]["learner"]
+        return [i for row in rows if row["learner"] != first or row["update"] <= resumed_at for i in row["ids"]]
+
+    def ledger(self) -> Ledger:
+        transport = self.open()
+        ledger = transport.ledger()
+        transport.close()
+        ledger.check()
+        return ledger
+
+
+@pytest.fixture
+def queue(embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path) -> Queue:
+    return Queue(embedded_redis.url, namespace, tmp_path)
+
+
+def feed_until_it_ends(child: int, producer: ToyProducer) -> bool:
+    """Act while the learner lives; whether it was killed. The ledger is exact at every look."""
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return was_killed(status)
+        if producer.transport.head() >= 0:
+            producer()
+        producer.transport.ledger().check()
+        time.sleep(0.02)
+
+
+POINTS: dict[str, Callable[[Learner], None]] = {
+    "after take": lambda learner: setattr(learner.transport, "take", after(learner.transport.take, 4)),
+    "after the step": lambda learner: setattr(learner, "_update", after(learner._update, 3)),
+    "during the checkpoint": lambda learner: setattr(Path, "rename", before(Path.rename, 3)),
+    "after the checkpoint": lambda learner: setattr(
+        train_module, "save_checkpoint", after(train_module.save_checkpoint, 3)
+    ),
+    "after ack": lambda learner: setattr(learner.transport, "ack", after(learner.transport.ack, 3)),
+    "after publish": lambda learner: setattr(learner.transport, "publish", after(learner.transport.publish, 4)),
+}
+
+
+@pytest.mark.parametrize("ack", ["after_checkpoint", pytest.param("after_step", marks=pytest.mark.long)])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_learner_killed_there_applies_each_episode_once(queue: Queue, point: str, ack: str) -> None:
+    changes = {"ack": ack, "checkpoint_every": 2} if ack == "after_step" else {}
+    if point in ("during the checkpoint", "after the checkpoint") and changes:
+        changes["checkpoint_every"] = 1  # the third must come
+    producer = ToyProducer(queue.open())
+    assert feed_until_it_ends(fork(lambda: queue.learn(False, POINTS[point], **changes)), producer)
+    queue.ledger()
+    resume = bool(list_checkpoints(queue.folder / "checkpoints"))
+    resumed_at = load_checkpoint(queue.folder).progress.update if resume else 0
+    assert not feed_until_it_ends(fork(lambda: queue.learn(resume, lambda learner: None, **changes)), producer)
+    ledger, lineage = queue.ledger(), queue.lineage(resumed_at)
+    assert len(lineage) == len(set(lineage)) == ledger.trained == UPDATES * BATCH
+    assert load_checkpoint(queue.folder).progress.update == UPDATES
+    lost = 4 if changes and point in ("during the checkpoint", "after ack", "after publish") else 0
+    assert ledger.trained_then_lost == lost
+    assert ledger.dead_lettered == ledger.lost_with_store == 0
+
+
+@pytest.mark.parametrize("point", ["before put", "after put"])
+def test_an_actor_killed_there_loses_what_is_counted_as_lost(queue: Queue, point: str) -> None:
+    queue.open().open_generation(-1, "learner")
+
+    def live() -> None:
+        transport = queue.open()
+        outbox = Outbox(transport, "a", 0, capacity=10)
+        transport.put_all = (before if point == "before put" else after)(transport.put_all, 2)  # type: ignore[method-assign]
+        for wave in range(2):
+            for n in range(3):
+                outbox.add(make_episode(n, actor="a", sequence=3 * wave + n))
+            outbox.report()
+            outbox.ship(0.0)
+
+    assert was_killed(os.waitpid(fork(live), 0)[1])
+    arrived = 3 if point == "before put" else 6
+    ledger = queue.ledger()
+    assert (ledger.accepted, ledger.actors["a", 0].unsent) == (arrived, 6 - arrived)
+    Outbox(queue.open(), "a", 1, capacity=10).report()  # its next incarnation
+    ledger = queue.ledger()
+    assert (ledger.accepted, ledger.actors["a", 0].lost_with_actor) == (arrived, 6 - arrived)

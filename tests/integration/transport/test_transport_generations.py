@@ -1,0 +1,100 @@
+"""Generations: the fence between learners and between lineages. One suite for every transport."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, Transport
+from tests.builders import make_episode, make_weights
+from tests.conftest import Connect
+from tests.queueing import BUSY, FENCED, OK, counts, put, take_ids
+
+pytestmark = pytest.mark.integration
+
+
+def test_an_older_generation_is_refused_everything(open_transport: Connect) -> None:
+    old, new = open_transport(), open_transport()
+    with pytest.raises(Fenced):
+        old.take(1, 0)
+    old.open_generation(-1, "learner")
+    put(old, 0)
+    ids = take_ids(old)
+    new.open_generation(0, "learner")
+    for verb in (
+        lambda: old.take(1, 0),
+        old.pending,
+        lambda: old.begin_attempt(ids[0]),
+        lambda: old.ack(ids),
+        lambda: old.drop(ids, DropReason.STALE),
+        lambda: old.dead_letter(ids[0], "reason"),
+        lambda: old.publish(make_weights(0, generation=1)),
+    ):
+        with pytest.raises(Fenced):
+            verb()
+    assert new.ack(ids) == ids
+
+
+def test_a_waiting_learner_learns_that_it_was_replaced(open_transport: Connect) -> None:
+    old, new = open_transport(), open_transport()
+    old.open_generation(-1, "learner")
+    timer = threading.Timer(0.1, lambda: (new.open_generation(0, "other"), put(new, 0)))
+    timer.start()
+    with pytest.raises(Fenced):
+        old.take(1, 5.0)
+    timer.join()
+    assert len(new.take(1, 0)) == 1  # the old one took nothing away
+
+
+def test_episodes_of_a_lost_lineage_are_fenced(open_transport: Connect) -> None:
+    old, new = open_transport(), open_transport()
+    old.open_generation(-1, "learner")
+    for version in range(6):
+        old.publish(make_weights(version))
+    for sequence, version in enumerate((2, 5, 3, 4)):
+        put(old, sequence, version=version)
+    taken = old.take(2, 0)
+    assert new.open_generation(3, "learner") == Generation(2, 6)
+    assert [d.header.newest_version for d in new.pending()] == [2]
+    assert [d.header.newest_version for d in new.take(9, 0)] == [3]
+    assert counts(new, "accepted", "fenced", "pending", "queued", "queued_bytes") == (4, 2, 2, 0, 0)
+    assert put(new, 4, version=5) == [FENCED]
+    assert put(new, 5, version=3) == [OK]
+    assert put(new, 6, version=6, generation=2) == [OK]
+    assert put(new, 7, version=0, generation=3) == [BUSY]  # a generation that this store has yet to open
+    assert new.ack([d.entry_id for d in taken]) == [taken[0].entry_id]
+
+
+def test_a_fence_outlives_the_generations_after_it(open_transport: Connect) -> None:
+    transport = open_transport()
+    for went_back_to in (-1, 2, 9):
+        transport.open_generation(went_back_to, "learner")
+    assert put(transport, 0, version=5, generation=1) == [FENCED]  # lost when the second generation opened
+    assert put(transport, 1, version=5, generation=2) == [OK]
+    assert put(transport, 2, version=2, generation=1) == [OK]
+
+
+def test_an_episode_across_versions_is_judged_by_its_newest(transport: Transport) -> None:
+    transport.open_generation(-1, "learner")
+    transport.open_generation(3, "learner")
+    mixed = make_episode(steps=2, policy_version=np.array([3, 4]))
+    assert transport.put(EpisodeHeader.of(mixed), b"payload").status is FENCED
+
+
+def test_a_store_that_lost_its_memory_goes_on_after_the_checkpoint(transport: Transport) -> None:
+    assert transport.open_generation(40, "learner", floor=Generation(6, 50)) == Generation(7, 50)
+    assert put(transport, 0, generation=6, version=41) == [FENCED]
+    assert put(transport, 1, generation=6, version=40) == [OK]
+
+
+def test_versions_never_repeat(open_transport: Connect) -> None:
+    transport = open_transport()
+    seen = []
+    for went_back_to in (-1, 1, 0):
+        generation = transport.open_generation(went_back_to, "learner")
+        for version in range(generation.next_version, generation.next_version + 3):
+            transport.publish(make_weights(version, generation.number))
+            seen.append(version)
+    assert seen == list(range(9))

@@ -1,0 +1,150 @@
+"""A store that comes back empty or older than a checkpoint remembers it. One suite for every transport."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actors.transport.base import DropReason, Generation, StoreReset, Transport
+from actors.transport.ledger import ActorLedger, Ledger, Memory
+from actors.transport.memory import MemoryTransport
+from actors.transport.redis import RedisTransport
+from tests.conftest import Connect
+from tests.queueing import BUSY, DUPLICATE, FENCED, OK, counts, put, report, take_ids
+
+pytestmark = pytest.mark.integration
+
+
+def freeze(transport: Transport) -> Callable[[], None]:
+    """The store as it is now; call it to have that back."""
+    if isinstance(transport, MemoryTransport):
+        store = transport._store
+        kept = {k: copy.deepcopy(v) for k, v in vars(store).items() if k != "changed"}
+        return lambda: vars(store).update(copy.deepcopy(kept))
+    assert isinstance(transport, RedisTransport)
+    client: Any = transport._queue.client
+    pattern = transport._queue.key("*")
+    dumped = {key: client.dump(key) for key in client.keys(pattern)}
+
+    def thaw() -> None:
+        for key in client.keys(pattern):
+            client.delete(key)
+        for key, value in dumped.items():
+            client.restore(key, 0, value)
+
+    return thaw
+
+
+def remember(transport: Transport, *applied: int) -> Memory:
+    return Memory(transport.ledger(), tuple(f"run/a/0/{n}" for n in applied))
+
+
+def test_an_empty_store_goes_on_from_the_checkpoint(open_transport: Connect) -> None:
+    """Of ten accepted: two trained before, two in the checkpoint, one stale, one dead, four on their way."""
+    learner, empty = open_transport(), freeze(open_transport())
+    learner.open_generation(-1, "learner")
+    put(learner, *range(10))
+    report(learner, produced=12, accepted=10, unsent=2)
+    ids = take_ids(learner, 7)
+    learner.ack(ids[:2])
+    learner.dead_letter(ids[2], "reason")
+    learner.drop([ids[3]], DropReason.STALE)
+    memory = remember(learner, 4, 5)
+    learner.ack(ids[4:6])
+    put(learner, 10)
+    empty()
+    assert put(learner, 11) == [BUSY]  # until the learner has been there
+    after = open_transport()
+    assert after.open_generation(8, "learner", Generation(4, 11), memory) == Generation(5, 11)
+    assert counts(after, "accepted", "trained", "dropped_stale", "dead_lettered", "lost_with_store") == (10, 4, 1, 1, 4)
+    assert counts(after, "queued", "pending", "dead_letters_evicted", "dead_bytes") == (0, 0, 1, 0)
+    assert after.ledger().actors["a", 0] == ActorLedger(12, 10, unsent=2)
+    assert put(after, 9, 11) == [DUPLICATE, OK]  # 9 was accepted, and is lost
+    report(after, produced=12, accepted=12)  # 10 had been accepted after the checkpoint
+    assert counts(after, "accepted", "lost_with_store", "queued") == (12, 5, 1)
+    assert after.ledger().actors["a", 0] == ActorLedger(12, 12)
+
+
+def test_an_older_store_is_as_good_as_empty(open_transport: Connect) -> None:
+    """It still holds what was trained since; taken at its word, that would be trained again."""
+    learner = open_transport()
+    learner.open_generation(-1, "learner")
+    put(learner, 0, 1)
+    thaw = freeze(learner)
+    ids = take_ids(learner)
+    learner.ack(ids)
+    put(learner, 2)
+    memory = remember(learner)
+    thaw()
+    after = open_transport()
+    after.open_generation(2, "learner", None, memory)
+    assert after.take(9, 0) == []
+    assert counts(after, "accepted", "trained", "lost_with_store") == (3, 2, 1)
+    assert put(after, 1, 2, 3, generation=1) == [DUPLICATE, DUPLICATE, OK]
+    assert put(after, 4, generation=1, version=3) == [FENCED]
+
+
+def test_a_store_that_lost_only_puts_is_kept(open_transport: Connect) -> None:
+    learner = open_transport()
+    learner.open_generation(-1, "learner")
+    put(learner, 0, 1)
+    memory, thaw = remember(learner), freeze(learner)
+    put(learner, 2)
+    thaw()
+    assert [d.header.sequence for d in learner.take(1, 0)] == [0]  # the consumer's turns are all there
+    after = open_transport()
+    after.open_generation(0, "learner", None, memory)
+    report(after, produced=3, accepted=3)
+    assert counts(after, "accepted", "pending", "queued", "lost_with_store") == (3, 1, 1, 1)
+
+
+def test_a_learner_notices_that_the_store_forgot_its_last_call(open_transport: Connect) -> None:
+    learner = open_transport()
+    learner.open_generation(-1, "learner")
+    put(learner, 0, 1)
+    thaw = freeze(learner)
+    ids = take_ids(learner, 1)
+    thaw()
+    put(learner, 2)
+    for verb in (lambda: learner.ack(ids), lambda: learner.take(9, 0), lambda: learner.begin_attempt(ids[0])):
+        with pytest.raises(StoreReset):
+            verb()
+    learner.open_generation(0, "learner")
+    assert len(learner.take(9, 0)) == 3
+    counts(learner)
+
+
+def test_what_was_trained_but_never_seen_by_the_checkpoints_ledger_is_known_by_its_id(open_transport: Connect) -> None:
+    """The store dies after the last look at the ledger, with an episode accepted, trained and its reply lost since."""
+    learner, empty = open_transport(), freeze(open_transport())
+    learner.open_generation(-1, "learner")
+    put(learner, 0)
+    memory = remember(learner, 0, 1)
+    empty()
+    after = open_transport()
+    after.open_generation(0, "learner", None, memory)
+    assert put(after, 1) == [DUPLICATE]
+    assert counts(after, "accepted", "trained", "lost_with_store") == (2, 2, 0)
+
+
+def test_updates_that_are_given_up_take_their_episodes_along(open_transport: Connect) -> None:
+    learner = open_transport()
+    learner.open_generation(-1, "learner")
+    put(learner, *range(6))
+    ids = take_ids(learner)
+    for version in range(1, 5):
+        learner.ack([ids[version - 1]], made=version, durable=version - 3)
+    learner.open_generation(2, "learner")
+    assert counts(learner, "trained", "trained_then_lost", "pending") == (2, 2, 2)
+    learner.ack([ids[4]], made=6, durable=2)
+    learner.open_generation(1, "learner")  # version 2 was told to be durable
+    assert counts(learner, "trained", "trained_then_lost", "pending") == (2, 3, 1)
+
+
+def test_a_ledger_is_itself_after_json() -> None:
+    ledger = Ledger(accepted=3, trained=2, queued=1, store=7, turn=9, actors={("a/b", 4): ActorLedger(5, 3, unsent=2)})
+    again = Memory.from_dict(Memory(ledger, ("run/a/0/1",)).to_dict())
+    assert again == Memory(ledger, ("run/a/0/1",))

@@ -1,0 +1,273 @@
+"""TLS, and users that can do their part of a run and nothing else."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import logging
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from actors.errors import UserError
+from actors.transport.base import Transport
+from actors.transport.redis import RedisTransport, connect, namespaces
+from deploy.embedded_redis import find_server
+from tests.builders import make_weights
+from tests.queueing import DUPLICATE, OK, put, report
+
+pytestmark = pytest.mark.integration
+
+ACL = Path(__file__).parents[3] / "deploy" / "redis" / "users.acl"
+ROLES = ("actor", "learner", "reader", "monitor")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running(binary: Path, folder: Path, *options: str) -> Iterator[None]:
+    """A server with these options, at work when the context begins."""
+    command = [str(binary), "--dir", str(folder), "--save", "", "--unixsocket", str(folder / "socket"), *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 10
+            while not (folder / "socket").exists():
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisTransport]]:
+    """`guarded(role, namespace)` is that user's handle on a server with the users of `users.acl`."""
+    folder = tmp_path_factory.mktemp("acl")
+    text = ACL.read_text()
+    for role in ROLES:
+        text = text.replace(f"${{{role.upper()}_SHA256}}", hashlib.sha256(f"secret of {role}".encode()).hexdigest())
+    (folder / "users.acl").write_text(text)
+    port = free_port()
+    options = ("--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(folder / "users.acl"))
+
+    def connect_as(role: str, namespace: str) -> RedisTransport:
+        (folder / role).write_text(f"secret of {role}\n")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(folder / role))
+            return connect(f"redis://{role}@127.0.0.1:{port}/0", None, namespace)
+
+    with running(find_server(), folder, *options):
+        yield connect_as
+
+
+@pytest.fixture
+def learner(guarded: Callable[..., RedisTransport], namespace: str) -> RedisTransport:
+    """It has been there first, and published."""
+    transport = guarded("learner", namespace)
+    transport.open_generation(-1, "learner")
+    transport.publish(make_weights(0))
+    return transport
+
+
+def refused(*calls: Callable[[], Any]) -> None:
+    for call in calls:
+        with pytest.raises(redis.ResponseError, match=r"[Nn]o permissions"):
+            call()
+
+
+def test_an_actor_can_put_report_and_fetch_and_nothing_else(
+    learner: RedisTransport, guarded: Callable[..., RedisTransport], namespace: str
+) -> None:
+    actor = guarded("actor", namespace)
+    assert put(actor, 0, 0, 1) == [OK, DUPLICATE, OK]
+    report(actor, produced=3, accepted=2, unsent=1)
+    actor.ledger().check()
+    weights = actor.fetch(-1)
+    assert weights is not None
+    taken = learner.take(9, 0)
+    assert [d.payload for d in taken] == [b"payload"] * 2
+    key, raw = actor._queue.key, actor._queue.client
+    refused(
+        lambda: actor.open_generation(-1, "me"),
+        lambda: actor.take(1, 0),
+        lambda: actor.ack([taken[0].entry_id]),
+        lambda: actor.publish(make_weights(1)),
+        lambda: actor.health(),
+        lambda: raw.hset(key("weights"), "head", 99),
+        lambda: raw.hset(key("generations"), "current", 99),
+        lambda: raw.get(key("payload:run/a/0/1")),
+        lambda: raw.xread({key("episodes"): 0}),
+        lambda: raw.set("other", 1),
+        lambda: raw.function_flush(),
+        lambda: raw.eval("return 1", 0),
+        lambda: raw.flushall(),
+        lambda: raw.config_get("*"),
+        lambda: raw.keys("*"),
+    )
+    assert learner.ack([d.entry_id for d in taken]) == [d.entry_id for d in taken]
+    learner.ledger().check()
+
+
+def test_a_learner_can_do_its_part_and_not_administer(learner: RedisTransport, namespace: str) -> None:
+    put(learner, 0, 1, 2)
+    first, second, third = (d.entry_id for d in learner.take(9, 0))
+    assert learner.begin_attempt(first) == 1
+    learner.end_attempt(first)
+    assert learner.ack([first], 1, 0) == [first]
+    assert learner.dead_letter(second, "reason")
+    assert learner.requeue(learner.dead_letters()[0].dead_id) is OK
+    learner.open_generation(0, "learner")
+    assert [d.entry_id for d in learner.pending()] == [third]
+    learner.tell({"update": 1})
+    learner.ledger().check()
+    raw = learner._queue.client
+    refused(
+        lambda: raw.flushall(),
+        lambda: raw.config_set("maxmemory", 1),
+        lambda: raw.acl_list(),
+        lambda: raw.set("other", 1),
+        lambda: raw.function_flush(),
+        lambda: raw.shutdown(),
+    )
+
+
+def test_a_reader_reads_weights_and_a_monitor_looks(
+    learner: RedisTransport, guarded: Callable[..., RedisTransport], namespace: str
+) -> None:
+    reader, monitor = guarded("reader", namespace), guarded("monitor", namespace)
+    put(learner, 0)
+    assert reader.fetch(-1) is not None
+    reader.ledger().check()
+    monitor.ledger().check()
+    assert monitor.health().generation == 1
+    assert monitor.dead_letters() == []
+    for looker in (reader, monitor):
+        refused(
+            lambda t=looker: put(t, 5),  # type: ignore[misc]
+            lambda t=looker: t.take(1, 0),  # type: ignore[misc]
+            lambda t=looker: t.publish(make_weights(1)),  # type: ignore[misc]
+            lambda t=looker: t._queue.client.delete(t._queue.key("ledger")),  # type: ignore[misc]
+        )
+
+
+def test_the_file_as_it_is_shipped_lets_nobody_in(tmp_path: Path) -> None:
+    command = [find_server(), "--port", "0", "--aclfile", ACL, "--dir", tmp_path]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    assert ended.returncode != 0
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed one for 127.0.0.1, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tamiyo test")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "key.pem").write_bytes(key.private_bytes(*private))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@contextmanager
+def behind_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterator[None]:
+    """A server without TLS, and a proxy that ends it: for machines whose server was built without."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            sink.close()
+
+    def serve() -> None:
+        while True:
+            try:
+                outer = context.wrap_socket(listener.accept()[0], server_side=True)
+            except ssl.SSLError:
+                continue
+            except OSError:
+                return
+            inner = socket.socket(socket.AF_UNIX)
+            inner.connect(str(folder / "socket"))
+            for pair in ((outer, inner), (inner, outer)):
+                threading.Thread(target=pump, args=pair, daemon=True).start()
+
+    options = ("--port", "0", "--requirepass", "secret")
+    with running(find_server(), folder, *options), socket.create_server(("127.0.0.1", port)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield
+
+
+@contextmanager
+def with_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterator[None]:
+    cert, key = map(str, certificate)
+    options = ("--port", "0", "--tls-port", str(port), "--tls-cert-file", cert, "--tls-key-file", key)
+    more = ("--tls-ca-cert-file", cert, "--tls-auth-clients", "no", "--requirepass", "secret", "--bind", "127.0.0.1")
+    with running(Path(shutil.which("redis-server") or ""), folder, *options, *more):
+        yield
+
+
+@pytest.mark.parametrize("server", [behind_tls, *([with_tls] if shutil.which("redis-server") else [])])
+def test_rediss_checks_the_servers_certificate(
+    server: Callable[..., Any],
+    certificate: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "secret")
+    port = free_port()
+    url = f"rediss://127.0.0.1:{port}/0"
+    with ExitStack() as stack:
+        stack.enter_context(server(tmp_path, certificate, port))
+        transport: Transport = connect(f"{url}?ssl_ca_certs={certificate[0]}", None, "tls")
+        transport.open_generation(-1, "learner")
+        assert put(transport, 0) == [OK]
+        assert len(transport.take(1, 0)) == 1
+        assert namespaces(f"{url}?ssl_ca_certs={certificate[0]}") == ["tls"]
+        transport.close()
+        for wrong in (url, f"{url}?ssl_ca_certs={tmp_path}/none.pem", f"redis://:secret@127.0.0.1:{port}/0"):
+            with pytest.raises(UserError) as told:
+                connect(wrong)
+            assert "secret" not in str(told.value)
+    assert "secret" not in caplog.text
+    assert os.environ["TAMIYO_REDIS_PASSWORD"] == "secret"

@@ -1,0 +1,36 @@
+"""Weights: published, fetched, few kept. One suite for every transport."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.builders import make_weights
+from tests.conftest import Connect
+from tests.queueing import OK, header, put
+
+pytestmark = pytest.mark.integration
+
+
+def test_weights_are_published_fetched_and_few_are_kept(open_transport: Connect) -> None:
+    learner, actor = open_transport(weights_kept=2), open_transport()
+    assert actor.head() == -1
+    assert actor.fetch(-1) is None
+    generation = learner.open_generation(-1, "learner")
+    for version in range(generation.next_version, 4):
+        learner.publish(make_weights(version, generation.number))
+    learner.publish(make_weights(3))  # the same again changes nothing
+    for repeated in (make_weights(3, tensors={}), make_weights(1)):
+        with pytest.raises(ValueError, match="not newer"):
+            learner.publish(repeated)
+    assert actor.head() == 3
+    assert actor.fetch(3) is None
+    weights = actor.fetch(1)
+    assert weights is not None
+    expected = make_weights(3)
+    assert dataclasses.replace(weights, tensors={}) == dataclasses.replace(expected, tensors={})
+    assert all(np.array_equal(weights.tensors[name], tensor) for name, tensor in expected.tensors.items())
+    assert put(actor, 0) == [OK]
+    assert actor.put(header(1), b"x").head_version == 3

@@ -1,0 +1,35 @@
+"""Short words for tests of the queue: numbered episodes of one byte string."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.transport.base import EpisodeHeader, PutStatus, Transport
+from actors.transport.ledger import ActorLedger
+
+OK, DUPLICATE, FENCED, BUSY = PutStatus.OK, PutStatus.DUPLICATE, PutStatus.FENCED, PutStatus.BUSY
+
+
+def header(
+    sequence: int, generation: int = 1, version: int = 0, actor: str = "a", incarnation: int = 0
+) -> EpisodeHeader:
+    episode_id = f"run/{actor}/{incarnation}/{sequence}"
+    return EpisodeHeader(episode_id, actor, incarnation, sequence, generation, version, version)
+
+
+def put(transport: Transport, *sequences: int, payload: bytes = b"payload", **fields: Any) -> list[PutStatus]:
+    return [transport.put(header(sequence, **fields), payload).status for sequence in sequences]
+
+
+def take_ids(transport: Transport, count: int = 100) -> list[str]:
+    return [delivery.entry_id for delivery in transport.take(count, 0)]
+
+
+def counts(transport: Transport, *terms: str) -> tuple[int, ...]:
+    ledger = transport.ledger()
+    ledger.check()
+    return tuple(getattr(ledger, term) for term in terms)
+
+
+def report(transport: Transport, incarnation: int = 0, /, actor: str = "a", **totals: int) -> None:
+    transport.report(actor, incarnation, ActorLedger(**totals), {})
