@@ -223,7 +223,7 @@ class ActionMasks(NamedTuple):
 
 def playable(spec: ActionSpec, masks: ActionMasks) -> NDArray[np.bool_]:
     """`[...]` bool: some op is legal, and whatever is chosen head by head, every relevant head has a choice."""
-    some = np.empty((*masks.rest.shape[:-1], len(spec.rest_heads)), dtype=np.bool_)
+    some: NDArray[np.bool_] = np.empty((*masks.rest.shape[:-1], len(spec.rest_heads)), dtype=np.bool_)
     start = 0
     for k, head in enumerate(spec.rest_heads):
         some[..., k] = np.any(masks.rest[..., start : start + head.size], axis=-1)
@@ -231,7 +231,7 @@ def playable(spec: ActionSpec, masks: ActionMasks) -> NDArray[np.bool_]:
     if masks.slot is None:
         met = (some[..., None, :] | ~spec.relevance_table[:, 1:]).all(-1)  # [..., O]
     else:
-        by_slot = (some | ~spec.relevance_table[:, None, 2:]).all(-1)  # [..., O, S]
+        by_slot = np.asarray((some | ~spec.relevance_table[:, None, 2:]).all(-1))  # [..., O, S]
         pointed = masks.slot.any(-1) & (by_slot | ~masks.slot).all(-1)
         met = np.where(spec.relevance_table[:, 1], pointed, by_slot[..., 0])
     return np.asarray(masks.op.any(-1) & (met | ~masks.op).all(-1))
