@@ -54,15 +54,19 @@ def call(method: str, request: Message, patience: Patience, deadline_s: float | 
     """Until it succeeds, fails for good, or the deadline (by `time.monotonic`) is over."""
     deadline_s = time.monotonic() + patience.deadline_s if deadline_s is None else deadline_s
     pause_s, attempt = 0.0, 0
+    told: PolicyError | None = None  # by a server, which says more than that time is up
     while True:
         timeout_s = min(patience.attempt_s, deadline_s - time.monotonic() - pause_s)
         try:
             return (yield Call(method, request, max(timeout_s, 0.001), pause_s, attempt))
         except PolicyError as error:
             attempt += 1
+            told = error if error.reason else told
             pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
-            if not error.passing or time.monotonic() + pause_s >= deadline_s:
+            if not error.passing:
                 raise
+            if time.monotonic() + pause_s >= deadline_s:
+                raise (told or error) from error
 
 
 class Conversation:

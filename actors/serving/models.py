@@ -143,7 +143,7 @@ class Models:
         if spaces_hash not in self.layouts:
             raise Refusal(
                 Reason.SPACES_MISMATCH,
-                f"spaces {spaces_hash!r} do not fit the model, whose own are {self.spaces.hash}: GetModel tells them",
+                f"spaces {spaces_hash[:32]!r} do not fit the model, which has {self.spaces.hash}: GetModel tells all",
                 expected=self.spaces.hash,
             )
         return self.layouts[spaces_hash]

@@ -150,10 +150,10 @@ class Sessions:
         for kind, ttl_s in ((self._stepped, self.ttl_s), (self._fresh, self.first_ttl_s)):
             while kind:
                 session = next(iter(kind.values()))
+                if now - session.touched_s <= ttl_s:
+                    break
                 if session.pending is not None:
                     self.touch(session)
-                elif now - session.touched_s <= ttl_s:
-                    break
                 else:
                     self.close(session)
                     self._remember(session.id)
