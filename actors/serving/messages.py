@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,32 @@ _NAMES: dict[episode_pb2.Dtype, str] = {
 }
 
 
+class Form:
+    """What one array of a request must look like."""
+
+    def __init__(self, name: str, dtype: episode_pb2.Dtype, shape: tuple[int, ...]) -> None:
+        self.name, self.dtype, self.shape = name, dtype, list(shape)
+        self.count = math.prod(shape)
+        self.bytes = 4 * self.count if dtype == episode_pb2.DTYPE_FLOAT32 else -(-self.count // 8)
+
+    def take(self, array: episode_pb2.Array) -> bytes:
+        """Raises `Refusal` where it does not."""
+        if array.dtype != self.dtype:
+            wanted = f"{_NAMES[self.dtype]} ({self.dtype})"
+            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has dtype {array.dtype}, expected {wanted}")
+        if array.shape != self.shape:
+            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has shape {list(array.shape)}, expected {self.shape}")
+        data = array.data
+        if len(data) != self.bytes:
+            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has {len(data)} bytes, {self.bytes} belong to its shape")
+        return data
+
+    def unpack(self, parts: Sequence[bytes]) -> NDArray[np.bool_]:
+        """`[N, ...]` from bits."""
+        packed = np.frombuffer(b"".join(parts), np.uint8).reshape(len(parts), self.bytes)
+        return np.unpackbits(packed, axis=1, count=self.count).view(np.bool_).reshape(len(parts), *self.shape)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The shapes of a step's arrays in one kind of space."""
@@ -35,18 +62,22 @@ class Layout:
     spaces: Spaces
 
     @cached_property
-    def mask(self) -> list[int]:
-        return [self.spaces.action.flat_size]
+    def obs(self) -> Form:
+        return Form("obs", episode_pb2.DTYPE_FLOAT32, (self.spaces.obs_size,))
 
     @cached_property
-    def slot_mask(self) -> list[int]:
-        spec = self.spaces.action
-        return [spec.num_ops, spec.num_slots] if spec.conditioned else []
+    def mask(self) -> Form:
+        return Form("mask", episode_pb2.DTYPE_BITS, (self.spaces.action.flat_size,))
 
     @cached_property
-    def rest_mask(self) -> list[int]:
+    def slot_mask(self) -> Form:
         spec = self.spaces.action
-        return [spec.num_ops, spec.num_slots, spec.rest_size] if spec.conditioned else []
+        return Form("slot_mask_by_op", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots))
+
+    @cached_property
+    def rest_mask(self) -> Form:
+        spec = self.spaces.action
+        return Form("rest_mask", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots, spec.rest_size))
 
 
 @dataclass(slots=True)
@@ -84,32 +115,15 @@ def digest(request: policy_pb2.StepRequest) -> bytes:
 
 def parse_step(request: policy_pb2.StepRequest, layout: Layout) -> Query:
     """Raises `Refusal` on a wrong type, shape or number of bytes."""
-    spaces = layout.spaces
-    obs = _bytes("obs", request.obs, episode_pb2.DTYPE_FLOAT32, [spaces.obs_size], 4 * spaces.obs_size)
-    mask = _bits("mask", request.mask, layout.mask)
+    obs, mask = layout.obs.take(request.obs), layout.mask.take(request.mask)
     slot_mask = rest_mask = b""
-    if layout.slot_mask:
-        slot_mask = _bits("slot_mask_by_op", request.slot_mask_by_op, layout.slot_mask)
+    if layout.spaces.action.conditioned:
+        slot_mask = layout.slot_mask.take(request.slot_mask_by_op)
         if request.HasField("rest_mask"):
-            rest_mask = _bits("rest_mask", request.rest_mask, layout.rest_mask)
-    blueprints = _blueprints(request.blueprint_indices, spaces.slots)
+            rest_mask = layout.rest_mask.take(request.rest_mask)
+    blueprints = _blueprints(request.blueprint_indices, layout.spaces.slots)
     deterministic = request.deterministic if request.HasField("deterministic") else True
     return Query(obs, blueprints, mask, slot_mask, rest_mask, deterministic)
-
-
-def _bits(name: str, array: episode_pb2.Array, shape: list[int]) -> bytes:
-    return _bytes(name, array, episode_pb2.DTYPE_BITS, shape, -(-int(np.prod(shape)) // 8))
-
-
-def _bytes(name: str, array: episode_pb2.Array, dtype: episode_pb2.Dtype, shape: list[int], size: int) -> bytes:
-    if array.dtype != dtype:
-        raise Refusal(Reason.WRONG_SHAPE, f"{name} has dtype {array.dtype}, expected {_NAMES[dtype]} ({dtype})")
-    if array.shape != shape:
-        raise Refusal(Reason.WRONG_SHAPE, f"{name} has shape {list(array.shape)}, expected {shape}")
-    data = array.data
-    if len(data) != size:
-        raise Refusal(Reason.WRONG_SHAPE, f"{name} has {len(data)} bytes, {size} belong to its shape")
-    return data
 
 
 def _blueprints(array: episode_pb2.Array, slots: int) -> NDArray[np.int64]:
@@ -131,8 +145,8 @@ def stack(queries: Sequence[Query], layout: Layout) -> Batch:
     spaces, spec, n = layout.spaces, layout.spaces.action, len(queries)
     obs = np.frombuffer(b"".join([q.obs for q in queries]), "<f4").reshape(n, spaces.obs_size).astype(np.float32)
     blueprints = np.stack([q.blueprint_indices for q in queries])
-    flat = _unpack([q.mask for q in queries], layout.mask)
-    if layout.slot_mask:
+    flat = layout.mask.unpack([q.mask for q in queries])
+    if spec.conditioned:
         masks = _conditioned(queries, layout, flat)
         agree = (masks.flat() == flat).all(-1)
     else:
@@ -157,20 +171,13 @@ def _refusal(finite: bool, in_range: bool, possible: bool, spaces: Spaces) -> Re
 
 
 def _conditioned(queries: Sequence[Query], layout: Layout, flat: NDArray[np.bool_]) -> ActionMasks:
-    spec, n = layout.spaces.action, len(queries)
-    slot = _unpack([q.slot_mask for q in queries], layout.slot_mask)
-    size = -(-int(np.prod(layout.rest_mask)) // 8)
-    rest = _unpack([q.rest_mask or bytes(size) for q in queries], layout.rest_mask)
-    for i in range(n):
-        if not queries[i].rest_mask:
-            rest[i] = flat[i, -spec.rest_size :]
-    return ActionMasks(flat[:, : spec.num_ops], slot, rest)
-
-
-def _unpack(parts: Sequence[bytes], shape: list[int]) -> NDArray[np.bool_]:
-    count = int(np.prod(shape))
-    packed = np.frombuffer(b"".join(parts), np.uint8).reshape(len(parts), -1)
-    return np.unpackbits(packed, axis=1, count=count).view(np.bool_).reshape(len(parts), *shape)
+    slot = layout.slot_mask.unpack([q.slot_mask for q in queries])
+    absent = bytes(layout.rest_mask.bytes)
+    rest = layout.rest_mask.unpack([q.rest_mask or absent for q in queries])
+    for i, query in enumerate(queries):
+        if not query.rest_mask:
+            rest[i] = flat[i, -layout.spaces.action.rest_size :]
+    return ActionMasks(flat[:, : layout.spaces.action.num_ops], slot, rest)
 
 
 def step_request(

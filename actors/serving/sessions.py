@@ -43,6 +43,7 @@ class Session:
     answer: bytes = b""  # to it, serialised
     pending: Pending | None = None
     touched_s: float = 0.0
+    answered_s: float = float("-inf")  # as the batcher remembers it
 
 
 class Rows:

@@ -258,7 +258,7 @@ def test_steps_under_way_are_answered_before_the_end() -> None:
             third = await streaming.open(SPACES)
             await third.step(*seen(0, 0))
             batcher = running.service.batcher
-            batcher._look = lambda: None  # hold the batch back, as a slow pass would
+            batcher.flush = lambda: None  # hold the batch back, as a slow pass would
             tasks = [asyncio.create_task(s.step(*seen(0, 0))) for s in sessions]
             tasks.append(asyncio.create_task(third.step(*seen(0, 1))))
             while len(batcher) < 3:
@@ -267,8 +267,8 @@ def test_steps_under_way_are_answered_before_the_end() -> None:
             while status(running.address) != NOT_SERVING:
                 await asyncio.sleep(0.01)
             assert entered(running.address) == Reason.DRAINING
-            del batcher._look
-            running.loop.call_soon_threadsafe(batcher._look)
+            del batcher.flush
+            running.loop.call_soon_threadsafe(batcher.flush)
             answers = await asyncio.gather(*tasks)
             assert [a.step_index for a in answers] == [0, 0, 1]
             await streaming.close()
