@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 import structlog
@@ -105,6 +106,8 @@ class PolicyService:
         here = self.sessions.find(state.session_id)
         if here is not None and here.next_index >= state.next_step_index:
             return here
+        if here is not None and here.pending is not None:
+            raise _conflict(here.next_index)
         pinned = None if state.latest else self.models.held.get(state.policy_version)
         if pinned is None and not state.latest:
             if not request.other_version:
@@ -138,9 +141,11 @@ class PolicyService:
         return policy_pb2.ResetSessionResponse(policy_version=self.models.newest.version)
 
     def close_session(self, request: policy_pb2.CloseSessionRequest) -> policy_pb2.CloseSessionResponse:
-        """Closing twice is no error."""
+        """Closing twice is no error; a step under way is finished first."""
         session = self.sessions.find(request.session_id)
-        if session is not None and session.pending is None:
+        if session is not None and session.pending is not None:
+            self._afterwards(session.pending, lambda: self.close_session(request))
+        elif session is not None:
             self.sessions.close(session)
             self.telemetry.sessions.set(len(self.sessions))
         return policy_pb2.CloseSessionResponse()
@@ -188,10 +193,8 @@ class PolicyService:
         self, pending: Pending, request: policy_pb2.StepRequest, waiter: asyncio.Future[bytes]
     ) -> asyncio.Future[bytes]:
         """A step that came before the answer to the one before it: begun as soon as that is there."""
-        earlier: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        pending.waiters.append(earlier)
 
-        def go_on(_: asyncio.Future[bytes]) -> None:
+        def go_on() -> None:
             if waiter.cancelled():
                 return
             try:
@@ -202,8 +205,19 @@ class PolicyService:
             own.add_done_callback(lambda done: _pass_on(done, waiter))
             waiter.add_done_callback(lambda done: own.cancel() if done.cancelled() else None)
 
-        earlier.add_done_callback(go_on)
+        self._afterwards(pending, go_on)
         return waiter
+
+    def _afterwards(self, pending: Pending, call: Callable[[], object]) -> None:
+        """Once a step under way is over, however it ends."""
+        earlier: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        pending.waiters.append(earlier)
+
+        def done(step: asyncio.Future[bytes]) -> None:
+            step.exception()  # those who asked for it are told
+            call()
+
+        earlier.add_done_callback(done)
 
     def _finish(self, entry: Entry, outcome: Decided | Exception, row: int) -> None:
         """The batcher's word on one entry: keep the answer, move the session on, tell all who wait."""

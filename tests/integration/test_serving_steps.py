@@ -18,6 +18,7 @@ from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, error_info
 from actors.serving.server import Fixed
 from actors.serving.session import PolicyError, SessionLost
+from actors.serving.sessions import Session
 from actors.wire import policy_pb2
 from tests.serving import Running, Shelf, seen, serving, weights, write
 from tests.toy import SPACES, toy_network
@@ -119,7 +120,7 @@ def test_a_step_whose_client_is_gone_before_its_batch_is_not_taken() -> None:
     with serving() as running:
         service = running.service
 
-        def withdrawn() -> tuple[int, bool]:
+        def withdrawn() -> Session:
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
             service.begin(step_request(session.id, 0, *seen(0, 0), True, False)).cancel()
             return session
@@ -128,6 +129,26 @@ def test_a_step_whose_client_is_gone_before_its_batch_is_not_taken() -> None:
         running.call(lambda: None)
         assert session.next_index == 0
         assert session.pending is None
+
+
+def test_closing_waits_for_the_step_under_way() -> None:
+    """Its row goes to nobody else while the pass still writes to it."""
+    with serving(max_sessions=1) as running:
+        service = running.service
+
+        def close_early() -> tuple[object, object]:
+            session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
+            answer = service.begin(step_request(session.id, 0, *seen(0, 0), True, False))
+            service.close_session(policy_pb2.CloseSessionRequest(session_id=session.id))
+            assert service.sessions.find(session.id) is session
+            return session, answer
+
+        session, answer = running.call(close_early)
+        for _ in range(5):
+            running.call(lambda: None)
+        assert answer.done()  # type: ignore[attr-defined]
+        assert service.sessions.find(session.id) is None  # type: ignore[attr-defined]
+        assert service.sessions.rows.free == 1
 
 
 def test_an_expired_session_says_so() -> None:
