@@ -87,7 +87,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
     else:
         if config.run.init_from:
             weights = load_checkpoint(Path(config.run.init_from)).weights
-            from_weights(weights, spaces=seed_spaces(config.env.slots, config.env.profile), config=config.policy)
+            from_weights(weights, spaces=spaces, config=config.policy)
         run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
         if list_checkpoints(run_dir / "checkpoints"):
             raise UserError(

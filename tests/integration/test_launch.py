@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
+import numpy as np
 import psutil
 import pytest
 import yaml
@@ -39,6 +40,26 @@ def test_a_run_ends_well_and_leaves_nothing_behind(finished: tuple[Command, Path
     assert left == []
     assert "report:" in run.out
     assert "Traceback" not in run.out
+
+
+def parameters(folder: Path) -> dict[str, np.ndarray]:
+    """Without what moves with the data alone: running statistics, and the layer that PopArt rescales by them."""
+    weights = load_checkpoint(folder).weights.tensors
+    return {name: array for name, array in weights.items() if "normaliser" not in name and "critic.2" not in name}
+
+
+@pytest.mark.timeout(240)
+def test_a_new_run_starts_from_given_weights_also_with_other_slots(
+    finished: tuple[Command, Path, list[str]], tmp_path: Path
+) -> None:
+    """With next to no learning rate it ends with the weights that it began with, not with those of its seed, from
+    which the given ones came by three updates."""
+    still = {"learner__updates": 1, "learner__lr": 1e-12, "env__slots": 2}
+    with tamiyo(tmp_path, "train", "--init-from", str(finished[1]), *small(tmp_path, "from", **still)) as run:
+        assert run.wait(200) == 0, run.err
+    given, kept = parameters(finished[1]), parameters(tmp_path / "from")
+    assert given.keys() == kept.keys()
+    assert max(abs(given[name] - kept[name]).max() for name in given) < 1e-6
 
 
 def test_a_run_leaves_all_that_it_promises(finished: tuple[Command, Path, list[str]]) -> None:
