@@ -9,13 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actors.config import QueueConfig
 from actors.policy.publish import from_weights
 from actors.serving.async_client import AsyncPolicyClient
 from actors.serving.local import LocalPolicy
 from actors.serving.noise import step_noise
 from actors.serving.session import Answer
-from actors.transport.memory import MemoryStore, MemoryTransport
+from tests.conftest import Connect
 from tests.serving import Shelf, seen, serving, weights
 from tests.toy import SPACES
 
@@ -97,9 +96,8 @@ def test_versions_in_use_are_kept_and_bounded() -> None:
         assert asyncio.run(main()) == [2, 2, 2, 4]
 
 
-def test_weights_come_from_the_store_that_a_learner_publishes_to() -> None:
-    store = MemoryStore()
-    learner, reader = MemoryTransport(QueueConfig(), store), MemoryTransport(QueueConfig(), store)
+def test_weights_come_from_the_store_that_a_learner_publishes_to(open_transport: Connect) -> None:
+    learner, reader = open_transport(), open_transport()
     generation = learner.open_generation(-1, "learner")
     with serving(reader, loaded=False) as running:
         time.sleep(0.2)
