@@ -271,6 +271,9 @@ def test_steps_under_way_are_answered_before_the_end() -> None:
             running.loop.call_soon_threadsafe(batcher.flush)
             answers = await asyncio.gather(*tasks)
             assert [a.step_index for a in answers] == [0, 0, 1]
+            async with asyncio.timeout(5):  # an open stream does not hold the end up
+                while running.server.handlers.calls:
+                    await asyncio.sleep(0.01)
             await streaming.close()
 
     with serving(Fixed(weights())) as running:

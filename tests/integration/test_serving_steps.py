@@ -15,7 +15,7 @@ from actors.serving.client import PolicyClient
 from actors.serving.endpoint import METHODS
 from actors.serving.local import LocalPolicy
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason, error_info
+from actors.serving.refusal import Reason, Refusal, error_info
 from actors.serving.server import Fixed
 from actors.serving.session import PolicyError, SessionLost
 from actors.serving.sessions import Session
@@ -89,31 +89,30 @@ def test_other_contents_and_gaps_are_refused(raw: Raw) -> None:
     assert raw.step(session, 1) == first
 
 
-def test_a_repeat_joins_the_computation_under_way(server: Running) -> None:
-    """Three calls at once, and one that its client gives up: one step."""
+def test_a_repeat_joins_the_computation_under_way() -> None:
+    """Four calls before the pass, one of which its client gives up, and one with other contents: one step."""
+    with serving() as running:
+        service = running.service
 
-    async def main() -> None:
-        async with grpc.aio.insecure_channel(server.address) as channel:
-            opened = await channel.unary_unary(*METHODS["OpenSession"])(
-                policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
-            )
-            step = channel.unary_unary(*METHODS["Step"])
-            steps = server.server.telemetry.registry.get_sample_value("tamiyo_serve_steps_total")
-            request = step_request(opened.session_id, 0, *seen(0, 0), True, False)
-            other = step_request(opened.session_id, 0, *seen(0, 1), True, False)
-            calls = [step(request) for _ in range(4)] + [step(other)]
+        async def main() -> None:
+            session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
+            request = step_request(session.id, 0, *seen(0, 0), True, False)
+            calls = [service.begin(request) for _ in range(4)]
+            with pytest.raises(Refusal) as caught:
+                service.begin(step_request(session.id, 0, *seen(0, 1), True, False))
+            assert caught.value.reason == Reason.STEP_CONFLICT
             calls[0].cancel()
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-            assert answers[1] == answers[2] == answers[3]
-            assert isinstance(answers[4], grpc.aio.AioRpcError)
-            assert answers[4].code() is grpc.StatusCode.ABORTED
-            after = server.server.telemetry.registry.get_sample_value("tamiyo_serve_steps_total")
-            assert after - steps == 1
             # the next step may come before this one's answer, and waits for it
-            ahead = [step(step_request(opened.session_id, i, *seen(0, i), True, False)) for i in (1, 2)]
-            assert [a.step_index for a in await asyncio.gather(*ahead)] == [1, 2]
+            ahead = service.begin(step_request(session.id, 1, *seen(0, 1), True, False))
+            async with asyncio.timeout(10):
+                answers = await asyncio.gather(*calls[1:])
+                following = policy_pb2.StepResponse.FromString(await ahead)
+            assert answers[0] == answers[1] == answers[2]
+            assert following.step_index == 1
+            assert session.next_index == 2
+            assert running.server.telemetry.registry.get_sample_value("tamiyo_serve_steps_total") == 2
 
-    asyncio.run(main())
+        asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
 
 
 def test_a_step_whose_client_is_gone_before_its_batch_is_not_taken() -> None:
