@@ -28,7 +28,7 @@ class ServeOptions:
     """The same before its first step."""
     max_batch: int = 256
     """Steps in one forward pass."""
-    max_wait_ms: float = 2.0
+    max_wait_ms: float = 3.0
     """Longest time that a step waits for others to share its pass."""
     max_versions: int = 8
     """Versions of the weights that are held while sessions are pinned to them."""
