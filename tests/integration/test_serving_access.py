@@ -252,9 +252,9 @@ def test_steps_under_way_are_answered_before_the_end() -> None:
     """Unary and on a stream, while new work is refused."""
 
     async def main() -> None:
-        async with AsyncPolicyClient(running.address, deadline_s=5) as client:
+        async with AsyncPolicyClient(running.address, deadline_s=20) as client:
             sessions = [await client.open(SPACES) for _ in range(2)]
-            streaming = AsyncPolicyClient(running.address, deadline_s=5, stream=True)
+            streaming = AsyncPolicyClient(running.address, deadline_s=20, stream=True)
             third = await streaming.open(SPACES)
             await third.step(*seen(0, 0))
             batcher = running.service.batcher
@@ -271,7 +271,7 @@ def test_steps_under_way_are_answered_before_the_end() -> None:
             running.loop.call_soon_threadsafe(batcher.flush)
             answers = await asyncio.gather(*tasks)
             assert [a.step_index for a in answers] == [0, 0, 1]
-            async with asyncio.timeout(5):  # an open stream does not hold the end up
+            async with asyncio.timeout(10):  # an open stream does not hold the end up
                 while running.server.handlers.calls:
                     await asyncio.sleep(0.01)
             await streaming.close()
