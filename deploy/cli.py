@@ -29,6 +29,7 @@ commands:
   dead-letters ACTION   episodes that were set aside: list, show, requeue
   report RUN_DIR        write report.html and its pictures from the folder of a run
   rollout CHECKPOINT    one episode of a trained policy, as a timeline in the terminal
+  serve --checkpoint P  a policy as a gRPC service; --redis URL follows a run
   export CHECKPOINT OUT a trained policy as a torch.export program
   tasks [NAME ...]      the task families, their sizes, and whether growing pays on them
   doctor                versions, CUDA, server, Ray, memory: what would be used and what is missing
@@ -211,6 +212,15 @@ def _export(args: list[str]) -> int:
     return export_policy(options.checkpoint, options.out, options.slots)
 
 
+def _serve(args: list[str]) -> int:
+    from deploy.serve_flags import serve_flags
+
+    flags = serve_flags(args)
+    from deploy.serve_command import run_server
+
+    return run_server(flags)
+
+
 def _options(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
     """Parsed, every complaint as a `UserError`."""
 
@@ -245,6 +255,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": _report,
     "rollout": _rollout,
     "export": _export,
+    "serve": _serve,
     "tasks": _tasks,
     "doctor": _doctor,
 }

@@ -73,7 +73,7 @@ def parse(command: str, args: list[str], *, resumable: bool) -> Request:
     _refuse_unknown(command, args, resumable)
     first = _first_pass(args)
     base = dataclasses.replace(kind(), settings=_base(first, resumable))
-    with _one_line(command):
+    with one_line(command):
         flags = tyro.cli(
             kind,
             prog=f"tamiyo {command}",
@@ -189,7 +189,7 @@ def _with_none(args: list[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _one_line(command: str) -> Iterator[None]:
+def one_line(command: str) -> Iterator[None]:
     """tyro explains itself in a box on stderr; its first paragraph is the reason, and becomes a UserError."""
     box = io.StringIO()
     try:
