@@ -64,7 +64,7 @@ class MemoryTransport:
         s = self._store
         with s.changed:
             who = (header.actor, header.incarnation)
-            if who in s.actors and header.sequence <= s.actors[who].sequence:
+            if who in s.actors and header.sequence < s.actors[who].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
             if header.generation > s.generation:
                 return self._reply(PutStatus.BUSY)  # this store lost its memory; its learner has yet to open it again
@@ -76,7 +76,7 @@ class MemoryTransport:
             if not oversize and self._is_full(len(payload)):
                 return self._reply(PutStatus.BUSY)
             self._account(who, "accepted")
-            s.actors[who] = replace(s.actors[who], sequence=header.sequence)
+            s.actors[who] = replace(s.actors[who], next_sequence=header.sequence + 1)
             self._count("accepted")
             if oversize:
                 limit = self._config.max_episode_bytes
@@ -108,7 +108,7 @@ class MemoryTransport:
                 accepted=known.accepted + unknown,
                 unsent=0 if gone else unsent,
                 lost_with_actor=unsent if gone else 0,
-                sequence=known.sequence,
+                next_sequence=known.next_sequence,
             )
             if not gone:
                 s.fares[who] = {**health, "told_s": time.time()}

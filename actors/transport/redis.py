@@ -277,8 +277,7 @@ def _token() -> str:
 
 def _fields(header: EpisodeHeader) -> tuple[str | int, ...]:
     """In the order of FIELDS in `lua/store.lua`, all but `bytes`."""
-    h = header
-    return h.episode_id, h.actor, h.incarnation, h.sequence, h.generation, h.oldest_version, h.newest_version
+    return header.episode_id, header.generation, header.oldest_version, header.newest_version
 
 
 def _flat(ledger: Ledger) -> list[str | int]:
@@ -293,15 +292,10 @@ def _flat(ledger: Ledger) -> list[str | int]:
 
 
 def _header(fields: dict[bytes, bytes]) -> EpisodeHeader:
-    return EpisodeHeader(
-        episode_id=fields[b"episode"].decode(),
-        actor=fields[b"actor"].decode(),
-        incarnation=int(fields[b"incarnation"]),
-        sequence=int(fields[b"sequence"]),
-        generation=int(fields[b"generation"]),
-        oldest_version=int(fields[b"oldest"]),
-        newest_version=int(fields[b"newest"]),
-    )
+    episode_id = fields[b"episode"].decode()
+    _, actor, incarnation, sequence = episode_id.split("/")
+    versions = (int(fields[b"generation"]), int(fields[b"oldest"]), int(fields[b"newest"]))
+    return EpisodeHeader(episode_id, actor, int(incarnation), int(sequence), *versions)
 
 
 def _time_ms(entry_id: bytes) -> int:

@@ -90,14 +90,22 @@ function verbs.open(k, args)
   end)
 end
 
--- Remove a pending entry: all are of the open generation's consumer. Returns its header, nil where it is not pending.
-local function release(k, id)
-  local entry = redis.call('XRANGE', k.episodes, id, id)[1]
-  if not entry or redis.call('XACK', k.episodes, GROUP, id) == 0 then return nil end
-  redis.call('XDEL', k.episodes, id)
-  redis.call('HDEL', k.attempts, id)
-  count(k, 'pending', -1)
-  return parse(entry[2])
+-- Remove pending entries: all are of the open generation's consumer. Returns the ids that were, and their headers.
+local function release(k, ids)
+  local released, headers = {}, {}
+  for _, id in ipairs(ids) do
+    local entry = redis.call('XRANGE', k.episodes, id, id)[1]
+    if entry and redis.call('XACK', k.episodes, GROUP, id) == 1 then
+      released[#released + 1] = id
+      headers[#headers + 1] = parse(entry[2])
+    end
+  end
+  if #released > 0 then
+    redis.call('XDEL', k.episodes, unpack(released))
+    redis.call('HDEL', k.attempts, unpack(released))
+    count(k, 'pending', -#released)
+  end
+  return released, headers
 end
 
 -- count -> {last id, {{entry id, fields}, ...}}; wait for entries beyond the last id where none was taken
@@ -158,14 +166,9 @@ end
 -- term of the ledger, version made, durable version, entry ids... -> ids settled
 function verbs.settle(k, args)
   return consume(k, 'settle', args, function(term, made, durable, ...)
-    local settled, payloads = {}, {}
-    for _, id in ipairs({...}) do
-      local header = release(k, id)
-      if header then
-        payloads[#payloads + 1] = k.payload .. header.episode
-        settled[#settled + 1] = id
-      end
-    end
+    local settled, headers = release(k, {...})
+    local payloads = {}
+    for i, header in ipairs(headers) do payloads[i] = k.payload .. header.episode end
     if #settled > 0 then redis.call('DEL', unpack(payloads)) end
     count(k, term, #settled)
     if term == 'trained' then
@@ -181,9 +184,9 @@ end
 -- entry id, reason, dead_letters_kept, max_bytes -> {1 or 0}
 function verbs.dead_letter(k, args)
   return consume(k, 'dead_letter', args, function(id, reason, letters_kept, max_bytes)
-    local header = release(k, id)
-    if not header then return {0} end
-    bury(k, header, reason, letters_kept, max_bytes)
+    local _, headers = release(k, {id})
+    if #headers == 0 then return {0} end
+    bury(k, headers[1], reason, letters_kept, max_bytes)
     return {1}
   end)
 end

@@ -2,7 +2,8 @@
 -- the verb. Each verb is atomic. All keys share the hash tag {namespace}, so that they live in one cluster slot; a verb
 -- is given those that it needs, which is what access rights are checked against.
 --
--- episodes     stream   references to waiting episodes: FIELDS and `head`; group `learner`, one consumer at a time
+-- episodes     stream   references to waiting episodes: FIELDS and `head`; group `learner`, one consumer at a time;
+--                       `episode` is run/actor/incarnation/sequence
 -- ledger       hash     every count: accepted, trained, ..., `actor:<actor>/<incarnation>:<count>`,
 --                       `actor:<actor>:incarnation` (the latest); `store`: an id of its own; `turn`: the consumer's calls
 -- generations  hash     current, consumer, `back:<generation>` = version that it went back to
@@ -17,7 +18,7 @@
 -- Never trim `episodes`: that loses delivered entries without a word.
 
 local GROUP = 'learner'
-local FIELDS = {'episode', 'actor', 'incarnation', 'sequence', 'generation', 'oldest', 'newest', 'bytes'}
+local FIELDS = {'episode', 'generation', 'oldest', 'newest', 'bytes'}
 local verbs = {}
 
 local function name_keys(keys)
@@ -38,14 +39,38 @@ local function head_version(k)
   return tonumber(redis.call('HGET', k.weights, 'head') or '-1')
 end
 
+-- The ledger as it will be after `write`: each field is read once, and all that changed are written together.
+local function tally(k)
+  local values, changed, t = {}, {}, {}
+  function t.get(field)
+    if not values[field] then values[field] = number(k.ledger, field) end
+    return values[field]
+  end
+  function t.set(field, value) values[field], changed[field] = tonumber(value), true end
+  function t.add(field, change) t.set(field, t.get(field) + change) end
+  function t.write()
+    local flat = {}
+    for field in pairs(changed) do
+      flat[#flat + 1] = field
+      flat[#flat + 1] = string.format('%.0f', values[field])
+    end
+    if #flat > 0 then redis.call('HSET', k.ledger, unpack(flat)) end
+  end
+  return t
+end
+
+local function name_parts(header)
+  header.actor, header.incarnation, header.sequence = string.match(header.episode, '^[^/]+/([^/]+)/(%d+)/(%d+)$')
+  return header.actor and header
+end
+
 local function parse(fields)
   local header = {}
   for i = 1, #fields, 2 do header[fields[i]] = fields[i + 1] end
-  if not header.episode or not header.actor then return nil end
-  for i = 3, #FIELDS do
+  for i = 2, #FIELDS do
     if not tonumber(header[FIELDS[i]]) then return nil end
   end
-  return header
+  return header.episode and name_parts(header)
 end
 
 local function flatten(header)
