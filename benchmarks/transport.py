@@ -112,6 +112,26 @@ def best_of(call: Callable[[], object], times: int) -> float:
     return min(seconds)
 
 
+def codec(quick: bool) -> list[dict[str, Any]]:
+    """Microseconds per episode, against a copy of its bytes; and how that compares with a step of the queue."""
+    rows = []
+    for steps in (25, 150, 1000):
+        run = Sampler(steps)
+        episode = run.episode
+        payload = encode_episode(episode)
+        times = 20 if quick else 200
+        figures = {
+            "encode": best_of(lambda e=episode: encode_episode(e), times),
+            "decode": best_of(lambda p=payload: decode_episode(p), times),
+            "copy of the bytes": best_of(lambda p=payload: bytearray(p), times),
+        }
+        rows += [
+            {"episode of steps": steps, "KB": len(payload) / 1024, "what": name, "µs": 1e6 * seconds}
+            for name, seconds in figures.items()
+        ]
+    return rows
+
+
 def main() -> None:
     known = parser("transport", __doc__.splitlines()[0])
     known.add_argument("--end-to-end", action="store_true", help="also whole runs with 1, 2 and 4 actors: minutes")

@@ -23,7 +23,7 @@ end
 -- Drop all episodes and start the ledger again from what a checkpoint remembers of it: `args` from `first` on.
 local function start_again(k, args, first)
   for _, stream in ipairs({k.episodes, k.dead}) do
-    for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do forget(k, parse(entry[2])) end
+    for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do forget(k, parse_entry(entry)) end
   end
   redis.call('DEL', k.episodes, k.dead, k.ledger, k.attempts, k.made, k.health)
   for i = first, #args, 2 do redis.call('HSET', k.ledger, args[i], args[i + 1]) end
@@ -43,7 +43,7 @@ end
 
 local function drop_fenced(k, current)
   for _, entry in ipairs(redis.call('XRANGE', k.episodes, '-', '+')) do
-    local id, header = entry[1], parse(entry[2])
+    local id, header = entry[1], parse_entry(entry)
     if header and is_fenced(k, header, current) then
       if redis.call('XACK', k.episodes, GROUP, id) == 1 then
         count(k, 'pending', -1)
@@ -97,7 +97,7 @@ local function release(k, ids)
     local entry = redis.call('XRANGE', k.episodes, id, id)[1]
     if entry and redis.call('XACK', k.episodes, GROUP, id) == 1 then
       released[#released + 1] = id
-      headers[#headers + 1] = parse(entry[2])
+      headers[#headers + 1] = parse_entry(entry)
     end
   end
   if #released > 0 then
@@ -108,32 +108,33 @@ local function release(k, ids)
   return released, headers
 end
 
--- count -> {last id, {{entry id, fields}, ...}}; wait for entries beyond the last id where none was taken
+-- count -> {last id, {entry id, ref, ...}}; wait for entries beyond the last id where none was taken
 function verbs.take(k, args)
   return consume(k, 'take', args, function(wanted)
     local consumer = redis.call('HGET', k.generations, 'consumer')
     local read = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', wanted, 'STREAMS', k.episodes, '>')
     local taken, bytes = {}, 0
     for _, entry in ipairs(read and read[1][2] or {}) do
-      local header = parse(entry[2])
+      local header = parse_entry(entry)
       if header then
         bytes = bytes + tonumber(header.bytes)
-        taken[#taken + 1] = entry
+        taken[#taken + 1] = entry[1]
+        taken[#taken + 1] = header.ref
       else
         redis.call('XACK', k.episodes, GROUP, entry[1])
         redis.call('XDEL', k.episodes, entry[1])
         count(k, 'foreign', 1)
       end
     end
-    count(k, 'queued', -#taken)
-    count(k, 'pending', #taken)
+    count(k, 'queued', -#taken / 2)
+    count(k, 'pending', #taken / 2)
     count(k, 'queued_bytes', -bytes)
     local last = #taken == 0 and redis.call('XREVRANGE', k.episodes, '+', '-', 'COUNT', 1)[1]
     return {last and last[1] or '0-0', taken}
   end)
 end
 
--- generation -> {{entry id, fields}, ...}
+-- generation -> {entry id, ref, ...}
 function verbs.pending(k, args)
   local refused = check_generation(args[1], number(k.generations, 'current'))
   if refused then return refused end
@@ -141,7 +142,10 @@ function verbs.pending(k, args)
   local entries = {}
   for _, p in ipairs(redis.call('XPENDING', k.episodes, GROUP, '-', '+', number(k.ledger, 'pending') + 1, consumer)) do
     local entry = redis.call('XRANGE', k.episodes, p[1], p[1])[1]
-    if entry then entries[#entries + 1] = entry end
+    if entry then
+      entries[#entries + 1] = entry[1]
+      entries[#entries + 1] = entry[2][2]
+    end
   end
   return entries
 end
@@ -196,7 +200,7 @@ function verbs.requeue(k, args)
   local token, id, max_episodes, max_bytes = unpack(args)
   return once(k, 'requeue', token, function()
     local letter = redis.call('XRANGE', k.dead, id, id)[1]
-    local header = letter and parse(letter[2])
+    local header = letter and parse_entry(letter)
     local bytes = header and redis.call('STRLEN', k.payload .. header.episode) or 0
     if bytes == 0 then return {'MISSING'} end
     if is_fenced(k, header, number(k.generations, 'current')) then return {'FENCED'} end
@@ -205,8 +209,7 @@ function verbs.requeue(k, args)
     redis.call('XDEL', k.dead, id)
     count(k, 'dead_lettered', -1)
     count(k, 'dead_bytes', -bytes)
-    header.bytes = bytes
-    redis.call('XADD', k.episodes, '*', unpack(flatten(header)))
+    redis.call('XADD', k.episodes, '*', 'ref', header.ref)
     count(k, 'queued', 1)
     count(k, 'queued_bytes', bytes)
     return {'OK'}

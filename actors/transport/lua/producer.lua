@@ -48,24 +48,22 @@ local function put_one(k, t, header, who, current, max_episodes, max_bytes, max_
   if oversize then
     bury(k, header, bytes .. ' bytes, more than the ' .. max_episode_bytes .. ' allowed', letters_kept, max_bytes)
   else
-    redis.call('XADD', k.episodes, '*', unpack(flatten(header)))
+    redis.call('XADD', k.episodes, '*', 'ref', header.ref)
     t.add('queued', 1)
     t.add('queued_bytes', bytes)
   end
   return 'OK'
 end
 
--- max_episodes, max_bytes, max_episode_bytes, dead_letters_kept, then FIELDS of each episode, all of one incarnation
--- -> {head version, status...}. Ends at the first that has to be put again, or a later one would overtake it and make it
+-- max_episodes, max_bytes, max_episode_bytes, dead_letters_kept, then REF (but the head) of each episode, all of one
+-- incarnation -> {head version, status...}. Ends at the first that has to be put again, or a later one would overtake it and make it
 -- a duplicate.
 function verbs.put(k, args)
   local max_episodes, max_bytes, max_episode_bytes = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
   local head, current, t = head_version(k), number(k.generations, 'current'), tally(k)
   local reply = {head}
-  for first = 4, #args - 1, #FIELDS do
-    local header = {head = head}
-    for i, name in ipairs(FIELDS) do header[name] = args[first + i] end
-    name_parts(header)
+  for i = 5, #args do
+    local header = parse(head .. ' ' .. args[i])
     local who = 'actor:' .. header.actor .. '/' .. header.incarnation .. ':'
     local status = put_one(k, t, header, who, current, max_episodes, max_bytes, max_episode_bytes, args[4])
     reply[#reply + 1] = status
