@@ -10,22 +10,36 @@ broadcast hold a policy and load it; those beyond are threads without torch that
 
 from __future__ import annotations
 
+import json
 import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import redis
 
-from actors.config import QueueConfig
+from actors.codec import decode_episode, encode_episode
+from actors.config import PolicyConfig, QueueConfig
+from actors.env.env import seed_spaces
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import load_weights, to_weights
 from actors.transport.base import EpisodeHeader
 from actors.transport.redis import connect
 from benchmarks.form import Target, parser, publish
 from deploy.embedded_redis import EmbeddedRedis
+from tests.builders import make_episode
 
 AT_ONCE = 8  # entries per round trip
 GOALS = {16: 0.6, 128: 0.7, 1024: 0.9}  # KB -> of raw's episodes per second
 HOLDERS = 8  # clients that hold a policy
+POLL_S = 0.001
 Pass = Callable[[list[bytes]], float]
 
 
@@ -113,23 +127,101 @@ def best_of(call: Callable[[], object], times: int) -> float:
 
 
 def codec(quick: bool) -> list[dict[str, Any]]:
-    """Microseconds per episode, against a copy of its bytes; and how that compares with a step of the queue."""
+    """Microseconds per episode, beside those of a copy of its bytes."""
     rows = []
     for steps in (25, 150, 1000):
-        run = Sampler(steps)
-        episode = run.episode
+        episode = make_episode(steps=steps, features=60, hidden=128)
         payload = encode_episode(episode)
-        times = 20 if quick else 200
-        figures = {
-            "encode": best_of(lambda e=episode: encode_episode(e), times),
-            "decode": best_of(lambda p=payload: decode_episode(p), times),
-            "copy of the bytes": best_of(lambda p=payload: bytearray(p), times),
+        calls: dict[str, Callable[[], object]] = {
+            "encode": partial(encode_episode, episode),
+            "decode": partial(decode_episode, payload),
+            "copy of the bytes": partial(bytearray, payload),
         }
         rows += [
-            {"episode of steps": steps, "KB": len(payload) / 1024, "what": name, "µs": 1e6 * seconds}
-            for name, seconds in figures.items()
+            {"steps": steps, "KB": len(payload) / 1024, "what": name, "us": 1e6 * best_of(call, 20 if quick else 200)}
+            for name, call in calls.items()
         ]
     return rows
+
+
+class Client(threading.Thread):
+    """Fetches as soon as there is something newer, and notes when it was applied."""
+
+    def __init__(self, url: str, network: FactoredRecurrentActorCritic | None) -> None:
+        super().__init__(daemon=True)
+        self.transport, self.network = connect(url, None, "weights"), network
+        self.applied: dict[int, float] = {}  # by version
+        self.over = False
+
+    def run(self) -> None:
+        version = -1
+        while not self.over:
+            weights = self.transport.fetch(version)
+            if weights is None:
+                time.sleep(POLL_S)
+                continue
+            if self.network is not None:
+                load_weights(self.network, weights)
+            version = weights.version
+            self.applied[version] = time.perf_counter()
+        self.transport.close()
+
+
+def broadcast(url: str, quick: bool) -> list[dict[str, Any]]:
+    spaces = seed_spaces(3)
+    policies = [FactoredRecurrentActorCritic(spaces, PolicyConfig()) for _ in range(HOLDERS)]
+    learner = connect(url, None, "weights")
+    generation = learner.open_generation(-1, "learner")
+    version, rows = generation.next_version, []
+    for count in (1, 4, 8) if quick else (1, 2, 4, 8, 16, 32, 64):
+        clients = [Client(url, policies[i] if i < HOLDERS else None) for i in range(count)]
+        for client in clients:
+            client.start()
+        delays = []
+        for _ in range(3 if quick else 10):
+            weights = to_weights(policies[0], version, generation.number, 8)
+            began = time.perf_counter()
+            learner.publish(weights)
+            while not all(version in client.applied for client in clients):
+                time.sleep(POLL_S)
+            delays += [client.applied[version] - began for client in clients]
+            version += 1
+        for client in clients:
+            client.over = True
+        for client in clients:
+            client.join()
+        size = sum(t.nbytes for t in weights.tensors.values())
+        rows.append(
+            {
+                "clients": count,
+                "with a policy": min(count, HOLDERS),
+                "weights MB": size / 2**20,
+                "median ms": 1e3 * statistics.median(delays),
+                "slowest ms": 1e3 * max(delays),
+            }
+        )
+    return rows
+
+
+def end_to_end(actors: int, seconds: float) -> float:
+    """Episodes trained per second of a whole run on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = ["--run.name", "e2e", "--run.root", folder, "--run.reference_episodes", "2"]
+        size = ["--preset", "quick", "--actors.count", str(actors), "--learner.max_seconds", str(seconds)]
+        command = [sys.executable, "-m", "deploy.cli", "train", *where, *size]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in (Path(folder) / "e2e" / "metrics.jsonl").read_text().splitlines()]
+    steady = rows[len(rows) // 4 :]
+    trained = steady[-1]["episodes_trained"] - steady[0]["episodes_trained"]
+    return float(trained / (steady[-1]["elapsed_s"] - steady[0]["elapsed_s"]))
+
+
+def scaling(quick: bool) -> list[dict[str, Any]]:
+    rates = {actors: end_to_end(actors, 15.0 if quick else 60.0) for actors in (1, 2, 4)}
+    return [
+        {"actors": actors, "episodes/s": rate, "ideal": actors * rates[1], "of ideal": rate / (actors * rates[1])}
+        for actors, rate in rates.items()
+    ]
 
 
 def main() -> None:
@@ -138,6 +230,9 @@ def main() -> None:
     args = known.parse_args()
     with EmbeddedRedis() as server:
         rows, targets = queue(server.url, args.quick)
+        rows += codec(args.quick) + broadcast(server.url, args.quick)
+    if args.end_to_end:
+        rows += scaling(args.quick)
     publish(rows, targets, args.json)
 
 
