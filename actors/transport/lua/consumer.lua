@@ -72,10 +72,11 @@ function verbs.open(k, args)
     count(k, 'turn', 1)
 
     local generation = math.max(current, tonumber(floor_number)) + 1
-    local next_version = math.max(head_version(k), tonumber(went_back_to)) + 1
+    local next_version = math.max(head_version(k) + 1, tonumber(went_back_to) + 1, number(k.generations, 'next'))
     if lost or current == 0 then next_version = math.max(next_version, tonumber(floor_next)) end
     local previous = redis.call('HGET', k.generations, 'consumer')
-    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer, 'back:' .. generation, went_back_to)
+    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer, 'back:' .. generation, went_back_to,
+      'next', next_version)
     redis.call('HSET', k.weights, 'fence', generation)
     redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- fails where the group exists
     local cursor = '0-0'

@@ -5,7 +5,8 @@
 -- episodes     stream   field `ref`: a waiting episode, as REF; group `learner`, one consumer at a time
 -- ledger       hash     every count: accepted, trained, ..., `actor:<actor>/<incarnation>:<count>`,
 --                       `actor:<actor>:incarnation` (the latest); `store`: an id of its own; `turn`: the consumer's calls
--- generations  hash     current, consumer, `back:<generation>` = version that it went back to
+-- generations  hash     current, consumer, `back:<generation>` = version that it went back to, `next` = least version
+--                       that the current one may publish
 -- made         hash     version -> episodes acknowledged whose update made it, while it may still be given up
 -- weights      hash     head, `manifest:<version>`, `payload:<version>` = key of the payload, `fence` = generation
 -- dead         stream   dead letters: ref, reason
