@@ -4,6 +4,7 @@
 
     tamiyo.train(tamiyo.PRESETS["quick"])       # the one-machine launch, as `tamiyo train` does it
     policy = tamiyo.load_policy("runs/my-run")  # a trained policy
+    client = tamiyo.PolicyClient("host:50051")  # the same policy, served by `tamiyo serve`
     env = tamiyo.make_env()                     # the seed-training environment
 
 Importing it registers `tamiyo/SeedTraining-v0` with Gymnasium, for `gymnasium.make` and `make_vec`. Names are imported
@@ -19,13 +20,28 @@ from actors.env.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.env import make_env
+    from actors.serving.async_client import AsyncPolicyClient
+    from actors.serving.client import PolicyClient
+    from actors.serving.local import LocalPolicy
     from deploy.config import PRESETS, Config
     from deploy.local import train
     from learner.checkpoint import load_policy
 
-__all__ = ["PRESETS", "Config", "load_policy", "make_env", "train"]
+__all__ = [
+    "PRESETS",
+    "AsyncPolicyClient",
+    "Config",
+    "LocalPolicy",
+    "PolicyClient",
+    "load_policy",
+    "make_env",
+    "train",
+]
 
 _HOMES = {
+    "AsyncPolicyClient": "actors.serving.async_client",
+    "LocalPolicy": "actors.serving.local",
+    "PolicyClient": "actors.serving.client",
     "Config": "deploy.config",
     "PRESETS": "deploy.config",
     "train": "deploy.local",

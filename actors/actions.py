@@ -221,6 +221,22 @@ class ActionMasks(NamedTuple):
         return np.where(relevant, flat, canonical)
 
 
+def playable(spec: ActionSpec, masks: ActionMasks) -> NDArray[np.bool_]:
+    """`[...]` bool: some op is legal, and whatever is chosen head by head, every relevant head has a choice."""
+    some: NDArray[np.bool_] = np.empty((*masks.rest.shape[:-1], len(spec.rest_heads)), dtype=np.bool_)
+    start = 0
+    for k, head in enumerate(spec.rest_heads):
+        some[..., k] = np.any(masks.rest[..., start : start + head.size], axis=-1)
+        start += head.size
+    if masks.slot is None:
+        met = (some[..., None, :] | ~spec.relevance_table[:, 1:]).all(-1)  # [..., O]
+    else:
+        by_slot = np.asarray((some | ~spec.relevance_table[:, None, 2:]).all(-1))  # [..., O, S]
+        pointed = masks.slot.any(-1) & (by_slot | ~masks.slot).all(-1)
+        met = np.where(spec.relevance_table[:, 1], pointed, by_slot[..., 0])
+    return np.asarray(masks.op.any(-1) & (met | ~masks.op).all(-1))
+
+
 def relevant_heads(spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.bool_]:
     """`[..., num_heads]` bool: which heads the chosen op makes matter (the causal mask)."""
     return spec.relevance_table[actions[..., 0]]

@@ -27,7 +27,7 @@ SCHEMA_VERSION = 2
 MAX_EPISODE_BYTES = 16 * 1024 * 1024
 MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
 
-_INTEGERS: dict[wire.DType, np.dtype[Any]] = {
+_INTEGERS: dict[wire.Dtype, np.dtype[Any]] = {
     wire.DTYPE_INT8: np.dtype("<i1"),
     wire.DTYPE_INT16: np.dtype("<i2"),
     wire.DTYPE_INT32: np.dtype("<i4"),
@@ -72,8 +72,8 @@ def encode_episode(episode: Episode) -> bytes:
         terminated=episode.terminated,
         truncated=episode.truncated,
         bootstrap_value=episode.bootstrap_value,
-        initial_state=_pack_state("initial_state", episode.initial_state),
-        states=_pack_state("states", episode.states),
+        initial_state=pack_state("initial_state", episode.initial_state),
+        states=pack_state("states", episode.states),
         telemetry=episode.telemetry,
     )
     for name in ("seed", "generation", "state_stride"):
@@ -124,8 +124,8 @@ def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash:
         terminated=message.terminated,
         truncated=message.truncated,
         bootstrap_value=message.bootstrap_value,
-        initial_state=_unpack_state("initial_state", message.initial_state),
-        states=_unpack_state("states", message.states),
+        initial_state=unpack_state("initial_state", message.initial_state),
+        states=unpack_state("states", message.states),
         state_stride=message.state_stride,
         telemetry=dict(message.telemetry),
         **arrays,
@@ -180,7 +180,7 @@ def _pack_bools(name: str, array: NDArray[np.bool_]) -> wire.Array:
     return wire.Array(dtype=wire.DTYPE_BITS, shape=array.shape, data=np.packbits(array.ravel()).tobytes())
 
 
-def _pack_state(name: str, state: RecurrentState) -> wire.RecurrentState:
+def pack_state(name: str, state: RecurrentState) -> wire.RecurrentState:
     return wire.RecurrentState(**{f: _pack_floats(f"{name}.{f}", getattr(state, f), 3) for f in _STATE})
 
 
@@ -214,7 +214,7 @@ def _unpack_bools(name: str, array: wire.Array, rank: int) -> NDArray[np.bool_]:
     return bits.astype(np.bool_).reshape(shape)
 
 
-def _unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
+def unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
     return RecurrentState(**{f: _unpack_floats(f"{name}.{f}", getattr(state, f), 3) for f in _STATE})
 
 

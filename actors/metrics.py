@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 class Metric(NamedTuple):
     name: str
-    kind: str  # gauge | counter
+    kind: str  # gauge | counter | histogram
     unit: str
     help: str
 
@@ -113,3 +113,23 @@ def lookup(name: str) -> Metric:
     if family == "op" and part:
         return Metric(name, "gauge", "ratio", "Share of steps that chose this op")
     raise KeyError(f"metric {name!r} is not declared in actors/metrics.py")
+
+
+_SERVE_TABLE = (
+    Metric("serve_steps", "counter", "steps", "Steps decided"),
+    Metric("serve_replays", "counter", "steps", "Repeated steps that were answered from memory or joined"),
+    Metric("serve_refusals", "counter", "requests", "Requests turned down, by reason"),
+    Metric("serve_step_s", "histogram", "s", "From a step's arrival to its answer"),
+    Metric("serve_batch_steps", "histogram", "steps", "Steps in one forward pass"),
+    Metric("serve_forward_s", "histogram", "s", "Checks and forward pass of one batch"),
+    Metric("serve_sessions", "gauge", "sessions", "Open sessions"),
+    Metric("serve_sessions_opened", "counter", "sessions", "Sessions opened, imported ones included"),
+    Metric("serve_sessions_imported", "counter", "sessions", "Sessions that came with an exported state"),
+    Metric("serve_sessions_expired", "counter", "sessions", "Sessions that expired"),
+    Metric("serve_policy_version", "gauge", "version", "Newest version served"),
+    Metric("serve_versions_held", "gauge", "versions", "Versions held, the newest included"),
+    Metric("serve_swaps", "counter", "swaps", "New weights taken up"),
+)
+
+SERVE: dict[str, Metric] = {m.name: m for m in _SERVE_TABLE}
+"""Metrics of the policy endpoint, as Prometheus shows them, `tamiyo_` in front."""

@@ -78,7 +78,7 @@ RUNGS = (
         needed=4,
         envs=8,
         max_segment_steps=128,
-        settings=_SMALL,
+        settings=_SMALL | {"gamma": 0.98, "gae_lambda": 0.8, "value_clip": None},
     ),
     Rung(
         "chain-10",

@@ -21,12 +21,15 @@ Tamiyo learns when to grow a small network while it trains.
 
 commands:
   train                 a whole run on this machine: server, actors, learner, progress and report
+  train --address auto --redis URL   the same on a Ray cluster, where it needs nobody to watch it
+  stop RUN              end a run on a cluster
   learner --redis URL   the learner alone, for runs over several processes
   actors --redis URL    the actors alone; they meet the learner through the server
   status --redis URL    where every episode of a run is now, how old, and who is waited for
   dead-letters ACTION   episodes that were set aside: list, show, requeue
   report RUN_DIR        write report.html and its pictures from the folder of a run
   rollout CHECKPOINT    one episode of a trained policy, as a timeline in the terminal
+  serve --checkpoint P  a policy as a gRPC service; --redis URL follows a run
   export CHECKPOINT OUT a trained policy as a torch.export program
   tasks [NAME ...]      the task families, their sizes, and whether growing pays on them
   doctor                versions, CUDA, server, Ray, memory: what would be used and what is missing
@@ -78,15 +81,27 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _train(args: list[str]) -> int:
-    config, resume = parse("train", args, resumable=True)
+    config, resume, attach = parse("train", args, resumable=True)
     _print(summary(config))
     from deploy.local import train
 
-    return train(config, resume)
+    return train(config, resume, attach)
+
+
+def _stop(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo stop", description="Ends a run on a cluster; it can be resumed.", exit_on_error=False
+    )
+    parser.add_argument("name", metavar="RUN", help="the run's name")
+    parser.add_argument("--address", default="auto", help="Ray cluster that it runs on (default: auto)")
+    options = _options(parser, args)
+    from deploy.cluster import stop_run
+
+    return stop_run(options.name, options.address)
 
 
 def _learner(args: list[str]) -> int:
-    config, resume = parse("learner", args, resumable=True)
+    config, resume, _ = parse("learner", args, resumable=True)
     _need_server("learner", config.run.redis)
     _print(summary(config))
     from deploy.processes import run_learner
@@ -95,7 +110,7 @@ def _learner(args: list[str]) -> int:
 
 
 def _actors(args: list[str]) -> int:
-    config, _ = parse("actors", args, resumable=False)
+    config, _, _ = parse("actors", args, resumable=False)
     _need_server("actors", config.run.redis)
     _print(summary(config))
     from deploy.processes import run_actors
@@ -197,6 +212,15 @@ def _export(args: list[str]) -> int:
     return export_policy(options.checkpoint, options.out, options.slots)
 
 
+def _serve(args: list[str]) -> int:
+    from deploy.serve_flags import serve_flags
+
+    flags = serve_flags(args)
+    from deploy.serve_command import run_server
+
+    return run_server(flags)
+
+
 def _options(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
     """Parsed, every complaint as a `UserError`."""
 
@@ -223,6 +247,7 @@ def _doctor(args: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
+    "stop": _stop,
     "learner": _learner,
     "actors": _actors,
     "status": _status,
@@ -230,6 +255,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": _report,
     "rollout": _rollout,
     "export": _export,
+    "serve": _serve,
     "tasks": _tasks,
     "doctor": _doctor,
 }

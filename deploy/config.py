@@ -22,6 +22,8 @@ class RunConfig:
     """Checkpoint, or run folder, whose weights a new run starts from with a fresh optimizer; empty draws them."""
     redis: str = ""
     """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
+    address: str = ""
+    """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001; empty starts a Ray of its own on this machine."""
     reference_episodes: int = 48
     """Episodes of the last fifth whose seeds are played again by the random policy and, on seed hosts, never-grow."""
     append_only: bool = False

@@ -34,6 +34,10 @@ class Flags:
     """YAML file of settings that differ from the preset."""
     redis: str | None = None
     """URL of a Redis or Valkey server; short for --run.redis."""
+    address: str | None = None
+    """Ray cluster to run on, such as auto; short for --run.address."""
+    gpus_per_actor: float | None = None
+    """Share of a GPU that each actor claims; short for --actors.gpus_per_actor."""
     weights_redis: str | None = None
     """URL of a server for the weights alone; short for --queue.weights_redis."""
     task: str | None = None
@@ -49,6 +53,8 @@ class ResumableFlags(Flags):
 
     resume: Path | None = None
     """Folder of a run to go on with; its settings take the preset's place."""
+    attach: bool = False
+    """Only follow the run of this --run.name that is under way at --address."""
     init_from: str | None = None
     """Checkpoint whose weights a new run starts from, optimizer and counters afresh; short for --run.init_from."""
 
@@ -58,6 +64,7 @@ class Request(NamedTuple):
 
     config: Config
     resume: Path | None
+    attach: bool = False
 
 
 def parse(command: str, args: list[str], *, resumable: bool) -> Request:
@@ -66,7 +73,7 @@ def parse(command: str, args: list[str], *, resumable: bool) -> Request:
     _refuse_unknown(command, args, resumable)
     first = _first_pass(args)
     base = dataclasses.replace(kind(), settings=_base(first, resumable))
-    with _one_line(command):
+    with one_line(command):
         flags = tyro.cli(
             kind,
             prog=f"tamiyo {command}",
@@ -78,6 +85,11 @@ def parse(command: str, args: list[str], *, resumable: bool) -> Request:
     config = flags.settings
     if flags.redis is not None:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, redis=flags.redis))
+    if flags.address is not None:
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, address=flags.address))
+    if flags.gpus_per_actor is not None:
+        actors = dataclasses.replace(config.actors, gpus_per_actor=flags.gpus_per_actor)
+        config = dataclasses.replace(config, actors=actors)
     if flags.weights_redis is not None:
         queue = dataclasses.replace(config.queue, weights_redis=flags.weights_redis)
         config = dataclasses.replace(config, queue=queue)
@@ -89,7 +101,8 @@ def parse(command: str, args: list[str], *, resumable: bool) -> Request:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=flags.init_from))
     if flags.env is not None:
         config = dataclasses.replace(config, gym=dataclasses.replace(config.gym, id=flags.env))
-    return Request(config, first.resume if resumable else None)
+    attach = isinstance(flags, ResumableFlags) and flags.attach
+    return Request(config, first.resume if resumable else None, attach)
 
 
 _DESCRIPTIONS = {
@@ -147,8 +160,9 @@ def _refuse_unknown(command: str, args: list[str], resumable: bool) -> None:
 def known_flags(resumable: bool) -> Iterator[str]:
     """Every flag, spelt with underscores, as the help shows them."""
     yield from ("--help", "--preset", "--config", "--redis", "--weights_redis", "--task", "--env")
+    yield from ("--address", "--gpus_per_actor")
     if resumable:
-        yield from ("--resume", "--init_from")
+        yield from ("--resume", "--init_from", "--attach", "--no_attach")
     base = Config()
     for section in dataclasses.fields(base):
         for f in dataclasses.fields(getattr(base, section.name)):
@@ -175,7 +189,7 @@ def _with_none(args: list[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _one_line(command: str) -> Iterator[None]:
+def one_line(command: str) -> Iterator[None]:
     """tyro explains itself in a box on stderr; its first paragraph is the reason, and becomes a UserError."""
     box = io.StringIO()
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import ray
+from ray._private import ray_constants
 from rich.console import Console
 
 from actors.config import ActingConfig
@@ -86,7 +87,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
     else:
         if config.run.init_from:
             weights = load_checkpoint(Path(config.run.init_from)).weights
-            from_weights(weights, spaces=seed_spaces(config.env.slots, config.env.profile), config=config.policy)
+            from_weights(weights, spaces=spaces, config=config.policy)
         run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
         if list_checkpoints(run_dir / "checkpoints"):
             raise UserError(
@@ -118,6 +119,9 @@ def local_ray(config: Config) -> Iterator[None]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Told that it cannot form clusters, Ray binds all its ports to loopback; a node address alone it would translate.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False  # read from there when Ray was imported
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ray.init(
         address="local",
@@ -126,7 +130,7 @@ def local_ray(config: Config) -> Iterator[None]:
         logging_level=logging.ERROR,
         log_to_driver=False,
         _metrics_export_port=config.run.metrics_port or None,
-        _node_ip_address="127.0.0.1",  # nothing listens beyond loopback
+        _node_ip_address="127.0.0.1",
     )
     for number, handler in handlers.items():  # Ray takes SIGTERM for a crash report of its own
         signal.signal(number, handler)

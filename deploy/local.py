@@ -1,13 +1,10 @@
-"""`tamiyo train`: a run on this machine, or on a Ray cluster, with progress and report."""
+"""The one-machine launch: server, Ray, and a supervisor in this process."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 
@@ -15,28 +12,26 @@ from actors.errors import UserError
 from actors.transport.redis import connect
 from deploy.config import Config
 from deploy.embedded_redis import EmbeddedRedis
+from deploy.following import conclude, follow, named, plan
 from deploy.launch import (
-    acting,
     compile_environments,
-    learner_settings,
     local_ray,
     namespace,
     open_run,
     stop_on_signal,
 )
-from deploy.progress import Progress
-from deploy.supervisor import OVER, Phase, RunPlan, RunStatus, Supervisor
+from deploy.supervisor import OVER, Supervisor
 
 
-class Followed(Protocol):
-    """A supervisor, here or elsewhere."""
+def train(config: Config, resume: Path | None = None, attach: bool = False) -> int:
+    """A whole run on this machine, or on the cluster at `run.address`, where `attach` only follows one that is under
+    way. Returns 0, or 130 when it was interrupted (and can be resumed)."""
+    if config.run.address:
+        from deploy.cluster import train_on_cluster
 
-    def poll(self, notes_seen: int = 0) -> RunStatus: ...
-    def stop(self) -> None: ...
-
-
-def train(config: Config, resume: Path | None = None) -> int:
-    """A whole run on this machine. Returns 0, or 130 when it was interrupted (and can be resumed)."""
+        return train_on_cluster(config, resume, attach)
+    if attach:
+        raise UserError("--attach needs --address: on one machine a run ends with the command that started it")
     run_dir = open_run(config, resume)
     config = named(config, run_dir)
     console = Console(highlight=False)
@@ -62,53 +57,3 @@ def train(config: Config, resume: Path | None = None) -> int:
             supervisor.stop()
             status = follow(supervisor, threading.Event(), console, run_dir.name, look_after_server, quiet=True)
     return conclude(status, console)
-
-
-def named(config: Config, run_dir: Path) -> Config:
-    """With its folder's name, where it has none: what keeps it apart on a server and on a cluster."""
-    return replace(config, run=replace(config.run, name=config.run.name or run_dir.name))
-
-
-def plan(config: Config, run_dir: Path, redis: str) -> RunPlan:
-    learner = learner_settings(config, run_dir.resolve(), redis)
-    return RunPlan(run_dir.name, acting(config), learner, config.run.reference_episodes)
-
-
-def follow(
-    run: Followed,
-    stop: threading.Event,
-    console: Console,
-    title: str,
-    each_look: Callable[[], list[str]] = list,
-    quiet: bool = False,
-) -> RunStatus:
-    """Show the run until it is over, or until `stop`."""
-    seen = 0
-    with Progress(title, console) as progress:
-        while True:
-            status = run.poll(seen)
-            seen += len(status.notes)
-            for note in status.notes + each_look():
-                progress.note(note)
-            if not quiet and status.phase is Phase.TRAINING:
-                progress.update(status.snapshot)
-            if status.phase in OVER or stop.wait(0.25):
-                return status
-
-
-def conclude(status: RunStatus, console: Console) -> int:
-    """Say how it ended; returns the exit status. Raises `UserError` for a run that failed."""
-    run_dir = Path(status.run_dir)
-    if status.phase is Phase.FAILED:
-        raise UserError(status.error)
-    if status.phase is Phase.STOPPED:
-        console.print(
-            f"stopped; the checkpoint is written. Go on with: tamiyo train --resume {run_dir}", soft_wrap=True
-        )
-        return 130
-    from deploy.report import headline, write_report
-
-    page = write_report(run_dir)
-    console.print(headline(run_dir), soft_wrap=True)
-    console.print(f"report: {page}", soft_wrap=True)
-    return 0

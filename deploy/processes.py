@@ -61,6 +61,7 @@ def run_actors(config: Config) -> int:
                 console.print(
                     f"wave: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
                     f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
+                    + (f", the server was away for {report.away_s:.1f} s" if report.away_s else "")
                 )
         fleet.stop()
     return 0

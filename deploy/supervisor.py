@@ -24,7 +24,7 @@ from learner.checkpoint import Progress
 from learner.service import LearnerSettings, LearnerStatus
 
 TICK_S = 0.1
-PLACELESS_S = 20.0  # after which actors without a place are told of
+PLACELESS_S = 20.0  # after which a cluster that is too small is told of
 
 
 class Phase(StrEnum):
@@ -145,14 +145,15 @@ class Supervisor:
             self._returns.append(metrics["return_mean"])
 
     def _tell_placeless(self) -> None:
-        """Once, and not while Ray is still starting them."""
-        missing = self._fleet.size - self._fleet.alive
-        if self._placeless_told or not missing or time.monotonic() - self._began_s < PLACELESS_S:
+        """Once: a cluster may still be growing while the run starts."""
+        if self._placeless_told or time.monotonic() - self._began_s < PLACELESS_S:
             return
         self._placeless_told = True
-        if ray.available_resources().get("CPU", 0.0) < 1:
+        have, needed = ray.cluster_resources().get("CPU", 0.0), self._fleet.size + 1
+        if have < needed:
             self._notes.append(
-                f"{missing} of {self._fleet.size} actors wait for a CPU: they start when the cluster has room"
+                f"the cluster has {have:g} CPUs, and learner and {self._fleet.size} actors need {needed}: "
+                "those without a place start when it grows"
             )
 
     def _snapshot(self) -> Snapshot:

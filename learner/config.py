@@ -66,8 +66,6 @@ class LearnerConfig:
     """Steps replayed without gradient before each chunk in mid-episode, a multiple of `state_stride`."""
     amp: Literal["off", "bf16"] = "off"
     """Type of encoder and core in the update; heads and losses are always float32."""
-    compile: bool = False
-    """Compile encoder, heads and critic in the update; the first updates are then slow."""
     max_padding_waste: float = 1.3
     """Padded over valid steps that length buckets may reach."""
     checkpoint_every: int = 1

@@ -99,5 +99,4 @@ def batch_metrics(
     ops = torch.nn.functional.one_hot(chunks.actions[:, 0], spec.num_ops).double().mean(0)
     metrics |= {f"memory/{name}": proximal.memory[:, k].mean() for k, name in enumerate(network.core.statistics)}
     metrics |= {f"entropy/{name}": entropy[k] for k, name in enumerate(spec.names)}
-    metrics |= {f"memory/{name}": proximal.memory[:, k].mean() for k, name in enumerate(network.core.statistics)}
     return metrics | {f"op/{name}": ops[o] for o, name in enumerate(spec.heads[0].choices)}

@@ -179,7 +179,7 @@ class Learner:
         except Unreachable as error:
             self._tell(f"{error}; waiting for it, training goes on when it is back")
             began = time.monotonic()
-            self._patience(self._take_over_again)
+            Patience(stop=self._stop)(self._take_over_again)
             self._tell(f"Redis answers again, after {time.monotonic() - began:.1f} s")
         return None
 

@@ -38,9 +38,6 @@ class PPOUpdate:
         self.config = config.for_core(is_recurrent(network))
         self.device = next(network.parameters()).device
         self.reads_flags = self.device.type == "cpu"  # where that is free, what follows a KL stop is not computed
-        if config.compile:
-            network.encoder.compile(fullgraph=True, dynamic=True)
-            network.score = torch.compile(network.score, fullgraph=True, dynamic=True)  # type: ignore[method-assign]
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         """One update on a batch; `version` is that of the weights before it. Returns metrics by name."""

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,14 @@ SMALL = {
 class Command:
     """One running `tamiyo` command, in a session and with a temporary folder of its own."""
 
-    def __init__(self, folder: Path, command: str, *flags: str, **environment: str) -> None:
+    def __init__(self, folder: Path, command: str, *flags: str, within: Sequence[str] = (), **environment: str) -> None:
+        """`within`: a command that runs commands, such as `ip netns exec NAME`."""
         self.mark = uuid.uuid4().hex
         self.temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short: Ray puts unix sockets there
         self._out, self._err = folder / f"{self.mark}.out", folder / f"{self.mark}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "deploy.cli", command, *flags],
+                [*within, sys.executable, "-m", "deploy.cli", command, *flags],
                 stdout=out,
                 stderr=err,
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), **environment},
@@ -80,7 +81,7 @@ class Command:
         """Processes and temporary folders of our own that are still there after a short wait."""
         deadline = time.monotonic() + patience_s
         while True:
-            processes = [" ".join(p.cmdline()[:3]) for p in self.relatives() if p.is_running()]
+            processes = [line for p in self.relatives() if (line := command_line(p))]
             found = processes + [p.name for p in self.temporary.iterdir() if p.name.startswith("tamiyo")]
             if not found or time.monotonic() > deadline:
                 return found
@@ -93,10 +94,18 @@ class Command:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
 
+def command_line(process: psutil.Process) -> str:
+    """Empty for one that has just ended."""
+    try:
+        return " ".join(process.cmdline()[:3])
+    except psutil.Error:
+        return ""
+
+
 @contextmanager
-def tamiyo(folder: Path, command: str, *flags: str, **settings: str) -> Iterator[Command]:
+def tamiyo(folder: Path, command: str, *flags: str, within: Sequence[str] = (), **settings: str) -> Iterator[Command]:
     """A small command under way; whatever is left of it is ended with the context. `settings` are environment."""
-    running = Command(folder, command, *flags, **settings)
+    running = Command(folder, command, *flags, within=within, **settings)
     try:
         yield running
     finally:

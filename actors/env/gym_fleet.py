@@ -66,6 +66,8 @@ class GymFleet:
         self.seeds = np.zeros(self.num_envs, dtype=np.int64)
         self._between = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: rows that the next step resets
         self._gives_masks = False
+        masks_of_all: Callable[[], Any] | None = getattr(env.unwrapped, "action_masks", None)
+        self._masks_of_all = masks_of_all  # sb3-contrib's convention, where a vector environment has it itself
 
     def start(self) -> StreamStep:
         everyone, nobody = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
@@ -75,6 +77,7 @@ class GymFleet:
             seen, infos = self.env.reset(seed=seeds)
         except (TypeError, gymnasium.error.Error):  # a vector environment with one generator takes one seed
             seen, infos = self.env.reset(seed=seeds[0])
+        infos = self._with_masks(infos)
         self._between, self._gives_masks = nobody, "action_mask" in infos
         obs, masks, rewards = self._obs(seen), self._masks(infos, everyone), np.zeros(self.num_envs)
         now = self._led_to(obs, masks, rewards, nobody, nobody)
@@ -82,6 +85,7 @@ class GymFleet:
 
     def step(self, actions: NDArray[np.int64]) -> StreamStep:
         seen, rewards, terminated, truncated, infos = self.env.step(self._own.env_actions(actions))
+        infos = self._with_masks(infos)
         running = ~self._between
         terminated = np.asarray(terminated, dtype=np.bool_) & running
         ended = (terminated | np.asarray(truncated, dtype=np.bool_)) & running
@@ -131,6 +135,12 @@ class GymFleet:
         if not np.isfinite(obs).all():
             raise UserError(f"{self.env_id} gave an observation that is NaN or infinite: it cannot be trained on")
         return obs
+
+    def _with_masks(self, infos: dict[str, Any]) -> dict[str, Any]:
+        """What the environment's own `action_masks()` says goes where Gymnasium would have put it."""
+        if self._masks_of_all is None or "action_mask" in infos:
+            return infos
+        return infos | {"action_mask": self._masks_of_all(), "_action_mask": np.ones(self.num_envs, dtype=np.bool_)}
 
     def _masks(self, infos: dict[str, Any], needed: Flags) -> NDArray[np.bool_]:
         """`[E, A]`; an environment without masks allows everything, and so does a mask that allows nothing where

@@ -6,6 +6,7 @@ augmented networks (Santoro et al., 2016), here hard and without gradient.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -44,31 +45,10 @@ class ExternalMemory(nn.Module):
         return MemoryWeights(self.inputs.weight, self.inputs.bias, self.read.weight)
 
 
-def scan(
-    weights: MemoryWeights, outputs: Tensor, cells: Tensor, usage: Tensor
+def read_and_write(
+    q: Tensor, w: Tensor, g: Tensor, cells: Tensor, usage: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Over `outputs [T, N, hidden]` of the LSTM from `cells [K, N, size]` and `usage [K, N, 1]`.
-
-    Returns outputs with what was read added, statistics `[T, N, 3]`, and cells and usage after the last step. All
-    queries, writes and gates are one product; only what depends on the cells goes step by step.
-    """
-    size = cells.shape[2]
-    projected = F.linear(outputs, weights.inputs_weight, weights.inputs_bias)
-    query, write, gate = torch.split(projected, [size, size, 1], -1)
-    write, gate = write.tanh(), gate.sigmoid()
-    held, used = cells.transpose(0, 1), usage.squeeze(-1).transpose(0, 1)  # [N, K, size], [N, K]
-    reads, statistics = [], []
-    for q, w, g in zip(query.unbind(), write.unbind(), gate.unbind(), strict=True):
-        read, held, used, told = _step(q, w, g, held, used)
-        reads.append(read)
-        statistics.append(told)
-    read = F.linear(torch.stack(reads), weights.read_weight)
-    cells, usage = held.transpose(0, 1).contiguous(), used.transpose(0, 1).unsqueeze(-1).contiguous()
-    return outputs + read, torch.stack(statistics), cells, usage
-
-
-def _step(q: Tensor, w: Tensor, g: Tensor, cells: Tensor, usage: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Read, then write: `q, w [N, size]`, `g [N, 1]`, `cells [N, K, size]`, `usage [N, K]`."""
+    """One step of the scan: `q, w [N, size]`, `g [N, 1]`, `cells [N, K, size]`, `usage [N, K]`."""
     scores = (cells @ q.unsqueeze(-1)).squeeze(-1) / sqrt(q.shape[-1])
     log_attention = scores.log_softmax(-1)
     attention = log_attention.exp()
@@ -83,3 +63,30 @@ def _step(q: Tensor, w: Tensor, g: Tensor, cells: Tensor, usage: Tensor) -> tupl
         usage = usage * (1.0 - strength) + strength
     cells = cells * (1.0 - strength.unsqueeze(-1)) + strength.unsqueeze(-1) * w.unsqueeze(1)
     return read, cells, usage, told
+
+
+Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+def scan(
+    weights: MemoryWeights, outputs: Tensor, cells: Tensor, usage: Tensor, step: Step = read_and_write
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Over `outputs [T, N, hidden]` of the LSTM from `cells [K, N, size]` and `usage [K, N, 1]`.
+
+    Returns outputs with what was read added, statistics `[T, N, 3]`, and cells and usage after the last step. All
+    queries, writes and gates are one product; only what depends on the cells goes step by step: by `read_and_write`, or
+    by machine code of it.
+    """
+    size = cells.shape[2]
+    projected = F.linear(outputs, weights.inputs_weight, weights.inputs_bias)
+    query, write, gate = torch.split(projected, [size, size, 1], -1)
+    write, gate = write.tanh(), gate.sigmoid()
+    held, used = cells.transpose(0, 1), usage.squeeze(-1).transpose(0, 1)  # [N, K, size], [N, K]
+    reads, statistics = [], []
+    for q, w, g in zip(query.unbind(), write.unbind(), gate.unbind(), strict=True):
+        read, held, used, told = step(q, w, g, held, used)
+        reads.append(read)
+        statistics.append(told)
+    read = F.linear(torch.stack(reads), weights.read_weight)
+    cells, usage = held.transpose(0, 1).contiguous(), used.transpose(0, 1).unsqueeze(-1).contiguous()
+    return outputs + read, torch.stack(statistics), cells, usage

@@ -101,7 +101,8 @@ class FactoredRecurrentActorCritic(nn.Module):
     @property
     def lstm(self) -> nn.LSTM:
         """The LSTM of a recurrent core."""
-        assert isinstance(self.core, Recurrent)
+        if not isinstance(self.core, Recurrent):
+            raise AttributeError("a feedforward core has no LSTM")
         return self.core.lstm
 
     @property

@@ -14,7 +14,7 @@ from deploy.embedded_redis import EmbeddedRedis
 from tests.chaos.harness import HurtRun, hurt_run
 from tests.launching import rows
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurtRun]:
 
 def test_an_actor_killed_in_mid_episode_comes_back_as_a_later_incarnation(run: HurtRun) -> None:
     before = {number for _, number in run.ledger().actors}
-    run.running_again("actor", run.kill("Worker"))
-    run.wait_for(lambda: len(run.ledger().actors) > len(before))
+    run.acting_again(run.kill("Worker"), before)
+    run.wait_for_updates(2)
     assert max(number for _, number in run.identities().actors) > max(before)
     run.wait_for(lambda: "actor-0 died and is back" in run.command.out)
 

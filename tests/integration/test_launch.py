@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
+import numpy as np
 import psutil
 import pytest
 import yaml
@@ -20,7 +21,7 @@ from deploy.embedded_redis import EmbeddedRedis
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from tests.launching import Command, rows, small, tamiyo
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,26 @@ def test_a_run_ends_well_and_leaves_nothing_behind(finished: tuple[Command, Path
     assert left == []
     assert "report:" in run.out
     assert "Traceback" not in run.out
+
+
+def parameters(folder: Path) -> dict[str, np.ndarray]:
+    """Without what moves with the data alone: running statistics, and the layer that PopArt rescales by them."""
+    weights = load_checkpoint(folder).weights.tensors
+    return {name: array for name, array in weights.items() if "normaliser" not in name and "critic.2" not in name}
+
+
+@pytest.mark.timeout(240)
+def test_a_new_run_starts_from_given_weights_also_with_other_slots(
+    finished: tuple[Command, Path, list[str]], tmp_path: Path
+) -> None:
+    """With next to no learning rate it ends with the weights that it began with, not with those of its seed, from
+    which the given ones came by three updates."""
+    still = {"learner__updates": 1, "learner__lr": 1e-12, "env__slots": 2}
+    with tamiyo(tmp_path, "train", "--init-from", str(finished[1]), *small(tmp_path, "from", **still)) as run:
+        assert run.wait(200) == 0, run.err
+    given, kept = parameters(finished[1]), parameters(tmp_path / "from")
+    assert given.keys() == kept.keys()
+    assert max(abs(given[name] - kept[name]).max() for name in given) < 1e-6
 
 
 def test_a_run_leaves_all_that_it_promises(finished: tuple[Command, Path, list[str]]) -> None:
@@ -63,6 +84,7 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
     with tamiyo(tmp_path, "train", *small(tmp_path, "stopped", learner__updates=1000)) as run:
         run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
+        assert beyond_loopback(run) == set()
         asked = time.monotonic()
         run.process.send_signal(signal.SIGINT)
         assert run.wait(10) == 130
@@ -98,6 +120,13 @@ def test_when_the_driver_is_killed_everything_it_started_ends(tmp_path: Path) ->
         assert run.left(15) == []
     assert list_checkpoints(tmp_path / "killed" / "checkpoints")
     load_checkpoint(tmp_path / "killed")
+
+
+def beyond_loopback(run: Command) -> set[str]:
+    """Addresses that any process of the run listens on and that others can reach."""
+    connections = [c for p in run.relatives() for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert len(connections) > 5
+    return {c.laddr.ip for c in connections} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def free_port() -> int:

@@ -144,6 +144,30 @@ def test_what_resets_itself_ships_exactly_its_own_steps(mode: str, sizes: tuple[
     check_replay(scripted(3, numbered(), mode, **kwargs), 3, **kwargs)
 
 
+class OwnMasks(SyncVectorEnv):
+    """A vector environment with masks of its own, in sb3-contrib's way."""
+
+    def action_masks(self) -> np.ndarray:
+        return np.stack([env.unwrapped.action_masks() for env in self.envs])
+
+
+def own_masks() -> GymFleet:
+    vector = OwnMasks([lambda: Scripted(masks="method")] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return GymFleet("scripted", vector, numbered())
+
+
+def test_masks_of_a_vector_environments_own_method_are_in_force() -> None:
+    """`Scripted` refuses an illegal action, and the plain environment says which mask belongs to which step."""
+    check_replay(own_masks(), 3, masks="method")
+
+
+def test_a_fleet_that_does_not_ask_for_masks_is_caught() -> None:
+    fleet = own_masks()
+    fleet._masks_of_all = None
+    with pytest.raises(AssertionError):
+        check_replay(fleet, 3, masks="method")
+
+
 class ForgetsTheReset(GymFleet):
     """Takes an environment of NEXT_STEP for one of SAME_STEP: its reset steps become transitions."""
 

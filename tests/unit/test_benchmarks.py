@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["env", "learner", "memory", "transport"])
+@pytest.mark.parametrize("name", ["env", "learner", "memory", "serve", "transport"])
 def test_a_quick_run_has_the_common_form(name: str, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", str(path)]

@@ -95,7 +95,7 @@ def test_flags_overlay_the_file_and_the_file_the_preset(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("learner: {lr: 5e-4, clip: 0.3}\nrun: {seed: 4}\n")
     args = ["--learner.lr", "1e-4", "--preset", "quick", "--config", str(path), "--redis", "redis://h:1/0"]
-    config, resume = parse("train", args, resumable=True)
+    config, resume, _ = parse("train", args, resumable=True)
     assert (config.learner.lr, config.learner.clip, config.run.seed) == (1e-4, 0.3, 4)
     assert config.learner.batch_episodes == PRESETS["quick"].learner.batch_episodes
     assert config.run.redis == "redis://h:1/0"
@@ -104,10 +104,10 @@ def test_flags_overlay_the_file_and_the_file_the_preset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["--env", "--gym.id"])
 def test_a_gymnasium_environment_starts_from_preset_general(flag: str) -> None:
-    config, _ = parse("train", [flag, "CartPole-v1", "--env.slots", "2"], resumable=True)
+    config, _, _ = parse("train", [flag, "CartPole-v1", "--env.slots", "2"], resumable=True)
     assert (config.gym.id, config.env.slots) == ("CartPole-v1", 2)
     assert config.learner == PRESETS["general"].learner != PRESETS["tamiyo"].learner
-    other, _ = parse("train", [flag, "a:B-v0", "--preset", "quick", "--gym.max_segment_steps", "2"], resumable=True)
+    other, _, _ = parse("train", [flag, "a:B-v0", "--preset", "quick", "--gym.max_segment_steps", "2"], resumable=True)
     assert other.learner == PRESETS["quick"].learner
     assert parse("train", [], resumable=True).config == PRESETS["tamiyo"]
 
@@ -123,7 +123,7 @@ def test_spellings_of_flags() -> None:
         "wine",
         "digits",
     ]
-    config, _ = parse("train", [*args, "--run.dashboard"], resumable=True)
+    config, _, _ = parse("train", [*args, "--run.dashboard"], resumable=True)
     assert config.learner.max_seconds is None
     assert config.learner.value_clip is None
     assert config.run.name == "none"
@@ -134,7 +134,7 @@ def test_spellings_of_flags() -> None:
 def test_a_resumed_run_keeps_its_settings_and_flags_override(tmp_path: Path) -> None:
     stored = dataclasses.replace(PRESETS["quick"], run=dataclasses.replace(PRESETS["quick"].run, seed=77))
     (tmp_path / "config.yaml").write_text(to_yaml(stored))
-    config, resume = parse("train", ["--resume", str(tmp_path), "--learner.updates", "5"], resumable=True)
+    config, resume, _ = parse("train", ["--resume", str(tmp_path), "--learner.updates", "5"], resumable=True)
     assert resume == tmp_path
     assert config == dataclasses.replace(stored, learner=dataclasses.replace(stored.learner, updates=5))
     with pytest.raises(UserError, match="exclude each other"):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from actors.policy import network as network_module
 from actors.policy import recurrence
+from actors.policy.memory import read_and_write
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.sequences import SequenceBatch
 from tests.toy import CORES, toy_network, toy_seed, toy_sequence, toy_wave
@@ -28,6 +29,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return torch.compile(function, fullgraph=True, backend=request.param)
 
     monkeypatch.setattr(network_module, "_compile", compile_with)
+    monkeypatch.setattr(recurrence, "compiled_step", lambda: compile_with(read_and_write))
     torch._dynamo.reset()
     yield request.param
     torch._dynamo.reset()
@@ -76,8 +78,9 @@ def test_every_other_option_compiles(options: dict[str, str], backend: str) -> N
     check_compiled(**options)
 
 
-def test_the_operators_derivative_is_that_of_the_recurrence() -> None:
+def test_the_operators_derivative_is_that_of_the_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
     """What compiled code calls instead of the fused LSTM and the scan, without a compiler: values and gradients."""
+    monkeypatch.setattr(recurrence, "compiled_step", lambda: read_and_write)
     network = toy_network(core="lstm+memory")
     given = sequence(network)
     eager = network.evaluate(given)
@@ -98,7 +101,7 @@ def test_an_operator_that_loses_a_gradient_is_caught(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(recurrence, "recur_sequence", detached)
     with pytest.raises(AssertionError):
-        test_the_operators_derivative_is_that_of_the_recurrence()
+        test_the_operators_derivative_is_that_of_the_recurrence(monkeypatch)
 
 
 @pytest.mark.parametrize("core", CORES)

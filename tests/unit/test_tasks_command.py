@@ -113,5 +113,5 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 def test_task_is_short_for_env_tasks() -> None:
-    config, _ = parse("train", ["--task", "mypkg:factory", "--preset", "quick"], resumable=True)
+    config, _, _ = parse("train", ["--task", "mypkg:factory", "--preset", "quick"], resumable=True)
     assert config.env.tasks == ("mypkg:factory",)

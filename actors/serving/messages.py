@@ -1,0 +1,214 @@
+"""Steps as numpy and as messages: what a request must look like, and how many of them become one batch."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.actions import ActionMasks, playable
+from actors.serving.refusal import Reason, Refusal
+from actors.spaces import Spaces
+from actors.wire import episode_pb2, policy_pb2
+
+MAX_SLOTS = 8
+_INT_TYPES: dict[int, np.dtype[np.signedinteger]] = {
+    episode_pb2.DTYPE_INT8: np.dtype("<i1"),
+    episode_pb2.DTYPE_INT16: np.dtype("<i2"),
+    episode_pb2.DTYPE_INT32: np.dtype("<i4"),
+    episode_pb2.DTYPE_INT64: np.dtype("<i8"),
+}
+_NAMES: dict[episode_pb2.Dtype, str] = {
+    episode_pb2.DTYPE_FLOAT32: "float32",
+    episode_pb2.DTYPE_BITS: "bits",
+}
+
+
+class Form:
+    """What one array of a request must look like."""
+
+    def __init__(self, name: str, dtype: episode_pb2.Dtype, shape: tuple[int, ...]) -> None:
+        self.name, self.dtype, self.shape = name, dtype, list(shape)
+        self.count = math.prod(shape)
+        self.bytes = 4 * self.count if dtype == episode_pb2.DTYPE_FLOAT32 else -(-self.count // 8)
+
+    def take(self, array: episode_pb2.Array) -> bytes:
+        """Raises `Refusal` where it does not."""
+        if array.dtype != self.dtype:
+            wanted = f"{_NAMES[self.dtype]} ({self.dtype})"
+            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has dtype {array.dtype}, expected {wanted}")
+        if array.shape != self.shape:
+            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has shape {list(array.shape)}, expected {self.shape}")
+        data = array.data
+        if len(data) != self.bytes:
+            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has {len(data)} bytes, {self.bytes} belong to its shape")
+        return data
+
+    def unpack(self, parts: Sequence[bytes]) -> NDArray[np.bool_]:
+        """`[N, ...]` from bits."""
+        packed = np.frombuffer(b"".join(parts), np.uint8).reshape(len(parts), self.bytes)
+        return np.unpackbits(packed, axis=1, count=self.count).view(np.bool_).reshape(len(parts), *self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shapes of a step's arrays in one kind of space."""
+
+    spaces: Spaces
+
+    @cached_property
+    def obs(self) -> Form:
+        return Form("obs", episode_pb2.DTYPE_FLOAT32, (self.spaces.obs_size,))
+
+    @cached_property
+    def mask(self) -> Form:
+        return Form("mask", episode_pb2.DTYPE_BITS, (self.spaces.action.flat_size,))
+
+    @cached_property
+    def slot_mask(self) -> Form:
+        spec = self.spaces.action
+        return Form("slot_mask_by_op", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots))
+
+    @cached_property
+    def rest_mask(self) -> Form:
+        spec = self.spaces.action
+        return Form("rest_mask", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots, spec.rest_size))
+
+
+@dataclass(slots=True)
+class Query:
+    """One step's arrays as they came, of the right types and shapes; their contents are checked by the batch."""
+
+    obs: bytes
+    blueprint_indices: NDArray[np.int64]  # [S]
+    mask: bytes
+    slot_mask: bytes
+    rest_mask: bytes  # empty: as `mask` has it
+    deterministic: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N queries, and what is wrong with each."""
+
+    obs: NDArray[np.float32]  # [N, D]
+    blueprint_indices: NDArray[np.int64]  # [N, S]
+    masks: ActionMasks
+    refusals: list[Refusal | None]  # N
+
+
+def digest(request: policy_pb2.StepRequest) -> bytes:
+    """Equal for requests that ask for the same decision."""
+    found = hashlib.blake2b(digest_size=16)
+    arrays = (request.obs, request.blueprint_indices, request.mask, request.slot_mask_by_op, request.rest_mask)
+    for array in arrays:
+        found.update(b"%d:" % len(array.data))
+        found.update(array.data)
+    found.update(b"0" if request.HasField("deterministic") and not request.deterministic else b"1")
+    return found.digest()
+
+
+def parse_step(request: policy_pb2.StepRequest, layout: Layout) -> Query:
+    """Raises `Refusal` on a wrong type, shape or number of bytes."""
+    obs, mask = layout.obs.take(request.obs), layout.mask.take(request.mask)
+    slot_mask = rest_mask = b""
+    if layout.spaces.action.conditioned:
+        slot_mask = layout.slot_mask.take(request.slot_mask_by_op)
+        if request.HasField("rest_mask"):
+            rest_mask = layout.rest_mask.take(request.rest_mask)
+    blueprints = _blueprints(request.blueprint_indices, layout.spaces.slots)
+    deterministic = request.deterministic if request.HasField("deterministic") else True
+    return Query(obs, blueprints, mask, slot_mask, rest_mask, deterministic)
+
+
+def _blueprints(array: episode_pb2.Array, slots: int) -> NDArray[np.int64]:
+    if not slots and not array.data:
+        return np.zeros(0, dtype=np.int64)
+    if array.dtype not in _INT_TYPES:
+        raise Refusal(Reason.WRONG_SHAPE, f"blueprint_indices has dtype {array.dtype}, expected an integer type")
+    dtype = _INT_TYPES[array.dtype]
+    if array.shape != [slots] or len(array.data) != slots * dtype.itemsize:
+        raise Refusal(
+            Reason.WRONG_SHAPE,
+            f"blueprint_indices has shape {list(array.shape)} and {len(array.data)} bytes, expected [{slots}]",
+        )
+    return np.frombuffer(array.data, dtype).astype(np.int64)
+
+
+def stack(queries: Sequence[Query], layout: Layout) -> Batch:
+    """Every query's contents, checked together: what is wrong with one does not touch the others."""
+    spaces, spec, n = layout.spaces, layout.spaces.action, len(queries)
+    obs = np.frombuffer(b"".join([q.obs for q in queries]), "<f4").reshape(n, spaces.obs_size).astype(np.float32)
+    blueprints = np.stack([q.blueprint_indices for q in queries])
+    flat = layout.mask.unpack([q.mask for q in queries])
+    if spec.conditioned:
+        masks = _conditioned(queries, layout, flat)
+        agree = (masks.flat() == flat).all(-1)
+    else:
+        masks, agree = ActionMasks.of_flat(spec, flat), np.ones(n, dtype=np.bool_)
+    finite = np.asarray(np.isfinite(obs).all(-1))
+    in_range = np.asarray(((blueprints >= -1) & (blueprints < max(spaces.num_blueprints, 1))).all(-1))
+    possible = np.asarray(playable(spec, masks))
+    refusals: list[Refusal | None] = [None] * n
+    for i in map(int, np.flatnonzero(~(finite & in_range & possible & agree))):
+        refusals[i] = _refusal(bool(finite[i]), bool(in_range[i]), bool(possible[i]), spaces)
+    return Batch(obs, blueprints, masks, refusals)
+
+
+def _refusal(finite: bool, in_range: bool, possible: bool, spaces: Spaces) -> Refusal:
+    if not finite:
+        return Refusal(Reason.NOT_FINITE, "obs holds NaN or Inf: unknown features have values of their own")
+    if not in_range:
+        return Refusal(Reason.OUT_OF_RANGE, f"blueprint_indices are -1 (empty) to {spaces.num_blueprints - 1}")
+    if not possible:
+        return Refusal(Reason.ILLEGAL_MASK, "the masks leave no op, or a legal op without a choice that it needs")
+    return Refusal(Reason.ILLEGAL_MASK, "mask is not the union of slot_mask_by_op and rest_mask over legal ops")
+
+
+def _conditioned(queries: Sequence[Query], layout: Layout, flat: NDArray[np.bool_]) -> ActionMasks:
+    slot = layout.slot_mask.unpack([q.slot_mask for q in queries])
+    absent = bytes(layout.rest_mask.bytes)
+    rest = layout.rest_mask.unpack([q.rest_mask or absent for q in queries])
+    for i, query in enumerate(queries):
+        if not query.rest_mask:
+            rest[i] = flat[i, -layout.spaces.action.rest_size :]
+    return ActionMasks(flat[:, : layout.spaces.action.num_ops], slot, rest)
+
+
+def step_request(
+    session_id: str,
+    step_index: int,
+    obs: NDArray[np.float32],
+    blueprint_indices: NDArray[np.int64],
+    masks: ActionMasks,
+    deterministic: bool,
+    export_state: bool,
+) -> policy_pb2.StepRequest:
+    """Of one environment: `obs [D]`, `blueprint_indices [S]`, and masks without a batch dimension."""
+    request = policy_pb2.StepRequest(
+        session_id=session_id,
+        step_index=step_index,
+        obs=_array(episode_pb2.DTYPE_FLOAT32, np.asarray(obs, dtype="<f4")),
+        mask=_packed(masks.flat()),
+        deterministic=deterministic,
+        export_state=export_state,
+    )
+    if len(blueprint_indices):
+        request.blueprint_indices.CopyFrom(_array(episode_pb2.DTYPE_INT16, np.asarray(blueprint_indices).astype("<i2")))
+    if masks.slot is not None:
+        request.slot_mask_by_op.CopyFrom(_packed(masks.slot))
+        request.rest_mask.CopyFrom(_packed(masks.rest))
+    return request
+
+
+def _array(dtype: episode_pb2.Dtype, array: NDArray[np.generic]) -> episode_pb2.Array:
+    return episode_pb2.Array(dtype=dtype, shape=array.shape, data=array.tobytes())
+
+
+def _packed(mask: NDArray[np.bool_]) -> episode_pb2.Array:
+    return episode_pb2.Array(dtype=episode_pb2.DTYPE_BITS, shape=mask.shape, data=np.packbits(mask.ravel()).tobytes())

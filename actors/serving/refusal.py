@@ -1,0 +1,93 @@
+"""`Refusal`: why a request is turned down, as a gRPC status with machine-readable details."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+
+DOMAIN = "tamiyo"
+IMPORT_REQUIRED = "import_required"
+DETAILS_KEY = "grpc-status-details-bin"
+
+
+class Reason(StrEnum):
+    """What a program may act upon; the message beside it is for people."""
+
+    SPACES_MISMATCH = "SPACES_MISMATCH"
+    MALFORMED = "MALFORMED"
+    WRONG_SHAPE = "WRONG_SHAPE"
+    NOT_FINITE = "NOT_FINITE"
+    OUT_OF_RANGE = "OUT_OF_RANGE"
+    ILLEGAL_MASK = "ILLEGAL_MASK"
+    STEP_GAP = "STEP_GAP"
+    STEP_CONFLICT = "STEP_CONFLICT"
+    SESSION_UNKNOWN = "SESSION_UNKNOWN"
+    SESSION_EXPIRED = "SESSION_EXPIRED"
+    SESSIONS_FULL = "SESSIONS_FULL"
+    STATE_INVALID = "STATE_INVALID"
+    VERSION_GONE = "VERSION_GONE"
+    TOKEN_MISSING = "TOKEN_MISSING"
+    TOKEN_INVALID = "TOKEN_INVALID"
+    TOKEN_EXPIRED = "TOKEN_EXPIRED"
+    NOT_READY = "NOT_READY"
+    DRAINING = "DRAINING"
+
+
+CODES: dict[Reason, grpc.StatusCode] = {
+    **dict.fromkeys(Reason, grpc.StatusCode.INVALID_ARGUMENT),
+    Reason.SPACES_MISMATCH: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.VERSION_GONE: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.STEP_GAP: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.STEP_CONFLICT: grpc.StatusCode.ABORTED,
+    Reason.SESSION_UNKNOWN: grpc.StatusCode.NOT_FOUND,
+    Reason.SESSION_EXPIRED: grpc.StatusCode.NOT_FOUND,
+    Reason.SESSIONS_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.TOKEN_MISSING: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.TOKEN_INVALID: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.TOKEN_EXPIRED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.NOT_READY: grpc.StatusCode.UNAVAILABLE,
+    Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+class Refusal(Exception):
+    """Becomes the status of the call, or of one step of a stream."""
+
+    def __init__(self, reason: Reason, message: str, **metadata: object) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message
+        self.metadata = {name: str(value) for name, value in metadata.items()}
+
+    @property
+    def code(self) -> grpc.StatusCode:
+        return CODES[self.reason]
+
+    @property
+    def number(self) -> int:
+        """Of google.rpc.Code."""
+        number: int = self.code.value[0]
+        return number
+
+    def trailers(self) -> tuple[tuple[str, bytes], ...]:
+        """`google.rpc.Status` with an `ErrorInfo`, where gRPC libraries look for it."""
+        info = AnyMessage()
+        info.Pack(ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata))
+        status = Status(code=self.number, message=self.message, details=[info])
+        return ((DETAILS_KEY, status.SerializeToString()),)
+
+
+def error_info(error: grpc.RpcError) -> ErrorInfo:
+    """Our details of a failed call; empty where there are none, as when no server was reached."""
+    found = ErrorInfo()
+    trailers: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
+    for key, value in trailers or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            for detail in Status.FromString(value).details:
+                if detail.Unpack(found) and found.domain == DOMAIN:
+                    return found
+    return ErrorInfo()

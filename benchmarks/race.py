@@ -1,0 +1,202 @@
+"""Time to solve CartPole without velocities, against sb3-contrib and RLlib.
+
+In seconds of one core until 40 greedy episodes average 475:
+
+    python -m benchmarks.race [--quick] [--json FILE] [--seeds N] [--sides NAME ...]
+
+Each side has its own settings: ours those of the memory ladder, sb3-contrib's those that its zoo publishes for this
+task, RLlib's its defaults but for what this task needs (`_rllib` says which). A run stops at 100,000 steps, which
+counts as not solved. Looking at the score is not timed; the clock is that of this process, which does all the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.form import Target, parser, publish
+from benchmarks.in_process import Run, play
+from benchmarks.memory import SELECTION
+from benchmarks.memory_rungs import RUNGS
+from benchmarks.memory_tasks import masked_cart_pole
+
+GOAL, BUDGET, LOOK_EVERY = 475.0, 100_000, 5_000  # mean return, steps, steps between two looks
+Runner = Iterator[tuple[int, Callable[[], float]]]
+"""Yields, each `LOOK_EVERY` steps or so, the steps so far and what measures the greedy mean return then."""
+
+warnings.filterwarnings("ignore")
+
+
+def _ours(seed: int) -> Runner:
+    rung = next(r for r in RUNGS if r.name == "masked-cartpole")
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(rung.acting(), rung.learner(), Path(folder), seed)
+        while run.acted < BUDGET:
+            run.train(run.acted + LOOK_EVERY)
+            yield run.acted, lambda: float(np.mean(play(run.sampler, run.policy, seed, SELECTION, True)))
+
+
+def _sb3(seed: int) -> Runner:
+    from sb3_contrib import RecurrentPPO
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return gymnasium.wrappers.TimeLimit(masked_cart_pole(), 500)
+
+    envs = VecNormalize(DummyVecEnv([make] * 8), gamma=0.98)
+    model = RecurrentPPO(
+        "MlpLstmPolicy",
+        envs,
+        learning_rate=lambda left: 1e-3 * left,
+        clip_range=lambda left: 0.2 * left,
+        n_steps=32,
+        batch_size=256,
+        n_epochs=20,
+        gamma=0.98,
+        gae_lambda=0.8,
+        ent_coef=0.0,
+        seed=seed,
+        device="cpu",
+        policy_kwargs={
+            "ortho_init": False,
+            "activation_fn": nn.ReLU,
+            "lstm_hidden_size": 64,
+            "enable_critic_lstm": True,
+            "net_arch": {"pi": [64], "vf": [64]},
+        },
+    )
+    _, callback = model._setup_learn(BUDGET)
+    updates = 0
+    while model.num_timesteps < BUDGET:
+        model.collect_rollouts(envs, callback, model.rollout_buffer, model.n_steps)
+        model._update_current_progress_remaining(model.num_timesteps, BUDGET)
+        model.train()
+        updates += 1
+
+        def score() -> float:
+            tested = VecNormalize(DummyVecEnv([make] * 8), training=False, norm_reward=False)
+            tested.obs_rms = envs.obs_rms
+            tested.seed(SELECTION.start)
+            return float(evaluate_policy(model, tested, len(SELECTION), warn=False)[0])
+
+        if updates % (LOOK_EVERY // 256) == 0:
+            yield model.num_timesteps, score
+
+
+def _rllib(seed: int) -> Runner:
+    """Wider batches than its defaults would overrun the budget; its clip of the value loss, at 10, would stop returns
+    of 500 from being learnt."""
+    import ray
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        from ray.rllib.algorithms.ppo import PPOConfig
+        from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+        from ray.tune import register_env
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    register_env("masked-cartpole", lambda _: gymnasium.wrappers.TimeLimit(masked_cart_pole(), 500))
+    model = DefaultModelConfig(
+        fcnet_hiddens=[64],
+        use_lstm=True,
+        lstm_cell_size=64,
+        max_seq_len=32,
+        head_fcnet_hiddens=[64],
+        vf_share_layers=True,
+    )
+    config = (
+        PPOConfig()
+        .environment("masked-cartpole")
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=8)
+        .learners(num_learners=0)
+        .training(
+            lr=1e-3,
+            gamma=0.98,
+            lambda_=0.8,
+            train_batch_size=1024,
+            minibatch_size=256,
+            num_epochs=10,
+            vf_clip_param=1e6,
+            use_kl_loss=False,
+            grad_clip=0.5,
+        )
+        .rl_module(model_config=model)
+        .evaluation(
+            evaluation_duration=len(SELECTION),
+            evaluation_num_env_runners=0,
+            evaluation_config={"explore": False},
+        )
+        .debugging(seed=seed, log_level="ERROR")
+    )
+    algorithm = config.build_algo()
+    steps = 0
+    try:
+        while steps < BUDGET:
+            for _ in range(LOOK_EVERY // 1024):
+                algorithm.train()
+                steps += 1024
+            yield (
+                steps,
+                lambda: float(algorithm.evaluate()["env_runners"]["episode_return_mean"]),
+            )
+    finally:
+        algorithm.stop()
+        ray.shutdown()
+
+
+SIDES: dict[str, Callable[[int], Runner]] = {"tamiyo": _ours, "sb3-contrib": _sb3, "rllib": _rllib}
+
+
+def race(side: str, seed: int, budget: int) -> dict[str, Any]:
+    """`seconds` of this process while it trained, and the last score."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    seconds, start, steps, score = 0.0, time.process_time(), 0, float("nan")
+    running = SIDES[side](seed)
+    with contextlib.closing(running):  # type: ignore[type-var]
+        for steps, look in running:
+            seconds += time.process_time() - start
+            score = look()
+            if score >= GOAL or steps >= budget:
+                break
+            start = time.process_time()
+    return {"side": side, "seed": seed, "solved": score >= GOAL, "score": score, "steps": steps, "seconds": seconds}
+
+
+def main() -> None:
+    known: argparse.ArgumentParser = parser("race", __doc__.splitlines()[0])
+    known.add_argument("--seeds", type=int, default=3, help="runs of each side")
+    known.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES), help="who takes part")
+    options = known.parse_args()
+    budget, seeds = (5_000, 1) if options.quick else (BUDGET, options.seeds)
+    rows = []
+    for seed in range(seeds):
+        for side in options.sides:
+            rows.append(race(side, seed, budget))
+            print(*(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in rows[-1].items()), flush=True)
+    took = {side: float(np.mean([r["seconds"] for r in rows if r["side"] == side])) for side in options.sides}
+    targets = [
+        Target(f"seconds of {side} over ours", seconds / took["tamiyo"], 1.0)
+        for side, seconds in took.items()
+        if side != "tamiyo" and "tamiyo" in took
+    ]
+    publish(rows, targets, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The policy endpoint against an echo server of the same kind: throughput and latency, occupancy, memory.
+
+Both servers run in processes of their own and are loaded in turns, so that whatever else the machine does falls on
+both; ratios are medians over rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+
+from actors.serving.endpoint import METHODS
+from actors.wire import policy_pb2
+from benchmarks.form import Target, parser, publish
+from benchmarks.serving.load import Load, closed_loop, open_loop
+from benchmarks.serving.process import SPACES, Process, running
+
+THROUGHPUT = {"unary": 0.5, "stream": 0.4}  # of the echo's, at least
+SLOWER = 2.5  # times the echo's p99, at most
+PACED, PACE_HZ = 64, 20.0
+PACED_P99_MS = {"stream": 10.0, "unary": 20.0}
+OPENED = 5_000  # sessions whose memory is measured
+
+
+def main() -> None:
+    options = parser("serve", __doc__ or "").parse_args()
+    quick = options.quick
+    sizes, rounds, seconds = ((1, 16), 1, 0.5) if quick else ((1, 16, 64, 256), 3, 3.0)
+    rows: list[dict[str, Any]] = []
+    targets: list[Target] = []
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    with running("policy", port) as policy, running("echo") as echo:
+        for kind in ("unary", "stream"):
+            for sessions in sizes:
+                row = closed(kind, sessions, policy, echo, port, rounds, seconds)
+                rows.append(row)
+                name = f"{kind}, {sessions} sessions"
+                targets.append(Target(f"{name}: steps/s over echo's", row["of echo"], THROUGHPUT[kind]))
+                targets.append(Target(f"{name}: echo's p99 over ours, of 1/{SLOWER}", row["p99 of echo"] * SLOWER, 1.0))
+        rows.append(closed("unary", 16, policy, echo, port, rounds, seconds, export=True) | {"kind": "unary, state"})
+        for kind, allowed_ms in PACED_P99_MS.items():
+            for server, process in (("policy", policy), ("echo", echo)):
+                load = asyncio.run(open_loop(process.address, PACED, PACE_HZ, kind == "stream", 1.0 if quick else 10.0))
+                rows.append(
+                    {"open loop": kind, "server": server, "steps/s": load.steps_per_s, "p50 ms": load.p50_ms,
+                     "p99 ms": load.p99_ms}
+                )  # fmt: skip
+                if server == "policy":
+                    name = f"open loop, {PACED} sessions at {PACE_HZ:g}/s, {kind}: {allowed_ms:g} ms over p99"
+                    targets.append(Target(name, allowed_ms / load.p99_ms, 1.0))
+    if not quick:
+        with running("policy") as fresh:
+            rows.append(asyncio.run(memory(fresh, OPENED)))
+        with running("policy", ttl_s=1.0) as brief:
+            row = asyncio.run(churn(brief))
+            rows.append(row)
+            targets.append(
+                Target("100,000 sessions: MiB before over after", row["MiB before"] / row["MiB after"], 0.95)
+            )
+    publish(rows, targets, options.json)
+
+
+def closed(
+    kind: str, sessions: int, policy: Process, echo: Process, port: int, rounds: int, seconds: float,
+    export: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    ours: list[Load] = []
+    theirs: list[Load] = []
+    before = batches(port)
+    for _ in range(rounds):
+        theirs.append(asyncio.run(closed_loop(echo.address, sessions, kind == "stream", seconds, export)))
+        ours.append(asyncio.run(closed_loop(policy.address, sessions, kind == "stream", seconds, export)))
+    after = batches(port)
+    return {
+        "kind": kind,
+        "sessions": sessions,
+        "steps/s": _median([x.steps_per_s for x in ours]),
+        "echo steps/s": _median([x.steps_per_s for x in theirs]),
+        "of echo": _median([a.steps_per_s / b.steps_per_s for a, b in zip(ours, theirs, strict=True)]),
+        "p50 ms": _median([x.p50_ms for x in ours]),
+        "p99 ms": _median([x.p99_ms for x in ours]),
+        "echo p99 ms": _median([x.p99_ms for x in theirs]),
+        "p99 of echo": _median([b.p99_ms / a.p99_ms for a, b in zip(ours, theirs, strict=True)]),
+        "steps/batch": (after[0] - before[0]) / max(1.0, after[1] - before[1]),
+    }
+
+
+def batches(port: int) -> tuple[float, float]:
+    """(steps, batches) so far, from the server's own metrics."""
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    found = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("tamiyo_serve_batch_steps_"))
+    return float(found["tamiyo_serve_batch_steps_sum"]), float(found["tamiyo_serve_batch_steps_count"])
+
+
+async def memory(policy: Process, count: int) -> dict[str, Any]:
+    """What the server grows by for each session that has stepped once."""
+    process = psutil.Process(policy.pid)
+    before = process.memory_info().rss
+    async with grpc.aio.insecure_channel(policy.address) as channel:
+        from benchmarks.serving.load import Player
+
+        opening: Any = channel.unary_unary(*METHODS["OpenSession"])
+        for start in range(0, count, 100):
+            request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
+            opened = await asyncio.gather(*(opening(request) for _ in range(start, start + 100)))
+            await asyncio.gather(*(Player(channel, o.session_id, False, False).step() for o in opened))
+    return {"sessions opened": count, "KiB a session": (process.memory_info().rss - before) / count / 1024}
+
+
+async def churn(policy: Process, count: int = 100_000) -> dict[str, Any]:
+    """Open that many, of which all expire within a second or two."""
+    process, request = psutil.Process(policy.pid), policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
+    opened, before = 0, 0.0
+    async with grpc.aio.insecure_channel(policy.address) as channel:
+        opening: Any = channel.unary_unary(*METHODS["OpenSession"])
+        while opened < count:
+            results = await asyncio.gather(*(opening(request) for _ in range(100)), return_exceptions=True)
+            opened += sum(not isinstance(r, BaseException) for r in results)
+            if opened < 20_000:  # by then every row has been in use, and the memory of expired ids is full
+                before = process.memory_info().rss / 2**20
+    return {"sessions come and gone": count, "MiB before": before, "MiB after": process.memory_info().rss / 2**20}
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
+if __name__ == "__main__":
+    main()

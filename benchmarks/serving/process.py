@@ -1,0 +1,108 @@
+"""A server in a process of its own: the policy endpoint, or an echo of the same messages without a policy."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import grpc
+import torch
+
+from actors.config import PolicyConfig
+from actors.env.env import seed_spaces
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import to_weights
+from actors.serving.handlers import SERVICE
+from actors.serving.options import ServeOptions, server_channel_options
+from actors.serving.server import Fixed, PolicyServer, serve
+from actors.wire import policy_pb2
+from deploy.serve_command import set_up_log
+
+SPACES = seed_spaces(3, "tamiyo")
+
+
+class Process(NamedTuple):
+    address: str
+    pid: int
+
+
+@contextmanager
+def running(kind: str, metrics_port: int = 0, ttl_s: float = 3600.0) -> Iterator[Process]:
+    """`policy` or `echo`, until the block ends."""
+    command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), str(ttl_s)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        yield Process(process.stdout.readline().strip(), process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def policy(metrics_port: int, ttl_s: float) -> None:
+    torch.manual_seed(0)
+    network = FactoredRecurrentActorCritic(SPACES, PolicyConfig()).eval()
+    options = ServeOptions(
+        listen="127.0.0.1:0", metrics_port=metrics_port or None, session_ttl_s=ttl_s, first_step_ttl_s=ttl_s
+    )
+
+    async def started(server: PolicyServer) -> None:
+        async def tell() -> None:
+            while server.handlers.service is None:
+                await asyncio.sleep(0.01)
+            print(server.address, flush=True)
+
+        started.task = asyncio.create_task(tell())  # type: ignore[attr-defined]
+
+    await serve(options, Fixed(to_weights(network, 1, 1, 8)), started)
+
+
+async def echo() -> None:
+    """The same generic handlers, the same messages parsed and made."""
+
+    def answer(request: policy_pb2.StepRequest) -> policy_pb2.StepResponse:
+        return policy_pb2.StepResponse(
+            session_id=request.session_id, step_index=request.step_index, action=[0] * 6, log_probs=[0.0] * 6
+        )
+
+    async def step(request: policy_pb2.StepRequest, context: Any) -> policy_pb2.StepResponse:
+        return answer(request)
+
+    async def step_stream(
+        requests: AsyncIterator[policy_pb2.StepStreamRequest], context: Any
+    ) -> AsyncIterator[policy_pb2.StepStreamResponse]:
+        async for request in requests:
+            yield policy_pb2.StepStreamResponse(
+                session_id=request.step.session_id, step_index=request.step.step_index, step=answer(request.step)
+            )
+
+    async def open_session(request: policy_pb2.OpenSessionRequest, context: Any) -> policy_pb2.OpenSessionResponse:
+        return policy_pb2.OpenSessionResponse(session_id="x" * 24)
+
+    def serialise(message: Any) -> bytes:
+        return bytes(message.SerializeToString())
+
+    server = grpc.aio.server(options=server_channel_options(ServeOptions()))
+    unary = grpc.unary_unary_rpc_method_handler
+    stream = grpc.stream_stream_rpc_method_handler
+    methods = {
+        "Step": unary(step, policy_pb2.StepRequest.FromString, serialise),
+        "StepStream": stream(step_stream, policy_pb2.StepStreamRequest.FromString, serialise),
+        "OpenSession": unary(open_session, policy_pb2.OpenSessionRequest.FromString, serialise),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"127.0.0.1:{port}", flush=True)
+    await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    set_up_log("json")
+    kind, metrics_port, ttl_s = sys.argv[1:]
+    asyncio.run(policy(int(metrics_port), float(ttl_s)) if kind == "policy" else echo())

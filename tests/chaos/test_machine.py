@@ -1,0 +1,108 @@
+"""What a machine does to a run: its disk is full, its network is cut."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from deploy.embedded_redis import EmbeddedRedis, find_server
+from tests.chaos.harness import hurt_run
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(os.geteuid() != 0, reason="mounting and cutting need root"),
+]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(path: Path) -> None:
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_full_disk_is_waited_out(tmp_path: Path, disk: Path) -> None:
+    with EmbeddedRedis() as server, hurt_run(tmp_path, "hurt", server, root=disk) as run:
+        filler = disk / "filler"
+        fill(filler)
+        run.wait_for(lambda: "no room is left on the disk" in run.command.out)
+        at = run.update
+        time.sleep(2.0)
+        assert run.update <= at + 1
+        filler.unlink()
+        run.running_again("redis and its disk", time.monotonic())
+        run.wait_for(lambda: "there is room on the disk again" in run.command.out)
+        run.identities()
+        ledger = run.end()
+        assert len(ledger.actors) == 1  # nobody died of it
+
+
+class TcpServer(NamedTuple):
+    url: str
+
+
+NAME, HOST, GUEST = "tamiyochaos", "10.213.77.1", "10.213.77.2"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TcpServer]:
+    """On this side of a cable, at whose other end lies a network namespace of its own."""
+    if shutil.which("ip") is None:
+        pytest.skip("no ip command (Debian: iproute2)")
+    if subprocess.run(["ip", "netns", "add", NAME], capture_output=True).returncode:
+        pytest.skip("network namespaces are not allowed here")
+    password = secrets.token_hex(8)
+    try:
+        for words in (
+            f"link add {NAME}0 type veth peer name {NAME}1 netns {NAME}",
+            f"addr add {HOST}/30 dev {NAME}0",
+            f"link set {NAME}0 up",
+            f"-n {NAME} addr add {GUEST}/30 dev {NAME}1",
+            f"-n {NAME} link set {NAME}1 up",
+            f"-n {NAME} link set lo up",
+            f"-n {NAME} route add default via {HOST}",
+        ):
+            subprocess.run(["ip", *words.split()], check=True)
+        settings = f"--port 7077 --bind {HOST} --requirepass {password} --appendonly no --dir {tmp_path}"
+        with subprocess.Popen([str(find_server()), *settings.split(), "--save", ""], stdout=subprocess.DEVNULL) as run:
+            yield TcpServer(f"redis://:{password}@{HOST}:7077/0")
+            run.kill()
+    finally:
+        subprocess.run(["ip", "netns", "del", NAME], check=False)
+        subprocess.run(["ip", "link", "del", f"{NAME}0"], check=False, capture_output=True)
+
+
+def test_a_network_cut_is_waited_out(tmp_path: Path, server: TcpServer) -> None:
+    with hurt_run(tmp_path, "hurt", server, within=("ip", "netns", "exec", NAME)) as run:
+        before = run.ledger()
+        subprocess.run(["ip", "link", "set", f"{NAME}0", "down"], check=True)
+        time.sleep(1.0)
+        at = run.update
+        time.sleep(4.0)
+        assert run.update <= at + 1
+        subprocess.run(["ip", "link", "set", f"{NAME}0", "up"], check=True)
+        run.running_again("redis behind a cut network", time.monotonic())
+        assert run.identities().accepted > before.accepted
+        run.end()
