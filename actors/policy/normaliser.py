@@ -43,6 +43,11 @@ class ObservationNormaliser(nn.Module):
         self.count.copy_(total.clamp(max=self.max_count))
 
 
+MIN_SPREAD = 0.05
+"""Least deviation over the root mean square: returns that hardly differ, as of a solved task, are not blown up."""
+TINY = 1e-6  # least deviation of returns that are all about 0
+
+
 class ValueNormaliser(nn.Module):
     """The scale of the critic, fitted to returns once per batch.
 
@@ -55,11 +60,10 @@ class ValueNormaliser(nn.Module):
     second_moment: Tensor
     updates: Tensor
 
-    def __init__(self, popart: bool, beta: float = 0.1, min_std: float = 1e-2) -> None:
+    def __init__(self, popart: bool, beta: float = 0.1) -> None:
         super().__init__()
         self.popart = popart
         self.beta = beta
-        self.min_std = min_std
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("std", torch.ones((), dtype=torch.float64))
         self.register_buffer("moments", torch.zeros(2, dtype=torch.float64))  # of the returns and of their squares
@@ -86,7 +90,8 @@ class ValueNormaliser(nn.Module):
         self.moments += step * (batch - self.moments)
         mean, std = self.mean.clone(), self.std.clone()
         deviation = (self.moments[1] - self.moments[0].square()).clamp(min=0.0).sqrt()
-        self.std.copy_(deviation.clamp(min=self.min_std))
+        least = (MIN_SPREAD * self.moments[1].sqrt()).clamp(min=TINY)
+        self.std.copy_(torch.maximum(deviation, least))
         if not self.popart:
             return
         self.mean.copy_(self.moments[0])
