@@ -53,6 +53,7 @@ class Gates:
     gradient_health: float  # at least, in TRAINING before BLENDING
     held_epochs: int  # in HOLDING before FOSSILIZED
     positive_contribution: bool  # a fresh one above 0, before FOSSILIZED
+    measured_contribution: bool = True  # some contribution, before FOSSILIZED; False where nobody can measure one
 
     def may_train(self, slot: Slot) -> bool:
         return slot.epochs_in_stage >= self.germinated_epochs
@@ -62,8 +63,10 @@ class Gates:
         return slot.trained_epochs >= self.trained_epochs and health is not None and health >= self.gradient_health
 
     def may_fossilize(self, slot: Slot) -> bool:
-        if not slot.at_target or slot.contribution is None or slot.epochs_in_stage < self.held_epochs:
+        if not slot.at_target or slot.epochs_in_stage < self.held_epochs:
             return False
+        if slot.contribution is None:
+            return not self.measured_contribution
         return not self.positive_contribution or (slot.epochs_since_contribution == 0 and slot.contribution > 0)
 
 
