@@ -20,6 +20,8 @@ from actors.env.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.env import make_env
+    from actors.growth.controller import GrowthController
+    from actors.growth.slots import SlotSpec
     from actors.serving.async_client import AsyncPolicyClient
     from actors.serving.client import PolicyClient
     from actors.serving.local import LocalPolicy
@@ -31,14 +33,18 @@ __all__ = [
     "PRESETS",
     "AsyncPolicyClient",
     "Config",
+    "GrowthController",
     "LocalPolicy",
     "PolicyClient",
+    "SlotSpec",
     "load_policy",
     "make_env",
     "train",
 ]
 
 _HOMES = {
+    "GrowthController": "actors.growth.controller",
+    "SlotSpec": "actors.growth.slots",
     "AsyncPolicyClient": "actors.serving.async_client",
     "LocalPolicy": "actors.serving.local",
     "PolicyClient": "actors.serving.client",

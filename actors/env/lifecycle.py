@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -54,6 +54,10 @@ class Gates:
     held_epochs: int  # in HOLDING before FOSSILIZED
     positive_contribution: bool  # a fresh one above 0, before FOSSILIZED
     measured_contribution: bool = True  # some contribution, before FOSSILIZED; False where nobody can measure one
+
+    def without_contributions(self) -> Gates:
+        """The same where nobody can measure a contribution."""
+        return replace(self, positive_contribution=False, measured_contribution=False)
 
     def may_train(self, slot: Slot) -> bool:
         return slot.epochs_in_stage >= self.germinated_epochs
