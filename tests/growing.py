@@ -145,7 +145,7 @@ class Run:
             if self._shadow:
                 self.grower.shadow(lambda rows=rows: self.loss(rows))
             self.optimizer.step()
-            self.losses.append(float(loss))
+            self.losses.append(loss.item())
 
     @torch.no_grad()
     def validate(self) -> tuple[float, float]:
