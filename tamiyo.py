@@ -21,6 +21,7 @@ from actors.env.registration import register_envs
 if TYPE_CHECKING:
     from actors.env import make_env
     from actors.growth.controller import GrowthController
+    from actors.growth.lightning import GrowthCallback
     from actors.growth.slots import SlotSpec
     from actors.serving.async_client import AsyncPolicyClient
     from actors.serving.client import PolicyClient
@@ -33,6 +34,7 @@ __all__ = [
     "PRESETS",
     "AsyncPolicyClient",
     "Config",
+    "GrowthCallback",
     "GrowthController",
     "LocalPolicy",
     "PolicyClient",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "GrowthCallback": "actors.growth.lightning",
     "GrowthController": "actors.growth.controller",
     "SlotSpec": "actors.growth.slots",
     "AsyncPolicyClient": "actors.serving.async_client",

@@ -75,7 +75,7 @@ class GrowthController:
         dry_run: bool = False,
         veto: Callable[[SeedAction], bool] | None = None,
         on_error: Literal["wait", "raise"] = "wait",
-        timeout_s: float = 5.0,
+        timeout_s: float = 3.0,
         log_file: str | Path | None = None,
     ) -> None:
         """`slots` maps names of modules to what fits after them. `policy` is a client, a `LocalPolicy`, a checkpoint or

@@ -27,7 +27,8 @@ class SeedGroups:
         self.steps = 0  # of the optimizer since `take_norms`
         self._params: dict[int, list[nn.Parameter]] = {}  # by slot, in the optimizer's order
         self._norms: dict[int, list[Tensor]] = {}
-        optimizer.register_step_pre_hook(self._note)
+        optimizer.register_step_pre_hook(self._before)
+        optimizer.register_step_post_hook(self._after)
 
     @property
     def order(self) -> list[int]:
@@ -79,9 +80,17 @@ class SeedGroups:
         self._norms, self.steps = {}, 0
         return norms
 
-    def _note(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Before each step; what a `GradScaler` multiplied by and leaves to a fused optimizer is divided out."""
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not _closure(args, kwargs):
+            self._note(optimizer)
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
+        if _closure(args, kwargs):
+            self._note(optimizer)  # it is within the step that a closure makes gradients
+
+    def _note(self, optimizer: Optimizer) -> None:
+        """What a `GradScaler` multiplied by and leaves to a fused optimizer is divided out."""
         scale = getattr(optimizer, "grad_scale", None)
         for s, own in self._params.items():
             grads = [p.grad for p in own if p.grad is not None]
@@ -92,3 +101,8 @@ class SeedGroups:
     def _schedulers(self) -> list[LRScheduler]:
         """Those of this optimizer, which does not know them: they are looked for among all that is alive."""
         return [o for o in gc.get_objects() if issubclass(type(o), LRScheduler) and o.optimizer is self.optimizer]
+
+
+def _closure(args: Any, kwargs: Any) -> bool:
+    """Whether a step of the optimizer was given one: `args` begin with the optimizer itself."""
+    return any(callable(a) and not isinstance(a, Optimizer) for a in (*args, *kwargs.values()))

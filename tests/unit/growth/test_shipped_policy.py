@@ -50,7 +50,8 @@ def test_wheel_and_source_archive_hold_it(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {f"actors/policy/shipped/policy.{kind}" for kind in ("safetensors", "json")} <= set(names)
     archive = next(iter(SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])))
-    assert any(n.endswith("actors/policy/shipped/policy.safetensors") for n in tarfile.open(archive).getnames())
+    with tarfile.open(archive) as source:
+        assert any(n.endswith("actors/policy/shipped/policy.safetensors") for n in source.getnames())
 
 
 def test_what_a_policy_may_be_given_as(monkeypatch: pytest.MonkeyPatch) -> None:

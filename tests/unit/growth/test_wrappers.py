@@ -130,8 +130,9 @@ from tests.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, ger
 rank, rendezvous = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
-script = Script([*GROWN, germinate(1, 2), UNREACHABLE, advance(1)]) if rank == 0 else Script([RuntimeError("asked")] * 9)
-own = Run(ConvNet(), script, ["stem", "block"], (1, 5, 4), wrap=DistributedDataParallel, evaluate=lambda: own.validate()[1])
+script = [*GROWN, germinate(1, 2), UNREACHABLE, advance(1)] if rank == 0 else [RuntimeError("asked")] * 9
+slots, evaluate = ["stem", "block"], lambda: own.validate()[1]
+own = Run(ConvNet(), Script(script), slots, (1, 5, 4), wrap=DistributedDataParallel, evaluate=evaluate)
 x, y = own.x_y
 own.x_y = x[rank::2], y[rank::2]  # each has rows of its own
 own.epochs(8)
