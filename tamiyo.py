@@ -6,6 +6,7 @@
     policy = tamiyo.load_policy("runs/my-run")  # a trained policy
     client = tamiyo.PolicyClient("host:50051")  # the same policy, served by `tamiyo serve`
     env = tamiyo.make_env()                     # the seed-training environment
+    grower = tamiyo.GrowthController(...)       # grows your own model in your own training loop
 
 Importing it registers `tamiyo/SeedTraining-v0` with Gymnasium, for `gymnasium.make` and `make_vec`. Names are imported
 on first use, so that importing this module loads neither torch nor Ray.

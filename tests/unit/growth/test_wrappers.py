@@ -136,7 +136,9 @@ own = Run(ConvNet(), Script(script), slots, (1, 5, 4), wrap=DistributedDataParal
 x, y = own.x_y
 own.x_y = x[rank::2], y[rank::2]  # each has rows of its own
 own.epochs(8)
+same = Run(mlp(), Script(GROWN if rank == 0 else []), ["3"], wrap=DistributedDataParallel).epochs(4)
 print(json.dumps({
+    "norm": same.grower._growth.slots[0].gradient_norm,
     "stages": [s.name for s in own.grower.stages.values()],
     "ops": [d.op for d in own.grower.log],
     "reasons": [d.reason for d in own.grower.log],
@@ -170,3 +172,5 @@ def test_two_processes_grow_alike_as_the_first_decides(tmp_path: Path) -> None:
     assert first["stages"] == ["HOLDING", "TRAINING"]
     assert sum("tamiyo" in name for name in first["names"]) == 8
     assert first["contribution"][0] is not None
+    alone = Run(mlp(), Script(GROWN), ["3"]).epochs(4)  # gradients are means, not sums
+    assert first["norm"] == pytest.approx(alone.grower._growth.slots[0].gradient_norm, rel=1e-4)
