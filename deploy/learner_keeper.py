@@ -48,7 +48,7 @@ class LearnerKeeper:
         self._look_at_s = 0.0
         self._backoff = Backoff()
         self._updates_at_failure = -1
-        self._deadline_s: float | None = None
+        self.began_s: float | None = None  # when it was up for the first time: from then on `max_seconds` count
         self.status = LearnerStatus(Progress(), False)
         self.restarts = 0
 
@@ -78,8 +78,7 @@ class LearnerKeeper:
         else:
             if self._starting:
                 self._starting, self._up = False, True
-                if self._deadline_s is None and self._max_seconds is not None:
-                    self._deadline_s = time.monotonic() + self._max_seconds
+                self.began_s = self.began_s or time.monotonic()
             elif reply is not None and reply.progress is None:
                 self._lost("its process is gone")
             elif reply is not None:
@@ -123,7 +122,9 @@ class LearnerKeeper:
         self._up, self._starting = False, True
 
     def _remaining_s(self) -> float | None:
-        return None if self._deadline_s is None else max(0.1, self._deadline_s - time.monotonic())
+        if self.began_s is None or self._max_seconds is None:
+            return None
+        return max(0.1, self.began_s + self._max_seconds - time.monotonic())
 
     def stop(self) -> None:
         """Let it write its checkpoint and end. A learner that is dead has written its last one."""

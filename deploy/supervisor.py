@@ -158,7 +158,8 @@ class Supervisor:
 
     def _snapshot(self) -> Snapshot:
         c, p = self.plan.learner.config, self._progress
-        elapsed_s = time.monotonic() - self._began_s
+        now = time.monotonic()
+        elapsed_s = now - (self._keeper.began_s or now)
         remaining = [] if c.max_seconds is None else [max(0.0, c.max_seconds - elapsed_s)]
         if self._returns:
             remaining.append((c.updates - p.update) * elapsed_s / len(self._returns))

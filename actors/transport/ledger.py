@@ -21,7 +21,7 @@ class ActorLedger:
     dropped_backpressure: int = 0
     unsent: int = 0
     lost_with_actor: int = 0  # unsent when a later incarnation took over
-    sequence: int = field(default=-1, compare=False)  # highest that was accepted
+    next_sequence: int = field(default=0, compare=False)  # the least that is no duplicate
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,10 @@ class Memory:
         for episode_id in self.applied:
             _, actor, incarnation, sequence = episode_id.split("/")
             a = actors.get((actor, int(incarnation)), ActorLedger())
-            if int(sequence) > a.sequence:  # accepted since the ledger was looked at
+            if int(sequence) >= a.next_sequence:  # accepted since the ledger was looked at
                 unheard += 1
                 source = {"unsent": a.unsent - 1} if a.unsent else {"produced": a.produced + 1}
-                a = replace(a, accepted=a.accepted + 1, sequence=int(sequence), **source)
+                a = replace(a, accepted=a.accepted + 1, next_sequence=int(sequence) + 1, **source)
             actors[actor, int(incarnation)] = a
         on_way = old.queued + old.pending + unheard - len(self.applied)
         dead_lettered = old.dead_lettered + min(0, on_way)  # a letter may have been queued again and trained

@@ -40,6 +40,7 @@ class MemoryStore:
     went_back_to: dict[int, int] = field(default_factory=dict)  # generation -> version
     made: dict[int, int] = field(default_factory=dict)  # version -> episodes acknowledged whose update made it
     generation: int = 0
+    next_version: int = 0  # the least that this generation may publish
     ids: int = 0
     counts: Ledger = field(default_factory=Ledger)  # settled terms only; the rest is what the fields above hold
     actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)
@@ -64,7 +65,7 @@ class MemoryTransport:
         s = self._store
         with s.changed:
             who = (header.actor, header.incarnation)
-            if who in s.actors and header.sequence <= s.actors[who].sequence:
+            if who in s.actors and header.sequence < s.actors[who].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
             if header.generation > s.generation:
                 return self._reply(PutStatus.BUSY)  # this store lost its memory; its learner has yet to open it again
@@ -76,7 +77,7 @@ class MemoryTransport:
             if not oversize and self._is_full(len(payload)):
                 return self._reply(PutStatus.BUSY)
             self._account(who, "accepted")
-            s.actors[who] = replace(s.actors[who], sequence=header.sequence)
+            s.actors[who] = replace(s.actors[who], next_sequence=header.sequence + 1)
             self._count("accepted")
             if oversize:
                 limit = self._config.max_episode_bytes
@@ -108,7 +109,7 @@ class MemoryTransport:
                 accepted=known.accepted + unknown,
                 unsent=0 if gone else unsent,
                 lost_with_actor=unsent if gone else 0,
-                sequence=known.sequence,
+                next_sequence=known.next_sequence,
             )
             if not gone:
                 s.fares[who] = {**health, "told_s": time.time()}
@@ -121,7 +122,7 @@ class MemoryTransport:
         with s.changed:
             known = memory.ledger if memory else Ledger()
             lost = known.store != 0 and (s.counts.store != known.store or s.counts.turn < known.turn)
-            next_version = max(self._head(), went_back_to) + 1
+            next_version = max(self._head() + 1, went_back_to + 1, s.next_version)
             if lost or s.generation == 0:
                 next_version = max(next_version, floor.next_version)
             if memory is not None and lost:
@@ -131,7 +132,7 @@ class MemoryTransport:
             self._count("turn")
             self._turn = s.counts.turn
             self._generation = s.generation = max(s.generation, floor.number) + 1
-            s.went_back_to[s.generation] = went_back_to
+            s.went_back_to[s.generation], s.next_version = went_back_to, next_version
             for version in [v for v in s.made if v > went_back_to]:
                 given_up = s.made.pop(version)
                 self._count("trained", -given_up)

@@ -141,7 +141,7 @@ class RedisTransport:
     def dead_letters(self) -> list[DeadLetter]:
         entries = self._queue.read("XRANGE", self._queue.key("dead"), "-", "+")
         fields = [dict(_pairs_of(flat)) for _, flat in entries]
-        headers = [_header(f) for f in fields]
+        headers = [_header(f[b"ref"])[0] for f in fields]
         return [
             DeadLetter(dead_id.decode(), header, payload or b"", f[b"reason"].decode(errors="replace"))
             for (dead_id, _), f, header, payload in zip(entries, fields, headers, self._payloads(headers), strict=True)
@@ -224,14 +224,14 @@ class RedisTransport:
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[str]:
         c = self._config
         values: dict[str, bytes] = {}
-        fields: list[Argument] = []
+        refs: list[str] = []
         for header, payload in episodes:
-            fields += (*_fields(header), len(payload))
+            refs.append(_ref(header, len(payload)))
             if len(payload) <= c.max_episode_bytes:
                 values[self._queue.key("payload:") + header.episode_id] = payload
         limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
         try:
-            head, *statuses = self._queue.store(values, int(1000 * c.payload_ttl_s), "put", *limits, *fields)
+            head, *statuses = self._queue.store(values, int(1000 * c.payload_ttl_s), "put", *limits, *refs)
         except OutOfMemory:
             return ["BUSY"]
         self._head = int(head)
@@ -253,13 +253,12 @@ class RedisTransport:
             settled += [entry.decode() for entry in self._consume("settle", term, made, durable, *some)]
         return settled
 
-    def _deliveries(self, entries: Sequence[tuple[bytes, list[bytes]]]) -> list[Delivery]:
-        fields = [dict(_pairs(flat)) for _, flat in entries]
-        headers = [_header(f) for f in fields]
-        payloads = self._payloads(headers)
+    def _deliveries(self, flat: Sequence[bytes]) -> list[Delivery]:
+        ids, headers = flat[::2], [_header(ref) for ref in flat[1::2]]
+        payloads = self._payloads([header for header, _ in headers])
         return [
-            Delivery(entry_id.decode(), header, payload or b"", _time_ms(entry_id), int(f.get(b"head", -1)))
-            for (entry_id, _), f, header, payload in zip(entries, fields, headers, payloads, strict=True)
+            Delivery(entry_id.decode(), header, payload or b"", _time_ms(entry_id), head)
+            for entry_id, (header, head), payload in zip(ids, headers, payloads, strict=True)
         ]
 
     def _payloads(self, headers: Sequence[EpisodeHeader]) -> list[bytes | None]:
@@ -275,10 +274,10 @@ def _token() -> str:
     return secrets.token_hex(8)
 
 
-def _fields(header: EpisodeHeader) -> tuple[str | int, ...]:
-    """In the order of FIELDS in `lua/store.lua`, all but `bytes`."""
+def _ref(header: EpisodeHeader, size: int) -> str:
+    """As REF in `lua/store.lua` has it, but for the head."""
     h = header
-    return h.episode_id, h.actor, h.incarnation, h.sequence, h.generation, h.oldest_version, h.newest_version
+    return f"{h.generation} {h.oldest_version} {h.newest_version} {size} {h.episode_id}"
 
 
 def _flat(ledger: Ledger) -> list[str | int]:
@@ -292,16 +291,12 @@ def _flat(ledger: Ledger) -> list[str | int]:
     return flat + [part for actor, newest in latest.items() for part in (f"actor:{actor}:incarnation", newest)]
 
 
-def _header(fields: dict[bytes, bytes]) -> EpisodeHeader:
-    return EpisodeHeader(
-        episode_id=fields[b"episode"].decode(),
-        actor=fields[b"actor"].decode(),
-        incarnation=int(fields[b"incarnation"]),
-        sequence=int(fields[b"sequence"]),
-        generation=int(fields[b"generation"]),
-        oldest_version=int(fields[b"oldest"]),
-        newest_version=int(fields[b"newest"]),
-    )
+def _header(ref: bytes) -> tuple[EpisodeHeader, int]:
+    """And the head version when it was put."""
+    head, generation, oldest, newest, _, episode_id = ref.decode().split(" ", 5)
+    _, actor, incarnation, sequence = episode_id.split("/")
+    versions = (int(generation), int(oldest), int(newest))
+    return EpisodeHeader(episode_id, actor, int(incarnation), int(sequence), *versions), int(head)
 
 
 def _time_ms(entry_id: bytes) -> int:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from typing import Any
 
 import pytest
+import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from actors.config import QueueConfig
-from actors.transport.base import DropReason, EpisodeHeader, Fenced, Transport
-from actors.transport.ledger import ActorLedger, Ledger
+from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, PutStatus, StoreReset, Transport
+from actors.transport.ledger import ActorLedger, Ledger, Memory
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.transport.redis import connect
 from deploy.embedded_redis import EmbeddedRedis
@@ -36,6 +39,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.generation, self.published = 0, -1
         self.taken: list[tuple[str, str]] = []  # entry ids of one episode in both stores
         self.produced: dict[tuple[str, int], int] = {}
+        self.counted: Counter[str] = Counter()  # by what the answers said alone
+        self.remembered: tuple[list[Memory], Counter[str]] | None = None
 
     def open_both(self) -> tuple[Transport, Transport]:
         return MemoryTransport(CONFIG, self.store), connect(self.url, CONFIG, self.namespace, self.scripts)
@@ -57,6 +62,25 @@ class QueueMachine(RuleBasedStateMachine):
         )
         first, second = (transport.put(header, b"x" * size) for transport in self.current)
         assert first == second
+        self.counted["accepted"] += first.status is PutStatus.OK
+
+    @rule(actor=st.sampled_from("ab"), count=st.integers(2, 6))
+    def put_several(self, actor: str, count: int) -> None:
+        """Those that were not offered or were put off have sequences that can still come."""
+        start = self.produced.get((actor, 1), -1) + 1
+        version, generation = max(0, self.published), self.generation
+        headers = [
+            EpisodeHeader(f"run/{actor}/1/{n}", actor, 1, n, generation, version, version)
+            for n in range(start, start + count)
+        ]
+        first, second = (t.put_all([(h, b"several") for h in headers]) for t in self.current)
+        assert first == second
+        statuses = [reply.status for reply in first]
+        assert PutStatus.BUSY not in statuses[:-1]
+        done = len(statuses) - (statuses[-1] is PutStatus.BUSY)
+        assert done == count or statuses[-1] is PutStatus.BUSY
+        self.counted["accepted"] += statuses.count(PutStatus.OK)
+        self.produced[actor, 1] = start + done - 1
 
     @rule(
         actor=st.sampled_from("ab"), incarnation=st.integers(0, 1), unsent=st.integers(0, 2), dropped=st.integers(0, 1)
@@ -83,6 +107,39 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.generation > 0)
     @rule()
+    def remember(self) -> None:
+        """As a checkpoint does."""
+        self.remembered = [Memory(transport.ledger(), ()) for transport in self.current], self.counted.copy()
+
+    @precondition(lambda self: self.remembered is not None)
+    @rule()
+    def the_store_loses_its_memory(self) -> None:
+        """And a learner that has a checkpoint takes it over."""
+        assert self.remembered is not None
+        vars(self.store).update({k: v for k, v in vars(MemoryStore()).items() if k != "changed"})
+        client: Any = redis.Redis.from_url(self.url)
+        client.delete(*client.keys(f"{{{self.namespace}}}:*"))
+        client.close()
+        for transport in self.current:
+            with pytest.raises(StoreReset):
+                transport.take(1, 0)
+        self.replaced, self.current = None, self.open_both()
+        self.every += self.current
+        memories, self.counted = self.remembered[0], self.remembered[1].copy()
+        floor = Generation(self.generation, self.published + 1)
+        first, second = (
+            t.open_generation(self.published, "learner", floor, memory)
+            for t, memory in zip(self.current, memories, strict=True)
+        )
+        assert first == second == Generation(self.generation + 1, self.published + 1)
+        for transport, memory in zip(self.current, memories, strict=True):
+            ledger = transport.ledger()
+            lost = memory.ledger.queued + memory.ledger.pending
+            assert ledger.lost_with_store == memory.ledger.lost_with_store + lost
+        self.generation, self.taken, self.remembered = first.number, [], None
+
+    @precondition(lambda self: self.generation > 0)
+    @rule()
     def publish(self) -> None:
         self.published = max(self.published, self.current[0].head()) + 1
         for transport in self.current:
@@ -103,8 +160,10 @@ class QueueMachine(RuleBasedStateMachine):
         for side, transport in enumerate(self.current):
             ids = [pair[side] for pair in chosen]
             reason = DropReason.STALE if verb == "stale" else DropReason.FENCED
-            settled = transport.ack(ids) if verb == "ack" else transport.drop(ids, reason)
+            made, durable = self.published + 1, self.published - 2
+            settled = transport.ack(ids, made, durable) if verb == "ack" else transport.drop(ids, reason)
             assert settled == list(dict.fromkeys(ids))
+        self.counted[verb] += len(set(chosen))
         self.taken = [pair for pair in self.taken if pair not in chosen]
 
     @precondition(lambda self: self.taken)
@@ -145,6 +204,9 @@ class QueueMachine(RuleBasedStateMachine):
         ledgers: list[Ledger] = [transport.ledger() for transport in self.current]
         for ledger in ledgers:
             ledger.check()
+            assert ledger.accepted == self.counted["accepted"]
+            assert ledger.trained + ledger.trained_then_lost == self.counted["ack"]
+            assert ledger.dropped_stale == self.counted["stale"]
         apart = {"actors": None, "store": None}
         assert {**vars(ledgers[0]), **apart} == {**vars(ledgers[1]), **apart}
         assert {k: v for k, v in ledgers[0].actors.items() if v.produced} == {
@@ -152,14 +214,22 @@ class QueueMachine(RuleBasedStateMachine):
         }
 
 
+def interleave(url: str, scripts: bool, examples: int) -> None:
+    machine = type("Machine", (QueueMachine,), {"url": url, "scripts": scripts})
+    chosen = settings(
+        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(machine, settings=chosen)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("scripts", [False, True], ids=["functions", "scripts"])
 def test_redis_agrees_with_memory(embedded_redis: EmbeddedRedis, scripts: bool) -> None:
-    machine = type("Machine", (QueueMachine,), {"url": embedded_redis.url, "scripts": scripts})
-    quick = settings(
-        max_examples=10 if scripts else 40,
-        stateful_step_count=40,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    run_state_machine_as_test(machine, settings=quick)
+    interleave(embedded_redis.url, scripts, 10 if scripts else 30)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scripts", [False, True], ids=["functions", "scripts"])
+def test_thousands_of_histories(embedded_redis: EmbeddedRedis, scripts: bool) -> None:
+    interleave(embedded_redis.url, scripts, 2000)

@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["env", "learner", "memory", "serve"])
+@pytest.mark.parametrize("name", ["env", "learner", "memory", "serve", "transport"])
 def test_a_quick_run_has_the_common_form(name: str, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", str(path)]
@@ -21,7 +21,9 @@ def test_a_quick_run_has_the_common_form(name: str, tmp_path: Path) -> None:
     assert set(result) == {"targets", "machine", "rows"}
     assert result["machine"]["cores"] >= 1
     assert all(set(target) == {"name", "value", "goal", "met"} for target in result["targets"])
-    figures = [v for row in result["rows"] for k, v in row.items() if k.endswith("steps/s") or k == "score"]
+    figures = [
+        v for row in result["rows"] for k, v in row.items() if k.endswith(("steps/s", "episodes/s")) or k == "score"
+    ]
     assert figures
     assert min(figures) > 0
     assert len(ended.stdout.splitlines()) > len(result["rows"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
+
 from actors.codec import encode_episode
 from actors.config import QueueConfig
 from actors.episode import Episode
 from actors.transport.base import EpisodeHeader
 from actors.transport.memory import MemoryStore, MemoryTransport
-from learner.intake import Intake
+from learner.intake import Intake, Taken, lag_split
 from tests.toy import SPACES, toy_network, toy_seed, toy_wave
 
 
@@ -83,3 +87,17 @@ def test_what_is_recovered_twice_in_one_life_is_trained_once() -> None:
     taken = intake.collect(2, 0, lambda: False) or []
     assert [t.episode.episode_id for t in taken] == ids[1:]
     assert intake.consumer.ledger().trained == 1
+
+
+def test_lag_is_split_into_the_way_to_the_queue_and_the_wait_in_it() -> None:
+    """By hand: acted at 3 and put when 5 was newest, two versions passed in flight, and four in the queue until 9."""
+    (episode,) = toy_wave(toy_network(), [toy_seed(2, truncated=False)])
+    old = dataclasses.replace(episode, policy_version=np.array([3, 4]))
+    new = dataclasses.replace(episode, policy_version=np.array([9, 9]))
+    told = lag_split([Taken("1-0", old, 5), Taken("2-0", new, 9)], version=9)
+    assert told == {
+        "policy_lag_mean": 3.0,
+        "policy_lag_max": 6.0,
+        "policy_lag_in_flight": 1.0,
+        "policy_lag_in_queue": 2.0,
+    }

@@ -55,6 +55,10 @@ def test_only_what_is_named_changes(tmp_path: Path) -> None:
         ("env: {tasks: wine}", "env.tasks is 'wine': give a list"),
         ("env: {tasks: [1]}", "env.tasks[0] is 1: give text"),
         ("run: {dashboard: 1}", "run.dashboard is 1: give true or false"),
+        (
+            "actors: {count: 11, envs_per_actor: 30}\nlearner: {max_policy_lag: 4, batch_episodes: 64}",
+            "11 actors x 30 environments run 330 episodes at once, but only 320 = (max_policy_lag + 1)",
+        ),
         ("run: {name: 7}", "run.name is 7: give text"),
         ("learner: 3", "section 'learner' holds keys and values, not 3"),
         ("- a", "settings are sections with keys"),

@@ -18,7 +18,8 @@ def folder() -> Path:
     """In the user's cache; in a temporary folder where that cannot be written."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+        # Numba also wants the very file that it compiled: another checkout is another folder
+        digest.update(f"{source} {source.stat().st_mtime_ns}".encode() + source.read_bytes())
     name = f"kernels-{digest.hexdigest()[:16]}"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tamiyo" / name
     try:

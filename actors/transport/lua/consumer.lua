@@ -23,7 +23,7 @@ end
 -- Drop all episodes and start the ledger again from what a checkpoint remembers of it: `args` from `first` on.
 local function start_again(k, args, first)
   for _, stream in ipairs({k.episodes, k.dead}) do
-    for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do forget(k, parse(entry[2])) end
+    for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do forget(k, parse_entry(entry)) end
   end
   redis.call('DEL', k.episodes, k.dead, k.ledger, k.attempts, k.made, k.health)
   for i = first, #args, 2 do redis.call('HSET', k.ledger, args[i], args[i + 1]) end
@@ -43,7 +43,7 @@ end
 
 local function drop_fenced(k, current)
   for _, entry in ipairs(redis.call('XRANGE', k.episodes, '-', '+')) do
-    local id, header = entry[1], parse(entry[2])
+    local id, header = entry[1], parse_entry(entry)
     if header and is_fenced(k, header, current) then
       if redis.call('XACK', k.episodes, GROUP, id) == 1 then
         count(k, 'pending', -1)
@@ -72,10 +72,11 @@ function verbs.open(k, args)
     count(k, 'turn', 1)
 
     local generation = math.max(current, tonumber(floor_number)) + 1
-    local next_version = math.max(head_version(k), tonumber(went_back_to)) + 1
+    local next_version = math.max(head_version(k) + 1, tonumber(went_back_to) + 1, number(k.generations, 'next'))
     if lost or current == 0 then next_version = math.max(next_version, tonumber(floor_next)) end
     local previous = redis.call('HGET', k.generations, 'consumer')
-    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer, 'back:' .. generation, went_back_to)
+    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer, 'back:' .. generation, went_back_to,
+      'next', next_version)
     redis.call('HSET', k.weights, 'fence', generation)
     redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- fails where the group exists
     local cursor = '0-0'
@@ -90,42 +91,51 @@ function verbs.open(k, args)
   end)
 end
 
--- Remove a pending entry: all are of the open generation's consumer. Returns its header, nil where it is not pending.
-local function release(k, id)
-  local entry = redis.call('XRANGE', k.episodes, id, id)[1]
-  if not entry or redis.call('XACK', k.episodes, GROUP, id) == 0 then return nil end
-  redis.call('XDEL', k.episodes, id)
-  redis.call('HDEL', k.attempts, id)
-  count(k, 'pending', -1)
-  return parse(entry[2])
+-- Remove pending entries: all are of the open generation's consumer. Returns the ids that were, and their headers.
+local function release(k, ids)
+  local released, headers = {}, {}
+  for _, id in ipairs(ids) do
+    local entry = redis.call('XRANGE', k.episodes, id, id)[1]
+    if entry and redis.call('XACK', k.episodes, GROUP, id) == 1 then
+      released[#released + 1] = id
+      headers[#headers + 1] = parse_entry(entry)
+    end
+  end
+  if #released > 0 then
+    redis.call('XDEL', k.episodes, unpack(released))
+    redis.call('HDEL', k.attempts, unpack(released))
+    count(k, 'pending', -#released)
+  end
+  return released, headers
 end
 
--- count -> {last id, {{entry id, fields}, ...}}; wait for entries beyond the last id where none was taken
+-- count -> {last id, {entry id, ref, ...}}; wait for entries beyond the last id where none was taken
 function verbs.take(k, args)
   return consume(k, 'take', args, function(wanted)
     local consumer = redis.call('HGET', k.generations, 'consumer')
     local read = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', wanted, 'STREAMS', k.episodes, '>')
     local taken, bytes = {}, 0
     for _, entry in ipairs(read and read[1][2] or {}) do
-      local header = parse(entry[2])
+      local header = parse_entry(entry)
       if header then
         bytes = bytes + tonumber(header.bytes)
-        taken[#taken + 1] = entry
+        taken[#taken + 1] = entry[1]
+        taken[#taken + 1] = header.ref
       else
         redis.call('XACK', k.episodes, GROUP, entry[1])
         redis.call('XDEL', k.episodes, entry[1])
         count(k, 'foreign', 1)
       end
     end
-    count(k, 'queued', -#taken)
-    count(k, 'pending', #taken)
+    count(k, 'queued', -#taken / 2)
+    count(k, 'pending', #taken / 2)
     count(k, 'queued_bytes', -bytes)
     local last = #taken == 0 and redis.call('XREVRANGE', k.episodes, '+', '-', 'COUNT', 1)[1]
     return {last and last[1] or '0-0', taken}
   end)
 end
 
--- generation -> {{entry id, fields}, ...}
+-- generation -> {entry id, ref, ...}
 function verbs.pending(k, args)
   local refused = check_generation(args[1], number(k.generations, 'current'))
   if refused then return refused end
@@ -133,7 +143,10 @@ function verbs.pending(k, args)
   local entries = {}
   for _, p in ipairs(redis.call('XPENDING', k.episodes, GROUP, '-', '+', number(k.ledger, 'pending') + 1, consumer)) do
     local entry = redis.call('XRANGE', k.episodes, p[1], p[1])[1]
-    if entry then entries[#entries + 1] = entry end
+    if entry then
+      entries[#entries + 1] = entry[1]
+      entries[#entries + 1] = entry[2][2]
+    end
   end
   return entries
 end
@@ -158,14 +171,9 @@ end
 -- term of the ledger, version made, durable version, entry ids... -> ids settled
 function verbs.settle(k, args)
   return consume(k, 'settle', args, function(term, made, durable, ...)
-    local settled, payloads = {}, {}
-    for _, id in ipairs({...}) do
-      local header = release(k, id)
-      if header then
-        payloads[#payloads + 1] = k.payload .. header.episode
-        settled[#settled + 1] = id
-      end
-    end
+    local settled, headers = release(k, {...})
+    local payloads = {}
+    for i, header in ipairs(headers) do payloads[i] = k.payload .. header.episode end
     if #settled > 0 then redis.call('DEL', unpack(payloads)) end
     count(k, term, #settled)
     if term == 'trained' then
@@ -181,9 +189,9 @@ end
 -- entry id, reason, dead_letters_kept, max_bytes -> {1 or 0}
 function verbs.dead_letter(k, args)
   return consume(k, 'dead_letter', args, function(id, reason, letters_kept, max_bytes)
-    local header = release(k, id)
-    if not header then return {0} end
-    bury(k, header, reason, letters_kept, max_bytes)
+    local _, headers = release(k, {id})
+    if #headers == 0 then return {0} end
+    bury(k, headers[1], reason, letters_kept, max_bytes)
     return {1}
   end)
 end
@@ -193,7 +201,7 @@ function verbs.requeue(k, args)
   local token, id, max_episodes, max_bytes = unpack(args)
   return once(k, 'requeue', token, function()
     local letter = redis.call('XRANGE', k.dead, id, id)[1]
-    local header = letter and parse(letter[2])
+    local header = letter and parse_entry(letter)
     local bytes = header and redis.call('STRLEN', k.payload .. header.episode) or 0
     if bytes == 0 then return {'MISSING'} end
     if is_fenced(k, header, number(k.generations, 'current')) then return {'FENCED'} end
@@ -202,8 +210,7 @@ function verbs.requeue(k, args)
     redis.call('XDEL', k.dead, id)
     count(k, 'dead_lettered', -1)
     count(k, 'dead_bytes', -bytes)
-    header.bytes = bytes
-    redis.call('XADD', k.episodes, '*', unpack(flatten(header)))
+    redis.call('XADD', k.episodes, '*', 'ref', header.ref)
     count(k, 'queued', 1)
     count(k, 'queued_bytes', bytes)
     return {'OK'}

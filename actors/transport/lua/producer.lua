@@ -14,68 +14,62 @@ local function enter(k, actor, incarnation, latest)
 end
 
 -- One of the actor's episodes becomes `term`: it was unsent when last reported, thought lost, or produced since.
-local function account(k, who, term, unsent, lost)
-  local from, change = 'produced', 1
-  if unsent > 0 then from, change = 'unsent', -1
-  elseif lost > 0 then from, change = 'lost_with_actor', -1 end
-  count(k, who .. from, change)
-  count(k, who .. term, 1)
+local function account(t, who, term)
+  if t.get(who .. 'unsent') > 0 then t.add(who .. 'unsent', -1)
+  elseif t.get(who .. 'lost_with_actor') > 0 then t.add(who .. 'lost_with_actor', -1)
+  else t.add(who .. 'produced', 1) end
+  t.add(who .. term, 1)
 end
 
-local function put_one(k, header, head, current, max_episodes, max_bytes, max_episode_bytes, letters_kept)
+local function put_one(k, t, header, who, current, max_episodes, max_bytes, max_episode_bytes, letters_kept)
   local payload, bytes = k.payload .. header.episode, tonumber(header.bytes)
-  local who = 'actor:' .. header.actor .. '/' .. header.incarnation .. ':'
   local function refuse(status)
     -- a payload without expiry belongs to the accepted entry that this one duplicates
     if redis.call('PTTL', payload) > 0 then redis.call('DEL', payload) end
     return status
   end
 
-  local known = redis.call('HMGET', k.ledger, 'actor:' .. header.actor .. ':incarnation', who .. 'sequence',
-    who .. 'unsent', who .. 'lost_with_actor', 'queued', 'queued_bytes')
-  if known[2] and tonumber(header.sequence) <= tonumber(known[2]) then return refuse('DUPLICATE') end
+  if tonumber(header.sequence) < t.get(who .. 'next_sequence') then return refuse('DUPLICATE') end
   -- of a generation to come: this store lost its memory, and its learner has yet to open it again
   if tonumber(header.generation) > current then return refuse('BUSY') end
-  enter(k, header.actor, header.incarnation, known[1])
-  local unsent, lost = tonumber(known[3] or '0'), tonumber(known[4] or '0')
+  enter(k, header.actor, header.incarnation, redis.call('HGET', k.ledger, 'actor:' .. header.actor .. ':incarnation'))
   if is_fenced(k, header, current) then
-    account(k, who, 'refused_fenced', unsent, lost)
+    account(t, who, 'refused_fenced')
     return refuse('FENCED')
   end
   local oversize = bytes > max_episode_bytes
   if not oversize then
-    if full(tonumber(known[5] or '0'), tonumber(known[6] or '0'), bytes, max_episodes, max_bytes) then
-      return refuse('BUSY')
-    end
+    if full(t.get('queued'), t.get('queued_bytes'), bytes, max_episodes, max_bytes) then return refuse('BUSY') end
     if redis.call('STRLEN', payload) ~= bytes or redis.call('PERSIST', payload) == 0 then return refuse('MISSING') end
   end
-  redis.call('HSET', k.ledger, who .. 'sequence', header.sequence)
-  account(k, who, 'accepted', unsent, lost)
-  count(k, 'accepted', 1)
-  header.head = head
+  t.set(who .. 'next_sequence', header.sequence + 1)
+  account(t, who, 'accepted')
+  t.add('accepted', 1)
   if oversize then
     bury(k, header, bytes .. ' bytes, more than the ' .. max_episode_bytes .. ' allowed', letters_kept, max_bytes)
   else
-    redis.call('XADD', k.episodes, '*', unpack(flatten(header)))
-    count(k, 'queued', 1)
-    count(k, 'queued_bytes', bytes)
+    redis.call('XADD', k.episodes, '*', 'ref', header.ref)
+    t.add('queued', 1)
+    t.add('queued_bytes', bytes)
   end
   return 'OK'
 end
 
--- max_episodes, max_bytes, max_episode_bytes, dead_letters_kept, then FIELDS of each episode -> {head version, status...}
--- Ends at the first that has to be put again, or a later one would overtake it and make it a duplicate.
+-- max_episodes, max_bytes, max_episode_bytes, dead_letters_kept, then REF (but the head) of each episode, all of one
+-- incarnation -> {head version, status...}. Ends at the first that has to be put again, or a later one would overtake it and make it
+-- a duplicate.
 function verbs.put(k, args)
   local max_episodes, max_bytes, max_episode_bytes = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
-  local head, current = head_version(k), number(k.generations, 'current')
+  local head, current, t = head_version(k), number(k.generations, 'current'), tally(k)
   local reply = {head}
-  for first = 4, #args - 1, #FIELDS do
-    local header = {}
-    for i, name in ipairs(FIELDS) do header[name] = args[first + i] end
-    local status = put_one(k, header, head, current, max_episodes, max_bytes, max_episode_bytes, args[4])
+  for i = 5, #args do
+    local header = parse(head .. ' ' .. args[i])
+    local who = 'actor:' .. header.actor .. '/' .. header.incarnation .. ':'
+    local status = put_one(k, t, header, who, current, max_episodes, max_bytes, max_episode_bytes, args[4])
     reply[#reply + 1] = status
     if status == 'BUSY' or status == 'MISSING' then break end
   end
+  t.write()
   return reply
 end
 

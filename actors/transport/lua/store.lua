@@ -2,13 +2,14 @@
 -- the verb. Each verb is atomic. All keys share the hash tag {namespace}, so that they live in one cluster slot; a verb
 -- is given those that it needs, which is what access rights are checked against.
 --
--- episodes     stream   references to waiting episodes: FIELDS and `head`; group `learner`, one consumer at a time
+-- episodes     stream   field `ref`: a waiting episode, as REF; group `learner`, one consumer at a time
 -- ledger       hash     every count: accepted, trained, ..., `actor:<actor>/<incarnation>:<count>`,
 --                       `actor:<actor>:incarnation` (the latest); `store`: an id of its own; `turn`: the consumer's calls
--- generations  hash     current, consumer, `back:<generation>` = version that it went back to
+-- generations  hash     current, consumer, `back:<generation>` = version that it went back to, `next` = least version
+--                       that the current one may publish
 -- made         hash     version -> episodes acknowledged whose update made it, while it may still be given up
 -- weights      hash     head, `manifest:<version>`, `payload:<version>` = key of the payload, `fence` = generation
--- dead         stream   dead letters: FIELDS, head, reason
+-- dead         stream   dead letters: ref, reason
 -- attempts     hash     entry id -> probes begun
 -- replies      hash     verb -> token and reply of the latest call, so that a retry repeats nothing
 -- health       hash     `learner`, `<actor>/<incarnation>` -> what they tell of themselves, JSON
@@ -17,7 +18,9 @@
 -- Never trim `episodes`: that loses delivered entries without a word.
 
 local GROUP = 'learner'
-local FIELDS = {'episode', 'actor', 'incarnation', 'sequence', 'generation', 'oldest', 'newest', 'bytes'}
+-- Head version when it was put, generation, oldest and newest version, bytes, and run/actor/incarnation/sequence. One
+-- string: Lua handles few and long ones much faster than many and short ones.
+local REF = '^(%-?%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) ([^/]+/([^/]+)/(%d+)/(%d+))$'
 local verbs = {}
 
 local function name_keys(keys)
@@ -38,23 +41,35 @@ local function head_version(k)
   return tonumber(redis.call('HGET', k.weights, 'head') or '-1')
 end
 
-local function parse(fields)
-  local header = {}
-  for i = 1, #fields, 2 do header[fields[i]] = fields[i + 1] end
-  if not header.episode or not header.actor then return nil end
-  for i = 3, #FIELDS do
-    if not tonumber(header[FIELDS[i]]) then return nil end
+-- The ledger as it will be after `write`: each field is read once, and all that changed are written together.
+local function tally(k)
+  local values, changed, t = {}, {}, {}
+  function t.get(field)
+    if not values[field] then values[field] = number(k.ledger, field) end
+    return values[field]
   end
-  return header
+  function t.set(field, value) values[field], changed[field] = tonumber(value), true end
+  function t.add(field, change) t.set(field, t.get(field) + change) end
+  function t.write()
+    local flat = {}
+    for field in pairs(changed) do
+      flat[#flat + 1] = field
+      flat[#flat + 1] = string.format('%.0f', values[field])
+    end
+    if #flat > 0 then redis.call('HSET', k.ledger, unpack(flat)) end
+  end
+  return t
 end
 
-local function flatten(header)
-  local flat = {'head', header.head or '-1'}
-  for _, name in ipairs(FIELDS) do
-    flat[#flat + 1] = name
-    flat[#flat + 1] = header[name]
-  end
-  return flat
+local function parse(ref)
+  local h = {ref = ref}
+  h.head, h.generation, h.oldest, h.newest, h.bytes, h.episode, h.actor, h.incarnation, h.sequence
+    = string.match(ref or '', REF)
+  return h.head and h
+end
+
+local function parse_entry(entry)
+  return entry[2][1] == 'ref' and parse(entry[2][2])
 end
 
 -- An error where this generation is not the open one, nil where it is.
@@ -93,16 +108,13 @@ local function full(waiting, waiting_bytes, bytes, max_episodes, max_bytes)
 end
 
 local function bury(k, header, reason, letters_kept, max_bytes)
-  local entry = flatten(header)
-  entry[#entry + 1] = 'reason'
-  entry[#entry + 1] = reason
-  redis.call('XADD', k.dead, '*', unpack(entry))
+  redis.call('XADD', k.dead, '*', 'ref', header.ref, 'reason', reason)
   count(k, 'dead_lettered', 1)
   count(k, 'dead_bytes', redis.call('STRLEN', k.payload .. header.episode))
   while redis.call('XLEN', k.dead) > tonumber(letters_kept)
     or (redis.call('XLEN', k.dead) > 1 and number(k.ledger, 'dead_bytes') > tonumber(max_bytes)) do
     local oldest = redis.call('XRANGE', k.dead, '-', '+', 'COUNT', 1)[1]
-    local payload = k.payload .. parse(oldest[2]).episode
+    local payload = k.payload .. parse_entry(oldest).episode
     count(k, 'dead_bytes', -redis.call('STRLEN', payload))
     count(k, 'dead_letters_evicted', 1)
     redis.call('DEL', payload)

@@ -1,0 +1,240 @@
+"""The queue against raw redis-py, the codec against a copy of bytes, and how soon published weights are applied.
+
+    python -m benchmarks.transport [--quick] [--json FILE] [--end-to-end]
+
+Raw is XADD > XREADGROUP > XACK + XDEL with hiredis, the same payloads, the same number of entries per round trip and
+the same server (embedded, unix socket, no file): it keeps no accounts and fences nobody. Both sides take turns within a
+run, and the best of several rounds counts. The codec is apart: payloads are bytes already. Up to 8 clients of the
+broadcast hold a policy and load it; those beyond are threads without torch that fetch and decode.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from actors.codec import decode_episode, encode_episode
+from actors.config import PolicyConfig, QueueConfig
+from actors.env.env import seed_spaces
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import load_weights, to_weights
+from actors.transport.base import EpisodeHeader
+from actors.transport.redis import connect
+from benchmarks.form import Target, parser, publish
+from deploy.embedded_redis import EmbeddedRedis
+from tests.builders import make_episode
+
+AT_ONCE = 8  # entries per round trip
+GOALS = {16: 0.6, 128: 0.7, 1024: 0.9}  # KB -> of raw's episodes per second
+HOLDERS = 8  # clients that hold a policy
+POLL_S = 0.001
+Pass = Callable[[list[bytes]], float]
+
+
+def ours(url: str) -> Pass:
+    transport = connect(url, QueueConfig(max_episodes=10**6, max_bytes=2**34, max_episode_bytes=2**24), "ours")
+    generation = transport.open_generation(-1, "learner").number
+    numbers = iter(range(10**9))
+
+    def run(payloads: list[bytes]) -> float:
+        began = time.perf_counter()
+        for start in range(0, len(payloads), AT_ONCE):
+            some = payloads[start : start + AT_ONCE]
+            transport.put_all([(header(next(numbers), generation), payload) for payload in some])
+            taken = transport.take(AT_ONCE, 0)
+            assert len(taken[-1].payload) == len(some[-1])
+            transport.ack([d.entry_id for d in taken])
+        return time.perf_counter() - began
+
+    return run
+
+
+def header(number: int, generation: int) -> EpisodeHeader:
+    return EpisodeHeader(f"run/actor-0/1/{number}", "actor-0", 1, number, generation, 0, 0)
+
+
+def raw(url: str) -> Pass:
+    client: Any = redis.Redis.from_url(url, protocol=2)
+    client.xgroup_create("raw", "learner", "0", mkstream=True)
+
+    def run(payloads: list[bytes]) -> float:
+        began = time.perf_counter()
+        for start in range(0, len(payloads), AT_ONCE):
+            some = payloads[start : start + AT_ONCE]
+            pipeline = client.pipeline(transaction=False)
+            for payload in some:
+                pipeline.xadd("raw", {"episode": "run/actor-0/1/0", "payload": payload})
+            pipeline.execute()
+            ((_, taken),) = client.xreadgroup("learner", "a", {"raw": ">"}, count=AT_ONCE)
+            assert len(taken[-1][1][b"payload"]) == len(some[-1])
+            ids = [entry_id for entry_id, _ in taken]
+            pipeline = client.pipeline(transaction=True)
+            pipeline.xack("raw", "learner", *ids)
+            pipeline.xdel("raw", *ids)
+            pipeline.execute()
+        return time.perf_counter() - began
+
+    return run
+
+
+def queue(url: str, quick: bool) -> tuple[list[dict[str, Any]], list[Target]]:
+    rows, targets = [], []
+    sides = {"tamiyo": ours(url), "raw redis-py": raw(url)}
+    for kilobytes, goal in GOALS.items():
+        count = AT_ONCE * max(2, (25 if quick else 100) // max(1, kilobytes // 64))
+        payloads = [os.urandom(kilobytes * 1024) for _ in range(AT_ONCE)] * (count // AT_ONCE)
+        rounds = 4 if quick else 12
+        times = {name: [run(payloads)] for name, run in sides.items()}
+        for _ in range(rounds):
+            for name, run in sides.items():
+                times[name].append(run(payloads))
+        best = {name: min(seconds) for name, seconds in times.items()}
+        ratio = best["raw redis-py"] / best["tamiyo"]
+        rows += [
+            {
+                "KB": kilobytes,
+                "side": name,
+                "episodes/s": count / seconds,
+                "MB/s": count * kilobytes / 1024 / seconds,
+                "of raw": best["raw redis-py"] / seconds,
+            }
+            for name, seconds in best.items()
+        ]
+        targets.append(Target(f"put > take > ack of {kilobytes} KB: episodes/s, of raw", ratio, goal))
+    return rows, targets
+
+
+def best_of(call: Callable[[], object], times: int) -> float:
+    """Seconds of one call, the best of several."""
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def codec(quick: bool) -> list[dict[str, Any]]:
+    """Microseconds per episode, beside those of a copy of its bytes."""
+    rows = []
+    for steps in (25, 150, 1000):
+        episode = make_episode(steps=steps, features=60, hidden=128)
+        payload = encode_episode(episode)
+        calls: dict[str, Callable[[], object]] = {
+            "encode": partial(encode_episode, episode),
+            "decode": partial(decode_episode, payload),
+            "copy of the bytes": partial(bytearray, payload),
+        }
+        rows += [
+            {"steps": steps, "KB": len(payload) / 1024, "what": name, "us": 1e6 * best_of(call, 20 if quick else 200)}
+            for name, call in calls.items()
+        ]
+    return rows
+
+
+class Client(threading.Thread):
+    """Fetches as soon as there is something newer, and notes when it was applied."""
+
+    def __init__(self, url: str, network: FactoredRecurrentActorCritic | None) -> None:
+        super().__init__(daemon=True)
+        self.transport, self.network = connect(url, None, "weights"), network
+        self.applied: dict[int, float] = {}  # by version
+        self.over = False
+
+    def run(self) -> None:
+        version = -1
+        while not self.over:
+            weights = self.transport.fetch(version)
+            if weights is None:
+                time.sleep(POLL_S)
+                continue
+            if self.network is not None:
+                load_weights(self.network, weights)
+            version = weights.version
+            self.applied[version] = time.perf_counter()
+        self.transport.close()
+
+
+def broadcast(url: str, quick: bool) -> list[dict[str, Any]]:
+    spaces = seed_spaces(3)
+    policies = [FactoredRecurrentActorCritic(spaces, PolicyConfig()) for _ in range(HOLDERS)]
+    learner = connect(url, None, "weights")
+    generation = learner.open_generation(-1, "learner")
+    version, rows = generation.next_version, []
+    for count in (1, 4, 8) if quick else (1, 2, 4, 8, 16, 32, 64):
+        clients = [Client(url, policies[i] if i < HOLDERS else None) for i in range(count)]
+        for client in clients:
+            client.start()
+        delays = []
+        for _ in range(3 if quick else 10):
+            weights = to_weights(policies[0], version, generation.number, 8)
+            began = time.perf_counter()
+            learner.publish(weights)
+            while not all(version in client.applied for client in clients):
+                time.sleep(POLL_S)
+            delays += [client.applied[version] - began for client in clients]
+            version += 1
+        for client in clients:
+            client.over = True
+        for client in clients:
+            client.join()
+        size = sum(t.nbytes for t in weights.tensors.values())
+        rows.append(
+            {
+                "clients": count,
+                "with a policy": min(count, HOLDERS),
+                "weights MB": size / 2**20,
+                "median ms": 1e3 * statistics.median(delays),
+                "slowest ms": 1e3 * max(delays),
+            }
+        )
+    return rows
+
+
+def end_to_end(actors: int, seconds: float) -> float:
+    """Episodes trained per second of a whole run on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = ["--run.name", "e2e", "--run.root", folder, "--run.reference_episodes", "2"]
+        size = ["--preset", "quick", "--actors.count", str(actors), "--learner.max_seconds", str(seconds)]
+        command = [sys.executable, "-m", "deploy.cli", "train", *where, *size]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in (Path(folder) / "e2e" / "metrics.jsonl").read_text().splitlines()]
+    steady = rows[len(rows) // 4 :]
+    trained = steady[-1]["episodes_trained"] - steady[0]["episodes_trained"]
+    return float(trained / (steady[-1]["elapsed_s"] - steady[0]["elapsed_s"]))
+
+
+def scaling(quick: bool) -> list[dict[str, Any]]:
+    rates = {actors: end_to_end(actors, 15.0 if quick else 60.0) for actors in (1, 2, 4)}
+    return [
+        {"actors": actors, "episodes/s": rate, "ideal": actors * rates[1], "of ideal": rate / (actors * rates[1])}
+        for actors, rate in rates.items()
+    ]
+
+
+def main() -> None:
+    known = parser("transport", __doc__.splitlines()[0])
+    known.add_argument("--end-to-end", action="store_true", help="also whole runs with 1, 2 and 4 actors: minutes")
+    args = known.parse_args()
+    with EmbeddedRedis() as server:
+        rows, targets = queue(server.url, args.quick)
+        rows += codec(args.quick) + broadcast(server.url, args.quick)
+    if args.end_to_end:
+        rows += scaling(args.quick)
+    publish(rows, targets, args.json)
+
+
+if __name__ == "__main__":
+    main()
