@@ -6,6 +6,7 @@
     policy = tamiyo.load_policy("runs/my-run")  # a trained policy
     client = tamiyo.PolicyClient("host:50051")  # the same policy, served by `tamiyo serve`
     env = tamiyo.make_env()                     # the seed-training environment
+    grower = tamiyo.GrowthController(...)       # grows your own model in your own training loop
 
 Importing it registers `tamiyo/SeedTraining-v0` with Gymnasium, for `gymnasium.make` and `make_vec`. Names are imported
 on first use, so that importing this module loads neither torch nor Ray.
@@ -20,6 +21,9 @@ from actors.env.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.env import make_env
+    from actors.growth.controller import GrowthController
+    from actors.growth.lightning import GrowthCallback
+    from actors.growth.slots import SlotSpec
     from actors.serving.async_client import AsyncPolicyClient
     from actors.serving.client import PolicyClient
     from actors.serving.local import LocalPolicy
@@ -31,14 +35,20 @@ __all__ = [
     "PRESETS",
     "AsyncPolicyClient",
     "Config",
+    "GrowthCallback",
+    "GrowthController",
     "LocalPolicy",
     "PolicyClient",
+    "SlotSpec",
     "load_policy",
     "make_env",
     "train",
 ]
 
 _HOMES = {
+    "GrowthCallback": "actors.growth.lightning",
+    "GrowthController": "actors.growth.controller",
+    "SlotSpec": "actors.growth.slots",
     "AsyncPolicyClient": "actors.serving.async_client",
     "LocalPolicy": "actors.serving.local",
     "PolicyClient": "actors.serving.client",

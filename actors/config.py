@@ -77,6 +77,9 @@ class EnvConfig:
     """Share of the twin's accuracy change that is subtracted; null takes each task's fitted one."""
     time_limit: Literal["terminated", "truncated"] = "terminated"
     """What the end at the horizon is; `truncated` (bootstrapped) needs a horizon that cannot be seen."""
+    drop_features: float = 0.0
+    """Probability that a group of features (contributions, accuracy) reads unknown for a whole episode, so that the
+    policy knows how to grow models whose owners cannot measure them."""
     observe_time: bool = True
     """Whether the policy sees how much of the horizon has passed."""
     random_horizon: bool = False
@@ -101,6 +104,10 @@ class EnvConfig:
         require(self.embargo_epochs >= 1, f"env.embargo_epochs is {self.embargo_epochs}: it must be at least 1")
         require(
             self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1"
+        )
+        require(
+            0 <= self.drop_features < 1,
+            f"env.drop_features is {self.drop_features}: give a probability from 0 to below 1",
         )
         require(
             not self.cuda_graph or self.device != "cpu",

@@ -29,6 +29,7 @@ commands:
   dead-letters ACTION   episodes that were set aside: list, show, requeue
   report RUN_DIR        write report.html and its pictures from the folder of a run
   rollout CHECKPOINT    one episode of a trained policy, as a timeline in the terminal
+  grow SCRIPT           a training script of yours with a policy at its side
   serve --checkpoint P  a policy as a gRPC service; --redis URL follows a run
   export CHECKPOINT OUT a trained policy as a torch.export program
   tasks [NAME ...]      the task families, their sizes, and whether growing pays on them
@@ -221,6 +222,21 @@ def _serve(args: list[str]) -> int:
     return run_server(flags)
 
 
+def _grow(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo grow",
+        description="Runs a script that makes a tamiyo.GrowthController, with a policy served beside it.",
+        exit_on_error=False,
+    )
+    parser.add_argument("script", type=Path, metavar="SCRIPT", help="such as examples/grow_your_model.py")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="for the script")
+    parser.add_argument("--policy", type=Path, metavar="CHECKPOINT", help="else the one that comes with tamiyo")
+    options = _options(parser, args)
+    from deploy.grow_command import grow
+
+    return grow(options.script, options.arguments, options.policy)
+
+
 def _options(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
     """Parsed, every complaint as a `UserError`."""
 
@@ -255,6 +271,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": _report,
     "rollout": _rollout,
     "export": _export,
+    "grow": _grow,
     "serve": _serve,
     "tasks": _tasks,
     "doctor": _doctor,

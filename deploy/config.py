@@ -94,7 +94,7 @@ class Config:
 
 
 PRESETS: dict[str, Config] = {
-    "tamiyo": Config(),
+    "tamiyo": Config(env=EnvConfig(drop_features=0.1)),
     "quick": Config(
         run=RunConfig(reference_episodes=96),
         # The twin takes the luck of data and start out of what is paid: a few dozen updates then tell good from bad.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import Literal
 
@@ -90,17 +91,24 @@ def timeline_table(episode: Timeline) -> Table:
         table.add_column(f"slot {slot}", no_wrap=True)
     table.add_column("growth", justify="right")
     for t, op in enumerate(episode.ops):
-        accuracy, change = episode.accuracy[t + 1], episode.accuracy[t + 1] - episode.accuracy[t]
-        bar = "█" * round(accuracy / 100 * BAR)
         where = f" {episode.op_slots[t]}" if episode.op_slots[t] >= 0 else ""
         table.add_row(
             str(t + 1),
-            Text.assemble((f"{bar:<{BAR}}", OPS["FOSSILIZE"]), f" {accuracy:5.1f} ", (f"{change:+5.1f}", "dim")),
+            _accuracy(episode.accuracy[t], episode.accuracy[t + 1]),
             Text(op + where, style="dim" if op == "WAIT" else OPS.get(op, "")),
             *(_slot(episode, slot, t) for slot in range(episode.slots)),
             f"{episode.growth_ratio[t]:.2f}",
         )
     return table
+
+
+def _accuracy(before: float, after: float) -> Text:
+    """With its change; what is not known stays empty."""
+    if isnan(after):
+        return Text("")
+    bar = "█" * round(after / 100 * BAR)
+    change = "" if isnan(before) else f"{after - before:+5.1f}"
+    return Text.assemble((f"{bar:<{BAR}}", OPS["FOSSILIZE"]), f" {after:5.1f} ", (change, "dim"))
 
 
 def _slot(episode: Timeline, slot: int, t: int) -> Text:

@@ -36,7 +36,7 @@ def run_server(flags: ServeFlags) -> int:
     return 0
 
 
-def set_up_log(form: str) -> None:
+def set_up_log(form: str, level: int = logging.INFO) -> None:
     """A line an event on standard error, as JSON or for people."""
     render = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
     structlog.configure(
@@ -47,7 +47,7 @@ def set_up_log(form: str) -> None:
             *([structlog.processors.format_exc_info] if form == "json" else []),
             render,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,11 +21,12 @@ from torch import Tensor
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, spaces_of, to_weights
+from actors.policy.saved import SHIPPED, find_checkpoint, read_weights
+from actors.policy.saved import list_checkpoints as list_checkpoints
 from actors.transport.ledger import Memory
 from actors.weights import WeightSet
 
 FORMAT = 1
-_NAME = re.compile(r"update_(\d{8})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -124,20 +124,9 @@ def write_durably(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def list_checkpoints(folder: Path) -> list[Path]:
-    """Oldest first."""
-    return sorted(p for p in folder.glob("update_*.safetensors") if _NAME.fullmatch(p.name))
-
-
 def load_checkpoint(path: Path) -> Checkpoint:
     """`path` is a checkpoint file, or a folder that holds some (the newest is taken). Raises `UserError`."""
-    if path.is_dir():
-        found = list_checkpoints(path / "checkpoints") or list_checkpoints(path)
-        if not found:
-            raise UserError(f"no checkpoint in {path}: name a run folder that has trained, or a checkpoint file")
-        path = found[-1]
-    if not path.is_file():
-        raise UserError(f"no checkpoint at {path}: name a run folder or a checkpoint file")
+    path = find_checkpoint(path)
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -174,10 +163,11 @@ def restore_optimiser(
             optimiser.state[p] = {k: t.clone().to(p.device) for k, t in own.items()}
 
 
-def load_policy(path: str | Path, slots: int | None = None) -> FactoredRecurrentActorCritic:
-    """The policy of a checkpoint file or of a run folder's newest one, ready to `act`, at another number of slots
-    than it was trained with where `slots` says so. Raises `UserError`."""
-    weights = load_checkpoint(Path(path)).weights
+def load_policy(path: str | Path = SHIPPED, slots: int | None = None) -> FactoredRecurrentActorCritic:
+    """The policy of a checkpoint file or of a run folder's newest one, or without a path the one that comes with the
+    package; ready to `act`, at another number of slots than it was trained with where `slots` says so. Raises
+    `UserError`."""
+    weights = read_weights(Path(path))
     spaces = spaces_of(weights)
     if slots is not None and not spaces.slots:
         raise UserError(f"{path} is a policy for an environment without slots")

@@ -17,8 +17,9 @@ from actors.env.blends import gate_shapes
 from actors.env.blueprints import NOOP, Param
 from actors.env.contributions import Subset
 from actors.env.growing import Optimisation
+from actors.env.growth import Measured
 from actors.env.host import Host
-from actors.env.host_episode import EpochResult, Germination, HostEpisode, Measured, Orders
+from actors.env.host_episode import EpochResult, Germination, HostEpisode, Orders
 from actors.env.kernels.epoch import Adam, train_epoch
 from actors.env.kernels.measure import measure
 from actors.env.kernels.network import ABSENT, BLENDED, LEARNING, Seeds, make_work

@@ -16,7 +16,8 @@ from actors.env import observation
 from actors.env.batch_norm import CALIBRATION_ROWS
 from actors.env.family import blueprint_choices
 from actors.env.growing import GrowingNetwork, Optimisation, Switches
-from actors.env.host_episode import EpochResult, HostEpisode, Measured, Orders
+from actors.env.growth import Measured
+from actors.env.host_episode import EpochResult, HostEpisode, Orders
 from actors.env.lifecycle import Lifecycle
 from actors.env.rng import Purpose, stream
 from actors.env.stage import BLENDED

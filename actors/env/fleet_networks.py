@@ -14,8 +14,9 @@ from typing import Literal, Protocol, TypeVar
 
 from actors.config import require
 from actors.env.compiled import CompiledNetworks, compilable
+from actors.env.growth import Measured
 from actors.env.host import Host
-from actors.env.host_episode import EpochResult, HostEpisode, Measured, Orders
+from actors.env.host_episode import EpochResult, HostEpisode, Orders
 from actors.env.hosts import make_host, padded_host
 from actors.env.stacked import Settings, StackedNetworks
 from actors.env.tasks import Task

@@ -8,33 +8,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import BLENDS, PROFILES, ActionMasks, ActionSpec, Op
+from actors.actions import ActionMasks, ActionSpec, Op
 from actors.config import EnvConfig
-from actors.env import governor, observation
-from actors.env.blends import gate_shapes
-from actors.env.blueprints import Param
-from actors.env.contributions import Contributions, Subset, measure, subsets_to_measure
+from actors.env import governor
+from actors.env.contributions import Subset, subsets_to_measure
+from actors.env.growth import Growth, Measured, Place, Setting
 from actors.env.hosts import make_host
 from actors.env.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
 from actors.env.reward import Payment, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
-from actors.env.stage import BLENDED, Stage
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.timeline import Timeline
 from actors.env.twin import twin_coefficient
 from actors.episode import EndReason
 
 log = logging.getLogger(__name__)
-
-HEALTHY_NORM = (1e-8, 100.0)
-
-Measured = tuple[float, float]  # (accuracy in points, cross-entropy in nats) on the validation rows
 
 
 @dataclass(frozen=True)
@@ -93,27 +86,23 @@ class HostEpisode:
         task = self.task
         self.host = make_host(task, config.slots)
         self._names = tuple(b.name for b in self.host.family.blueprints)
-        self.host_params = self.host.num_params()
-        self.budget_params = config.budget_ratio * self.host_params
-        widths = [self.host.slot_width(s) for s in range(config.slots)]
-        self._costs = [[b.cost(width) for width in widths] for b in self.host.family.blueprints]
-        self._gates = [[_size(gate_shapes(b, width)) for width in widths] for b in range(len(BLENDS))]
-        offered = np.array(self.host.family.offered())[:, None]
-        self._dearest = np.where(offered, np.array(self._costs) + np.max(self._gates, axis=0), np.inf)  # [B, S]
-        self.profile = PROFILES[config.profile]
-        gates, automatic = GATES[config.gates], self.profile.automatic_advance
-        self.lifecycle = Lifecycle(config.slots, gates, config.embargo_epochs, automatic)
+        host_params = self.host.num_params()
+        places = [Place(self.host.family, self.host.slot_width(s)) for s in range(config.slots)]
+        self.growth = Growth(
+            places, host_params, config.budget_ratio * host_params, GATES[config.gates], config.embargo_epochs,
+            config.profile, spec,
+        )  # fmt: skip
         self.horizon_epochs = self._draw_horizon()
         self.governor = governor.Governor(task.num_classes, task.chance_loss)
         self.epoch = 0
         self.germinations = 0
         self.illegal_actions = 0
-        self.last_op, self.last_success = Op.WAIT, True
+        hidden = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(2) < config.drop_features
+        self._contributions_hidden, self._accuracy_hidden = map(bool, hidden)
         self.accuracies: list[float] = []
         self.val_losses: list[float] = []
         self.rents: list[float] = []
         self._executed = SeedAction(Op.WAIT)
-        self._alphas: dict[int, float] = {}
 
     def host_rng(self) -> np.random.Generator:
         """Draws the host's parameters."""
@@ -138,24 +127,19 @@ class HostEpisode:
 
         An illegal action is turned into WAIT and counted, or raises `IllegalAction` where `strict`.
         """
-        executed, reason = self._legal(np.asarray(action, dtype=np.int64))
+        executed, reason = self.growth.read(np.asarray(action, dtype=np.int64))
         if reason:
             if strict:
                 raise IllegalAction(reason)
             self.illegal_actions += 1
-        before = self._filled()
-        success = self.lifecycle.apply(executed)
+        pruned = self.growth.apply(executed, asked=not reason)
         germinated = None
         if executed.op is Op.GERMINATE:
             rng = stream(self.run_seed, self.seed, Purpose.SEED_INIT, self.germinations)
             germinated = Germination(executed.slot, executed.blueprint, executed.blend, rng)
             self.germinations += 1
-        pruned = tuple(sorted(before - self._filled()))
-        self._executed, self.last_op, self.last_success = executed, executed.op, success and not reason
-        self.lifecycle.tick_alpha()
-        slots = list(enumerate(self.lifecycle.slots))
-        blended = {s: slot.alpha for s, slot in slots if slot.stage in BLENDED}
-        training = {s: slot.alpha_target for s, slot in slots if slot.stage is Stage.TRAINING}
+        self._executed = executed
+        blended, training = self.growth.blended(), self.growth.training()
         present = frozenset(blended)
         due = (self.epoch + 1) % self.config.contribution_every == 0
         wanted = subsets_to_measure(blended, training) if due else []
@@ -165,27 +149,30 @@ class HostEpisode:
     def settle(self, orders: Orders, result: EpochResult, roll_back: Callable[[tuple[int, ...]], Measured]) -> Outcome:
         """What the epoch came to. `roll_back(pruned)` restores the last good snapshot without these slots' seeds."""
         weight, horizon = self.config.rent_weight, self.horizon_epochs
-        self._record_gradients(orders, result)
-        self._record_contributions(orders, result.measured)
+        self.growth.record_gradients(result.gradient_norms, orders.training)
+        self.growth.record_contributions(
+            result.measured, orders.blended, orders.training, len(orders.subsets) > 1,
+            f"seed {self.seed}, epoch {self.epoch}",
+        )  # fmt: skip
         accuracy, loss = result.present
         self.epoch += 1
-        rent = self.added_params() / self.host_params
+        rent = self.added_params() / self.growth.host_params
         charge = 0.0
-        before = self._filled()
+        before = self.growth.filled()
         panic = self.governor.check(result.train_loss, loss, accuracy)
         if panic is not None:
             log.info("governor: seed %d, epoch %d: %s", self.seed, self.epoch, panic)
             self.lifecycle.prune_live()
-            accuracy, loss = roll_back(tuple(sorted(before - self._filled())))
+            accuracy, loss = roll_back(tuple(sorted(before - self.growth.filled())))
             charge = governor.penalty(weight, rent, horizon - self.epoch, horizon)
         self.lifecycle.automatic_edges()
         share = objective_reward(accuracy, self.accuracies[-1], rent, weight, horizon, charge)
         self.accuracies.append(accuracy)
         self.val_losses.append(loss)
         self.rents.append(rent)
-        growth = self.added_params() / self.host_params
+        growth = self.added_params() / self.growth.host_params
         self._note(growth, accuracy, share)
-        pruned = tuple(sorted(before - self._filled()))
+        pruned = tuple(sorted(before - self.growth.filled()))
         at_horizon = panic is None and self.epoch == horizon
         truncated = at_horizon and self.config.time_limit == "truncated"
         terminated = panic is not None or (at_horizon and not truncated)
@@ -207,27 +194,6 @@ class HostEpisode:
         where = self._executed.slot if op is not Op.WAIT else -1
         self.timeline.record(op.name, where, self.lifecycle.slots, self._names, growth, accuracy, share)
 
-    def _legal(self, choices: NDArray[np.int64]) -> tuple[SeedAction, str]:
-        sizes = np.array(self.spec.sizes)
-        if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
-            return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
-        op = self.profile.ops[choices[0]]
-        for head in np.flatnonzero(self.spec.relevance_table[choices[0]]).tolist():
-            if not self._allows(head, choices.tolist()):
-                return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {choices[head]} is not legal now"
-        return SeedAction(op, **self.profile.choices(op, choices)), ""
-
-    def _allows(self, head: int, choices: list[int]) -> bool:
-        """Whether a head's choice is legal given those of the heads before it."""
-        masks, op, slot = self.masks(), choices[0], choices[1]
-        assert masks.slot is not None
-        if head < 2:
-            return bool(masks.op[op] if head == 0 else masks.slot[op, slot])
-        return bool(masks.rest[op, slot, self.spec.offsets[head] - self.spec.offsets[2] + choices[head]])
-
-    def _filled(self) -> set[int]:
-        return {s for s, slot in enumerate(self.lifecycle.slots) if slot.active}
-
     def _minibatches(self) -> NDArray[np.int64]:
         """This epoch's rows `[inner_steps, batch_size]`, from permutations of the training rows laid end to end."""
         rows = len(self.task.train)
@@ -239,48 +205,28 @@ class HostEpisode:
         start = position % rows
         return np.concatenate(order)[start : start + wanted].reshape(shape)
 
-    def _record_gradients(self, orders: Orders, result: EpochResult) -> None:
-        low, high = HEALTHY_NORM
-        for s, norms in result.gradient_norms.items():
-            slot = self.lifecycle.slots[s]
-            slot.gradient_health_prev = slot.gradient_health
-            slot.gradient_health = sum(low < n < high for n in norms) / len(norms)
-            mean = sum(norms) / len(norms)
-            slot.gradient_norm = mean if isfinite(mean) else None
-            slot.trained_epochs += s in orders.training
-
-    def _record_contributions(self, orders: Orders, measured: Mapping[Subset, Measured]) -> None:
-        """Take over what could be measured; a slot that was not measured ages its last value."""
-        values = {subset: accuracy if isfinite(loss) else nan for subset, (accuracy, loss) in measured.items()}
-        due = len(orders.subsets) > 1
-        own = measure(values.__getitem__, orders.blended, orders.training) if due else Contributions({}, {}, {})
-        for s, slot in enumerate(self.lifecycle.slots):
-            slot.epochs_since_contribution += slot.active
-            points = own.leave_one_out.get(s)
-            if points is None:
-                continue
-            if not isfinite(points):
-                where = f"seed {self.seed}, epoch {self.epoch}"
-                log.warning("%s: the contribution of slot %d could not be measured", where, s)
-                continue
-            slot.contribution_velocity = None if slot.contribution is None else points - slot.contribution
-            slot.contribution = points
-            slot.epochs_since_contribution = 0
-            slot.interaction = _known(own.interaction.get(s))
-            slot.shapley = _known(own.shapley.get(s))
-
     def slot_params(self) -> list[int]:
         """Parameters grown at each slot, its blend's gate included."""
-        slots = enumerate(self.lifecycle.slots)
-        return [self._costs[slot.blueprint][s] + self._gates[slot.blend][s] if slot.active else 0 for s, slot in slots]
+        return self.growth.slot_params()
 
     def added_params(self) -> int:
-        return sum(self.slot_params())
+        return self.growth.added_params()
 
     def masks(self) -> ActionMasks:
         """Exact legal choices now."""
-        affordable = self._dearest <= self.budget_params - self.added_params()
-        return self.lifecycle.masks(affordable).narrowed(self.profile.ops, self.spec.rest_size)
+        return self.growth.masks()
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        return self.growth.lifecycle
+
+    @property
+    def last_op(self) -> Op:
+        return self.growth.last_op
+
+    @property
+    def last_success(self) -> bool:
+        return self.growth.last_success
 
     def info(self) -> dict[str, Any]:
         """Gymnasium's `info` of the present state; what each seed is worth is `[S]` points, 0 where it is not known."""
@@ -299,28 +245,16 @@ class HostEpisode:
         }
 
     def observation(self) -> dict[str, NDArray[Any]]:
-        view = observation.EnvView(
+        accuracies: Sequence[float | None] = self.accuracies
+        if self._accuracy_hidden:
+            accuracies = [None] * len(accuracies)
+        setting = Setting(
             epoch=self.epoch,
             horizon_epochs=self.config.horizon_epochs,
             chance_loss=self.task.chance_loss,
             num_classes=self.task.num_classes,
             val_losses=self.val_losses,
-            accuracies=self.accuracies,
-            last_op=self.last_op,
-            last_success=self.last_success,
-            host_params=self.host_params,
-            budget_params=self.budget_params,
-            slot_params=self.slot_params(),
-            slots=self.lifecycle.slots,
+            accuracies=accuracies,
             time_hidden=self.config.random_horizon or not self.config.observe_time,
         )
-        blueprints = np.array([s.blueprint for s in self.lifecycle.slots], dtype=np.int64)
-        return {"obs": observation.observe(view), "blueprint_indices": blueprints}
-
-
-def _size(shapes: Mapping[str, Param]) -> int:
-    return sum(p.size for p in shapes.values())
-
-
-def _known(points: float | None) -> float | None:
-    return points if points is not None and isfinite(points) else None
+        return self.growth.observation(setting, self._contributions_hidden)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -53,6 +53,11 @@ class Gates:
     gradient_health: float  # at least, in TRAINING before BLENDING
     held_epochs: int  # in HOLDING before FOSSILIZED
     positive_contribution: bool  # a fresh one above 0, before FOSSILIZED
+    measured_contribution: bool = True  # some contribution, before FOSSILIZED; False where nobody can measure one
+
+    def without_contributions(self) -> Gates:
+        """The same where nobody can measure a contribution."""
+        return replace(self, positive_contribution=False, measured_contribution=False)
 
     def may_train(self, slot: Slot) -> bool:
         return slot.epochs_in_stage >= self.germinated_epochs
@@ -62,8 +67,10 @@ class Gates:
         return slot.trained_epochs >= self.trained_epochs and health is not None and health >= self.gradient_health
 
     def may_fossilize(self, slot: Slot) -> bool:
-        if not slot.at_target or slot.contribution is None or slot.epochs_in_stage < self.held_epochs:
+        if not slot.at_target or slot.epochs_in_stage < self.held_epochs:
             return False
+        if slot.contribution is None:
+            return not self.measured_contribution
         return not self.positive_contribution or (slot.epochs_since_contribution == 0 and slot.contribution > 0)
 
 

@@ -33,9 +33,9 @@ class EnvView:
     epoch: int
     horizon_epochs: int
     chance_loss: float  # nats
-    num_classes: int
+    num_classes: int | None  # None where the task has no classes
     val_losses: Sequence[float]  # newest last, at least one
-    accuracies: Sequence[float]  # points, newest last, at least one
+    accuracies: Sequence[float | None]  # points, as many; None where it is not known
     last_op: Op
     last_success: bool
     host_params: int
@@ -71,7 +71,7 @@ def _clip(x: float, bound: float = 5.0) -> float:
     return bound if isnan(x) else min(max(x, -bound), bound)
 
 
-def _history(values: Sequence[float]) -> list[float | None]:
+def _history(values: Sequence[float | None]) -> list[float | None]:
     newest_first = list(values[::-1][:HISTORY])
     return newest_first + [None] * (HISTORY - len(newest_first))
 
@@ -112,7 +112,14 @@ def _points(x: float) -> float:
 
 BASE: tuple[BaseFeature, ...] = (
     BaseFeature("time", 1, 0, 1, "epoch / horizon; 0 where time is hidden", _time),
-    BaseFeature("chance", 1, 0, 1, "chance level, 1 / classes", lambda v: [1.0 / v.num_classes]),
+    BaseFeature(
+        "chance",
+        1,
+        0,
+        1,
+        "chance level, 1 / classes; 0 without classes",
+        lambda v: [1.0 / v.num_classes if v.num_classes else 0.0],
+    ),
     BaseFeature("loss", HISTORY, -5, 5, "symlog(validation loss / loss of the uniform guess), newest first", _losses),
     BaseFeature("accuracy", HISTORY, 0, 1, "validation accuracy, newest first", _accuracies),
     BaseFeature(
@@ -120,8 +127,16 @@ BASE: tuple[BaseFeature, ...] = (
         HISTORY - 1,
         0,
         1,
-        "whether each older entry of loss and accuracy exists",
+        "whether each older entry of loss exists",
         lambda v: [float(x is not None) for x in _history(v.val_losses)[1:]],
+    ),
+    BaseFeature(
+        "accuracy_known",
+        HISTORY,
+        0,
+        1,
+        "whether each entry of accuracy is known",
+        lambda v: [float(x is not None) for x in _history(v.accuracies)],
     ),
     BaseFeature(
         "stage_counts",

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     EPISODE_SEEDS = 6
     HORIZON = 7
     BOOTSTRAP = 8
+    UNKNOWN_FEATURES = 9
 
 
 _WORD = 2**64

@@ -20,8 +20,9 @@ from actors.env.blends import GATED, gate_shapes
 from actors.env.blueprints import Params, Units
 from actors.env.contributions import Subset
 from actors.env.growing import Optimisation
+from actors.env.growth import Measured
 from actors.env.host import Host
-from actors.env.host_episode import EpochResult, Germination, HostEpisode, Measured, Orders
+from actors.env.host_episode import EpochResult, Germination, HostEpisode, Orders
 from actors.env.layout import Layout
 from actors.env.pieces import compiling
 from actors.env.stacked_capture import run_steps

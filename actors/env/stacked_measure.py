@@ -18,7 +18,7 @@ from actors.env.batch_norm import (
     running_statistics,
 )
 from actors.env.contributions import Subset
-from actors.env.host_episode import Measured
+from actors.env.growth import Measured
 from actors.env.stacked_plan import LiveSeed, Plans
 
 if TYPE_CHECKING:

@@ -63,9 +63,9 @@ class PolicyClient:
         response: policy_pb2.GetModelResponse = self.say(call("GetModel", policy_pb2.GetModelRequest(), self.patience))
         return response
 
-    def open(self, spaces: Spaces, seed: int = 0, latest: bool = False) -> ClientSession:
+    def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> ClientSession:
         """Raises `PolicyError`."""
-        conversation = Conversation(spaces, seed, latest, self.patience)
+        conversation = Conversation(spaces, seed, latest, self.patience, state)
         self.say(conversation.open())
         return ClientSession(self, conversation)
 
@@ -127,6 +127,10 @@ class ClientSession:
     @property
     def policy_version(self) -> int:
         return self._conversation.policy_version
+
+    @property
+    def exported(self) -> bytes:
+        return self._conversation.exported
 
     def step(
         self,

@@ -72,10 +72,10 @@ def call(method: str, request: Message, patience: Patience, deadline_s: float | 
 class Conversation:
     """One session as its client knows it."""
 
-    def __init__(self, spaces: Spaces, seed: int, latest: bool, patience: Patience) -> None:
+    def __init__(self, spaces: Spaces, seed: int, latest: bool, patience: Patience, exported: bytes = b"") -> None:
         self.spaces, self.seed, self.latest, self.patience = spaces, seed, latest, patience
         self.session_id, self.next_index, self.policy_version = "", 0, -1
-        self.exported = b""  # the session after its last answer
+        self.exported = exported  # the session after its last answer
 
     def open(self, deadline_s: float | None = None) -> Talk:
         request = policy_pb2.OpenSessionRequest(
@@ -89,6 +89,7 @@ class Conversation:
         if response.next_step_index < self.next_index:
             raise SessionLost("the server's copy of the session is older than ours: open a new one")
         self.session_id, self.policy_version = response.session_id, response.policy_version
+        self.next_index = response.next_step_index
 
     def step(
         self,

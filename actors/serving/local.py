@@ -9,10 +9,16 @@ from numpy.typing import NDArray
 from actors.actions import ActionMasks, playable
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
+from actors.policy.state import PolicyState
+from actors.serving.export import seal, unseal
 from actors.serving.noise import step_noise
 from actors.serving.refusal import Reason
 from actors.serving.session import Answer, PolicyError
 from actors.spaces import Spaces
+from actors.wire import policy_pb2
+
+LOCAL_KEY = b"a local session"
+"""Nobody is kept out of their own process: the signature tells a state that was damaged, or made elsewhere."""
 
 
 class LocalPolicy:
@@ -29,12 +35,12 @@ class LocalPolicy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, spaces: Spaces, seed: int = 0, latest: bool = False) -> LocalSession:
-        """Raises `UserError` where the policy does not fit `spaces`."""
+    def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
+        """Raises `UserError` where the policy does not fit `spaces`, and `Refusal` for a `state` of something else."""
         if spaces.hash not in self._networks:
             weights = to_weights(self._own, self.version, 0, 1)
             self._networks[spaces.hash] = from_weights(weights, self._own.norm.weight.device, spaces)
-        return LocalSession(self._networks[spaces.hash], self.version, seed)
+        return LocalSession(self._networks[spaces.hash], self.version, seed, state)
 
     def close(self) -> None:
         """Nothing to let go."""
@@ -43,16 +49,30 @@ class LocalPolicy:
 class LocalSession:
     """See `PolicySession`."""
 
-    def __init__(self, network: FactoredRecurrentActorCritic, version: int, seed: int) -> None:
+    def __init__(self, network: FactoredRecurrentActorCritic, version: int, seed: int, state: bytes = b"") -> None:
         self.policy_version = version
         self._network, self._seed, self._next_index = network, seed, 0
         self._state = network.initial_state(1)
+        if state:
+            known, memory = unseal(state, network.core.sizes, LOCAL_KEY)
+            self._seed, self._next_index = known.seed, known.next_step_index
+            self._state = PolicyState(*(t.to(own.device) for t, own in zip(memory, self._state, strict=True)))
 
     def __enter__(self) -> LocalSession:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def exported(self) -> bytes:
+        known = policy_pb2.SessionState(
+            spaces_hash=self._network.spaces.hash,
+            next_step_index=self._next_index,
+            seed=self._seed,
+            policy_version=self.policy_version,
+        )
+        return seal(known, self._state, 0, LOCAL_KEY) if self._next_index else b""
 
     def step(
         self,

@@ -30,6 +30,11 @@ class PolicySession(Protocol):
     @property
     def policy_version(self) -> int: ...
 
+    @property
+    def exported(self) -> bytes:
+        """The session after its last answer, for `open(state=...)`; empty where nothing was answered yet."""
+        ...
+
     def step(
         self,
         obs: NDArray[np.float32],
@@ -50,8 +55,9 @@ class PolicySession(Protocol):
 class SessionOpener(Protocol):
     """A client, or a policy in this process."""
 
-    def open(self, spaces: Spaces, seed: int = 0, latest: bool = False) -> PolicySession:
-        """`seed` decides sampled steps; `latest` follows new weights in the middle of a session."""
+    def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> PolicySession:
+        """`seed` decides sampled steps; `latest` follows new weights in the middle of a session. With the `exported`
+        state of another session, of the same kind of opener, that one goes on."""
         ...
 
     def close(self) -> None: ...

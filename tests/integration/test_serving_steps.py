@@ -253,3 +253,16 @@ def test_no_server_at_all_is_told_within_the_deadline() -> None:
         client.open(SPACES)
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
     assert time.monotonic() - start < 3
+
+
+def test_a_session_goes_on_from_what_another_client_exported(server: Running) -> None:
+    with PolicyClient(server.address) as client, PolicyClient(server.address) as later:
+        session = client.open(SPACES, seed=3)
+        assert session.exported == b""
+        for step in range(3):
+            session.step(*seen(2, step), deterministic=False)
+        other = later.open(SPACES, state=session.exported)
+        expected, answer = (s.step(*seen(2, 3), deterministic=False) for s in (session, other))
+        assert answer.step_index == expected.step_index == 3
+        assert answer.action.tolist() == expected.action.tolist()
+        np.testing.assert_allclose(answer.value, expected.value, rtol=1e-6)

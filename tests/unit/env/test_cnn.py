@@ -80,7 +80,7 @@ def test_what_a_blueprint_costs_depends_on_its_slot() -> None:
     env.reset(seed=1)
     assert [env.network.host.slot_width(s) for s in range(3)] == [6, 6, 9]
     heavy = IMAGE.blueprints[6]
-    env.episode.budget_params = heavy.cost(6) + 20
+    env.episode.growth.budget_params = heavy.cost(6) + 20
     _, rest = env.masks().slot, env.masks().rest
     assert [bool(rest[1, s, 6]) for s in range(3)] == [True, True, False]
     env.step(act(1, 1, 6, 2))

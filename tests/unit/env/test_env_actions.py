@@ -63,7 +63,7 @@ def test_masks_are_the_table_for_every_joint_action(seed: int, budget: float) ->
     for _ in range(25):
         assert differences(env) == set()
         held = sum(t.numel() for s in env.network.seeds.values() for t in s.trained.tensors)
-        assert held <= env.episode.budget_params
+        assert held <= env.episode.growth.budget_params
         legal = legal_actions(env.masks(), env.spaces.action.sizes)
         for action in (legal[int(rng.integers(len(legal)))], rng.integers(0, sizes)):
             trial = copy.deepcopy(env)
@@ -78,7 +78,7 @@ def test_masks_that_forget_the_budget_are_caught(monkeypatch: pytest.MonkeyPatch
     env = tiny_env(budget_ratio=0.3)
     env.reset(seed=0)
     assert differences(env) == set()
-    env.episode.budget_params *= 10
+    env.episode.growth.budget_params *= 10
     assert differences(env)
 
 

@@ -60,7 +60,7 @@ def test_random_episodes_stay_in_range_and_mean_what_the_table_says(slots: int, 
             stages = [slot.stage for slot in env.lifecycle.slots]
             assert obs[where["stage_counts"]] == pytest.approx([stages.count(s) / slots for s in Stage])
             held = sum(t.numel() for s in env.network.seeds.values() for t in s.trained.tensors)
-            assert obs[where["budget_used"]] == pytest.approx(held / env.episode.budget_params)
+            assert obs[where["budget_used"]] == pytest.approx(held / env.episode.growth.budget_params)
             for s, slot in enumerate(env.lifecycle.slots):
                 assert obs[where[f"{s}/stage"]].tolist() == np.eye(len(Stage))[slot.stage].tolist()
                 assert obs[where[f"{s}/alpha"]] == pytest.approx(slot.alpha)

@@ -112,7 +112,7 @@ def test_j_is_averaged_over_the_horizon_that_was_drawn() -> None:
             _, reward, ended, _, info = env.step(action)
             rewards.append(float(reward))
         accuracy = env.timeline.accuracy
-        rent = 5.0 * env.episode.added_params() / env.episode.host_params  # from the first epoch to the last
+        rent = 5.0 * env.episode.added_params() / env.episode.growth.host_params  # from the first epoch to the last
         assert sum(rewards) == pytest.approx(accuracy[-1] - accuracy[0] - rent)
         assert info["telemetry"]["objective"] == pytest.approx(sum(rewards))
         assert len(rewards) == env.timeline.horizon == env.episode.horizon_epochs <= 12

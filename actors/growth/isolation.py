@@ -1,0 +1,51 @@
+"""Running a model beside its training: nothing that it remembers and no random number is any different afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from actors.growth.slots import Plot
+
+
+@contextmanager
+def without_traces(model: nn.Module) -> Iterator[None]:
+    """Buffers, such as BatchNorm's running statistics, are stood in for by copies; generators go back to where they
+    were, and so does every module's mode."""
+    originals = [
+        (module, name, buffer)
+        for module in model.modules()
+        if not isinstance(module, Plot)
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    modes = [(module, module.training) for module in model.modules()]
+    devices = {p.device for p in model.parameters() if p.is_cuda}
+    for module, name, buffer in originals:
+        module._buffers[name] = buffer.clone()
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            yield
+    finally:
+        for module, name, buffer in originals:
+            module._buffers[name] = buffer
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def fresh_statistics(model: nn.Module) -> Iterator[None]:
+    """Within it BatchNorm gathers its running statistics anew, over all that passes. Inside `without_traces`."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum

@@ -1,0 +1,100 @@
+"""`GrowthCallback`: a `GrowthController` in a Lightning `Trainer` (extra `lightning`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from actors.config import require
+from actors.errors import UserError
+from actors.growth.controller import GrowthController
+from actors.growth.slots import SlotSpec
+
+try:
+    import lightning.pytorch as pl
+except ImportError as error:
+    raise UserError("GrowthCallback needs Lightning: pip install 'tamiyo[lightning]'") from error
+
+
+class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
+    """
+    Trainer(max_epochs=20, callbacks=[GrowthCallback(["block1"], num_classes=10)])
+
+    `loss` and `accuracy` name what validation logs. A seed in TRAINING learns by a second `training_step` whose logs go
+    nowhere; where that must not be run twice, give `shadow_loss(module, batch)`. Further `options` are those of
+    `GrowthController`; the horizon is `max_epochs`. What has grown is saved in checkpoints and resumed from them.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[str, SlotSpec] | Sequence[str],
+        *,
+        loss: str = "val_loss",
+        accuracy: str | None = "val_acc",
+        shadow_loss: Callable[[Any, Any], Tensor] | None = None,
+        **options: Any,
+    ) -> None:
+        self.slots, self.loss, self.accuracy = slots, loss, accuracy
+        self.shadow_loss, self.options = shadow_loss, options
+        self.grower: GrowthController | None = None
+        self._batch: tuple[Any, int] = (None, 0)
+        self._restored: Mapping[str, Any] | None = None  # a checkpoint whose seeds are yet to be made
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        pl_module.strict_loading = False  # a checkpoint's seeds are loaded when there is a place for them
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]) -> None:
+        self._restored = checkpoint
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        if self.grower is not None:
+            checkpoint["tamiyo"] = self.grower.state_dict()
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        require(len(trainer.optimizers) == 1, f"growing needs one optimizer, the module has {len(trainer.optimizers)}")
+        options = {"horizon_epochs": trainer.max_epochs} | self.options
+        self.grower = GrowthController(trainer.model, self.slots, trainer.optimizers[0], **options)
+        if self._restored is not None and "tamiyo" in self._restored:
+            self.grower.load_state_dict(self._restored["tamiyo"])
+            pl_module.load_state_dict(self._restored["state_dict"])
+        self._restored = None
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._batch = (batch, batch_idx)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Gradients are not scaled any more; Lightning clips them after this."""
+        assert self.grower is not None
+        batch, index = self._batch
+
+        def loss() -> Tensor:
+            with trainer.precision_plugin.train_step_context(), _unlogged(pl_module):
+                if self.shadow_loss is not None:
+                    return self.shadow_loss(pl_module, batch)
+                given = pl_module.training_step(batch, index)
+            found: Tensor = given["loss"] if isinstance(given, Mapping) else given
+            return found
+
+        self.grower.shadow(loss)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        assert self.grower is not None
+        logged = trainer.callback_metrics
+        require(self.loss in logged, f"validation logs no {self.loss!r} but {', '.join(logged)}: name its loss")
+        self.grower.step(logged[self.loss], logged.get(self.accuracy) if self.accuracy is not None else None)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.grower is not None:
+            self.grower.close()
+
+
+@contextmanager
+def _unlogged(module: Any) -> Iterator[None]:
+    module.log = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        del module.log

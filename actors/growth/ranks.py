@@ -1,0 +1,77 @@
+"""`Ranks`: several processes that train one model by `DistributedDataParallel`: the first decides, all apply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """Without a `DistributedDataParallel` there is one. It does not know what grows later, so that the gradients of
+    seeds are averaged here."""
+
+    def __init__(self, ddp: DistributedDataParallel | None) -> None:
+        self._ddp = ddp
+        self._group: Any = None if ddp is None else ddp.process_group
+        self.size = 1 if ddp is None else dist.get_world_size(self._group)
+
+    @property
+    def first(self) -> bool:
+        return self._ddp is None or dist.get_rank(self._group) == 0
+
+    def agree(self, value: T) -> T:
+        """What the first one has."""
+        if self.size == 1:
+            return value
+        box: list[Any] = [value]
+        dist.broadcast_object_list(box, group=self._group, group_src=0)
+        agreed: T = box[0]
+        return agreed
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """In place, over all of them."""
+        if self.size == 1 or not gradients:
+            return
+        flat = torch.cat([g.flatten() for g in gradients])
+        dist.all_reduce(flat, group=self._group)
+        flat /= self.size
+        for gradient, own in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
+            gradient.copy_(own.view_as(gradient))
+
+    def watch(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Average their gradients whenever a backward pass has added to them."""
+        if self.size > 1:
+            for parameter in parameters:
+                parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        self.average([parameter.grad])
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Within it a forward pass expects no backward pass of the whole model."""
+        return nullcontext() if self._ddp is None else self._ddp.no_sync()
+
+
+def unwrap(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None, bool]:
+    """(the module itself, its `DistributedDataParallel`, whether it is compiled), whatever is wrapped around it."""
+    ddp, compiled = None, False
+    while True:
+        inner: Any = None
+        if hasattr(model, "_orig_mod"):
+            inner, compiled = model._orig_mod, True
+        elif isinstance(model, DistributedDataParallel):
+            inner, ddp = model.module, model
+        elif isinstance(model, nn.DataParallel | torch.optim.swa_utils.AveragedModel):
+            inner = model.module
+        if inner is None:
+            return model, ddp, compiled or model._compiled_call_impl is not None
+        model = inner

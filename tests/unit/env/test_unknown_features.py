@@ -1,0 +1,76 @@
+"""Some episodes keep groups of features from the policy, so that it knows models of which these are not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from actors.config import ConfigError, EnvConfig
+from actors.env.observation import BASE, SLOT
+from actors.env.seed_fleet import SeedTrainingFleet
+from deploy.config import PRESETS
+from tests.walks import tiny_env
+
+CONTRIBUTIONS = {"contribution", "contribution_velocity", "contribution_freshness", "interaction"}
+ACCURACY = {"accuracy", "accuracy_known"}
+GROW = [[1, 0, 3, 0, 2, 0], [5, 0, 0, 0, 0, 0], [5, 0, 0, 0, 0, 0], [1, 1, 2, 0, 2, 0], [5, 1, 0, 0, 0, 0], [0] * 6]
+
+
+def split(obs: NDArray[np.float32], slots: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    at = 0
+    for f in (*BASE, *(f for _ in range(slots) for f in SLOT)):
+        found.setdefault(f.name, []).extend(obs[at : at + f.size].tolist())
+        at += f.size
+    return found
+
+
+def play(share: float, seed: int) -> tuple[list[dict[str, list[float]]], list[float]]:
+    env = tiny_env(slots=2, tasks=("spirals",), drop_features=share, horizon_epochs=6)
+    seen, _ = env.reset(seed=seed)
+    found, rewards = [split(seen["obs"], 2)], []
+    for action in GROW:
+        seen, reward, *_ = env.step(np.array(action))
+        found.append(split(seen["obs"], 2))
+        rewards.append(float(reward))
+    return found, rewards
+
+
+def hidden(whole: list[dict[str, list[float]]], other: list[dict[str, list[float]]]) -> set[str]:
+    return {name for a, b in zip(whole, other, strict=True) for name in a if a[name] != b[name]}
+
+
+def test_a_group_reads_unknown_for_a_whole_episode_and_nothing_else_changes() -> None:
+    kinds = set()
+    for seed in range(12):
+        (whole, paid), (other, also) = play(0.0, seed), play(0.6, seed)
+        assert paid == also
+        gone = hidden(whole, other)
+        assert gone in (set(), ACCURACY, CONTRIBUTIONS, ACCURACY | CONTRIBUTIONS), gone
+        assert all(not any(step[name]) for step in other for name in gone)
+        kinds.add(frozenset(gone))
+        assert hidden(other, play(0.6, seed)[0]) == set(), "it follows from the seed"
+    assert len(kinds) == 4
+
+
+def test_the_share_of_episodes_is_the_configured_one() -> None:
+    config = EnvConfig(tasks=("spirals",), slots=1, horizon_epochs=1, inner_steps=1, drop_features=0.3, device="cpu")
+    fleet = SeedTrainingFleet(config, 200, 0)
+    fleet.reset(range(200))
+    gone = np.array([(e._contributions_hidden, e._accuracy_hidden) for e in fleet.episodes])
+    assert np.all(np.abs(gone.mean(0) - 0.3) < 0.1)
+    assert 0.02 < (gone[:, 0] & gone[:, 1]).mean() < 0.18  # drawn apart from one another
+
+
+def test_research_runs_have_it_and_others_do_not() -> None:
+    assert PRESETS["tamiyo"].env.drop_features > 0
+    assert EnvConfig().drop_features == PRESETS["quick"].env.drop_features == 0
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_that_is_none_is_refused(share: Any) -> None:
+    with pytest.raises(ConfigError, match=r"env\.drop_features"):
+        EnvConfig(drop_features=share)

@@ -1,0 +1,289 @@
+"""What the policy sees, what it may do, and what becomes of a training when it does not answer."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from actors.actions import ActionMasks, Op, playable
+from actors.env.observation import BASE, SLOT
+from actors.env.stage import Stage
+from actors.errors import UserError
+from actors.growth.controller import GrowthController
+from actors.growth.decision import read_log
+from actors.growth.slots import SlotSpec
+from actors.serving.session import Answer, SessionLost
+from tests.growing import (
+    GROWN,
+    UNREACHABLE,
+    WAIT,
+    ConvNet,
+    Run,
+    Script,
+    advance,
+    fossilize,
+    germinate,
+    mlp,
+    prune,
+)
+
+
+def feature(obs: NDArray[np.float32], name: str, slot: int | None = None) -> list[float]:
+    table, start = (BASE, 0) if slot is None else (SLOT, sum(f.size for f in BASE) + slot * sum(f.size for f in SLOT))
+    for f in table:
+        if f.name == name:
+            return [float(x) for x in obs[start : start + f.size]]
+        start += f.size
+    raise KeyError(name)
+
+
+class Random(Script):
+    """Legal actions by chance, and what they were."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__([])
+        self.rng = np.random.default_rng(seed)
+
+    def step(
+        self, obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks, *_: object
+    ) -> Answer:
+        assert masks.slot is not None
+        action = np.zeros(6, dtype=np.int64)
+        ops = [o for o in np.flatnonzero(masks.op) if o != Op.WAIT]
+        if ops:
+            action[0] = self.rng.choice(ops)
+            action[1] = self.rng.choice(np.flatnonzero(masks.slot[action[0]]))
+            start = 0
+            for head, size in enumerate((7, 3, 3, 4), start=2):
+                legal = np.flatnonzero(masks.rest[action[0], action[1], start : start + size])
+                action[head] = self.rng.choice(legal) if len(legal) else 0
+                start += size
+        return Answer(action, np.zeros(6, np.float32), 0.0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cap_holds_whatever_is_wished_for(seed: int) -> None:
+    count = sum(p.numel() for p in mlp().parameters())
+    own = Run(mlp(), Random(seed), ["0", "1", "3"], max_added_parameters=400, horizon_epochs=30)
+    for _ in range(29):
+        own.epochs(1)
+        added = sum(p.numel() for p in own.model.parameters()) - count
+        assert added == own.grower.added_parameters <= 400
+    assert {d.op for d in own.grower.log} >= {"GERMINATE", "ADVANCE", "PRUNE"}
+    assert not [d.reason for d in own.grower.log if d.reason]
+
+
+def test_the_policy_sees_what_happened() -> None:
+    script = Script([*GROWN, WAIT])
+    own = Run(mlp(), script, ["3"], horizon_epochs=8)
+    first = own.validate()
+    own.grower.step(*first)
+    own.epochs(4)
+    obs = [o for o, _, _ in script.seen]
+    assert [feature(o, "time") for o in obs] == [[e / 8] for e in range(5)]
+    assert feature(obs[0], "chance") == [pytest.approx(1 / 3)]
+    assert feature(obs[0], "accuracy")[0] == pytest.approx(first[1])
+    assert feature(obs[0], "accuracy_known") == [1, 0, 0, 0]
+    assert feature(obs[2], "accuracy")[2] == pytest.approx(first[1])
+    assert feature(obs[0], "loss")[0] == pytest.approx(math.log1p(first[0] / math.log(3)))
+    assert [feature(o, "stage", 0).index(1) for o in obs] == [
+        Stage.DORMANT,
+        Stage.GERMINATED,
+        Stage.TRAINING,
+        Stage.HOLDING,  # an instant ramp is over within its epoch
+        Stage.HOLDING,
+    ]
+    assert [feature(o, "last_op").index(1) for o in obs] == [0, 1, 5, 5, 0]
+    assert feature(obs[1], "gradient_norm", 0) == feature(obs[1], "gradient_health", 0) == [0, 0]
+    assert feature(obs[2], "gradient_health", 0) == [1, 1]
+    assert feature(obs[2], "gradient_norm", 0)[1] > 0
+    assert feature(obs[4], "alpha", 0) == [1]
+    added, host = own.grower.added_parameters, sum(p.numel() for p in mlp().parameters())
+    assert feature(obs[4], "budget_used") == [pytest.approx(added / (4 * host))]
+    assert feature(obs[4], "growth") == [pytest.approx(math.log1p(added / host))]
+    assert [b.tolist() for _, b, _ in script.seen] == [[-1], [3], [3], [3], [3]]
+    assert feature(obs[4], "contribution", 0) == feature(obs[4], "interaction", 0) == [0, 0]
+
+
+def test_a_loss_without_accuracy_and_without_classes_is_enough() -> None:
+    script = Script(GROWN)
+    own = Run(mlp(), script, ["3"], num_classes=None)
+    for loss in (4.0, 2.0, float("nan")):
+        own.train()
+        own.grower.step(loss)
+    obs = [o for o, _, _ in script.seen]
+    assert all(np.isfinite(o).all() for o in obs)
+    assert feature(obs[1], "chance") == [0]
+    assert feature(obs[1], "accuracy_known") == feature(obs[1], "accuracy") == [0, 0, 0, 0]
+    assert feature(obs[1], "loss")[:2] == [pytest.approx(math.log1p(0.5)), pytest.approx(math.log1p(1.0))]
+    assert feature(obs[2], "loss")[0] == 5  # what is not finite reads as the worst there is
+    assert [d.op for d in own.grower.log] == ["GERMINATE", "ADVANCE", "ADVANCE"]
+
+
+def test_contributions_are_what_switching_a_seed_off_takes_away() -> None:
+    script = Script([germinate(0), advance(0), advance(0), germinate(1, 2), advance(1), WAIT])
+    own = Run(mlp(), script, ["1", "3"], evaluate=lambda: own.validate()[1])
+    own.epochs(5)
+    own.train()
+    full, plots = own.validate()[1], own.grower._garden.plots
+
+    def accuracy(on: dict[int, float]) -> float:
+        with own.grower._garden.showing(on):
+            return own.validate()[1]
+
+    one, two, none = accuracy({0: 1.0}), accuracy({1: 1.0}), accuracy({})
+    both = accuracy({0: 1.0, 1: 1.0})
+    assert full == one  # the second is in TRAINING
+    own.grower.step(*own.validate())
+    slots = own.grower._growth.slots
+    assert slots[0].contribution == pytest.approx(100 * (full - none))
+    assert slots[1].contribution == pytest.approx(100 * (both - one))
+    assert slots[0].interaction == pytest.approx(100 * (both - one - two + none))
+    assert feature(script.seen[-1][0], "contribution", 0)[0] == 1
+    assert [plot.on for plot in plots.values()] == [True, False]
+
+
+def test_measuring_leaves_no_trace_and_calibrates_batch_norm() -> None:
+    """The model trains on as without it, to the bit; a seed that merely shifts its host is worth nothing."""
+
+    def play(**options: Any) -> Run:
+        return Run(ConvNet(), Script(GROWN), ["block.2"], (1, 5, 4), **options)
+
+    plain = play().epochs(6)
+    own = play(evaluate=lambda: own.validate()[1], calibrate=lambda: own.model.train()(own.x_y[0])).epochs(6)
+    assert own.losses == plain.losses
+    own.train()
+    with torch.no_grad():
+        for name, p in own.grower._garden.plots[0].seed.named_parameters():
+            p.copy_(torch.full_like(p, 2.0 if name == "b2" else 0.0))
+    shifted = own.validate()[1]
+    own.grower._settle()
+    slot = own.grower._growth.slots[0]
+    assert slot.epochs_since_contribution == 0
+    assert slot.contribution is not None
+    assert abs(slot.contribution) <= 1.1  # BatchNorm takes a shift out; one row of 96 is 1.04 points
+    with own.grower._garden.showing({}):
+        assert abs(own.validate()[1] - shifted) > 0.05  # which running statistics would not
+
+
+def test_what_cannot_be_measured_is_unknown_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> float:
+        raise RuntimeError("no data there")
+
+    own = Run(mlp(), Script(GROWN), ["3"], evaluate=fail).epochs(5)
+    assert own.grower._growth.slots[0].contribution is None
+    assert own.grower.stages == {"3": Stage.HOLDING}
+    assert "no data there" in caplog.text
+
+
+def test_without_an_answer_nothing_is_done_and_the_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    script = Script([*GROWN[:2], UNREACHABLE, RuntimeError("odd"), SessionLost("gone"), advance()])
+    own = Run(mlp(), script, ["3"]).epochs(6)
+    assert [d.op for d in own.grower.log] == ["GERMINATE", "ADVANCE", "WAIT", "WAIT", "WAIT", "ADVANCE"]
+    assert ["no server there" in own.grower.log[2].reason, own.grower.log[3].reason] == [True, "odd"]
+    assert "gone" in own.grower.log[4].reason
+    assert own.grower.log[4].policy_version == -1
+    assert own.losses[:6] == Run(mlp(), Script([])).epochs(2).losses
+    assert caplog.text.count("no answer") == 3
+    with pytest.raises(RuntimeError, match="odd"):
+        Run(mlp(), Script([RuntimeError("odd")]), ["3"], on_error="raise").epochs(1)
+
+
+def test_an_illegal_answer_is_not_carried_out() -> None:
+    own = Run(mlp(), Script([fossilize(), (9, 0, 0, 0, 0, 0)]), ["3"]).epochs(2)
+    assert [d.op for d in own.grower.log] == ["WAIT", "WAIT"]
+    assert "not legal" in own.grower.log[0].reason
+    assert "does not fit" in own.grower.log[1].reason
+
+
+def test_a_dry_run_only_says_what_it_would_do() -> None:
+    own = Run(mlp(), Script(GROWN), ["3"], dry_run=True).epochs(3)
+    assert own.losses == Run(mlp(), Script([])).epochs(3).losses
+    assert own.grower.log[0].asked == "GERMINATE 3"
+    assert {(d.op, d.reason) for d in own.grower.log[:1]} == {("WAIT", "dry run")}
+    assert own.grower.added_parameters == 0
+
+
+def test_a_veto_is_heeded() -> None:
+    script = Script([germinate(blueprint=6), germinate(blueprint=1), advance(), prune()])
+    own = Run(mlp(), script, ["3"], max_added_parameters=10_000, veto=lambda action: action.blueprint == 6).epochs(3)
+    assert [d.reason for d in own.grower.log] == ["veto", "", ""]
+    assert [d.op for d in own.grower.log] == ["WAIT", "GERMINATE", "ADVANCE"]
+    assert feature(script.seen[1][0], "last_success") == [0]
+    broken = Run(mlp(), Script([germinate()]), ["3"], veto=lambda action: {}[0]).epochs(1)
+    assert broken.grower.log[0].reason.startswith("veto failed")
+
+
+def test_the_log_is_kept_in_a_file_a_line_a_decision(tmp_path: Path) -> None:
+    own = Run(mlp(), Script(GROWN), ["3"], log_file=tmp_path / "log.jsonl").epochs(4)
+    assert read_log(tmp_path / "log.jsonl") == own.grower.log
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(r["epoch"], r["op"], r["slot"], r["blueprint"]) for r in rows] == [
+        (1, "GERMINATE", "3", "dense"),
+        (2, "ADVANCE", "3", "dense"),
+        (3, "ADVANCE", "3", "dense"),
+        (4, "WAIT", "", ""),
+    ]
+
+
+def test_after_the_horizon_nothing_new_is_decided() -> None:
+    script = Script([germinate(speed=3), advance(), advance(), WAIT, prune()])
+    own = Run(mlp(), script, ["3"], horizon_epochs=4).epochs(10)
+    assert len(script.seen) == 3
+    assert {d.reason for d in own.grower.log[3:]} == {"the horizon has passed"}
+    assert own.grower.log[-1].alphas == [1.0]  # a ramp is walked to its end
+
+
+def test_a_seed_that_is_not_taught_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    Run(mlp(), Script(GROWN), ["3"], shadow=False).epochs(4)
+    assert "learns nothing: call shadow" in caplog.text
+
+
+def test_every_state_offers_something_to_do() -> None:
+    script = Script([*GROWN, fossilize()])
+    Run(mlp(), script, ["3"]).epochs(5)
+    assert all(playable(s.action, m) for s in [_spaces()] for _, _, m in script.seen)
+
+
+def _spaces() -> Any:
+    from actors.env.env import seed_spaces
+
+    return seed_spaces(1)
+
+
+def make(model: nn.Module, slots: Any, **options: Any) -> GrowthController:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return GrowthController(model, slots, optimizer, **{"horizon_epochs": 5, "policy": Script([])} | options)
+
+
+@pytest.mark.parametrize(
+    ("slots", "options", "says"),
+    [
+        (["nowhere"], {}, r"no module 'nowhere'.*it has 0, 1, 2, 3"),
+        (["2"], {}, "cannot be read off ReLU: give SlotSpec"),
+        (["", "5"], {}, "at the same place"),
+        ([], {}, "1 to 8"),
+        (["3"], {"horizon_epochs": 0}, "at least one epoch"),
+        (["3"], {"max_added_parameters": 0}, "with none nothing can grow"),
+        (["3"], {"policy": "/nowhere/at/all"}, "no checkpoint at"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(slots: list[str], options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        make(mlp(), slots, **options)
+
+
+def test_wrong_metrics_and_widths_are_said() -> None:
+    with pytest.raises(UserError, match="between 0 and 1"):
+        make(mlp(), ["3"]).step(0.3, 93.0)
+    own = Run(mlp(), Script(GROWN), {"3": SlotSpec(width=5)})
+    with pytest.raises(UserError, match=r"width 5, and its module gave \(32, 12\)"):
+        own.epochs(4)

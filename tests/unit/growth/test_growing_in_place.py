@@ -1,0 +1,193 @@
+"""A seed grows in the user's own module, and what was there before learns as it would have without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from actors.env.stage import Stage
+from actors.growth.slots import SlotSpec
+from tests.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp, prune
+
+HOSTS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
+    "linear": (mlp, "3", (6,)),
+    "conv1d": (lambda: ConvNet(1), "stem", (1, 9)),
+    "conv2d": (lambda: ConvNet(2), "block", (1, 5, 4)),
+}
+YOUNG = [germinate(), advance()]  # TRAINING from the second decision on
+
+
+def run(host: str, script: list[Any], **options: Any) -> Run:
+    make, slot, shape = HOSTS[host]
+    return Run(make(), Script(script), [slot], shape, **options)
+
+
+def host_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: t.clone() for name, t in model.state_dict().items() if "tamiyo" not in name}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_young_seed_learns_and_its_host_does_not_notice(host: str) -> None:
+    """To the bit, with dropout's random numbers and BatchNorm's running statistics."""
+    alone = run(host, []).epochs(5)
+    grown = run(host, YOUNG).epochs(2)
+    seed = [p.detach().clone() for n, p in grown.model.named_parameters() if "tamiyo" in n]
+    grown.epochs(3)
+    assert grown.losses == alone.losses
+    before, after = host_state(alone.model), host_state(grown.model)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    moved = [p.detach() for n, p in grown.model.named_parameters() if "tamiyo" in n]
+    assert seed
+    assert any(not torch.equal(a, b) for a, b in zip(seed, moved, strict=True))
+    assert list(grown.grower.stages.values()) == [Stage.TRAINING]
+
+
+def test_what_a_seed_learns_from_is_the_loss_with_it_switched_on() -> None:
+    own = run("linear", YOUNG).epochs(2)
+    own.train()  # away from its start, where half of the gradients are 0
+    own.optimizer.zero_grad()
+    plot = own.grower._garden.plots[0]
+    rows = slice(0, 32)
+    own.grower.shadow(lambda: own.loss(rows))
+    given = {n: p.grad.clone() for n, p in own.model.named_parameters() if p.grad is not None}
+    assert given
+    assert all("tamiyo" in name for name in given)
+    h = {}
+    handle = own.model[3].register_forward_hook(lambda m, i, out: h.update(out=out), prepend=True)
+    plain = own.loss(rows)
+    handle.remove()
+    seed = plot.seed
+    joined = seed(h["out"].detach(), torch.tensor(1.0))
+    logits = own.model[5](own.model[4](joined))
+    loss = torch.nn.functional.cross_entropy(logits, own.x_y[1][rows])
+    for (name, _), grad in zip(
+        seed.named_parameters(), torch.autograd.grad(loss, list(seed.parameters())), strict=True
+    ):
+        torch.testing.assert_close(given[f"3.tamiyo.seed.{name}"], grad)
+    assert plain.item() == own.loss(rows).item()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("blueprint", range(1, 7))
+@pytest.mark.parametrize("blend", range(3))
+def test_growing_never_moves_the_function_that_is_there(host: str, blueprint: int, blend: int) -> None:
+    own = run(host, [germinate(blueprint=blueprint, blend=blend)], max_added_parameters=10_000).epochs(1)
+    own.model.eval()
+    x = own.x_y[0][:7]
+    without = own.model(x)
+    with own.grower._garden.showing({0: 0.7}):
+        assert own.grower._garden.plots[0].on
+        torch.testing.assert_close(own.model(x), without, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_parameters_come_and_go_with_their_seed(host: str) -> None:
+    make, _, _ = HOSTS[host]
+    count = sum(p.numel() for p in make().parameters())
+    own = run(host, [*GROWN, prune()])
+    state = [id(own.optimizer.param_groups[0])]
+    own.epochs(1)
+    assert sum(p.numel() for p in own.model.parameters()) == count + own.grower.added_parameters
+    assert own.grower.added_parameters > 0
+    assert [id(g) for g in own.optimizer.param_groups][:1] == state
+    assert len(own.optimizer.param_groups) == 2
+    own.epochs(2)
+    seed = [p for n, p in own.model.named_parameters() if "tamiyo" in n]
+    own.train()
+    assert all(p in own.optimizer.state for p in seed)
+    own.grower.step(*own.validate())
+    assert sum(p.numel() for p in own.model.parameters()) == count
+    assert len(own.optimizer.param_groups) == 1
+    assert not any(p in own.optimizer.state for p in seed)
+    assert own.grower.added_parameters == 0
+    own.epochs(6)
+    assert list(own.grower.stages.values()) == [Stage.DORMANT]
+
+
+def test_incumbents_keep_their_moments_when_a_group_is_added_or_removed() -> None:
+    own = run("linear", [WAIT, *GROWN, prune()])
+    own.epochs(1)
+    for _ in range(5):
+        own.train()
+        before = {p: {k: v.clone() for k, v in s.items()} for p, s in own.optimizer.state.items() if p.shape != ()}
+        incumbents = own.optimizer.param_groups[0]["params"]
+        own.grower.step(*own.validate())
+        for p in incumbents:
+            assert all(torch.equal(before[p][k], v) for k, v in own.optimizer.state[p].items())
+
+
+def test_a_ramp_is_walked_and_a_fossil_keeps_training() -> None:
+    own = run("linear", [germinate(speed=1, target=1), advance(), advance(), WAIT, WAIT, WAIT, fossilize()]).epochs(7)
+    assert [round(d.alphas[0], 3) for d in own.grower.log] == [0, 0, 0.233, 0.467, 0.7, 0.7, 0.7]
+    assert own.grower.stages == {"3": Stage.FOSSILIZED}
+    seed = [p.detach().clone() for p in own.grower._garden.plots[0].seed.parameters()]
+    own.epochs(1)
+    assert any(not torch.equal(a, b) for a, b in zip(seed, own.grower._garden.plots[0].seed.parameters(), strict=True))
+
+
+SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 10),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, 10),
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda e: 0.9**e),
+    "step": lambda o: lr_scheduler.StepLR(o, 2),
+    "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
+    "sequential": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.5)], [3]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_schedulers_go_on_for_old_and_new_groups(name: str) -> None:
+    own = run("linear", [*GROWN, WAIT, prune()])
+    alone = run("linear", [])
+    schedules = [SCHEDULERS[name](o.optimizer) for o in (own, alone)]
+    for _ in range(7):
+        for each, schedule in zip((own, alone), schedules, strict=True):
+            each.epochs(1)
+            schedule.step(*([1.0] if name == "plateau" else []))
+        rates = {g["lr"] for g in own.optimizer.param_groups}
+        assert rates == {alone.optimizer.param_groups[0]["lr"]}
+    assert len(own.optimizer.param_groups) == 1
+
+
+def test_a_seed_learns_at_its_own_share_of_its_modules_rate() -> None:
+    model = mlp()
+    script = Script(GROWN)
+    own = Run(model, script, {"3": SlotSpec(lr_scale=0.5)})
+    own.optimizer.param_groups[0]["lr"] = 0.02
+    schedule = lr_scheduler.StepLR(own.optimizer, 2)
+    for _ in range(4):
+        own.epochs(1)
+        schedule.step()
+        rates = [g["lr"] for g in own.optimizer.param_groups]
+        assert rates[1] == pytest.approx(rates[0] / 2)
+
+
+def test_a_sequence_of_vectors_and_several_outputs_are_slots_too() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, str]:
+            return self.linear(x), "more"
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = Layer(), nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h, more = self.layer(x)
+            assert more == "more"
+            return self.head(h.mean(1))
+
+    own = Run(Model(), Script(GROWN), ["layer"], (4, 6)).epochs(4)
+    assert own.grower.stages == {"layer": Stage.HOLDING}

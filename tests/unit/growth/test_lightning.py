@@ -1,0 +1,72 @@
+"""The callback in a real Trainer, where Lightning is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from actors.env.stage import Stage
+from tests.growing import GROWN, Script, data, mlp
+
+pl = pytest.importorskip("lightning.pytorch")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Module(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp()
+        self.seen: list[float] = []
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        loss = F.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        return loss
+
+    def on_before_zero_grad(self, optimizer: Any) -> None:
+        self.seen.append(sum(p.double().sum().item() for n, p in self.net.named_parameters() if "tamiyo" not in n))
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        logits = self.net(batch[0])
+        self.log("val_loss", F.cross_entropy(logits, batch[1]))
+        self.log("val_acc", (logits.argmax(-1) == batch[1]).float().mean())
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)]
+
+
+def fit(module: Module, script: Script, folder: Path, epochs: int, resume: str | None = None) -> Any:
+    from actors.growth.lightning import GrowthCallback
+
+    growth = GrowthCallback(["net.3"], num_classes=3, policy=script, horizon_epochs=8)
+    keeper = pl.callbacks.ModelCheckpoint(folder, save_last=True)
+    trainer = pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[growth, keeper], num_sanity_val_steps=0,
+    )  # fmt: skip
+    batches = DataLoader(TensorDataset(*data(6)), batch_size=32)
+    trainer.fit(module, batches, batches, ckpt_path=resume, weights_only=False)
+    return growth.grower
+
+
+def test_a_trainer_grows_and_resumes(tmp_path: Path) -> None:
+    whole = Module()
+    grower = fit(whole, Script(GROWN), tmp_path / "whole", 6)
+    assert grower.stages == {"net.3": Stage.HOLDING}
+    alone = Module()
+    fit(alone, Script([]), tmp_path / "alone", 3)
+    assert whole.seen[:9] == alone.seen, "a young seed left its host alone"
+    first = Module()
+    fit(first, Script(GROWN), tmp_path / "cut", 4)
+    second = Module()
+    resumed = fit(second, Script(GROWN), tmp_path / "cut2", 6, str(tmp_path / "cut" / "last.ckpt"))
+    assert resumed.stages == grower.stages
+    own, other = whole.state_dict(), second.state_dict()
+    assert own.keys() == other.keys()
+    assert all(torch.equal(own[k], other[k]) for k in own)

@@ -1,0 +1,107 @@
+"""A run that is cut off goes on as if it had not been, to the bit: topology, optimizer, schedule and policy memory."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from actors.env.stage import Stage
+from actors.errors import UserError
+from actors.growth.oracle import find_policy
+from tests.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp, prune
+
+BUSY = [germinate(0, 3, 2, 1, 2), germinate(1, 2), advance(1), advance(0), advance(0), prune(1), advance(1)]
+
+
+def saved(own: Run, schedule: Any) -> bytes:
+    file = io.BytesIO()
+    states = (own.grower, own.model, own.optimizer, schedule)
+    torch.save([s.state_dict() for s in states] + [torch.get_rng_state()], file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4, 6, 8])
+def test_resume_is_bit_equal(cut: int) -> None:
+    def make(script: Any) -> tuple[Run, CosineAnnealingLR]:
+        own = Run(ConvNet(), script, ["stem", "block"], (1, 5, 4))
+        return own, CosineAnnealingLR(own.optimizer, 12)
+
+    def play(own: Run, schedule: CosineAnnealingLR, epochs: int) -> None:
+        for _ in range(epochs):
+            own.epochs(1)
+            schedule.step()
+
+    whole, schedule = make(Script(BUSY))
+    play(whole, schedule, 12)
+    first, schedule = make(Script(BUSY))
+    play(first, schedule, cut)
+    checkpoint = saved(first, schedule)
+    second, schedule = make(Script(BUSY))
+    grower, model, optimizer, scheduled, rng = torch.load(io.BytesIO(checkpoint), weights_only=True)
+    second.grower.load_state_dict(grower)
+    second.model.load_state_dict(model)
+    second.optimizer.load_state_dict(optimizer)
+    schedule.load_state_dict(scheduled)
+    torch.set_rng_state(rng)
+    play(second, schedule, 12 - cut)
+    assert first.losses + second.losses == whole.losses
+    own, other = whole.model.state_dict(), second.model.state_dict()
+    assert own.keys() == other.keys()
+    assert all(torch.equal(own[k], other[k]) for k in own)
+    assert [d.stages for d in whole.grower.log[cut:]] == [d.stages for d in second.grower.log]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_policys_memory_is_resumed_too(deterministic: bool) -> None:
+    def play(own: Run, epochs: int) -> list[tuple[str, float | None]]:
+        own.epochs(epochs)
+        return [(d.asked, d.value) for d in own.grower.log]
+
+    def make() -> Run:
+        return Run(mlp(), find_policy(None, 1.0), ["1", "3"], deterministic=deterministic, seed=3)
+
+    whole = play(make(), 8)
+    first = make()
+    done = play(first, 4)
+    second = make()
+    second.grower.load_state_dict(first.grower.state_dict())
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    assert done + play(second, 4) == whole
+    forgetful = make()
+    forgetful.grower.load_state_dict(first.grower.state_dict() | {"session": b""})
+    forgetful.model.load_state_dict(first.model.state_dict())
+    forgetful.optimizer.load_state_dict(first.optimizer.state_dict())
+    assert done + play(forgetful, 4) != whole
+
+
+def test_a_damaged_memory_is_replaced_by_an_empty_one() -> None:
+    own = Run(mlp(), find_policy(None, 1.0), ["1"]).epochs(2)
+    state = own.grower.state_dict() | {"session": b"damaged"}
+    own.grower.load_state_dict(state)
+    own.epochs(2)
+    assert ["new session" in d.reason for d in own.grower.log[-2:]] == [True, False]
+
+
+@pytest.mark.parametrize("make", [mlp, ConvNet])
+def test_a_state_goes_back_over_what_grew_since(make: Callable[[], nn.Module]) -> None:
+    slot, shape = ("3", (6,)) if make is mlp else ("stem", (1, 5, 4))
+    own = Run(make(), Script(GROWN), [slot], shape)
+    empty = own.grower.state_dict()
+    own.epochs(4)
+    own.grower.load_state_dict(empty)
+    assert own.grower.stages == {slot: Stage.DORMANT}
+    assert len(own.optimizer.param_groups) == 1
+    assert not [n for n, _ in own.model.named_parameters() if "tamiyo" in n]
+
+
+def test_a_state_of_other_slots_is_refused() -> None:
+    state = Run(mlp(), Script([]), ["1"]).grower.state_dict()
+    with pytest.raises(UserError, match=r"slots 1, and this one has 3"):
+        Run(mlp(), Script([]), ["3"]).grower.load_state_dict(state)

@@ -1,0 +1,176 @@
+"""The controller beside what else a training loop has: averages, mixed precision, compilation, several processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from actors.env.stage import Stage
+from tests.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_average_of_the_model_grows_and_shrinks_with_it(early: bool) -> None:
+    """Made before the controller, or from a model that has it."""
+    model = mlp()
+    before = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5)) if early else None
+    own = Run(model, Script([*GROWN, WAIT, prune()]), ["3"])
+    ema = before or AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    own.grower.follow(ema)
+    for _ in range(4):
+        own.epochs(1)
+        ema.update_parameters(model)
+    names = [n for n, _ in model.named_parameters()]
+    assert [n.removeprefix("module.") for n, _ in ema.named_parameters()] == names
+    x = own.x_y[0]
+    assert not torch.equal(ema(x), model(x))
+    for _ in range(30):  # an average of what no longer moves is what it is
+        ema.update_parameters(model)
+    torch.testing.assert_close(ema(x), model(x))
+    own.epochs(1)
+    ema.update_parameters(model)
+    assert [n.removeprefix("module.") for n, _ in ema.named_parameters()] == [n for n, _ in mlp().named_parameters()]
+
+
+def scaled(own: Run, epochs: int, dtype: torch.dtype) -> list[float]:
+    """A loop with autocast and a `GradScaler`."""
+    scaler, losses = torch.amp.GradScaler("cpu", init_scale=1024.0), []
+
+    def loss(rows: slice) -> torch.Tensor:
+        with torch.autocast("cpu", dtype):
+            x, y = own.x_y
+            return F.cross_entropy(own.model(x[rows]), y[rows])
+
+    for _ in range(epochs):
+        own.model.train()
+        for start in range(0, 96, 32):
+            rows = slice(start, start + 32)
+            own.optimizer.zero_grad()
+            main = loss(rows)
+            scaler.scale(main).backward()
+            own.grower.shadow(lambda rows=rows: scaler.scale(loss(rows)))
+            scaler.step(own.optimizer)
+            scaler.update()
+            losses.append(main.item())
+        own.grower.step(*own.validate())
+    return losses
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("make", "slot", "shape"), [(mlp, "3", (6,)), (ConvNet, "stem", (1, 5, 4))])
+def test_mixed_precision_with_scaled_losses(dtype: torch.dtype, make: Any, slot: str, shape: tuple[int, ...]) -> None:
+    own = Run(make(), Script(GROWN), [slot], shape)
+    losses = scaled(own, 6, dtype)
+    assert own.grower.stages == {slot: Stage.HOLDING}
+    alone = scaled(Run(make(), Script([]), [slot], shape), 3, dtype)
+    assert losses[:9] == alone
+    norm = own.grower._growth.slots[0].gradient_norm
+    assert norm is not None
+    assert 0 < norm < 10  # of gradients that the scaler has divided again
+    assert all(torch.isfinite(p).all() for p in own.model.parameters())
+
+
+@pytest.mark.parametrize("where", ["outside", "in place"])
+def test_a_compiled_model_sees_every_change(where: str) -> None:
+    """Two runs of the same script, compiled and not, agree after every op; the graph is captured whole."""
+    script = [germinate(0, 3, 2, 1, 1), advance(), advance(), WAIT, WAIT, prune(), WAIT]
+    counts = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        counts.append(graph)
+        return graph.forward
+
+    def wrap(model: nn.Module) -> nn.Module:
+        if where == "outside":
+            return torch.compile(model, backend=count, fullgraph=True)
+        model.compile(backend=count, fullgraph=True)
+        return model
+
+    torch.compiler.reset()
+    plain = Run(mlp(), Script(script), ["3"])
+    own = Run(mlp(), Script(script), ["3"], wrap=wrap)
+    for _ in range(8):
+        plain.epochs(1)
+        own.epochs(1)
+        assert own.grower.stages == plain.grower.stages
+        torch.testing.assert_close(own.losses, plain.losses, rtol=1e-5, atol=1e-6)
+    assert (3 if where == "outside" else 1) <= len(counts) <= 14
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+def test_convolutions_compile_too(dims: int) -> None:
+    shape = (1, 9) if dims == 1 else (1, 5, 4)
+    torch.compiler.reset()
+    script = [germinate(0, 4), advance(), advance()]
+    plain = Run(ConvNet(dims), Script(script), ["stem"], shape).epochs(4)
+    own = Run(ConvNet(dims), Script(script), ["stem"], shape, wrap=lambda m: torch.compile(m, backend="eager"))
+    own.epochs(4)
+    assert own.grower.stages == {"stem": Stage.HOLDING}
+    torch.testing.assert_close(own.losses, plain.losses, rtol=1e-4, atol=1e-5)
+    torch.compiler.reset()
+
+
+WORKER = """
+import json, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from tests.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp, prune
+rank, rendezvous = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
+script = [*GROWN, germinate(1, 2), UNREACHABLE, advance(1)] if rank == 0 else [RuntimeError("asked")] * 9
+slots, evaluate = ["stem", "block"], lambda: own.validate()[1]
+own = Run(ConvNet(), Script(script), slots, (1, 5, 4), wrap=DistributedDataParallel, evaluate=evaluate)
+x, y = own.x_y
+own.x_y = x[rank::2], y[rank::2]  # each has rows of its own
+own.epochs(8)
+same = Run(mlp(), Script(GROWN if rank == 0 else []), ["3"], wrap=DistributedDataParallel).epochs(4)
+print(json.dumps({
+    "norm": same.grower._growth.slots[0].gradient_norm,
+    "stages": [s.name for s in own.grower.stages.values()],
+    "ops": [d.op for d in own.grower.log],
+    "reasons": [d.reason for d in own.grower.log],
+    "accuracy": [d.accuracy for d in own.grower.log],
+    "weights": [p.double().sum().item() for n, p in own.model.named_parameters()],
+    "names": [n for n, p in own.model.named_parameters()],
+    "contribution": [s.contribution for s in own.grower._growth.slots],
+}))
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_grow_alike_as_the_first_decides(tmp_path: Path) -> None:
+    meeting = str(tmp_path / "meeting")
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(rank), meeting],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        for rank in range(2)
+    ]
+    ended = [worker.communicate(timeout=100) for worker in workers]
+    assert [w.returncode for w in workers] == [0, 0], ended
+    first, second = (json.loads(out.splitlines()[-1]) for out, _ in ended)
+    assert first == second
+    assert first["ops"] == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "WAIT", "ADVANCE", "WAIT", "WAIT"]
+    assert "no server" in first["reasons"][4]
+    assert first["stages"] == ["HOLDING", "TRAINING"]
+    assert sum("tamiyo" in name for name in first["names"]) == 8
+    assert first["contribution"][0] is not None
+    alone = Run(mlp(), Script(GROWN), ["3"]).epochs(4)  # gradients are means, not sums
+    assert first["norm"] == pytest.approx(alone.grower._growth.slots[0].gradient_norm, rel=1e-4)
