@@ -196,10 +196,17 @@ class FactoredRecurrentActorCritic(nn.Module):
         values, baselines = self._values(core, actions[:, 0], table)
         return Evaluation(scores.log_probs, scores.entropies, values, baselines, core, core.new_zeros(core.shape[0], 0))
 
+    def update_normaliser(self, obs: Tensor) -> None:
+        """Take `obs [N, D]` into the running statistics, but where they are hidden."""
+        if not self.config.blind:
+            self.encoder.update_normaliser(obs)
+
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return _compile(function) if self.config.compile else function
 
     def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
+        if self.config.blind:
+            obs, blueprint_indices = torch.zeros_like(obs), torch.full_like(blueprint_indices, -1)
         encoded: Encoded = self.encoder(obs, blueprint_indices)
         return Encoded(*(t.to(obs.dtype) for t in encoded))
 

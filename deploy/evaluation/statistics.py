@@ -1,0 +1,135 @@
+"""What may be concluded from P policies on F families and S episode seeds: estimates with intervals.
+
+Policies, families and episodes are all drawn at random, and what they share does not average out over the others: five
+policies on twenty seeds are not a hundred independent rows. The bootstrap resamples policies, then families, then seeds
+within each family (Davison & Hinkley, 1997, section 3.8; Owen, 2007, for crossed factors). With five policies such a
+bootstrap is too narrow by sqrt(4/5) and has normal tails, and it counts the noise of single rows three times over; so its
+deviations are scaled to the spread that the means of policies and of families show, and widened to Student's t with
+Satterthwaite's degrees of freedom. Where neither policies nor families differ at all that is too wide, never too narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from deploy.statistics import Interval
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], float]
+RESAMPLES = 2000
+
+
+def differences(a: Array, b: Array, same_policies: bool = False) -> Array:
+    """`[P, Q, F, S]` of `a [P, F, S]` minus `b [Q, F, S]`, every policy with every other; `[P, 1, F, S]` where row p of
+    `b` belongs to policy p of `a`."""
+    return (a - b)[:, None] if same_policies else a[:, None] - b[None]
+
+
+def wins(difference: Array) -> Array:
+    """1 where a difference is positive, 1/2 for a tie: its mean is the probability of improvement."""
+    return np.asarray((np.sign(difference) + 1.0) / 2.0)
+
+
+def mean(x: Array) -> float:
+    return float(x.mean())
+
+
+def iqm(x: Array) -> float:
+    """The mean of the middle half (Agarwal et al., 2021)."""
+    ordered = np.sort(x, axis=None)
+    cut = ordered.size // 4
+    return float(ordered[cut : ordered.size - cut].mean())
+
+
+class Spread(NamedTuple):
+    """Of a mean over `[P, Q, F, S]`."""
+
+    error: float  # standard error
+    freedom: float  # degrees of freedom
+
+
+def spread(x: Array) -> Spread:
+    """By the means of each factor that was drawn more than once; with a single family its episodes take its place."""
+    factors = [x.mean((1, 2, 3)), x.mean((0, 2, 3)), x.mean((0, 1, 3)) if x.shape[2] > 1 else x.mean((0, 1, 2))]
+    parts = [(float(m.var(ddof=1)) / m.size, m.size - 1) for m in factors if m.size > 1]
+    variance = sum(v for v, _ in parts)
+    if not variance:
+        return Spread(0.0, float(max((n for _, n in parts), default=1)))
+    return Spread(variance**0.5, variance**2 / sum(v**2 / n for v, n in parts))
+
+
+def resampled(shape: tuple[int, ...], resamples: int, seed: int) -> Iterator[tuple[NDArray[np.int64], ...]]:
+    """Index arrays for `[P, Q, F, S]`: policies, then families, then seeds within each."""
+    rng = np.random.default_rng(seed)
+    p, q, f, s = shape
+    for _ in range(resamples):
+        seeds = rng.integers(0, s, (f, s))
+        families = rng.integers(0, f, f)
+        yield (
+            rng.integers(0, p, p)[:, None, None, None],
+            rng.integers(0, q, q)[None, :, None, None],
+            families[None, None, :, None],
+            seeds[None, None],
+        )
+
+
+def interval(
+    x: Array, statistic: Statistic = mean, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """`statistic` of `x [P, Q, F, S]` with its hierarchical bootstrap interval."""
+    _check(x)
+    drawn = np.array([statistic(x[index]) for index in resampled(x.shape, resamples, seed)])
+    return _calibrated(statistic(x), drawn, drawn if statistic is mean else _means(x, resamples, seed), x, level)
+
+
+def one_sided(x: Array, level: float = 0.95) -> float:
+    """The lower bound of the mean that holds with probability `level`."""
+    return interval(x, level=2 * level - 1).low
+
+
+def share(gained: Array, gap: Array, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> Interval | None:
+    """Mean of `gained [P, 1, F, S]` over that of `gap [1, 1, F, S]`, families and seeds resampled together; None where
+    there is no gap."""
+    _check(gained)
+    if gap.mean() <= 0:
+        return None
+    drawn, plain = [], []
+    for p, q, f, s in resampled(gained.shape, resamples, seed):
+        above, below = float(gained[p, q, f, s].mean()), float(gap[0, 0, f[0, 0], s[0, 0]].mean())
+        drawn.append(above / below if below > 0 else np.nan)
+        plain.append(above)
+    if np.isnan(drawn).mean() > 0.05:
+        return None  # the gap itself is not certain: its share means nothing
+    sound = np.array(drawn)[~np.isnan(drawn)]
+    return _calibrated(float(gained.mean() / gap.mean()), sound, np.array(plain), gained, level)
+
+
+def profile(x: Array, thresholds: Array) -> Array:
+    """`[T]`: the share of rows of `x` above each threshold (Dolan & More, 2002; Agarwal et al., 2021)."""
+    return np.asarray((x.reshape(-1)[None] > thresholds[:, None]).mean(1))
+
+
+def _means(x: Array, resamples: int, seed: int) -> Array:
+    return np.array([x[index].mean() for index in resampled(x.shape, resamples, seed)])
+
+
+def _calibrated(estimate: float, drawn: Array, means: Array, x: Array, level: float) -> Interval:
+    """Percentiles of `drawn`, scaled so that `means`, drawn alike, would have the spread that `x` has."""
+    own, seen = spread(x), float(means.std())
+    tail = (1 + level) / 2
+    widen = float(stats.t.ppf(tail, own.freedom) / stats.norm.ppf(tail))
+    factor = widen * own.error / seen if seen > 0 else 0.0
+    low, high = np.quantile(drawn - drawn.mean(), [1 - tail, tail]) * factor
+    return Interval(estimate, estimate + float(low), estimate + float(high))
+
+
+def _check(x: Array) -> None:
+    if x.ndim != 4 or x.size < 2:
+        raise ValueError(f"an interval needs at least two rows of [policies, others, families, seeds], got {x.shape}")
+    if not np.isfinite(x).all():
+        raise ValueError("an interval needs finite values")
