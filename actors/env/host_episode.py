@@ -85,9 +85,7 @@ class Outcome:
 
 
 class HostEpisode:
-    def __init__(
-        self, config: EnvConfig, run_seed: int, seed: int, spec: ActionSpec, topology: Topology = ()
-    ) -> None:
+    def __init__(self, config: EnvConfig, run_seed: int, seed: int, spec: ActionSpec, topology: Topology = ()) -> None:
         """Everything in the episode follows from (config, run_seed, seed), the actions, and the `topology` that the
         host is built with: fossilized from the start, with parameters of its own and rent from the first epoch."""
         self.config, self.run_seed, self.seed, self.spec = config, run_seed, seed, spec

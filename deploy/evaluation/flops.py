@@ -6,7 +6,6 @@ the shadow pass of a seed in TRAINING too, which needs fewer: an upper bound.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from actors.env.blueprints import NOOP
+from actors.env.blueprints import NOOP, Blueprint
 from actors.env.contributions import subsets_to_measure
 from actors.env.host import Host, draw_params
 from actors.env.host_episode import HostEpisode
@@ -41,30 +40,35 @@ class Cost(NamedTuple):
     inference: float  # one sample through what there is at the end
 
 
-@lru_cache(maxsize=64)
+_TABLES: dict[tuple[str, tuple[int, ...]], Table] = {}
+
+
 def table(host: Host, shape: tuple[int, ...]) -> Table:
     """`shape` is that of one sample."""
+    key = (repr(host), shape)  # hosts are plain data
+    if key not in _TABLES:
+        _TABLES[key] = _table(host, shape)
+    return _TABLES[key]
+
+
+def _table(host: Host, shape: tuple[int, ...]) -> Table:
     rng = np.random.default_rng(0)
-    bare = _count(host, shape, -1, None, rng)
+    bare = _count(host, shape, -1, NOOP, rng)
     seeds = tuple(
-        {
-            b.name: 0 if b is NOOP else _count(host, shape, s, b, rng) - bare
-            for b in host.family.blueprints
-            if b is not NOOP
-        }
+        {b.name: _count(host, shape, s, b, rng) - bare for b in host.family.blueprints if b is not NOOP}
         for s in range(host.slots)
     )
     return Table(bare, seeds)
 
 
-def _count(host: Host, shape: tuple[int, ...], at: int, blueprint: object, rng: np.random.Generator) -> int:
+def _count(host: Host, shape: tuple[int, ...], at: int, blueprint: Blueprint, rng: np.random.Generator) -> int:
     params = draw_params(host.shapes(), rng, torch.float32)
     grown = {}
     if at >= 0:
-        grown = draw_params(blueprint.shapes(host.slot_width(at)), rng, torch.float32)  # type: ignore[attr-defined]
+        grown = draw_params(blueprint.shapes(host.slot_width(at)), rng, torch.float32)
 
     def slot(s: int, h: Tensor) -> Tensor:
-        return blueprint.forward(grown, h, None) if s == at else h  # type: ignore[attr-defined,no-any-return]
+        return blueprint.forward(grown, h, None) if s == at else h
 
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         host.forward(params, torch.zeros(1, *shape), slot)
@@ -102,8 +106,8 @@ def cost(episode: HostEpisode) -> Cost:
 
 
 def _parts(timeline: Timeline, t: int) -> tuple[dict[int, str], dict[int, str]]:
-    """(blended, in training) in epoch t, slot to blueprint: by the stages after it, but for a seed whose ramp to 0 ended
-    with the epoch, which still took part in it."""
+    """(blended, in training) in epoch t, slot to blueprint: by the stages after it, but for a seed whose ramp to 0
+    ended with the epoch, which still took part in it."""
     blended, learning = {}, {}
     for s, (stages, names) in enumerate(zip(timeline.stages, timeline.blueprints, strict=True)):
         if stages[t] in _BLENDED:

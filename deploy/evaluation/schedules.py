@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actors.actions import ActionMasks, Op
 from actors.config import require
-from actors.env.observation import BASE, SLOT, BaseFeature, SlotFeature
+from actors.env.observation import BASE, BLIND_EPOCHS, SLOT, BaseFeature, SlotFeature
 from actors.env.stage import Stage
 from actors.policy.network import Decision
 from actors.policy.state import PolicyState, StateSizes
@@ -95,9 +95,12 @@ class Reading:
         return obs[:, s.base_size :].reshape(len(obs), s.slots, s.slot_size)[:, :, self._slot[name]]
 
 
-def _columns(features: Sequence[BaseFeature] | Sequence[SlotFeature]) -> dict[str, slice]:
-    ends = np.cumsum([f.size for f in features])
-    return {f.name: slice(int(end) - f.size, int(end)) for f, end in zip(features, ends, strict=True)}
+def _columns(features: Sequence[BaseFeature | SlotFeature]) -> dict[str, slice]:
+    columns, start = {}, 0
+    for feature in features:
+        columns[feature.name] = slice(start, start + feature.size)
+        start += feature.size
+    return columns
 
 
 class _Ruled:
@@ -159,9 +162,10 @@ WAIT = _action(Op.WAIT)
 class Scheduled(_Ruled):
     """Row n follows `schedules[n]`. Memory: epoch, best loss so far, epochs since it was beaten."""
 
-    def __init__(self, spaces: Spaces, schedules: Sequence[Schedule], horizon: int) -> None:
+    def __init__(self, spaces: Spaces, schedules: Sequence[Schedule], horizon: int, observe_time: bool = True) -> None:
         super().__init__(spaces)
-        self.schedules, self.horizon = tuple(schedules), horizon
+        self.schedules = tuple(schedules)
+        self.stage_scale = horizon if observe_time else BLIND_EPOCHS
 
     def _choose(
         self,
@@ -200,7 +204,7 @@ class Scheduled(_Ruled):
     @staticmethod
     def _due(plan: Schedule, epoch: int, memory: NDArray[np.float32]) -> bool:
         if plan.kind == "plateau":
-            return memory[2] >= plan.wait
+            return bool(memory[2] >= plan.wait)
         return (epoch - plan.start) % plan.wait == 0
 
     def _tend(
@@ -209,11 +213,11 @@ class Scheduled(_Ruled):
         """What a seed under way needs now, the furthest first."""
         contribution = self.reading.slot(obs, "contribution")[0]
         norm = self.reading.slot(obs, "gradient_norm")[0]
-        in_stage = self.reading.slot(obs, "epochs_in_stage")[0, :, 0] * self.horizon
+        in_stage = self.reading.slot(obs, "epochs_in_stage")[0, :, 0] * self.stage_scale
         for slot in np.argsort(-stages, kind="stable").tolist():
             if stages[slot] == Stage.HOLDING:
                 known, points = contribution[slot]
-                worth = float(np.expm1(points * np.log(101.0)))
+                worth = float(np.sign(points) * np.expm1(abs(points) * np.log(101.0)))
                 if plan.keep_above is not None and (not known or worth < plan.keep_above):
                     return _action(Op.PRUNE, slot, speed=INSTANT)
                 if self._legal(masks, row, Op.FOSSILIZE, slot):

@@ -26,7 +26,9 @@ def _null(rng: np.random.Generator, policy: float, family: float, seed: float, r
     return np.asarray(x[:, None])
 
 
-@pytest.mark.parametrize("null", [(1.0, 1.0, 1.0, 3.0), (1.0, 0.0, 3.0, 3.0), (0.5, 2.0, 3.0, 3.0), (2.0, 0.3, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    "null", [(1.0, 1.0, 1.0, 3.0), (1.0, 0.0, 3.0, 3.0), (0.5, 2.0, 3.0, 3.0), (2.0, 0.3, 1.0, 1.0)]
+)
 def test_intervals_cover_the_truth(null: tuple[float, float, float, float]) -> None:
     rng = np.random.default_rng(1)
     found = [st.interval(_null(rng, *null), resamples=100) for _ in range(REPEATS)]
