@@ -210,6 +210,8 @@ def _evaluate(args: list[str]) -> int:
     many = {"type": Path, "nargs": "+", "default": [], "metavar": "PATH"}
     parser.add_argument("--checkpoint", **many, help="run folders or checkpoint files")  # type: ignore[arg-type]
     parser.add_argument("--blind", **many, help="policies trained with policy.blind")  # type: ignore[arg-type]
+    also = "further lines of the table, such as ablations; a name may come more than once"
+    parser.add_argument("--also", nargs="+", default=[], metavar="NAME=PATH", help=also)
     parser.add_argument("--suite", choices=("heldout", "train"), default="heldout", help="families that are played")
     parser.add_argument("--families", nargs="+", default=[], metavar="NAME", help="these of the suite alone")
     parser.add_argument("--rent-weight", "--rent_weight", type=float, default=5.0, help="of J (default: 5)")
@@ -231,6 +233,7 @@ def _evaluate(args: list[str]) -> int:
         Request(
             checkpoints=tuple(options.checkpoint),
             blind=tuple(options.blind),
+            also=tuple(options.also),
             suite=options.suite,
             families=tuple(options.families),
             rent_weight=options.rent_weight,

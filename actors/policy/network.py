@@ -84,6 +84,7 @@ class _Pick(NamedTuple):
 
 class FactoredRecurrentActorCritic(nn.Module):
     relevance: Tensor
+    counted: Tensor
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()
@@ -96,7 +97,11 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.critic = mlp(config.hidden_size, config.head_size, values, 1.0)
         self.value_normaliser = ValueNormaliser(config.popart)
         self.scorer = HeadScorer(spaces.action.sizes)
-        self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
+        relevance = torch.tensor(spaces.action.relevance_table)
+        self.register_buffer("relevance", relevance, persistent=False)
+        # which heads have log-probs, entropies and a part in the loss: those that matter, but for an ablation
+        counted = relevance if config.causal_masks else torch.ones_like(relevance)
+        self.register_buffer("counted", counted, persistent=False)
 
     @property
     def lstm(self) -> nn.LSTM:
@@ -137,7 +142,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         if not bool(step.possible):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
         actions, log_probs, values, baselines = (t.cpu().numpy() for t in step[:4])
-        in_force = masks.in_force(self.spaces.action, actions)
+        in_force = masks.in_force(self.spaces.action, actions, self.config.causal_masks)
         bootstrap = values if self.config.bootstrap == "sampled" else baselines
         return Decision(actions, log_probs, in_force, values, baselines, bootstrap), step.state
 
@@ -186,7 +191,7 @@ class FactoredRecurrentActorCritic(nn.Module):
     def score(self, output: Tensor, slots: Tensor, actions: Tensor, masks: Tensor) -> Evaluation:
         """`Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`; fixed shapes."""
         core = self.norm(output)
-        logits, relevant = self.heads(core, slots, actions), self.relevance[actions[:, 0]]
+        logits, relevant = self.heads(core, slots, actions), self.counted[actions[:, 0]]
         floor = self.config.probability_floor
         table = logits[0]
         if self.config.critic == "q_op":  # before the scorer, into whose graph torch.compile takes `floor` along
@@ -241,13 +246,15 @@ class FactoredRecurrentActorCritic(nn.Module):
         self, logits: Tensor, mask: Tensor, relevant: Tensor | None, noise: Tensor, deterministic: bool | Tensor
     ) -> _Pick:
         if relevant is not None:
-            canonical = torch.zeros_like(mask)
+            canonical = torch.full_like(mask, not self.config.causal_masks)
             canonical[:, 0] = True
             mask = torch.where(relevant[:, None], mask, canonical)
         table = masked_log_probs(logits, mask, self.config.probability_floor)
         choice = choose(table, noise, deterministic)
         chosen = table.gather(-1, choice[:, None]).squeeze(-1)
-        log_prob = chosen if relevant is None else torch.where(relevant, chosen, 0.0)
+        if relevant is None or not self.config.causal_masks:
+            return _Pick(choice, chosen, table, mask.any(-1).all())
+        log_prob = torch.where(relevant, chosen, 0.0)
         return _Pick(choice, log_prob, table, mask.any(-1).all())
 
 

@@ -35,6 +35,7 @@ class Request:
 
     checkpoints: tuple[Path, ...] = ()
     blind: tuple[Path, ...] = ()
+    also: tuple[str, ...] = ()
     suite: str = "heldout"
     families: tuple[str, ...] = ()
     rent_weight: float = 5.0
@@ -68,7 +69,8 @@ def evaluate(request: Request, console: Console | None = None) -> int:
     _check(request)
     entrants = [_entrant(path) for path in request.checkpoints]
     blind = [_entrant(path) for path in request.blind][: request.policies]
-    config = _rules(request, [*entrants, *blind])
+    also = [_also(text) for text in request.also]
+    config = _rules(request, [*entrants, *blind, *(e for _, e in also)])
     members = suites.members(request.suite, request.families)
     compile_kernels()
     with workers(request.jobs) as pool:
@@ -78,14 +80,18 @@ def evaluate(request: Request, console: Console | None = None) -> int:
                 return 0
         tuned = tuning.load(request.schedules, config)
         own = [e for e in entrants if e.config.rent_weight == request.rent_weight][: request.policies]
-        others = {f"policy at rent {e.config.rent_weight:g}": e for e in entrants if e not in own}
-        others = {name: e for name, e in others.items() if e.config.rent_weight != request.rent_weight}
+        others: dict[str, list[str]] = {}
+        for e in entrants:
+            if e.config.rent_weight != request.rent_weight:
+                others.setdefault(f"policy at rent {e.config.rent_weight:g}", []).append(str(e.path))
+        for name, e in also:
+            others.setdefault(name, []).append(str(e.path))
         if not own:
             raise UserError(f"none of the checkpoints was trained at rent weight {request.rent_weight:g}: give one")
         players = roster(
             [str(e.path) for e in own],
             [str(e.path) for e in blind],
-            {name: str(e.path) for name, e in others.items()},
+            others,
             _schedules(tuned, request.rent_weight),
         )
         folder = request.out or own[0].run_dir / "evaluation"
@@ -99,7 +105,7 @@ def evaluate(request: Request, console: Console | None = None) -> int:
     for table in terminal(results):
         console.print(table)
         console.print()
-    for sentence in results.sentences():
+    for sentence in results.sentences:
         console.print(sentence)
     console.print(str(page))
     return 0
@@ -125,6 +131,13 @@ def _entrant(path: Path) -> Entrant:
     if not path.is_file():
         raise UserError(f"no checkpoint at {path}: name a run folder or a checkpoint file")
     return Entrant(path.resolve(), environment_of(path)[0])
+
+
+def _also(text: str) -> tuple[str, Entrant]:
+    name, equals, path = text.partition("=")
+    if not equals or not name or "/" in name:
+        raise UserError(f"--also {text}: write NAME=PATH, the name of a line of the table and a policy")
+    return name, _entrant(Path(path))
 
 
 def _rules(request: Request, entrants: Sequence[Entrant]) -> EnvConfig:

@@ -32,8 +32,9 @@ PICTURES = (
     Picture(
         "intervals",
         "How good",
-        "Left, the mean of the middle half of all episodes' J (the IQM); right, the mean difference to never growing "
-        "on the same episodes. Bars are 95% intervals by a bootstrap over policies, families and episodes.",
+        "J minus that of never growing on the same episodes: left the mean, right the mean of the middle half of all "
+        "episodes (the IQM), which outliers do not move. Bars are 95% intervals by a bootstrap over policies, families "
+        "and episodes.",
         pictures.intervals,
     ),
     Picture(
@@ -52,7 +53,7 @@ PICTURES = (
         "pareto",
         "At what price",
         "Final test accuracy against the parameters that were held to get there. Lines join what was tuned, or "
-        "trained, for rent weights 0, 2, 5 and 10.",
+        "trained, for the rent weights beside their points.",
         pictures.pareto,
     ),
     Picture(
@@ -82,11 +83,11 @@ def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], set
     )
     page = environment.get_template("evaluation/page.html.j2").render(
         name=folder.resolve().parent.name,
-        headline=results.sentences(),
+        headline=results.sentences,
         facts=facts,
         drawn=drawn,
-        lines=results.lines(),
-        targets=results.targets(),
+        lines=results.lines,
+        targets=results.targets,
         settings=settings,
         span=span,
         rent_weight=results.rent_weight,
@@ -122,25 +123,15 @@ def terminal(results: Results) -> tuple[Table, Table]:
     """(the lines, the targets)."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("player", no_wrap=True)
-    for name in (
-        "n",
-        "J",
-        "IQM",
-        "J over never grow",
-        "policy's J over it",
-        "P(better)",
-        "test acc.",
-        "params",
-        "FLOPs",
-    ):
+    for name in ("n", "J", "J over never", "its IQM", "policy's J over it", "P(better)", "test", "params", "FLOPs"):
         table.add_column(name, justify="right", no_wrap=True)
-    for line in results.lines():
+    for line in results.lines:
         table.add_row(
             line.name,
             str(line.policies),
             f"{line.objective:+.2f}",
-            f"{line.iqm.mean:+.2f}",
             span(line.over_never),
+            "" if line.iqm_over_never is None else f"{line.iqm_over_never.mean:+.2f}",
             span(line.policy_over),
             "" if line.improvement is None else f"{line.improvement.mean:.2f}",
             f"{line.test_accuracy:.1f}",
@@ -150,6 +141,6 @@ def terminal(results: Results) -> tuple[Table, Table]:
     targets = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("target", "value", "goal", ""):
         targets.add_column(name, no_wrap=name != "value")
-    for t in results.targets():
+    for t in results.targets:
         targets.add_row(t.name, t.told, f"{t.goal:g}", "[green]met[/]" if t.met else "[red]missed[/]")
     return table, targets

@@ -36,25 +36,25 @@ def colour(line: str) -> str:
 
 
 def intervals(results: Results) -> Figure:
-    """IQM of J, and the mean gain over never growing on the same episodes."""
-    lines = [line for line in results.lines() if " at rent " not in line.name]
+    """Mean and IQM of the gain over never growing, on the same episodes."""
+    lines = [line for line in results.lines if line.over_never is not None and " at rent " not in line.name]
     figure = Figure(figsize=(WIDTH_IN, 0.9 + ROW_IN * len(lines)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for row, line in enumerate(lines):
-        _bar(left, row, line.iqm.mean, line.iqm.low, line.iqm.high, line.name)
-        if line.over_never is not None:
-            _bar(right, row, line.over_never.mean, line.over_never.low, line.over_never.high, line.name)
-    _rows(left, lines)
-    right.axvline(0, color="#b6bec8", lw=0.8)
-    for ax, title in ((left, "IQM of J, points"), (right, "mean J over never growing, points")):
+    panels = figure.subplots(1, 2, sharey=True)
+    for ax, title, of_iqm in zip(panels, ("mean, points of J", "IQM, points of J"), (False, True), strict=True):
+        for row, line in enumerate(lines):
+            found = line.iqm_over_never if of_iqm else line.over_never
+            assert found is not None
+            _bar(ax, row, found.mean, found.low, found.high, line.name)
+        ax.axvline(0, color="#b6bec8", lw=0.8)
         ax.set_title(title)
         _across(ax)
+    _rows(panels[0], lines)
     return figure
 
 
 def improvement(results: Results) -> Figure | None:
     """How often the policy does better on an episode."""
-    lines = [line for line in results.lines() if line.improvement is not None and " at rent " not in line.name]
+    lines = [line for line in results.lines if line.improvement is not None and " at rent " not in line.name]
     if not lines:
         return None
     figure = Figure(figsize=(WIDTH_IN, 0.9 + ROW_IN * len(lines)), layout="constrained")
@@ -97,22 +97,23 @@ def pareto(results: Results) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
     ax = figure.subplots()
     fronts: dict[str, list[tuple[float, float]]] = {}
-    labels: list[tuple[float, float, str]] = []
     for name in results.rows:
         x, y = float(results.array(name, "rent").mean()), float(results.array(name, "test_accuracy").mean())
         base, at, weight = name.partition(" at rent ")
         front = {"policy": MAIN, "periodic": PERIODIC}.get(base, base)
         if front in (MAIN, PERIODIC):
             fronts.setdefault(front, []).append((x, y))
-        ax.plot(x, y, "o", color=colour(front), ms=5 if at else 7, mec="white", mew=1)
-        labels.append((x, y, f"rent {weight}" if at else name))
+            text = weight if at else f"{results.rent_weight:g}"
+            ax.annotate(text, (x, y), xytext=(5, 5), textcoords="offset points", color=colour(front), fontsize=8)
+        label = None if at else name
+        ax.plot(x, y, "o", color=colour(front), ms=5 if at else 7, mec="white", mew=1, label=label)
     for name, points in fronts.items():
         front_x, front_y = zip(*sorted(points), strict=True)
         ax.plot(front_x, front_y, color=colour(name), lw=1.2, alpha=0.6, zorder=1)
-    _name(ax, labels)
     ax.set_xlabel("rent: added / host parameters, averaged over the horizon")
     ax.set_ylabel("final test accuracy, points")
-    ax.margins(0.14, 0.12)
+    ax.margins(0.06, 0.1)
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), handletextpad=0.2)
     return figure
 
 
@@ -153,19 +154,3 @@ def _across(ax: Axes) -> None:
     ax.grid(axis="x", color=GRID)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
-
-
-def _name(ax: Axes, labels: list[tuple[float, float, str]]) -> None:
-    """Beside their points, lower where two would touch."""
-    ax.margins(0.14, 0.12)
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    placed: list[tuple[float, float]] = []
-    for x, y, text in sorted(labels, key=lambda label: -label[1]):
-        at = y
-        while any(abs(at - b) < 0.05 * (top - bottom) and abs(x - a) < 0.24 * (right - left) for a, b in placed):
-            at -= 0.01 * (top - bottom)
-        placed.append((x, at))
-        ax.annotate(
-            text, (x, y), xytext=(x + 0.014 * (right - left), at), textcoords="data",
-            va="center", color=MUTED, fontsize=8,
-        )  # fmt: skip

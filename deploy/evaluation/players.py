@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -38,7 +38,7 @@ class Player:
 
 
 def roster(
-    checkpoints: Sequence[str], blind: Sequence[str], others: dict[str, str], tuned: dict[str, Schedule]
+    checkpoints: Sequence[str], blind: Sequence[str], others: Mapping[str, Sequence[str]], tuned: dict[str, Schedule]
 ) -> list[Player]:
     """All that SPEC 13 compares; leaders before those who follow them. The ceiling is `per-task best`, whose schedule
     the family decides. `others` and `tuned` are policies and schedules by the names of their lines."""
@@ -49,7 +49,7 @@ def roster(
         mode = "sampled" if sampled else "greedy"
         for line, paths in (("policy", checkpoints), ("blind", blind)):
             players += [Player(f"{line} {mode}", "policy", i, path, sampled) for i, path in enumerate(paths)]
-    players += [Player(name, "policy", checkpoint=path) for name, path in others.items()]
+    players += [Player(name, "policy", i, path) for name, paths in others.items() for i, path in enumerate(paths)]
     for line, how in FOLLOWERS.items():
         players += [Player(line, how, i, leader="policy greedy") for i in range(len(checkpoints))]
     return players

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,7 @@ class Results:
         a, b = self.array(line, name, families), self.array(other, name, families)
         return st.differences(a, b, same_policies=other in (SCRATCH, "random matched", "from scratch, compute-matched"))
 
+    @cached_property
     def lines(self) -> list[Line]:
         return [self._line(name) for name in self.rows]
 
@@ -105,6 +107,7 @@ class Results:
         found = self._interval(st.wins(differences))
         return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
 
+    @cached_property
     def targets(self) -> list[Target]:
         """Those of the study, where the players that they need were played."""
         if MAIN not in self.rows:
@@ -178,6 +181,7 @@ class Results:
             if CEILING in self.rows
         }
 
+    @cached_property
     def sentences(self) -> list[str]:
         """The headline, whether or not it flatters."""
         if MAIN not in self.rows:
@@ -193,15 +197,15 @@ class Results:
         return told
 
     def as_dict(self) -> dict[str, Any]:
-        lines = [_plain(line) for line in self.lines()]
+        lines = [_plain(line) for line in self.lines]
         for line in lines:
             line["families"] = self.by_family(line["name"])
             line["regret"] = self.regret(line["name"])
         return {
-            "headline": self.sentences(),
+            "headline": self.sentences,
             "rent_weight": self.rent_weight,
             "families": [m._asdict() if hasattr(m, "_asdict") else vars(m) for m in self.members],
-            "targets": [t._asdict() for t in self.targets()],
+            "targets": [t._asdict() for t in self.targets],
             "lines": lines,
         }
 

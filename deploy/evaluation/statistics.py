@@ -21,8 +21,9 @@ from scipy import stats
 from deploy.statistics import Interval
 
 Array = NDArray[np.float64]
-Statistic = Callable[[Array], float]
+Statistic = Callable[[Array], Array]
 RESAMPLES = 2000
+ROWS_AT_ONCE = 500_000
 
 
 def differences(a: Array, b: Array, same_policies: bool = False) -> Array:
@@ -36,15 +37,16 @@ def wins(difference: Array) -> Array:
     return np.asarray((np.sign(difference) + 1.0) / 2.0)
 
 
-def mean(x: Array) -> float:
-    return float(x.mean())
+def mean(x: Array) -> Array:
+    """`[R]` of `[R, P, Q, F, S]`."""
+    return np.asarray(x.mean((1, 2, 3, 4)))
 
 
-def iqm(x: Array) -> float:
-    """The mean of the middle half (Agarwal et al., 2021)."""
-    ordered = np.sort(x, axis=None)
-    cut = ordered.size // 4
-    return float(ordered[cut : ordered.size - cut].mean())
+def iqm(x: Array) -> Array:
+    """`[R]`: the mean of the middle half of each `[P, Q, F, S]` (Agarwal et al., 2021)."""
+    ordered = np.sort(x.reshape(len(x), -1), axis=1)
+    cut = ordered.shape[1] // 4
+    return np.asarray(ordered[:, cut : ordered.shape[1] - cut].mean(1))
 
 
 class Spread(NamedTuple):
@@ -65,17 +67,17 @@ def spread(x: Array) -> Spread:
 
 
 def resampled(shape: tuple[int, ...], resamples: int, seed: int) -> Iterator[tuple[NDArray[np.int64], ...]]:
-    """Index arrays for `[P, Q, F, S]`: policies, then families, then seeds within each."""
+    """Index arrays for R resamples of `[P, Q, F, S]` at a time: policies, then families, then seeds within each."""
     rng = np.random.default_rng(seed)
     p, q, f, s = shape
-    for _ in range(resamples):
-        seeds = rng.integers(0, s, (f, s))
-        families = rng.integers(0, f, f)
+    most = max(1, ROWS_AT_ONCE // (p * q * f * s))
+    for start in range(0, resamples, most):
+        r = min(most, resamples - start)
         yield (
-            rng.integers(0, p, p)[:, None, None, None],
-            rng.integers(0, q, q)[None, :, None, None],
-            families[None, None, :, None],
-            seeds[None, None],
+            rng.integers(0, p, (r, p))[:, :, None, None, None],
+            rng.integers(0, q, (r, q))[:, None, :, None, None],
+            rng.integers(0, f, (r, f))[:, None, None, :, None],
+            rng.integers(0, s, (r, f, s))[:, None, None],
         )
 
 
@@ -84,8 +86,9 @@ def interval(
 ) -> Interval:
     """`statistic` of `x [P, Q, F, S]` with its hierarchical bootstrap interval."""
     _check(x)
-    drawn = np.array([statistic(x[index]) for index in resampled(x.shape, resamples, seed)])
-    return _calibrated(statistic(x), drawn, drawn if statistic is mean else _means(x, resamples, seed), x, level)
+    parts = [(statistic(y), mean(y)) for y in (x[index] for index in resampled(x.shape, resamples, seed))]
+    drawn, means = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return _calibrated(float(statistic(x[None])[0]), drawn, means, x, level)
 
 
 def one_sided(x: Array, level: float = 0.95) -> float:
@@ -99,24 +102,19 @@ def share(gained: Array, gap: Array, level: float = 0.95, resamples: int = RESAM
     _check(gained)
     if gap.mean() <= 0:
         return None
-    drawn, plain = [], []
+    parts = []
     for p, q, f, s in resampled(gained.shape, resamples, seed):
-        above, below = float(gained[p, q, f, s].mean()), float(gap[0, 0, f[0, 0], s[0, 0]].mean())
-        drawn.append(above / below if below > 0 else np.nan)
-        plain.append(above)
-    if np.isnan(drawn).mean() > 0.05:
+        parts.append((mean(gained[p, q, f, s]), mean(gap[0, 0][f, s])))
+    above, below = (np.concatenate(part) for part in zip(*parts, strict=True))
+    sound = below > 0
+    if sound.mean() < 0.95:
         return None  # the gap itself is not certain: its share means nothing
-    sound = np.array(drawn)[~np.isnan(drawn)]
-    return _calibrated(float(gained.mean() / gap.mean()), sound, np.array(plain), gained, level)
+    return _calibrated(float(gained.mean() / gap.mean()), above[sound] / below[sound], above, gained, level)
 
 
 def profile(x: Array, thresholds: Array) -> Array:
     """`[T]`: the share of rows of `x` above each threshold (Dolan & More, 2002; Agarwal et al., 2021)."""
     return np.asarray((x.reshape(-1)[None] > thresholds[:, None]).mean(1))
-
-
-def _means(x: Array, resamples: int, seed: int) -> Array:
-    return np.array([x[index].mean() for index in resampled(x.shape, resamples, seed)])
 
 
 def _calibrated(estimate: float, drawn: Array, means: Array, x: Array, level: float) -> Interval:

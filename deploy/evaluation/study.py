@@ -1,7 +1,7 @@
 """`tamiyo study FILE`: trainings and evaluations one after the other, each finished one once.
 
-Every training and every evaluation is a `tamiyo` command of its own, so that it can be repeated alone; which one is kept
-in its record. A study that was cut off goes on with the training that was under way.
+Every training and every evaluation is a `tamiyo` command of its own, so that it can be repeated alone; which one is
+kept in its record. A study that was cut off goes on with the training that was under way.
 """
 
 from __future__ import annotations
@@ -100,10 +100,8 @@ def _study(data: Any, path: Path) -> Study:
         _known(entry, "a training")
         settings = _merged(common, entry.get("settings") or {})
         overlay(PRESETS[preset], settings)  # an impossible setting is refused now, not hours later
-        for seed in entry["seeds"]:
-            trainings.append(
-                Training(entry["name"], int(seed), float(entry["minutes"]), settings, bool(entry.get("keep", False)))
-            )
+        told = (float(entry["minutes"]), settings, bool(entry.get("keep", False)))
+        trainings += [Training(entry["name"], int(seed), *told) for seed in entry["seeds"]]
     groups = {t.group for t in trainings}
     evaluations = []
     for entry in data.get("evaluations") or []:
@@ -137,7 +135,7 @@ def run_study(path: Path, only: Sequence[str] = (), list_only: bool = False, con
     """Returns 0 when all is done, else the exit status of the command that failed."""
     console = console or Console(highlight=False)
     study = read_study(path)
-    entries = [*study.trainings, *study.evaluations]
+    entries: list[Training | Evaluation] = [*study.trainings, *study.evaluations]
     known = {e.name for e in entries} | {t.group for t in study.trainings}
     for name in only:
         if name not in known:
@@ -166,7 +164,11 @@ def _finished(study: Study, entry: Training | Evaluation) -> bool:
 
 def _fingerprint(study: Study, entry: Training | Evaluation) -> str:
     """What the entry asks for; one that was changed since is run anew."""
-    return json.dumps([study.preset, repr(entry)])
+    own = json.dumps([study.preset, repr(entry)])
+    if isinstance(entry, Training):
+        return own
+    needed = [t for g in (*entry.policies, *entry.blind, *entry.also) for t in study.members(g)]
+    return "\n".join([own, *(_fingerprint(study, t) for t in needed)])
 
 
 def _train(study: Study, entry: Training) -> int:
@@ -254,7 +256,8 @@ def _listing(study: Study) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("entry", "minutes", "state"):
         table.add_column(name)
-    for entry in (*study.trainings, *study.evaluations):
+    entries: list[Training | Evaluation] = [*study.trainings, *study.evaluations]
+    for entry in entries:
         minutes = f"{entry.minutes:g}" if isinstance(entry, Training) else ""
         table.add_row(entry.name, minutes, "done" if _finished(study, entry) else "left")
     left = sum(t.minutes for t in study.trainings if not _finished(study, t))
