@@ -13,7 +13,7 @@ from deploy.evaluation import statistics as st
 from deploy.statistics import mean_interval
 
 Array = NDArray[np.float64]
-REPEATS = 250
+REPEATS = 400
 
 
 def _null(rng: np.random.Generator, policy: float, family: float, seed: float, row: float) -> Array:
@@ -31,9 +31,9 @@ def _null(rng: np.random.Generator, policy: float, family: float, seed: float, r
 )
 def test_intervals_cover_the_truth(null: tuple[float, float, float, float]) -> None:
     rng = np.random.default_rng(1)
-    found = [st.interval(_null(rng, *null), resamples=100) for _ in range(REPEATS)]
+    found = [st.interval(_null(rng, *null), resamples=200) for _ in range(REPEATS)]
     covered = np.mean([i.low <= 0 <= i.high for i in found])
-    assert 0.90 <= covered <= 0.98, covered  # 90-97% of many more; 250 repeats have a deviation of 1.4 points
+    assert 0.90 <= covered <= 0.97, covered
 
 
 def test_rows_taken_as_independent_cover_half() -> None:
@@ -42,7 +42,7 @@ def test_rows_taken_as_independent_cover_half() -> None:
     hits = []
     for _ in range(REPEATS):
         x = rng.standard_normal((5, 1)) + 1.5 * rng.standard_normal((5, 20))
-        i = mean_interval(x.ravel().tolist(), resamples=100)
+        i = mean_interval(x.ravel().tolist(), resamples=200)
         hits.append(i.low <= 0 <= i.high)
     assert 0.40 <= np.mean(hits) <= 0.62, np.mean(hits)
 
@@ -52,9 +52,9 @@ def test_five_policies_on_twenty_seeds_of_one_family_cover_too() -> None:
     hits = []
     for _ in range(REPEATS):
         x = rng.standard_normal((5, 1)) + 1.5 * rng.standard_normal((5, 20)) + rng.standard_normal((1, 20))
-        i = st.interval(x[:, None, None], resamples=100)
+        i = st.interval(x[:, None, None], resamples=200)
         hits.append(i.low <= 0 <= i.high)
-    assert 0.90 <= np.mean(hits) <= 0.985, np.mean(hits)
+    assert 0.90 <= np.mean(hits) <= 0.97, np.mean(hits)
 
 
 def test_two_groups_of_policies_both_vary() -> None:
@@ -64,9 +64,9 @@ def test_two_groups_of_policies_both_vary() -> None:
     for _ in range(REPEATS):
         common = rng.standard_normal((1, 4, 10))
         a, b = (rng.standard_normal((5, 1, 1)) + common + rng.standard_normal((5, 4, 10)) for _ in range(2))
-        i = st.interval(st.differences(a, b), resamples=100)
+        i = st.interval(st.differences(a, b), resamples=200)
         hits.append(i.low <= 0 <= i.high)
-    assert 0.90 <= np.mean(hits) <= 0.985, np.mean(hits)
+    assert 0.90 <= np.mean(hits) <= 0.97, np.mean(hits)
 
 
 def test_the_spread_is_students_where_only_policies_differ() -> None:
