@@ -84,7 +84,6 @@ class _Pick(NamedTuple):
 
 class FactoredRecurrentActorCritic(nn.Module):
     relevance: Tensor
-    counted: Tensor
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()
@@ -97,11 +96,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.critic = mlp(config.hidden_size, config.head_size, values, 1.0)
         self.value_normaliser = ValueNormaliser(config.popart)
         self.scorer = HeadScorer(spaces.action.sizes)
-        relevance = torch.tensor(spaces.action.relevance_table)
-        self.register_buffer("relevance", relevance, persistent=False)
-        # which heads have log-probs, entropies and a part in the loss: those that matter, but for an ablation
-        counted = relevance if config.causal_masks else torch.ones_like(relevance)
-        self.register_buffer("counted", counted, persistent=False)
+        self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
 
     @property
     def lstm(self) -> nn.LSTM:
@@ -109,6 +104,11 @@ class FactoredRecurrentActorCritic(nn.Module):
         if not isinstance(self.core, Recurrent):
             raise AttributeError("a feedforward core has no LSTM")
         return self.core.lstm
+
+    @property
+    def counted(self) -> Tensor:
+        """`[num_ops, H]`: which heads have log-probs, entropies and a part in the loss. Those that matter to the op."""
+        return self.relevance if self.config.causal_masks else torch.ones_like(self.relevance)
 
     @property
     def value_output(self) -> nn.Linear:

@@ -124,7 +124,10 @@ class Results:
         points = _target("points of J over the tuned periodic schedule", margin.low, 0.0, _range(margin), above=True)
         if closed is None:
             return [Target("share of the gap to the per-task best closed", None, 0.5, False, "no certain gap"), points]
-        return [_target("share of the gap to the per-task best closed", closed.mean, 0.5, _range(closed)), points]
+        return [
+            _target("share of the gap to the per-task best closed", closed.mean, 0.5, _range(closed).lstrip("+")),
+            points,
+        ]
 
     def _blind(self) -> list[Target]:
         if BLIND not in self.rows:
@@ -136,7 +139,7 @@ class Results:
         if PERIODIC not in self.rows:
             return []
         chance = self._chance(self.against(MAIN, PERIODIC))
-        return [_target("probability of improvement on periodic", chance.mean, 0.65, _range(chance))]
+        return [_target("probability of improvement on periodic", chance.mean, 0.65, _range(chance).lstrip("+"))]
 
     def _scratch(self) -> list[Target]:
         if SCRATCH not in self.rows:
