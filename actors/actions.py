@@ -203,14 +203,15 @@ class ActionMasks(NamedTuple):
         chosen = list(ops)
         return ActionMasks(self.op[chosen], self.slot[chosen], self.rest[chosen, :, :rest_size])
 
-    def in_force(self, spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def in_force(self, spec: ActionSpec, actions: NDArray[np.int64], causal: bool = True) -> NDArray[np.bool_]:
         """Flat mask `[..., flat_size]` given the chosen actions `[..., num_heads]`: what a step stores.
 
-        Irrelevant heads keep only their canonical choice, so every section has at least one legal choice.
+        Irrelevant heads keep only their canonical choice, or all of them where masks are not `causal`, so every section
+        has at least one legal choice.
         """
         if self.slot is None:
             return self.flat()
-        canonical = np.zeros(spec.flat_size, dtype=np.bool_)
+        canonical: NDArray[np.bool_] = np.full(spec.flat_size, not causal)
         canonical[list(spec.offsets)] = True
         op, slot = actions[..., 0], actions[..., 1]
         slot_mask = np.take_along_axis(self.slot, op[..., None, None], axis=-2)[..., 0, :]

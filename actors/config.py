@@ -203,6 +203,11 @@ class PolicyConfig:
     """With `critic: q_op`, the value after a truncated episode: expected over legal ops, or of an op that is drawn."""
     popart: bool = True
     """Normalise value targets and rescale the value output in place (PopArt)."""
+    causal_masks: bool = True
+    """Leave heads that the chosen op makes irrelevant out of everything; off, they are drawn among all their choices
+    and learn from every step: an ablation."""
+    blind: bool = False
+    """Hide the observation, so that only the masks and the count of steps are left: what a fixed schedule knows."""
     probability_floor: float = 0.002
     """Least probability of each legal choice in every head."""
     compile: bool = False

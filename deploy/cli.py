@@ -29,6 +29,8 @@ commands:
   dead-letters ACTION   episodes that were set aside: list, show, requeue
   report RUN_DIR        write report.html and its pictures from the folder of a run
   rollout CHECKPOINT    one episode of a trained policy, as a timeline in the terminal
+  evaluate --checkpoint P   trained policies against tuned schedules on held-out tasks
+  study FILE            a list of trainings and evaluations, one after the other, each once
   grow SCRIPT           a training script of yours with a policy at its side
   serve --checkpoint P  a policy as a gRPC service; --redis URL follows a run
   export CHECKPOINT OUT a trained policy as a torch.export program
@@ -200,6 +202,71 @@ def _rollout(args: list[str]) -> int:
     return show_rollout(options.checkpoint, options.task, options.seed, options.slots, options.sampled)
 
 
+def _evaluate(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo evaluate",
+        description="Trained policies against tuned schedules on held-out tasks (docs/evaluation.md).",
+        exit_on_error=False,
+    )
+    many = {"type": Path, "nargs": "+", "default": [], "metavar": "PATH"}
+    parser.add_argument("--checkpoint", **many, help="run folders or checkpoint files")  # type: ignore[arg-type]
+    parser.add_argument("--blind", **many, help="policies trained with policy.blind")  # type: ignore[arg-type]
+    also = "further lines of the table, such as ablations; a name may come more than once"
+    parser.add_argument("--also", nargs="+", default=[], metavar="NAME=PATH", help=also)
+    parser.add_argument("--suite", choices=("heldout", "train"), default="heldout", help="families that are played")
+    parser.add_argument("--families", nargs="+", default=[], metavar="NAME", help="these of the suite alone")
+    parser.add_argument("--rent-weight", "--rent_weight", type=float, default=5.0, help="of J (default: 5)")
+    parser.add_argument("--policies", type=int, default=5, help="as many of the checkpoints at most (default: 5)")
+    parser.add_argument("--seeds", type=int, default=20, help="paired episodes of each family (default: 20)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: evaluation/ in the first policy's run folder")
+    parser.add_argument("--tune", action="store_true", help="first choose the schedules anew; alone it needs no policy")
+    parser.add_argument("--configurations", type=int, default=64, help="schedules of each kind to tune (default: 64)")
+    parser.add_argument("--rungs", type=int, default=4, help="rounds of halving, 1 to 4 (default: 4)")
+    default = Path("results/schedules.json")
+    parser.add_argument("--schedules", type=Path, default=default, metavar="FILE", help=f"default: {default}")
+    parser.add_argument("--horizon", type=int, help="epochs of an episode, for a quick look; else as in training")
+    parser.add_argument("--inner-steps", "--inner_steps", type=int, help="minibatches of an epoch, likewise")
+    options = _options(parser, args)
+    from deploy.evaluation.command import Request, evaluate
+
+    return evaluate(
+        Request(
+            checkpoints=tuple(options.checkpoint),
+            blind=tuple(options.blind),
+            also=tuple(options.also),
+            suite=options.suite,
+            families=tuple(options.families),
+            rent_weight=options.rent_weight,
+            policies=options.policies,
+            seeds=options.seeds,
+            jobs=options.jobs,
+            out=options.out,
+            tune=options.tune,
+            configurations=options.configurations,
+            rungs=options.rungs,
+            schedules=options.schedules,
+            horizon_epochs=options.horizon,
+            inner_steps=options.inner_steps,
+        )
+    )
+
+
+def _study(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo study",
+        description="Runs a list of trainings and evaluations; what is finished is not repeated.",
+        exit_on_error=False,
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as results/study.yaml")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these entries alone")
+    parser.add_argument("--list", action="store_true", help="show what is done and what is left, and run nothing")
+    options = _options(parser, args)
+    from deploy.evaluation.study import run_study
+
+    return run_study(options.file, options.only, options.list)
+
+
 def _export(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="tamiyo export", description="Writes a policy as a torch.export program.", exit_on_error=False
@@ -270,6 +337,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "dead-letters": _dead_letters,
     "report": _report,
     "rollout": _rollout,
+    "evaluate": _evaluate,
+    "study": _study,
     "export": _export,
     "grow": _grow,
     "serve": _serve,

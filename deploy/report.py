@@ -102,7 +102,7 @@ def write_report(run_dir: Path) -> Path:
                 missing.append(picture.title)
                 continue
             figure.savefig(run_dir / "report" / f"{picture.name}.png", facecolor="white")
-            drawn.append({"picture": picture, "svg": Markup(_svg(figure, picture.name))})
+            drawn.append({"picture": picture, "svg": Markup(as_svg(figure, picture.name))})
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -174,7 +174,7 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
     return facts
 
 
-def _svg(figure: Figure, name: str) -> str:
+def as_svg(figure: Figure, name: str) -> str:
     """A figure as inline SVG: no prolog, no metadata, no address, ids that do not clash with the other pictures'."""
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": hashlib.sha256(name.encode()).hexdigest()}):

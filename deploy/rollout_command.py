@@ -37,7 +37,7 @@ def show_rollout(
     if seed < 0:
         raise UserError(f"--seed is {seed}: it cannot be negative")
     policy = load_policy(checkpoint, slots)
-    config, run_seed = _environment(checkpoint)
+    config, run_seed = environment_of(checkpoint)
     tasks = (task,) if task is not None else config.tasks
     config = replace(config, tasks=tasks, slots=policy.spaces.slots, profile=_profile(policy.spaces))
     fleet = make_fleet(config, 1, run_seed)
@@ -51,7 +51,7 @@ def show_rollout(
     return 0
 
 
-def _environment(checkpoint: Path) -> tuple[EnvConfig, int]:
+def environment_of(checkpoint: Path) -> tuple[EnvConfig, int]:
     """(environment, run seed) of the run that the checkpoint lies in, else the defaults."""
     for folder in (checkpoint, checkpoint.parent, checkpoint.parent.parent):
         if (folder / "config.yaml").is_file():

@@ -87,6 +87,22 @@ def save_checkpoint(
     return path
 
 
+def save_policy(checkpoint: Checkpoint, path: Path) -> None:
+    """The weights alone, to act with: a checkpoint without what only the next update needs."""
+    weights = checkpoint.weights
+    tensors = {f"network.{name}": torch.from_numpy(t) for name, t in weights.tensors.items()}
+    metadata = {
+        "format": str(FORMAT),
+        "progress": json.dumps(asdict(checkpoint.progress)),
+        "consumed": "[]",
+        "spaces_hash": weights.spaces_hash,
+        "architecture": weights.architecture,
+        "state_stride": str(weights.state_stride),
+        "memory": "null",
+    }
+    write_durably(path, save(tensors, metadata))
+
+
 def newest_generation(folder: Path) -> int:
     """Of the newest checkpoint; 0 where there is none."""
     found = list_checkpoints(folder)

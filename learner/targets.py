@@ -64,7 +64,7 @@ def make_targets(
         proximal_values=scale.normalise(values),
         proximal_log_probs=proximal.log_probs,
         behaviour_log_probs=behaviour,
-        counted=network.relevance[chunks.actions[:, 0]] & unforced[:, None],
+        counted=network.counted[chunks.actions[:, 0]] & unforced[:, None],
         unforced=unforced,
     )
     return targets, values

@@ -50,7 +50,7 @@ class PPOUpdate:
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimise(chunks, targets, coefficient, update)
         metrics["entropy_coef"] = torch.tensor(coefficient)
-        self.network.encoder.update_normaliser(chunks.obs)
+        self.network.update_normaliser(chunks.obs)
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
         if isnan(measured["ratio_error"]):  # no step of these very weights: nothing to compare

@@ -72,6 +72,8 @@ class CompiledNetwork:
         self.filled: set[int] = set()
         self.train_data = self._data(episode.task.train)
         self.val_data = self._data(episode.task.val)
+        for new in episode.built:
+            self.germinate(new)
         self.keep()
 
     def _data(self, split: Split) -> tuple[Array, Array]:
@@ -119,8 +121,17 @@ class CompiledNetwork:
 
     def measure(self, on: Mapping[int, float], subsets: Sequence[Subset]) -> dict[Subset, Measured]:
         """(accuracy in points, loss in nats) on the validation rows of each of `subsets` of the slots of `on`."""
+        return self._measure(*self.val_data, on, subsets)
+
+    def test(self, on: Mapping[int, float]) -> Measured:
+        """The same on the test rows, of the configuration `on`."""
+        present = frozenset(on)
+        return self._measure(*self._data(self.episode.task.test), on, [present])[present]
+
+    def _measure(
+        self, x: Array, y: Array, on: Mapping[int, float], subsets: Sequence[Subset]
+    ) -> dict[Subset, Measured]:
         self._switch(on, {})
-        x, y = self.val_data
         bits = np.array([sum(1 << s for s in subset if s in on) for subset in subsets], np.int64)
         correct, losses = np.zeros(len(subsets), np.int64), np.zeros(len(subsets))
         measure(x, y, self.params, self.seeds, self.work, bits, correct, losses)
@@ -184,6 +195,10 @@ class CompiledNetworks:
         slots = network.episode.lifecycle.slots
         on = {s: slots[s].alpha for s in network.filled}
         return network.measure(on, [frozenset(on)])[frozenset(on)]
+
+    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
+        """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
+        return {e: self.networks[e].test(alphas) for e, alphas in on.items()}
 
 
 def _run_epoch(network: CompiledNetwork, orders: Orders) -> EpochResult:

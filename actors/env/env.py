@@ -23,6 +23,7 @@ from actors.env.rng import Purpose, stream
 from actors.env.stage import BLENDED
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.timeline import Timeline
+from actors.env.topology import Topology
 from actors.env.twin import Trajectory, Twins, twin_config, whole
 from actors.spaces import Spaces
 
@@ -82,17 +83,24 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self._twins = Twins(self._play_twins)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode. Everything in it follows from (run_seed, seed); without a seed one is drawn."""
+        """Start an episode. Everything in it follows from (run_seed, seed); without a seed one is drawn.
+
+        `options` may name the `topology` that the host is built with.
+        """
         super().reset(seed=seed)
         self.seed = int(self.np_random.integers(2**31)) if seed is None else seed
         c = self.config
-        self.episode = HostEpisode(c, self.run_seed, self.seed, self.spaces.action)
+        topology: Topology = (options or {}).get("topology", ())
+        self.episode = HostEpisode(c, self.run_seed, self.seed, self.spaces.action, topology)
         self.train_x, self.train_y = self._tensors(self.task.train.x, self.task.train.y)
         self.val_x, self.val_y = self._tensors(self.task.val.x, self.task.val.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
         optimisation = Optimisation(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
         with self.device:
             self.network = GrowingNetwork(self.episode.host, self.episode.host_rng(), optimisation, self.dtype)
+            for new in self.episode.built:
+                blueprint = self.episode.host.family.blueprints[new.blueprint]
+                self.network.germinate(new.slot, blueprint, new.blend, new.rng)
         twin = self._twins.of([self.seed])[0] if c.reference == "twin" else ()
         self.episode.begin(self.network.validate(self.val_x, self.val_y, {}), twin)
         self.snapshot = self.network.snapshot()

@@ -55,6 +55,10 @@ class Networks(Protocol):
         """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
         ...
 
+    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
+        """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
+        ...
+
 
 def make_networks(
     tasks: Sequence[Task],
@@ -203,3 +207,12 @@ class FleetNetworks:
         """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
         block, row = self._at[env]
         return block.networks.roll_back(row, pruned)
+
+    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
+        """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
+        found: dict[int, Measured] = {}
+        for block in self.blocks:
+            own = {row: on[e] for row, e in enumerate(block.members) if e is not None and e in on}
+            if own:
+                found |= {e: m for row, m in block.networks.test(own).items() if (e := block.members[row]) is not None}
+        return found

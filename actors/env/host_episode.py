@@ -24,6 +24,7 @@ from actors.env.reward import Payment, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.timeline import Timeline
+from actors.env.topology import Topology, built_in, topology_of
 from actors.env.twin import twin_coefficient
 from actors.episode import EndReason
 
@@ -77,8 +78,9 @@ class Outcome:
 
 
 class HostEpisode:
-    def __init__(self, config: EnvConfig, run_seed: int, seed: int, spec: ActionSpec) -> None:
-        """Everything in the episode follows from (config, run_seed, seed) and the actions."""
+    def __init__(self, config: EnvConfig, run_seed: int, seed: int, spec: ActionSpec, topology: Topology = ()) -> None:
+        """Everything in the episode follows from (config, run_seed, seed), the actions, and the `topology` that the
+        host is built with: fossilized from the start, with parameters of its own and rent from the first epoch."""
         self.config, self.run_seed, self.seed, self.spec = config, run_seed, seed, spec
         choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
         files = DataFiles(config.data_dir, config.download)
@@ -95,7 +97,12 @@ class HostEpisode:
         self.horizon_epochs = self._draw_horizon()
         self.governor = governor.Governor(task.num_classes, task.chance_loss)
         self.epoch = 0
-        self.germinations = 0
+        self.germinations = len(topology)
+        for grown in topology:
+            self.lifecycle.slots[grown.slot] = built_in(grown)
+        if self.added_params() > self.budget_params:
+            raise ValueError(f"{self.added_params()} parameters are built in, the budget is {self.budget_params:.0f}")
+        self.built = tuple(self._germination(i, g.slot, g.blueprint, g.blend) for i, g in enumerate(topology))
         self.illegal_actions = 0
         hidden = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(2) < config.drop_features
         self._contributions_hidden, self._accuracy_hidden = map(bool, hidden)
@@ -107,6 +114,9 @@ class HostEpisode:
     def host_rng(self) -> np.random.Generator:
         """Draws the host's parameters."""
         return stream(self.run_seed, self.seed, Purpose.HOST_INIT)
+
+    def _germination(self, number: int, slot: int, blueprint: int, blend: int) -> Germination:
+        return Germination(slot, blueprint, blend, stream(self.run_seed, self.seed, Purpose.SEED_INIT, number))
 
     def _draw_horizon(self) -> int:
         longest = self.config.horizon_epochs
@@ -135,8 +145,7 @@ class HostEpisode:
         pruned = self.growth.apply(executed, asked=not reason)
         germinated = None
         if executed.op is Op.GERMINATE:
-            rng = stream(self.run_seed, self.seed, Purpose.SEED_INIT, self.germinations)
-            germinated = Germination(executed.slot, executed.blueprint, executed.blend, rng)
+            germinated = self._germination(self.germinations, executed.slot, executed.blueprint, executed.blend)
             self.germinations += 1
         self._executed = executed
         blended, training = self.growth.blended(), self.growth.training()
@@ -211,6 +220,14 @@ class HostEpisode:
 
     def added_params(self) -> int:
         return self.growth.added_params()
+
+    def seed_cost(self, slot: int, blueprint: int, blend: int) -> int:
+        """Parameters that such a seed adds, its blend's gate included."""
+        return self._costs[blueprint][slot] + self._gates[blend][slot]
+
+    def topology(self) -> Topology:
+        """What belongs to the host's function now."""
+        return topology_of(self.lifecycle.slots)
 
     def masks(self) -> ActionMasks:
         """Exact legal choices now."""

@@ -19,6 +19,7 @@ from actors.env.host_episode import HostEpisode, Orders
 from actors.env.kernels.folder import is_compiled, note_compiled
 from actors.env.stacked import Settings
 from actors.env.timeline import Timeline
+from actors.env.topology import Topology
 from actors.env.twin import Trajectory, Twins, twin_config, whole
 from actors.episode import EndReason
 
@@ -34,9 +35,11 @@ class SeedTrainingFleet:
         num_envs: int,
         run_seed: int,
         dtype: torch.dtype = torch.float32,
+        read_test: bool = False,
     ) -> None:
+        """`read_test`: an episode's telemetry ends with `test_accuracy`, which nothing before it can know."""
         tasks = check_tasks(config, run_seed)
-        self.config, self.num_envs, self.run_seed = config, num_envs, run_seed
+        self.config, self.num_envs, self.run_seed, self.read_test = config, num_envs, run_seed, read_test
         self.spaces = seed_spaces(config.slots, config.profile)
         self.episodes: list[HostEpisode] = []
         self._running = np.zeros(num_envs, dtype=np.bool_)
@@ -52,6 +55,7 @@ class SeedTrainingFleet:
         )
         self.networks = make_networks(tasks, config.slots, num_envs, settings, config.form)
         self._twins = Twins(self._play_twins)
+        self._topologies: tuple[Topology, ...] = ((),) * num_envs
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         """A new wave: every environment starts an episode."""
@@ -59,9 +63,16 @@ class SeedTrainingFleet:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
         return self.reset_some(dict(enumerate(seeds)))
 
+    def build(self, topologies: Sequence[Topology]) -> None:
+        """Episodes that start from now on do so with hosts that are built with these, by environment."""
+        if len(topologies) != self.num_envs:
+            raise ValueError(f"{len(topologies)} topologies for {self.num_envs} environments")
+        self._topologies = tuple(topologies)
+
     def reset_some(self, seeds: Mapping[int, int]) -> FleetStep:
         """New episodes for these environments (env -> seed); the others stand where they stood, to the bit."""
-        new = {e: HostEpisode(self.config, self.run_seed, int(s), self.spaces.action) for e, s in seeds.items()}
+        spec, built = self.spaces.action, self._topologies
+        new = {e: HostEpisode(self.config, self.run_seed, int(s), spec, built[e]) for e, s in seeds.items()}
         if not self.episodes and len(new) < self.num_envs:
             raise ValueError("the first reset is of all environments")
         self.episodes = [new.get(e) or self.episodes[e] for e in range(self.num_envs)]
@@ -96,6 +107,10 @@ class SeedTrainingFleet:
             reasons[e], telemetry[e] = outcome.end_reason, outcome.telemetry
             self._seen[e] = (episode.observation(), episode.masks())
         self.networks.finish_epoch(pruned)
+        if self.read_test and (ended := np.flatnonzero(self._running & (terminated | truncated)).tolist()):
+            on = {e: {g.slot: g.alpha for g in self.episodes[e].topology()} for e in ended}
+            for e, (accuracy, _) in self.networks.test(on).items():
+                telemetry[e]["test_accuracy"] = accuracy
         self._running &= ~(terminated | truncated)
         return self._step(rewards, terminated, truncated, reasons, telemetry)
 

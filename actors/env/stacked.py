@@ -7,7 +7,7 @@ them back afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +68,8 @@ class StackedNetworks:
         self._seeds = {place: seed for place, seed in self._seeds.items() if place[0] not in envs}
         for e in envs:
             self.hosts.draw(e, episodes[e].host.shapes(), episodes[e].host_rng())
+            for new in episodes[e].built:
+                self._germinate(e, new)
         self.units = self._units()
         self._fresh_moments(list(envs))
         classes = torch.tensor([episode.task.num_classes for episode in episodes], device=self.device)
@@ -122,6 +124,13 @@ class StackedNetworks:
         seeds = [self._seed(e, s, False, alphas[s]) for e, s in self._seeds if e == env]
         present = frozenset(seed.slot for seed in seeds)
         return self.measure(sorted(seeds), [[present]] * self.num_envs)[env][0]
+
+    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
+        """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
+        seeds = sorted(self._seed(e, s, False, alpha) for e, alphas in on.items() for s, alpha in alphas.items())
+        subsets = [[frozenset(on.get(e, ()))] for e in range(self.num_envs)]
+        measured = StackedMeasure(self, *self._data("test"), self._calibration())(seeds, subsets)
+        return {e: measured[e][0] for e in on}
 
     def _germinate(self, env: int, new: Germination) -> None:
         host, row = self.episodes[env].host, env * self.host.slots + new.slot

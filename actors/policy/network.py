@@ -106,6 +106,11 @@ class FactoredRecurrentActorCritic(nn.Module):
         return self.core.lstm
 
     @property
+    def counted(self) -> Tensor:
+        """`[num_ops, H]`: which heads have log-probs, entropies and a part in the loss. Those that matter to the op."""
+        return self.relevance if self.config.causal_masks else torch.ones_like(self.relevance)
+
+    @property
     def value_output(self) -> nn.Linear:
         """The critic's last layer, which PopArt rescales."""
         layer = self.critic[2]
@@ -137,7 +142,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         if not bool(step.possible):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
         actions, log_probs, values, baselines = (t.cpu().numpy() for t in step[:4])
-        in_force = masks.in_force(self.spaces.action, actions)
+        in_force = masks.in_force(self.spaces.action, actions, self.config.causal_masks)
         bootstrap = values if self.config.bootstrap == "sampled" else baselines
         return Decision(actions, log_probs, in_force, values, baselines, bootstrap), step.state
 
@@ -186,7 +191,7 @@ class FactoredRecurrentActorCritic(nn.Module):
     def score(self, output: Tensor, slots: Tensor, actions: Tensor, masks: Tensor) -> Evaluation:
         """`Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`; fixed shapes."""
         core = self.norm(output)
-        logits, relevant = self.heads(core, slots, actions), self.relevance[actions[:, 0]]
+        logits, relevant = self.heads(core, slots, actions), self.counted[actions[:, 0]]
         floor = self.config.probability_floor
         table = logits[0]
         if self.config.critic == "q_op":  # before the scorer, into whose graph torch.compile takes `floor` along
@@ -196,10 +201,17 @@ class FactoredRecurrentActorCritic(nn.Module):
         values, baselines = self._values(core, actions[:, 0], table)
         return Evaluation(scores.log_probs, scores.entropies, values, baselines, core, core.new_zeros(core.shape[0], 0))
 
+    def update_normaliser(self, obs: Tensor) -> None:
+        """Take `obs [N, D]` into the running statistics, but where they are hidden."""
+        if not self.config.blind:
+            self.encoder.update_normaliser(obs)
+
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return _compile(function) if self.config.compile else function
 
     def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
+        if self.config.blind:
+            obs, blueprint_indices = torch.zeros_like(obs), torch.full_like(blueprint_indices, -1)
         encoded: Encoded = self.encoder(obs, blueprint_indices)
         return Encoded(*(t.to(obs.dtype) for t in encoded))
 
@@ -234,13 +246,15 @@ class FactoredRecurrentActorCritic(nn.Module):
         self, logits: Tensor, mask: Tensor, relevant: Tensor | None, noise: Tensor, deterministic: bool | Tensor
     ) -> _Pick:
         if relevant is not None:
-            canonical = torch.zeros_like(mask)
+            canonical = torch.full_like(mask, not self.config.causal_masks)
             canonical[:, 0] = True
             mask = torch.where(relevant[:, None], mask, canonical)
         table = masked_log_probs(logits, mask, self.config.probability_floor)
         choice = choose(table, noise, deterministic)
         chosen = table.gather(-1, choice[:, None]).squeeze(-1)
-        log_prob = chosen if relevant is None else torch.where(relevant, chosen, 0.0)
+        if relevant is None or not self.config.causal_masks:
+            return _Pick(choice, chosen, table, mask.any(-1).all())
+        log_prob = torch.where(relevant, chosen, 0.0)
         return _Pick(choice, log_prob, table, mask.any(-1).all())
 
 

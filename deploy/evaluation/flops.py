@@ -1,0 +1,121 @@
+"""Analytic costs: floating-point operations of products of matrices and of convolutions, counted from their shapes.
+
+Norms, activations and blends are left out. A training pass counts three forward passes (one forward, two backward), for
+the shadow pass of a seed in TRAINING too, which needs fewer: an upper bound.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from actors.env.blueprints import NOOP, Blueprint
+from actors.env.contributions import subsets_to_measure
+from actors.env.host import Host, draw_params
+from actors.env.host_episode import HostEpisode
+from actors.env.stage import BLENDED, Stage
+from actors.env.timeline import Timeline
+from actors.env.topology import Topology
+
+TRAINING_PASSES = 3
+_BLENDED = {stage.name for stage in BLENDED}
+
+
+class Table(NamedTuple):
+    """Of one sample's forward pass."""
+
+    host: int
+    seeds: tuple[dict[str, int], ...]  # by slot and blueprint
+
+
+class Cost(NamedTuple):
+    """Of one episode, FLOPs."""
+
+    training: float
+    measuring: float  # validation and ablations
+    inference: float  # one sample through what there is at the end
+
+
+_TABLES: dict[tuple[str, tuple[int, ...]], Table] = {}
+
+
+def table(host: Host, shape: tuple[int, ...]) -> Table:
+    """`shape` is that of one sample."""
+    key = (repr(host), shape)  # hosts are plain data
+    if key not in _TABLES:
+        _TABLES[key] = _table(host, shape)
+    return _TABLES[key]
+
+
+def _table(host: Host, shape: tuple[int, ...]) -> Table:
+    rng = np.random.default_rng(0)
+    bare = _count(host, shape, -1, NOOP, rng)
+    seeds = tuple(
+        {b.name: _count(host, shape, s, b, rng) - bare for b in host.family.blueprints if b is not NOOP}
+        for s in range(host.slots)
+    )
+    return Table(bare, seeds)
+
+
+def _count(host: Host, shape: tuple[int, ...], at: int, blueprint: Blueprint, rng: np.random.Generator) -> int:
+    params = draw_params(host.shapes(), rng, torch.float32)
+    grown = {}
+    if at >= 0:
+        grown = draw_params(blueprint.shapes(host.slot_width(at)), rng, torch.float32)
+
+    def slot(s: int, h: Tensor) -> Tensor:
+        return blueprint.forward(grown, h, None) if s == at else h
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        host.forward(params, torch.zeros(1, *shape), slot)
+    return int(counter.get_total_flops())
+
+
+def forward_flops(episode: HostEpisode, topology: Topology) -> float:
+    """Of one sample through a host with this topology."""
+    own = table(episode.host, episode.task.shape)
+    names = [b.name for b in episode.host.family.blueprints]
+    return float(own.host + sum(own.seeds[g.slot][names[g.blueprint]] for g in topology))
+
+
+def training_flops(episode: HostEpisode, topology: Topology) -> float:
+    """Of one epoch of a host that has this topology."""
+    samples = episode.config.inner_steps * episode.config.batch_size
+    return TRAINING_PASSES * samples * forward_flops(episode, topology)
+
+
+def cost(episode: HostEpisode) -> Cost:
+    """Of an episode that has ended, epoch by epoch."""
+    own = table(episode.host, episode.task.shape)
+    samples, rows = episode.config.inner_steps * episode.config.batch_size, len(episode.task.val)
+    training = measuring = 0.0
+    for t in range(episode.epoch):
+        blended, learning = _parts(episode.timeline, t)
+        spent = {s: own.seeds[s][name] for s, name in (blended | learning).items()}
+        present = own.host + sum(spent[s] for s in blended)
+        training += TRAINING_PASSES * samples * (present + (own.host + sum(spent.values()) if learning else 0))
+        due = (t + 1) % episode.config.contribution_every == 0
+        subsets = set(subsets_to_measure(dict.fromkeys(blended, 1.0), dict.fromkeys(learning, 1.0)) if due else ())
+        subsets |= {frozenset(blended)}
+        measuring += rows * sum(own.host + sum(spent[s] for s in subset) for subset in subsets)
+    return Cost(training, measuring, forward_flops(episode, episode.topology()))
+
+
+def _parts(timeline: Timeline, t: int) -> tuple[dict[int, str], dict[int, str]]:
+    """(blended, in training) in epoch t, slot to blueprint: by the stages after it, but for a seed whose ramp to 0
+    ended with the epoch, which still took part in it."""
+    blended, learning = {}, {}
+    for s, (stages, names) in enumerate(zip(timeline.stages, timeline.blueprints, strict=True)):
+        if stages[t] in _BLENDED:
+            blended[s] = names[t]
+        elif stages[t] == Stage.TRAINING.name:
+            learning[s] = names[t]
+        elif stages[t] == Stage.PRUNED.name and t and stages[t - 1] in _BLENDED:
+            pruned_at_once = timeline.ops[t] == "PRUNE" and timeline.op_slots[t] == s
+            if not pruned_at_once:
+                blended[s] = names[t - 1]
+    return blended, learning

@@ -1,0 +1,146 @@
+"""The page of an evaluation, its pictures as PNG, its rows as Parquet, and its table for the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from actors.env.palette import STYLE
+from deploy.evaluation import pictures
+from deploy.evaluation.results import Results
+from deploy.report import as_svg
+from deploy.statistics import Interval
+
+
+class Picture(NamedTuple):
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Results], Figure | None]
+
+
+PICTURES = (
+    Picture(
+        "intervals",
+        "How good",
+        "J minus that of never growing on the same episodes: left the mean, right the mean of the middle half of all "
+        "episodes (the IQM), which outliers do not move. Bars are 95% intervals by a bootstrap over policies, families "
+        "and episodes.",
+        pictures.intervals,
+    ),
+    Picture(
+        "improvement",
+        "How often",
+        "The probability that the greedy policy's J is above the other's on the same episode of a held-out family.",
+        pictures.improvement,
+    ),
+    Picture(
+        "profiles",
+        "By how much",
+        "Performance profiles: the share of episodes whose J lies at least so many points above that of never growing.",
+        pictures.profiles,
+    ),
+    Picture(
+        "pareto",
+        "At what price",
+        "Final test accuracy against the parameters that were held to get there. Lines join what was tuned, or "
+        "trained, for the rent weights beside their points.",
+        pictures.pareto,
+    ),
+    Picture(
+        "regret",
+        "Regret by family",
+        "How far each stays behind the best schedule of each family, which was chosen on other seeds of that family: "
+        "more than any rule for all families can know.",
+        pictures.regret,
+    ),
+)
+
+
+def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], settings: str) -> Path:
+    """`index.html`, the pictures and `results.json`; `rows.parquet` too where pyarrow is installed."""
+    drawn = []
+    with matplotlib.rc_context(STYLE):
+        for picture in PICTURES:
+            figure = picture.draw(results)
+            if figure is not None:
+                figure.savefig(folder / f"{picture.name}.png", facecolor="white")
+                drawn.append({"picture": picture, "svg": Markup(as_svg(figure, picture.name))})
+    (folder / "results.json").write_text(json.dumps(results.as_dict(), indent=1) + "\n")
+    write_parquet(results, folder / "rows.parquet")
+    home = Path(__file__).parents[1]
+    environment = Environment(
+        loader=FileSystemLoader(home), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    page = environment.get_template("evaluation/page.html.j2").render(
+        name=folder.resolve().parent.name,
+        headline=results.sentences,
+        facts=facts,
+        drawn=drawn,
+        lines=results.lines,
+        targets=results.targets,
+        settings=settings,
+        span=span,
+        rent_weight=results.rent_weight,
+    )
+    path = folder / "index.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def write_parquet(results: Results, path: Path) -> bool:
+    """One row per episode; False without pyarrow, which is an extra."""
+    if find_spec("pyarrow") is None:
+        return False
+    import pyarrow
+    import pyarrow.parquet
+
+    rows: list[dict[str, Any]] = [
+        {"line": line, "policy": index, "family": family, "J": row.objective(results.rent_weight)} | row.as_dict()
+        for line, policies in results.rows.items()
+        for index, policy in enumerate(policies)
+        for family, own in policy.items()
+        for row in own
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return True
+
+
+def span(i: Interval | None, digits: int = 2) -> str:
+    return "" if i is None else f"{i.mean:+.{digits}f} [{i.low:.{digits}f}, {i.high:.{digits}f}]"
+
+
+def terminal(results: Results) -> tuple[Table, Table]:
+    """(the lines, the targets)."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("player", no_wrap=True)
+    for name in ("n", "J", "J over never", "its IQM", "policy's J over it", "P(better)", "test", "params", "FLOPs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in results.lines:
+        table.add_row(
+            line.name,
+            str(line.policies),
+            f"{line.objective:+.2f}",
+            span(line.over_never),
+            "" if line.iqm_over_never is None else f"{line.iqm_over_never.mean:+.2f}",
+            span(line.policy_over),
+            "" if line.improvement is None else f"{line.improvement.mean:.2f}",
+            f"{line.test_accuracy:.1f}",
+            f"x{line.params:.2f}",
+            f"x{line.training_flops:.2f}",
+        )
+    targets = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("target", "value", "goal", ""):
+        targets.add_column(name, no_wrap=name != "value")
+    for t in results.targets:
+        targets.add_row(t.name, t.told, f"{t.goal:g}", "[green]met[/]" if t.met else "[red]missed[/]")
+    return table, targets

@@ -1,0 +1,265 @@
+"""`tamiyo study FILE`: trainings and evaluations one after the other, each finished one once.
+
+Every training and every evaluation is a `tamiyo` command of its own, so that it can be repeated alone; which one is
+kept in its record. A study that was cut off goes on with the training that was under way.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from actors.config import ConfigError
+from actors.errors import UserError
+from deploy.config import PRESETS
+from deploy.settings import overlay, suggest, to_yaml
+
+POLICY, RECORD = "policy.safetensors", "record.json"
+KEYS = {
+    "the file": {"name", "preset", "settings", "root", "results", "trainings", "evaluations"},
+    "a training": {"name", "seeds", "minutes", "settings", "keep", "note"},
+    "an evaluation": {"name", "policies", "blind", "also", "flags", "note"},
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One policy: a name of the list, and a seed."""
+
+    group: str
+    seed: int
+    minutes: float
+    settings: Mapping[str, Any]
+    keep: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    name: str
+    policies: tuple[str, ...]  # groups
+    blind: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()  # each a line of the table
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    preset: str
+    root: Path  # of the runs
+    results: Path
+    trainings: tuple[Training, ...]
+    evaluations: tuple[Evaluation, ...] = ()
+
+    def folder(self, entry: str) -> Path:
+        return self.results / self.name / entry
+
+    def members(self, group: str) -> list[Training]:
+        return [t for t in self.trainings if t.group == group]
+
+
+def read_study(path: Path) -> Study:
+    """Raises `UserError` for a file that cannot be run to its end."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    try:
+        return _study(data, path)
+    except (ConfigError, KeyError, TypeError) as error:
+        reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
+        raise UserError(f"{path}: {reason}") from error
+
+
+def _study(data: Any, path: Path) -> Study:
+    _known(data, "the file")
+    preset = data.get("preset", "tamiyo")
+    if preset not in PRESETS:
+        raise ConfigError(f"there is no preset {preset!r}{suggest(str(preset), sorted(PRESETS))}")
+    common = data.get("settings") or {}
+    trainings: list[Training] = []
+    for entry in data["trainings"]:
+        _known(entry, "a training")
+        settings = _merged(common, entry.get("settings") or {})
+        overlay(PRESETS[preset], settings)  # an impossible setting is refused now, not hours later
+        told = (float(entry["minutes"]), settings, bool(entry.get("keep", False)))
+        trainings += [Training(entry["name"], int(seed), *told) for seed in entry["seeds"]]
+    groups = {t.group for t in trainings}
+    evaluations = []
+    for entry in data.get("evaluations") or []:
+        _known(entry, "an evaluation")
+        lists = {k: tuple(map(str, entry.get(k) or ())) for k in ("policies", "blind", "also", "flags")}
+        for group in (*lists["policies"], *lists["blind"], *lists["also"]):
+            if group not in groups:
+                raise ConfigError(f"evaluation {entry['name']!r} names {group!r}{suggest(group, sorted(groups))}")
+        evaluations.append(Evaluation(entry["name"], **lists))
+    names = [t.name for t in trainings] + [e.name for e in evaluations]
+    twice = {n for n in names if names.count(n) > 1}
+    if twice:
+        raise ConfigError(f"there are two entries named {sorted(twice)[0]!r}")
+    root, results = Path(data.get("root", "runs")), Path(data.get("results", "results"))
+    return Study(data.get("name", path.stem), preset, root, results, tuple(trainings), tuple(evaluations))
+
+
+def _known(entry: Any, what: str) -> None:
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{what} holds keys and values, not a {type(entry).__name__}")
+    for key in entry:
+        if key not in KEYS[what]:
+            raise ConfigError(f"{what} has no {key!r}{suggest(str(key), sorted(KEYS[what]))}")
+
+
+def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    return {s: {**(common.get(s) or {}), **(own.get(s) or {})} for s in dict.fromkeys((*common, *own))}
+
+
+def run_study(path: Path, only: Sequence[str] = (), list_only: bool = False, console: Console | None = None) -> int:
+    """Returns 0 when all is done, else the exit status of the command that failed."""
+    console = console or Console(highlight=False)
+    study = read_study(path)
+    entries: list[Training | Evaluation] = [*study.trainings, *study.evaluations]
+    known = {e.name for e in entries} | {t.group for t in study.trainings}
+    for name in only:
+        if name not in known:
+            raise UserError(f"{path} has no entry {name!r}{suggest(name, sorted(known))}")
+    if list_only:
+        console.print(_listing(study))
+        return 0
+    for entry in entries:
+        if only and entry.name not in only and getattr(entry, "group", "") not in only:
+            continue
+        if _finished(study, entry):
+            console.print(f"{entry.name}: done already", style="dim")
+            continue
+        console.print(f"{entry.name}", style="bold")
+        status = _train(study, entry) if isinstance(entry, Training) else _evaluate(study, entry)
+        if status:
+            console.print(f"{entry.name}: ended with status {status}; `tamiyo study {path}` goes on from here")
+            return status
+    return 0
+
+
+def _finished(study: Study, entry: Training | Evaluation) -> bool:
+    record = study.folder(entry.name) / RECORD
+    return record.is_file() and json.loads(record.read_text())["fingerprint"] == _fingerprint(study, entry)
+
+
+def _fingerprint(study: Study, entry: Training | Evaluation) -> str:
+    """What the entry asks for; one that was changed since is run anew."""
+    own = json.dumps([study.preset, repr(entry)])
+    if isinstance(entry, Training):
+        return own
+    needed = [t for g in (*entry.policies, *entry.blind, *entry.also) for t in study.members(g)]
+    return "\n".join([own, *(_fingerprint(study, t) for t in needed)])
+
+
+def _train(study: Study, entry: Training) -> int:
+    run_dir, folder = study.root / f"{study.name}-{entry.name}", study.folder(entry.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = {"name": run_dir.name, "root": str(study.root), "seed": entry.seed}
+    settings = _merged(entry.settings, {"run": run, "learner": {"max_seconds": entry.minutes * 60}})
+    (folder / "config.yaml").write_text(to_yaml(overlay(PRESETS[study.preset], settings)))
+    command = ["train", "--preset", study.preset, "--config", str(folder / "config.yaml")]
+    fresh = not (run_dir / "config.yaml").is_file()
+    started = time.time()
+    status = _tamiyo(command if fresh else ["train", "--resume", str(run_dir)])
+    if status:
+        return status
+    from learner.checkpoint import load_checkpoint, save_policy
+
+    checkpoint = load_checkpoint(run_dir)
+    if entry.keep:
+        save_policy(checkpoint, folder / POLICY)
+    told = {
+        "run": str(run_dir),
+        "minutes": round(checkpoint.progress.elapsed_s / 60, 2),
+        "updates": checkpoint.progress.update,
+        "episodes": checkpoint.progress.episodes_trained,
+        "env_steps": checkpoint.progress.env_steps,
+        "last": _last_metrics(run_dir),
+    }
+    _record(study, entry, command, started, told)
+    return 0
+
+
+def _evaluate(study: Study, entry: Evaluation) -> int:
+    folder = study.folder(entry.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["evaluate", "--checkpoint", *_paths(study, entry.policies)]
+    if entry.blind:
+        command += ["--blind", *_paths(study, entry.blind)]
+    if entry.also:
+        command += ["--also", *(f"{g}={path}" for g in entry.also for path in _paths(study, [g]))]
+    schedules = study.results / "schedules.json"
+    command += ["--schedules", str(schedules), "--out", str(folder), *entry.flags]
+    if not schedules.is_file() and "--tune" not in entry.flags:
+        command.append("--tune")
+    started = time.time()
+    status = _tamiyo(command)
+    if status:
+        return status
+    results = json.loads((folder / "results.json").read_text())
+    _record(study, entry, command, started, {"headline": results["headline"], "targets": results["targets"]})
+    return 0
+
+
+def _paths(study: Study, groups: Sequence[str]) -> Iterator[str]:
+    """Of the groups' policies: as they were kept, else in their runs."""
+    for training in (t for g in groups for t in study.members(g)):
+        kept = study.folder(training.name) / POLICY
+        yield str(kept if kept.is_file() else study.root / f"{study.name}-{training.name}")
+
+
+def _tamiyo(command: Sequence[str]) -> int:
+    return subprocess.run([sys.executable, "-m", "deploy.cli", *command], check=False).returncode
+
+
+def _record(
+    study: Study, entry: Training | Evaluation, command: Sequence[str], started: float, told: Mapping[str, Any]
+) -> None:
+    content = {
+        "name": entry.name,
+        "command": shlex.join(["tamiyo", *command]),
+        "fingerprint": _fingerprint(study, entry),
+        "wall_minutes": round((time.time() - started) / 60, 2),
+        "machine": platform.platform(),
+        **told,
+    }
+    (study.folder(entry.name) / RECORD).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _last_metrics(run_dir: Path) -> dict[str, Any]:
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1]) if lines else {}
+    return {k: v for k, v in last.items() if k in ("update", "return_mean", "paid_mean", "elapsed_s")}
+
+
+def _listing(study: Study) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("entry", "minutes", "state"):
+        table.add_column(name)
+    entries: list[Training | Evaluation] = [*study.trainings, *study.evaluations]
+    for entry in entries:
+        minutes = f"{entry.minutes:g}" if isinstance(entry, Training) else ""
+        table.add_row(entry.name, minutes, "done" if _finished(study, entry) else "left")
+    left = sum(t.minutes for t in study.trainings if not _finished(study, t))
+    table.add_row("[dim]left[/]", f"{left:g}", "[dim]minutes of training[/]")
+    return table

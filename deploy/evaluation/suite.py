@@ -1,0 +1,86 @@
+"""Suites: which families an evaluation plays, and with which seeds. One table, fixed before anything was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from actors.config import EnvConfig
+from actors.env.tasks import families, find_family
+from actors.errors import UserError
+
+REPORTING, SELECTION, TUNING = 20_260_101, 20_260_202, 20_260_303
+"""Run seeds. All randomness of an episode is keyed by them, so that what is chosen by one is reported by another."""
+
+EPISODE_SEEDS = 20
+"""Paired episodes of each family."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One family of a suite."""
+
+    family: str
+    dont_grow: bool = False
+    """The host suffices: growth does not pay even without rent (`tamiyo tasks`), so the right thing is to WAIT."""
+    headline: bool = True
+    """Whether it counts in headlines; not where fewer than 200 training rows make one of validation worth points."""
+
+
+HELDOUT = (
+    Member("checkerboard"),
+    Member("decision_tree"),
+    Member("friedman", dont_grow=True),
+    Member("parity"),
+    Member("majority", dont_grow=True),
+    Member("xor"),
+    Member("wave_forms", dont_grow=True),
+    Member("gratings"),
+    Member("diabetes", dont_grow=True, headline=False),
+)
+
+
+def members(suite: str, only: Sequence[str] = ()) -> tuple[Member, ...]:
+    """Of `heldout` or `train`, or those that are named. Raises `UserError` for a family that is in no suite."""
+    if suite == "heldout":
+        known: tuple[Member, ...] = HELDOUT
+    else:
+        known = tuple(Member(f.name, headline=f.sizes.train >= 200) for f in families("train") if f.factory is not None)
+    if not only:
+        return known
+    by_name = {m.family: m for m in known}
+    for name in only:
+        if name not in by_name:
+            raise UserError(f"{name!r} is not in the suite {suite}: choose from {', '.join(by_name)}")
+    return tuple(by_name[name] for name in only)
+
+
+def tuning_families() -> tuple[str, ...]:
+    """Training families alone."""
+    return tuple(m.family for m in members("train") if m.headline)
+
+
+def protocol(config: EnvConfig, rent_weight: float) -> EnvConfig:
+    """The environment that every player is measured in: that of `config`, paid in J to a visible horizon."""
+    if config.isolation != "shadow" or config.profile != "tamiyo":
+        raise UserError("an evaluation plays env.isolation shadow and env.profile tamiyo: train a policy with these")
+    return replace(
+        config,
+        tasks=("spirals",),  # each cell has one family of its own
+        rent_weight=rent_weight,
+        reward="objective",
+        reference="untrained",
+        twin_coef=None,
+        time_limit="terminated",
+        random_horizon=False,
+        drop_features=0.0,
+        device="cpu",
+        form="auto",
+        compile=False,
+        cuda_graph=False,
+    )
+
+
+def on_family(config: EnvConfig, family: str) -> EnvConfig:
+    find_family(family)
+    return replace(config, tasks=(family,))

@@ -1,0 +1,110 @@
+"""`tamiyo study`: what is finished is not repeated, and every entry can be run."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from actors.errors import UserError
+from deploy.cli import main
+from deploy.config import PRESETS
+from deploy.evaluation import study
+from deploy.settings import from_yaml, overlay
+from learner.checkpoint import load_policy
+
+ROOT = Path(__file__).parents[2]
+
+
+def _write(folder: Path, **changes: object) -> Path:
+    data = {
+        "name": "tiny",
+        "preset": "quick",
+        "root": str(folder / "runs"),
+        "results": str(folder / "results"),
+        "trainings": [{"name": "main", "seeds": [1, 2], "minutes": 0.5}],
+        **changes,
+    }
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def test_the_real_study_can_be_run() -> None:
+    """Every entry's settings are sound, in the numbers that SPEC 13 asks for."""
+    found = study.read_study(ROOT / "results" / "study.yaml")
+    for training in found.trainings:
+        overlay(PRESETS[found.preset], training.settings)
+    for group, count, minutes in (("main", 5, 20), ("blind", 5, 20), ("q-op", 3, 10), ("causal-masks-off", 1, 10)):
+        members = found.members(group)
+        assert (len(members), {t.minutes for t in members}) == (count, {minutes}), group
+    blind = overlay(PRESETS[found.preset], found.members("blind")[0].settings)
+    assert blind.policy.blind
+    lag = overlay(PRESETS[found.preset], found.members("lag-16")[0].settings)
+    assert lag.actors.count * lag.actors.envs_per_actor == 16 * lag.learner.batch_episodes
+    assert lag.learner.max_policy_lag == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"preset": "quik"}, "did you mean 'quick'"),
+        ({"training": []}, "did you mean 'trainings'"),
+        ({"trainings": [{"name": "a", "seeds": [1]}]}, "'minutes' is missing"),
+        ({"trainings": [{"name": "a", "seeds": [1], "minutes": 1, "settings": {"env": {"slots": 9}}}]}, "1 to 8"),
+        ({"trainings": [{"name": "a", "seeds": [1, 1], "minutes": 1}]}, "two entries named 'a-1'"),
+        ({"evaluations": [{"name": "e", "policies": ["mian"]}]}, "did you mean 'main'"),
+    ],
+)
+def test_a_list_that_cannot_be_run_is_refused_in_one_line(
+    tmp_path: Path, changes: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(UserError, match=reason):
+        study.read_study(_write(tmp_path, **changes))
+
+
+def test_what_is_finished_is_listed_and_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _write(tmp_path)
+    asked = study.read_study(path)
+    entry = asked.trainings[0]
+    asked.folder(entry.name).mkdir(parents=True)
+    study._record(asked, entry, ["train"], 0.0, {})
+    assert main(["study", str(path), "--list"]) == 0
+    told = capsys.readouterr().out
+    assert "main-1  0.5      done" in told
+    assert "main-2  0.5      left" in told
+    ran: list[list[str]] = []
+    monkeypatch.setattr(study, "_tamiyo", lambda command: ran.append(list(command)) or 130)
+    assert main(["study", str(path)]) == 130
+    assert [command[:3] for command in ran] == [["train", "--preset", "quick"]]
+    config = from_yaml(asked.folder("main-2") / "config.yaml", PRESETS["quick"])
+    assert (config.run.seed, config.run.name, config.learner.max_seconds) == (2, "tiny-main-2", 30.0)
+    changed = study.read_study(_write(tmp_path, trainings=[{"name": "main", "seeds": [1], "minutes": 2}]))
+    assert not study._finished(changed, changed.trainings[0])
+
+
+@pytest.mark.long
+def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    settings = {
+        "env": {"tasks": ["spirals"], "horizon_epochs": 3, "inner_steps": 2},
+        "policy": {"hidden_size": 8, "encoder_size": 8, "head_size": 8, "blind": True},
+        "actors": {"count": 1, "envs_per_actor": 2},
+        "learner": {"updates": 2, "batch_episodes": 4},
+        "run": {"reference_episodes": 2},
+    }
+    training = {"name": "blind", "seeds": [3], "minutes": 1, "keep": True, "settings": settings}
+    path = _write(tmp_path, trainings=[training])
+    assert study.run_study(path) == 0
+    folder = tmp_path / "results" / "tiny" / "blind-3"
+    record = json.loads((folder / "record.json").read_text())
+    assert record["updates"] == 2
+    assert record["command"].startswith("tamiyo train --preset quick --config")
+    assert load_policy(folder / "policy.safetensors").config.blind
+    monkeypatch.setattr(study, "_tamiyo", lambda command: 1)
+    assert study.run_study(path) == 0  # nothing is left to run
