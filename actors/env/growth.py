@@ -155,10 +155,14 @@ class Growth:
             slot.interaction = _known(own.interaction.get(s))
             slot.shapley = _known(own.shapley.get(s))
 
+    def seed_cost(self, slot: int, blueprint: int, blend: int) -> int:
+        """Parameters that such a seed adds, its blend's gate included."""
+        return self._costs[blueprint][slot] + self._gates[blend][slot]
+
     def slot_params(self) -> list[int]:
         """Parameters grown at each slot, its blend's gate included."""
         slots = enumerate(self.slots)
-        return [self._costs[slot.blueprint][s] + self._gates[slot.blend][s] if slot.active else 0 for s, slot in slots]
+        return [self.seed_cost(s, slot.blueprint, slot.blend) if slot.active else 0 for s, slot in slots]
 
     def added_params(self) -> int:
         return sum(self.slot_params())

@@ -100,8 +100,9 @@ class HostEpisode:
         self.germinations = len(topology)
         for grown in topology:
             self.lifecycle.slots[grown.slot] = built_in(grown)
-        if self.added_params() > self.budget_params:
-            raise ValueError(f"{self.added_params()} parameters are built in, the budget is {self.budget_params:.0f}")
+        added, budget = self.added_params(), self.growth.budget_params
+        if added > budget:
+            raise ValueError(f"{added} parameters are built in, the budget is {budget:.0f}")
         self.built = tuple(self._germination(i, g.slot, g.blueprint, g.blend) for i, g in enumerate(topology))
         self.illegal_actions = 0
         hidden = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(2) < config.drop_features
@@ -220,10 +221,6 @@ class HostEpisode:
 
     def added_params(self) -> int:
         return self.growth.added_params()
-
-    def seed_cost(self, slot: int, blueprint: int, blend: int) -> int:
-        """Parameters that such a seed adds, its blend's gate included."""
-        return self._costs[blueprint][slot] + self._gates[blend][slot]
 
     def topology(self) -> Topology:
         """What belongs to the host's function now."""

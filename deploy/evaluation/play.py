@@ -90,8 +90,8 @@ def row(host: HostEpisode, episode: Episode) -> Row:
         rent=rent,
         accuracy=told["final_accuracy"],
         test_accuracy=test,
-        host_params=host.host_params,
-        final_params=host.host_params + host.added_params(),
+        host_params=host.growth.host_params,
+        final_params=host.growth.host_params + host.added_params(),
         fossilized=sum(slot.stage is Stage.FOSSILIZED for slot in slots),
         topology=[list(map(float, g)) for g in host.topology()],
         started=host.germinations,
@@ -112,11 +112,11 @@ def largest(config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Topo
     for seed in seeds:
         host = HostEpisode(config, run_seed, int(seed), spec)
         offered = [b for b, real in enumerate(host.host.family.offered()) if real]
-        left = host.budget_params
+        left = host.growth.budget_params
         topology: list[Grown] = []
         for s in range(config.slots):
-            costs = {b: host.seed_cost(s, b, 0) for b in offered}
-            rest = sum(min(host.seed_cost(later, b, 0) for b in offered) for later in range(s + 1, config.slots))
+            costs = {b: host.growth.seed_cost(s, b, 0) for b in offered}
+            rest = sum(min(host.growth.seed_cost(later, b, 0) for b in offered) for later in range(s + 1, config.slots))
             fitting = [b for b in offered if costs[b] <= left - rest] or [b for b in offered if costs[b] <= left]
             if fitting:
                 best = max(fitting, key=costs.__getitem__)

@@ -47,8 +47,8 @@ def test_a_built_host_starts_as_the_bare_one_and_pays_rent_from_the_first_epoch(
     built, bare = fleet.episodes
     assert built.accuracies[0] == bare.accuracies[0]
     assert built.topology() == BUILT
-    assert built.added_params() == sum(built.seed_cost(g.slot, g.blueprint, g.blend) for g in BUILT) > 0
-    rent = CONFIG.rent_weight * built.added_params() / built.host_params / CONFIG.horizon_epochs
+    assert built.added_params() == sum(built.growth.seed_cost(g.slot, g.blueprint, g.blend) for g in BUILT) > 0
+    rent = CONFIG.rent_weight * built.added_params() / built.growth.host_params / CONFIG.horizon_epochs
     assert rewards[0] == pytest.approx(built.accuracies[1] - built.accuracies[0] - rent, abs=1e-4)
     assert not built.masks().slot[1, 0]  # nothing can be germinated where something stands
 
