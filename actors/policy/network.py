@@ -49,7 +49,8 @@ class MaskTensors(NamedTuple):
     @classmethod
     def of(cls, masks: ActionMasks, device: torch.device) -> MaskTensors:
         slot = np.zeros(0, dtype=np.bool_) if masks.slot is None else masks.slot
-        return cls(*(torch.from_numpy(m).to(device) for m in (masks.op, slot, masks.rest)))
+        writable = (np.require(m, requirements="W") for m in (masks.op, slot, masks.rest))  # shared masks are not
+        return cls(*(torch.from_numpy(m).to(device) for m in writable))
 
 
 class Step(NamedTuple):
