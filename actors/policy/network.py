@@ -247,7 +247,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         self, logits: Tensor, mask: Tensor, relevant: Tensor | None, noise: Tensor, deterministic: bool | Tensor
     ) -> _Pick:
         if relevant is not None:
-            canonical = torch.full_like(mask, not self.config.causal_masks)
+            canonical = torch.zeros_like(mask) if self.config.causal_masks else torch.ones_like(mask)
             canonical[:, 0] = True
             mask = torch.where(relevant[:, None], mask, canonical)
         table = masked_log_probs(logits, mask, self.config.probability_floor)
