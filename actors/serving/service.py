@@ -20,6 +20,7 @@ from actors.serving.telemetry import Telemetry
 from actors.wire import policy_pb2
 
 _MAX_ID = 64  # characters of a session id
+_MAX_AHEAD = 16  # steps that a client may send before the first of them is answered; each waits its turn
 
 
 class PolicyService:
@@ -167,7 +168,7 @@ class PolicyService:
             pending.export |= request.export_state
             self.telemetry.replays.inc()
             return waiter
-        if pending is not None and index == pending.step_index + 1:
+        if pending is not None and 0 < index - pending.step_index <= _MAX_AHEAD:
             return self._after(pending, request, waiter)
         if index == session.next_index - 1 and session.answer:
             if asked != session.digest:
