@@ -103,5 +103,14 @@ RUNGS = (
         episodes=1000,
     ),
     Rung("repeat-previous-easy", "popgym:popgym-RepeatPreviousEasy-v0", 2_000_000, 0.9, -0.4, envs=32, settings=_DENSE),
-    Rung("repeat-first-medium", "popgym:popgym-RepeatFirstMedium-v0", 2_000_000, 0.9, -0.4, envs=32, settings=_DENSE),
+    Rung(
+        "repeat-first-medium",
+        "popgym:popgym-RepeatFirstMedium-v0",
+        2_000_000,
+        0.9,
+        -0.4,
+        envs=32,
+        max_segment_steps=64,  # an episode's 831 steps at once would be 13 batches: old before they are complete
+        settings=_DENSE,
+    ),
 )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from math import nan
 from pathlib import Path
@@ -25,11 +22,10 @@ from actors.growth.decision import Decision, read_log
 from actors.growth.oracle import ADDRESS_VARIABLE
 from actors.policy.saved import SHIPPED, read_weights
 from actors.serving.options import ServeOptions
-from actors.serving.server import Fixed, PolicyServer
+from actors.serving.server import Fixed
+from actors.serving.thread import serve_beside
 from deploy.rollout_command import timeline_table
 from deploy.serve_command import set_up_log
-
-START_S = 60.0
 
 
 def grow(script: Path, arguments: list[str], policy: Path | None, console: Console | None = None) -> int:
@@ -50,33 +46,11 @@ def grow(script: Path, arguments: list[str], policy: Path | None, console: Conso
 
 @contextmanager
 def _served(policy: Path) -> Iterator[str]:
-    """The address of a server in a thread of this process, for as long as the block lasts."""
+    """The address of a server that lasts as long as the block."""
     weights = read_weights(policy)
     set_up_log("text", logging.WARNING)
-    ready: Future[tuple[PolicyServer, asyncio.AbstractEventLoop]] = Future()
-
-    async def main() -> None:
-        server = PolicyServer(ServeOptions(listen="127.0.0.1:0", max_sessions=8), Fixed(weights))
-        await server.start()
-        ready.set_result((server, asyncio.get_running_loop()))
-        await server.run()
-
-    def run() -> None:
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    thread = threading.Thread(target=run, name="policy-server")
-    thread.start()
-    try:
-        server, loop = ready.result(START_S)
-        yield server.address
-        loop.call_soon_threadsafe(server.stop.set)
-    finally:
-        thread.join(START_S)
+    with serve_beside(ServeOptions(listen="127.0.0.1:0", max_sessions=8), Fixed(weights)) as beside:
+        yield beside.server.address
 
 
 def _show(decisions: list[Decision], console: Console) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from actors.actions import ActionMasks
 from actors.policy.publish import to_weights
 from actors.serving.options import ServeOptions
 from actors.serving.server import Fixed, PolicyServer, Source
+from actors.serving.thread import serve_beside
 from actors.spaces import Spaces
 from actors.weights import WeightSet
 from tests.toy import SPACES, random_masks, toy_network
@@ -83,35 +84,11 @@ class Running:
 def serving(source: Source | None = None, loaded: bool = True, **options: Any) -> Iterator[Running]:
     """Until the block ends, and then stopped as by SIGTERM."""
     given = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64, "poll_s": 0.05} | options))
-    ready: Future[Running] = Future()
-
-    async def main() -> None:
-        server = PolicyServer(given, source or Fixed(weights()))
-        await server.start()
-        running = asyncio.create_task(server.run())
-        while loaded and server.handlers.service is None and not running.done():
-            await asyncio.sleep(0.01)
-        ready.set_result(Running(server, asyncio.get_running_loop()))
-        await running
-
-    def run() -> None:
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    thread = threading.Thread(target=run, name="policy-server")
-    thread.start()
-    try:
-        running = ready.result(START_S)
-        yield running
-    finally:
-        if ready.done() and ready.exception() is None:
-            running.loop.call_soon_threadsafe(running.server.stop.set)
-        thread.join(START_S)
-        assert not thread.is_alive(), "the server did not stop"
+    with serve_beside(given, source or Fixed(weights())) as beside:
+        while loaded and beside.server.handlers.service is None and beside.thread.is_alive():
+            time.sleep(0.01)
+        yield Running(beside.server, beside.loop)
+    assert not beside.thread.is_alive(), "the server did not stop"
 
 
 def write(path: Path, text: str) -> Path:

@@ -13,6 +13,13 @@ from actors.policy.state import PolicyState, StateSizes
 from actors.spaces import Spaces
 
 
+def ruled(spaces: Spaces, actions: NDArray[np.int64], masks: ActionMasks) -> Decision:
+    """The decision of a rule, which has neither probabilities nor values."""
+    zeros = np.zeros(actions.shape, dtype=np.float32)
+    values = zeros[:, 0]
+    return Decision(actions, zeros, masks.in_force(spaces.action, actions), values, values, values)
+
+
 class _Stateless(ABC):
     def __init__(self, spaces: Spaces) -> None:
         self.spaces = spaces
@@ -29,10 +36,7 @@ class _Stateless(ABC):
         noise: NDArray[np.float64],
         deterministic: bool = False,
     ) -> tuple[Decision, PolicyState]:
-        actions = self._choose(masks, noise)
-        zeros = np.zeros(actions.shape, dtype=np.float32)
-        values = zeros[:, 0]
-        return Decision(actions, zeros, masks.in_force(self.spaces.action, actions), values, values, values), state
+        return ruled(self.spaces, self._choose(masks, noise), masks), state
 
     @abstractmethod
     def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:

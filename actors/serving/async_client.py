@@ -64,9 +64,9 @@ class AsyncPolicyClient:
         )
         return response
 
-    async def open(self, spaces: Spaces, seed: int = 0, latest: bool = False) -> AsyncSession:
+    async def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> AsyncSession:
         """Raises `PolicyError`."""
-        conversation = Conversation(spaces, seed, latest, self.patience)
+        conversation = Conversation(spaces, seed, latest, self.patience, state)
         await self.say(conversation.open())
         return AsyncSession(self, conversation)
 
@@ -141,6 +141,10 @@ class AsyncSession:
     @property
     def policy_version(self) -> int:
         return self._conversation.policy_version
+
+    @property
+    def exported(self) -> bytes:
+        return self._conversation.exported
 
     async def step(
         self,

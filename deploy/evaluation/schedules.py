@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from actors.actions import ActionMasks, Op
 from actors.config import require
 from actors.env.observation import BASE, BLIND_EPOCHS, SLOT, BaseFeature, SlotFeature
 from actors.env.stage import Stage
+from actors.policy.baselines import ruled
 from actors.policy.network import Decision
 from actors.policy.state import PolicyState, StateSizes
 from actors.spaces import Spaces
@@ -103,7 +105,25 @@ def _columns(features: Sequence[BaseFeature | SlotFeature]) -> dict[str, slice]:
     return columns
 
 
-class _Ruled:
+class Look(NamedTuple):
+    """One environment as a rule sees it."""
+
+    row: int
+    obs: NDArray[np.float32]  # [1, D]
+    stages: NDArray[np.int64]  # [S]
+    masks: ActionMasks  # of all rows
+    noise: NDArray[np.float64]  # [H]
+
+    def legal(self, op: Op, slot: int) -> bool:
+        assert self.masks.slot is not None
+        return bool(self.masks.slot[self.row, op, slot])
+
+    def furthest_first(self) -> list[int]:
+        order: list[int] = np.argsort(-self.stages, kind="stable").tolist()
+        return order
+
+
+class _Ruled(ABC):
     """A policy by rule; its state is three numbers for each environment."""
 
     MEMORY = 3
@@ -128,28 +148,13 @@ class _Ruled:
         actions = np.zeros((len(obs), len(self.spaces.action.heads)), dtype=np.int64)
         stages = self.reading.slot(obs, "stage").argmax(-1)
         for row in range(len(obs)):
-            actions[row] = self._choose(row, obs[row : row + 1], stages[row], masks, memory[row], noise[row])
-        zeros = np.zeros(actions.shape, dtype=np.float32)
-        values = zeros[:, 0]
-        decision = Decision(actions, zeros, masks.in_force(self.spaces.action, actions), values, values, values)
-        return decision, state._replace(h=torch.from_numpy(memory)[None])
+            look = Look(row, obs[row : row + 1], stages[row], masks, noise[row])
+            actions[row] = self._choose(look, memory[row])
+        return ruled(self.spaces, actions, masks), state._replace(h=torch.from_numpy(memory)[None])
 
-    def _choose(
-        self,
-        row: int,
-        obs: NDArray[np.float32],
-        stages: NDArray[np.int64],
-        masks: ActionMasks,
-        memory: NDArray[np.float32],
-        noise: NDArray[np.float64],
-    ) -> list[int]:
+    @abstractmethod
+    def _choose(self, look: Look, memory: NDArray[np.float32]) -> list[int]:
         """One environment's action `[H]`; `memory` is changed in place."""
-        raise NotImplementedError
-
-    @staticmethod
-    def _legal(masks: ActionMasks, row: int, op: Op, slot: int) -> bool:
-        assert masks.slot is not None
-        return bool(masks.slot[row, op, slot])
 
 
 def _action(op: Op, slot: int = 0, blueprint: int = 0, blend: int = 0, target: int = 0, speed: int = 0) -> list[int]:
@@ -167,26 +172,19 @@ class Scheduled(_Ruled):
         self.schedules = tuple(schedules)
         self.stage_scale = horizon if observe_time else BLIND_EPOCHS
 
-    def _choose(
-        self,
-        row: int,
-        obs: NDArray[np.float32],
-        stages: NDArray[np.int64],
-        masks: ActionMasks,
-        memory: NDArray[np.float32],
-        noise: NDArray[np.float64],
-    ) -> list[int]:
-        plan = self.schedules[row]
+    def _choose(self, look: Look, memory: NDArray[np.float32]) -> list[int]:
+        plan, obs = self.schedules[look.row], look.obs
         epoch = int(memory[0])
         self._remember(plan, float(np.expm1(self.reading.base(obs, "loss")[0, 0])), memory)
-        tended = self._tend(plan, row, obs, stages, masks)
+        tended = self._tend(plan, look)
         if tended is not None:
             return tended
         active = int(self.reading.slot(obs, "active").sum())
         if active >= plan.seeds or epoch < plan.start or not self._due(plan, epoch, memory):
             return WAIT
         for slot in range(self.spaces.slots):
-            if self._legal(masks, row, Op.GERMINATE, slot) and masks.rest[row, Op.GERMINATE, slot, plan.blueprint]:
+            affordable = look.masks.rest[look.row, Op.GERMINATE, slot, plan.blueprint]
+            if look.legal(Op.GERMINATE, slot) and affordable:
                 memory[2] = 0
                 return _action(
                     Op.GERMINATE, slot, plan.blueprint, plan.blend, plan.alpha_target, plan.alpha_speed
@@ -207,27 +205,26 @@ class Scheduled(_Ruled):
             return bool(memory[2] >= plan.wait)
         return (epoch - plan.start) % plan.wait == 0
 
-    def _tend(
-        self, plan: Schedule, row: int, obs: NDArray[np.float32], stages: NDArray[np.int64], masks: ActionMasks
-    ) -> list[int] | None:
+    def _tend(self, plan: Schedule, look: Look) -> list[int] | None:
         """What a seed under way needs now, the furthest first."""
+        obs, stages = look.obs, look.stages
         contribution = self.reading.slot(obs, "contribution")[0]
         norm = self.reading.slot(obs, "gradient_norm")[0]
         in_stage = self.reading.slot(obs, "epochs_in_stage")[0, :, 0] * self.stage_scale
-        for slot in np.argsort(-stages, kind="stable").tolist():
+        for slot in look.furthest_first():
             if stages[slot] == Stage.HOLDING:
                 known, points = contribution[slot]
                 worth = float(np.sign(points) * np.expm1(abs(points) * np.log(101.0)))
                 if plan.keep_above is not None and (not known or worth < plan.keep_above):
                     return _action(Op.PRUNE, slot, speed=INSTANT)
-                if self._legal(masks, row, Op.FOSSILIZE, slot):
+                if look.legal(Op.FOSSILIZE, slot):
                     return _action(Op.FOSSILIZE, slot)
             if stages[slot] == Stage.TRAINING and in_stage[slot] >= plan.training - 0.5:
                 if plan.kind == "gradient" and not (norm[slot, 0] and np.expm1(norm[slot, 1]) >= plan.threshold):
                     return _action(Op.PRUNE, slot, speed=INSTANT)
-                if self._legal(masks, row, Op.ADVANCE, slot):
+                if look.legal(Op.ADVANCE, slot):
                     return _action(Op.ADVANCE, slot)
-            if stages[slot] == Stage.GERMINATED and self._legal(masks, row, Op.ADVANCE, slot):
+            if stages[slot] == Stage.GERMINATED and look.legal(Op.ADVANCE, slot):
                 return _action(Op.ADVANCE, slot)
         return None
 
@@ -241,32 +238,25 @@ class RandomSchedule(_Ruled):
         super().__init__(spaces)
         self.counts, self.horizon = tuple(counts), horizon
 
-    def _choose(
-        self,
-        row: int,
-        obs: NDArray[np.float32],
-        stages: NDArray[np.int64],
-        masks: ActionMasks,
-        memory: NDArray[np.float32],
-        noise: NDArray[np.float64],
-    ) -> list[int]:
+    def _choose(self, look: Look, memory: NDArray[np.float32]) -> list[int]:
+        noise, masks = look.noise, look.masks
         epoch, started = int(memory[0]), int(memory[1])
         memory[0] = epoch + 1
-        for slot in np.argsort(-stages, kind="stable").tolist():
-            if self._legal(masks, row, Op.FOSSILIZE, slot):
+        for slot in look.furthest_first():
+            if look.legal(Op.FOSSILIZE, slot):
                 return _action(Op.FOSSILIZE, slot)
-            patient = stages[slot] == Stage.TRAINING and noise[1] > 1 / 3
-            if self._legal(masks, row, Op.ADVANCE, slot) and not patient:
+            patient = look.stages[slot] == Stage.TRAINING and noise[1] > 1 / 3
+            if look.legal(Op.ADVANCE, slot) and not patient:
                 return _action(Op.ADVANCE, slot)
-        wanted, left = self.counts[row] - started, max(1, self.horizon - self.LEAST_EPOCHS - epoch)
+        wanted, left = self.counts[look.row] - started, max(1, self.horizon - self.LEAST_EPOCHS - epoch)
         assert masks.slot is not None
-        free = np.flatnonzero(masks.slot[row, Op.GERMINATE])
+        free = np.flatnonzero(masks.slot[look.row, Op.GERMINATE])
         if not free.size or noise[0] >= wanted / left:  # every set of epochs is as likely as any other
             return WAIT
         memory[1] = started + 1
         slot = int(_pick(free, noise[1]))
         sizes = self.spaces.action.sizes
-        legal = np.flatnonzero(masks.rest[row, Op.GERMINATE, slot, : sizes[2]])
+        legal = np.flatnonzero(masks.rest[look.row, Op.GERMINATE, slot, : sizes[2]])
         rest = [int(noise[k] * sizes[k]) for k in (3, 4, 5)]
         return [int(Op.GERMINATE), slot, int(_pick(legal, noise[2])), *rest]
 

@@ -18,6 +18,7 @@ from actors.config import PolicyConfig
 from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.sequences import SequenceBatch
 from deploy.rllib import TamiyoRLModule, register
 from learner.checkpoint import Progress, load_policy, save_checkpoint
 from learner.optimiser import make_optimiser
@@ -52,23 +53,22 @@ def runner(folder: Path) -> SingleAgentEnvRunner:
 
 
 def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
-    """Largest difference between the log-probs that RLlib recorded and those of our own `act` on what it saw."""
+    """Largest difference between the log-probs that RLlib recorded and ours of the same actions, on what it saw."""
     policy = load_policy(folder, 2)
     state, worst = policy.initial_state(1), 0.0
     for t in range(len(episode)):
         seen = episode.get_observations(t)
         masks = ActionMasks(*(np.asarray(seen[k])[None].astype(bool) for k in ("op_mask", "slot_mask", "rest_mask")))
         obs, blueprints = np.asarray(seen["obs"])[None], np.asarray(seen["blueprint_indices"])[None]
-        noise = np.random.default_rng(0).random((24_000, 6))
-        many = (np.repeat(a, len(noise), 0) for a in (obs, blueprints))
-        wide = ActionMasks(*(np.repeat(m, len(noise), 0) for m in masks))  # type: ignore[type-var]
-        spread = type(state)(*(s.repeat(1, len(noise), 1) for s in state))
-        drawn, _ = policy.act(*many, wide, spread, noise)
-        same = (drawn.actions == np.asarray(episode.get_actions(t))).all(1)
-        assert same.any()
+        action = np.asarray(episode.get_actions(t))[None]
+        in_force = masks.in_force(policy.spaces.action, action)
+        assert (policy.spaces.action.split(in_force)[0][0, action[0, 0]]).all()
+        step = (torch.from_numpy(a)[:, None] for a in (obs, blueprints, action, in_force))
+        with torch.no_grad():
+            known = policy.evaluate(SequenceBatch(*step, torch.ones(1, 1, dtype=torch.bool), state))
         recorded = float(episode.get_extra_model_outputs(Columns.ACTION_LOGP, t))
-        worst = max(worst, abs(float(drawn.log_probs[same][0].sum()) - recorded))
-        _, after = policy.act(obs, blueprints, masks, state, noise[:1])
+        worst = max(worst, abs(float(known.log_probs.sum()) - recorded))
+        _, after = policy.act(obs, blueprints, masks, state, np.zeros(action.shape))
         state = after if keep_state else state
     return worst
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,8 +50,8 @@ def test_a_served_session_answers_as_a_local_one(client: PolicyClient, determini
         same(session.step(*seen(3, 0), deterministic), local.step(*seen(3, 0), deterministic))
 
 
-@pytest.mark.parametrize("changes", POLICIES)
-def test_every_core_and_critic_is_served(changes: dict[str, str]) -> None:
+@pytest.mark.parametrize("changes", [*POLICIES, {"blind": True}, {"causal_masks": False}])
+def test_every_core_and_critic_is_served(changes: dict[str, Any]) -> None:
     from actors.serving.server import Fixed
 
     with serving(Fixed(weights(**changes))) as running, PolicyClient(running.address) as client:

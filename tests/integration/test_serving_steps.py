@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
+from actors.serving.async_client import AsyncPolicyClient
 from actors.serving.client import PolicyClient
 from actors.serving.endpoint import METHODS
 from actors.serving.local import LocalPolicy
@@ -111,6 +112,39 @@ def test_a_repeat_joins_the_computation_under_way() -> None:
             assert following.step_index == 1
             assert session.next_index == 2
             assert running.server.telemetry.registry.get_sample_value("tamiyo_serve_steps_total") == 2
+
+        asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
+
+
+def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused() -> None:
+    with serving() as running:
+        service = running.service
+
+        async def main() -> None:
+            session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
+
+            def begin(index: int) -> asyncio.Future[bytes]:
+                future: asyncio.Future[bytes] = service.begin(
+                    step_request(session.id, index, *seen(0, index), True, False)
+                )
+                return future
+
+            async with asyncio.timeout(10):
+                answers = [policy_pb2.StepResponse.FromString(a) for a in await asyncio.gather(*map(begin, range(4)))]
+                local = LocalPolicy(toy_network(), version=1).open(SPACES)
+                for index, answer in enumerate(answers):
+                    assert answer.step_index == index
+                    assert list(answer.action) == local.step(*seen(0, index)).action.tolist()
+                late, gap = begin(4), begin(6)  # 5 never comes
+                with pytest.raises(Refusal) as caught:
+                    await gap
+                assert caught.value.reason == Reason.STEP_GAP
+                await late
+                pending = begin(5)
+                with pytest.raises(Refusal):
+                    begin(1000)
+                await pending
+            assert session.next_index == 6
 
         asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
 
@@ -266,3 +300,18 @@ def test_a_session_goes_on_from_what_another_client_exported(server: Running) ->
         assert answer.step_index == expected.step_index == 3
         assert answer.action.tolist() == expected.action.tolist()
         np.testing.assert_allclose(answer.value, expected.value, rtol=1e-6)
+
+
+def test_so_it_does_with_the_asyncio_client(server: Running) -> None:
+    async def main() -> None:
+        async with AsyncPolicyClient(server.address) as client, AsyncPolicyClient(server.address, stream=True) as later:
+            session = await client.open(SPACES, seed=3)
+            assert session.exported == b""
+            for step in range(3):
+                await session.step(*seen(2, step), deterministic=False)
+            other = await later.open(SPACES, state=session.exported)
+            expected, answer = [await s.step(*seen(2, 3), deterministic=False) for s in (session, other)]
+            assert answer.step_index == expected.step_index == 3
+            assert answer.action.tolist() == expected.action.tolist()
+
+    asyncio.run(main())

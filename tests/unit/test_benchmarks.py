@@ -11,10 +11,10 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["env", "learner", "memory", "serve", "transport"])
+@pytest.mark.parametrize("name", ["env", "learner", "memory", "race --sides tamiyo", "serve", "transport"])
 def test_a_quick_run_has_the_common_form(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", str(path)]
+    path, (module, *flags) = tmp_path / "result.json", name.split()
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", "--json", str(path), *flags]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
     assert ended.returncode == 0, ended.stderr
     result = json.loads(path.read_text())
