@@ -17,7 +17,7 @@ train: $(STAMP) ## Train Tamiyo for a few minutes on this machine; leaves runs/<
 	@$(BIN)/tamiyo train --preset quick
 
 test: $(STAMP) ## Run the test-suite
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m 'not long'
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long'
 
 test-long: $(STAMP) ## Run the tests that take minutes each
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m long

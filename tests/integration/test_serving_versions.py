@@ -50,9 +50,12 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
             await asyncio.gather(publish(), *(keep_playing(w) for w in range(SESSIONS)))
         return played
 
-    with serving(shelf, poll_s=0.02) as running:
+    with serving(shelf, poll_s=0.02, session_ttl_s=3.0) as running:
         played = asyncio.run(asyncio.wait_for(main(running.address), 60))
-        assert running.call(lambda: len(running.service.models.held)) == 1
+        deadline = time.monotonic() + 20  # a close is not insisted on: its session may have to expire
+        while running.call(lambda: len(running.service.models.held)) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     seen_versions = {a.policy_version for _, _, answers in played for a in answers}
     assert len(seen_versions) >= 4
     networks = {v: from_weights(w) for v, w in versions.items()}

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+SLOW = ("env", "memory", "race --sides tamiyo", "serve")
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["env", "learner", "memory", "race --sides tamiyo", "serve", "transport"])
+@pytest.mark.parametrize(
+    "name", ["learner", "transport", *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
+)
 def test_a_quick_run_has_the_common_form(name: str, tmp_path: Path) -> None:
     path, (module, *flags) = tmp_path / "result.json", name.split()
     command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", "--json", str(path), *flags]

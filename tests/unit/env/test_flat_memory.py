@@ -90,7 +90,13 @@ def assert_flat(weighed: list[Memory], resident_mib: float) -> None:
     assert more.objects < MOST_OBJECTS, more
 
 
-@pytest.mark.parametrize(("tasks", "mib"), [(("a_vector",), 8), (tuple(SHAPES), 24)], ids=["one kind", "mixed kinds"])
+@pytest.mark.parametrize(
+    ("tasks", "mib"),
+    [
+        pytest.param(("a_vector",), 8, id="one kind"),
+        pytest.param(tuple(SHAPES), 24, id="mixed kinds", marks=pytest.mark.long),
+    ],
+)
 def test_a_thousand_episodes_leave_memory_flat(tasks: tuple[str, ...], mib: float) -> None:
     """Stacks of ever other sizes leave the allocator some holes; the tensors in them are counted."""
     assert_flat(play(tasks, EPISODES), mib)
