@@ -6,7 +6,7 @@ STAMP := $(VENV)/.install-stamp
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-long chaos lint format clean
+.PHONY: help install train test test-long chaos docs lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test-long: $(STAMP) ## Run the tests that take minutes each
 
 chaos: $(STAMP) ## Kill, cut off and corrupt a run in every way we know, and time how it recovers
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -s -m chaos tests/chaos
+
+docs: $(STAMP) ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(STAMP) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

@@ -1,7 +1,9 @@
 """Steps of many sessions as one forward pass.
 
-A batch goes when all have come who may be expected, those whose last answer is `RECENT_S` old at most, and at the
-latest `max_wait_s` after its first step or when it is full: one session alone never waits. The pass runs in the loop's
+A batch goes when all have come who may be expected, those whose last answer is `RECENT_S` old at most, or when it is
+full, or `max_wait_s` after its first step: one session alone never waits. Where the loop is too busy with requests to
+have read those that are there by then, it goes on reading for `BUSY_WAITS` times as long: a pass for many costs little
+more than one for a few, and without it a server under load would only fall further behind. The pass runs in the loop's
 own thread: on a CPU it takes one to a few milliseconds, and threads that take turns with it would only stretch both.
 """
 
@@ -29,6 +31,9 @@ from actors.serving.refusal import Refusal
 from actors.serving.sessions import Pending, Rows, Session
 
 RECENT_S = 0.02
+BUSY_WAITS = 8
+BUSY = 0.4  # share of the wait that the loop's thread worked
+LOOK_S = 0.0005
 
 
 @dataclass(slots=True)
@@ -68,6 +73,7 @@ class Batcher:
         self._max_batch, self._max_wait_s = max_batch, max_wait_s
         self._waiting: list[Entry] = []
         self._timer: asyncio.Handle | None = None
+        self._first_s = self._worked_s = 0.0  # when the first of them came, by the clock and by the thread's own
         self._answered: deque[tuple[float, Session]] = deque()
         self._expected = 0  # sessions answered within RECENT_S
 
@@ -83,7 +89,15 @@ class Batcher:
                 self._timer.cancel()
             self._timer = loop.call_soon(self.flush)
         elif self._timer is None:
-            self._timer = loop.call_later(self._max_wait_s, self.flush)
+            self._first_s, self._worked_s = time.monotonic(), time.thread_time()
+            self._timer = loop.call_later(self._max_wait_s, self._due)
+
+    def _due(self) -> None:
+        waited_s, worked_s = time.monotonic() - self._first_s, time.thread_time() - self._worked_s
+        if worked_s > BUSY * waited_s and waited_s < BUSY_WAITS * self._max_wait_s:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._due)
+        else:
+            self.flush()
 
     def flush(self) -> None:
         """Decide now, for as many as fit."""

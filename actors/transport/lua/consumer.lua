@@ -91,13 +91,24 @@ function verbs.open(k, args)
   end)
 end
 
+-- The entries of `ids`, in their order, false where there is none. Those that were taken together lie side by side.
+local function find(k, ids)
+  local found, between = {}, {}
+  if #ids > 1 then between = redis.call('XRANGE', k.episodes, ids[1], ids[#ids], 'COUNT', #ids) end
+  for i, id in ipairs(ids) do
+    local entry = between[i]
+    if not entry or entry[1] ~= id then entry = redis.call('XRANGE', k.episodes, id, id)[1] end
+    found[i] = entry or false
+  end
+  return found
+end
+
 -- Remove pending entries: all are of the open generation's consumer. Returns the ids that were, and their headers.
 local function release(k, ids)
   local released, headers = {}, {}
-  for _, id in ipairs(ids) do
-    local entry = redis.call('XRANGE', k.episodes, id, id)[1]
-    if entry and redis.call('XACK', k.episodes, GROUP, id) == 1 then
-      released[#released + 1] = id
+  for i, entry in ipairs(find(k, ids)) do
+    if entry and redis.call('XACK', k.episodes, GROUP, ids[i]) == 1 then
+      released[#released + 1] = ids[i]
       headers[#headers + 1] = parse_entry(entry)
     end
   end

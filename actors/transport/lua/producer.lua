@@ -4,6 +4,8 @@
 local function enter(k, actor, incarnation, latest)
   if latest and tonumber(incarnation) <= tonumber(latest) then return end
   redis.call('HSET', k.ledger, 'actor:' .. actor .. ':incarnation', incarnation)
+  -- a term of its own, so that a checkpoint remembers it, whatever becomes of its first episode
+  redis.call('HSETNX', k.ledger, 'actor:' .. actor .. '/' .. incarnation .. ':produced', 0)
   if latest then
     local before = 'actor:' .. actor .. '/' .. latest .. ':'
     local unsent = number(k.ledger, before .. 'unsent')
@@ -32,7 +34,10 @@ local function put_one(k, t, header, who, current, max_episodes, max_bytes, max_
   if tonumber(header.sequence) < t.get(who .. 'next_sequence') then return refuse('DUPLICATE') end
   -- of a generation to come: this store lost its memory, and its learner has yet to open it again
   if tonumber(header.generation) > current then return refuse('BUSY') end
-  enter(k, header.actor, header.incarnation, redis.call('HGET', k.ledger, 'actor:' .. header.actor .. ':incarnation'))
+  if t.entered ~= who then
+    enter(k, header.actor, header.incarnation, redis.call('HGET', k.ledger, 'actor:' .. header.actor .. ':incarnation'))
+    t.entered = who
+  end
   if is_fenced(k, header, current) then
     account(t, who, 'refused_fenced')
     return refuse('FENCED')
@@ -46,6 +51,7 @@ local function put_one(k, t, header, who, current, max_episodes, max_bytes, max_
   account(t, who, 'accepted')
   t.add('accepted', 1)
   if oversize then
+    redis.call('DEL', payload) -- of another put under this name: a letter that is too large has none
     bury(k, header, bytes .. ' bytes, more than the ' .. max_episode_bytes .. ' allowed', letters_kept, max_bytes)
   else
     redis.call('XADD', k.episodes, '*', 'ref', header.ref)
