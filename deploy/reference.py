@@ -33,9 +33,9 @@ OBSERVATIONS_TOLD = (
     "`blueprint_indices`: int64, -1 where the slot is empty."
 )
 ACTIONS_TOLD = (
-    "An action is one choice per head. `op` is drawn first, then `slot` given the op, then the others given both. A "
-    "head that the op makes irrelevant takes its first choice and counts nowhere: not in the probability, the ratio, the "
-    "entropy, the KL or the loss."
+    "An action is one choice per head. `op` is drawn first, then `slot` given the op, then the others given both. "
+    "A head that the op makes irrelevant takes its first choice and counts nowhere: not in the probability, the ratio, "
+    "the entropy, the KL or the loss."
 )
 HEADS_TOLD = (
     "A blueprint with two names is the first in an MLP and the second in a convolutional host; `noop` is never legal. "
