@@ -29,7 +29,12 @@ class RunConfig:
     append_only: bool = False
     """Let the embedded server keep its data in a file as well, so that a restart of it loses no episode."""
     metrics_port: int = 0
-    """Port on loopback where Ray exports metrics for Prometheus; 0 lets Ray choose."""
+    """Port where Prometheus reads metrics: Ray's on loopback, or that of a learner or actors on their own; 0 lets Ray
+    choose, and shows none of the others."""
+    metrics_host: str = "127.0.0.1"
+    """Address of that port for a learner or actors on their own; what is shown there asks for no password."""
+    wandb: str = ""
+    """Project of Weights & Biases that metrics go to as well (extra `wandb`); empty for none."""
     dashboard: bool = False
     """Start the Ray dashboard, on loopback."""
 
