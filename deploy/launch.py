@@ -81,7 +81,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
     spaces = checked_spaces(config)
     require_free_port(config.run.metrics_port, "run.metrics_port")
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
-        raise UserError("run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb empty")
+        raise UserError("run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb out")
     pick_device(config.learner.device)
     if resume is not None:
         if not resume.is_dir():

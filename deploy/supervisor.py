@@ -86,9 +86,8 @@ class Supervisor:
         s = plan.learner
         self._fleet = ActorFleet(plan.acting, plan.name, s.seed, s.redis, s.namespace, self._notes.append)
         self._keeper = LearnerKeeper(s, learner_gpus(s, plan.acting), self._notes.append)
-        self._watch = Watch(
-            lambda: connect(s.redis, s.queue, s.namespace), RayMetrics("supervisor", plan.name).report, self._counts
-        )
+        self._metrics_out = RayMetrics("supervisor", plan.name)
+        self._watch = Watch(lambda: connect(s.redis, s.queue, s.namespace), self._metrics_out.report, self._counts)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._thread.start()
 
@@ -106,6 +105,7 @@ class Supervisor:
         self._stop.set()
         self._thread.join()
         self._watch.close()
+        self._metrics_out.close()
         self._fleet.stop()
         self._keeper.close()
 

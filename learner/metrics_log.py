@@ -63,7 +63,7 @@ class MetricsLog:
     """`metrics.jsonl` (a line per update), `episodes.jsonl` (a line per episode) and `tensorboard/` of one run."""
 
     def __init__(
-        self, run_dir: Path, resume_update: int, retry: Retry = lambda write: write(), wandb: str = ""
+        self, run_dir: Path, resume_update: int, retry: Retry = lambda write: write(), wandb: str | None = None
     ) -> None:
         """Lines of updates after `resume_update` belong to a lineage that was given up, and are removed. `wandb` is a
         project there."""

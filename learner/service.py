@@ -31,7 +31,7 @@ class LearnerSettings:
     seed: int
     redis: str = field(repr=False)  # may hold a password
     namespace: str
-    wandb: str = ""  # project of Weights & Biases
+    wandb: str | None = None  # project of Weights & Biases
     init_from: str = ""  # checkpoint whose weights a run without one of its own starts from
 
 

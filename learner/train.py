@@ -100,7 +100,7 @@ class Learner:
         resume: Checkpoint | None = None,
         report: Report | None = None,
         init: WeightSet | None = None,
-        wandb: str = "",
+        wandb: str | None = None,
     ) -> None:
         self.transport, self.run_dir, self.seed, self.wandb = transport, run_dir, seed, wandb
         self.report = report or (lambda metrics: None)

@@ -25,9 +25,7 @@ class WandbLog:
         try:
             import wandb
         except ImportError as error:
-            raise UserError(
-                "run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb empty"
-            ) from error
+            raise UserError("run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb out") from error
         try:
             self._run = wandb.init(
                 project=project,
@@ -41,7 +39,7 @@ class WandbLog:
         except wandb.Error as error:
             raise UserError(
                 f"Weights & Biases takes no run ({' '.join(str(error).split())}): set WANDB_API_KEY, or "
-                "WANDB_MODE=offline, or leave run.wandb empty"
+                "WANDB_MODE=offline, or leave run.wandb out"
             ) from error
         self._run.define_metric("*", step_metric="update")
 

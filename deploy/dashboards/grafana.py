@@ -9,7 +9,7 @@ from deploy.dashboards.boards import BOARDS, Board, Panel, View
 from deploy.dashboards.queries import Query, queries
 
 Json = dict[str, Any]
-SCHEMA = 39  # Grafana 11; newer ones migrate it
+SCHEMA = 38  # Grafana 10; newer ones migrate it
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH, HEIGHT, ACROSS = 8, 8, 24  # in grid cells
 UNITS = {"s": "s", "ratio": "percentunit", "1": "short", "version": "none", "versions": "none", "updates": "none"}
@@ -50,7 +50,6 @@ def _variables(board: Board) -> list[Json]:
         "type": "query",
         "datasource": SOURCE,
         "query": {"query": query, "refId": "run"},
-        "definition": query,
         "refresh": 2,
         "sort": 2,
         "includeAll": False,
@@ -136,7 +135,7 @@ def _shape(panel: Panel, asked: list[Query]) -> Json:
             "color": colour,
             "yAxis": {"axisPlacement": "left", "unit": unit},
             "legend": {"show": True},
-            "tooltip": {"mode": "single", "yHistogram": True},
+            "tooltip": {"show": True, "yHistogram": True},
         }
         return {"type": "heatmap", "fieldConfig": {"defaults": {"unit": "short"}, "overrides": []}, "options": options}
     if panel.view is View.STATES:

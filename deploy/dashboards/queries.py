@@ -51,7 +51,8 @@ def _of_metric(name: str, panel: Panel, of_runs: bool) -> list[Query]:
     if metric.kind == "counter" and panel.view is not View.TOTALS:
         return [Query(_by("sum", keys, f"rate({of('_total')}[{RATE}])"), legend, metric, f"{metric.unit}/s")]
     if metric.kind == "counter":
-        return [Query(_by("sum", keys, of("_total")), legend, metric, metric.unit)]
+        total = f"round({_by('sum', keys, of('_total'))})"  # of Ray, a counter that stands at zero is next to it
+        return [Query(total, legend, metric, metric.unit)]
     return [Query(_by("max", keys, of("")), legend, metric, metric.unit)]
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from actors.metrics import FAMILIES, METRICS, SERVE, Metric
 from deploy.cli import main
@@ -48,6 +51,27 @@ def test_what_is_committed_is_what_the_table_makes(tmp_path: Path) -> None:
     assert sorted(made) == [f"{name}.json" for name in NAMES]
     stale = [name for name, text in made.items() if (FOLDER / name).read_text() != text]
     assert stale == [], "make them again: tamiyo dashboards deploy/grafana/dashboards"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_grafanas_own_types_read_it_and_give_it_back(name: str) -> None:
+    """Fields that they do not know, or that are not where they belong, would be missing afterwards."""
+    register_default_plugins()
+    board = committed(name)
+    back = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    assert lost(board, back) == []
+    board["panels"][1]["fieldConfig"]["defaults"]["units"] = board["panels"][1]["fieldConfig"]["defaults"].pop("unit")
+    misspelt = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    assert lost(board, misspelt) == ["panels/1/fieldConfig/defaults/units"]
+
+
+def lost(given: Any, back: Any, at: str = "") -> list[str]:
+    """Where something of `given` is not in `back`, which may have more."""
+    if isinstance(given, dict) and isinstance(back, dict):
+        return [line for k, v in given.items() for line in lost(v, back.get(k, KeyError), f"{at}/{k}".strip("/"))]
+    if isinstance(given, list) and isinstance(back, list) and len(given) == len(back):
+        return [line for i, (v, w) in enumerate(zip(given, back, strict=True)) for line in lost(v, w, f"{at}/{i}")]
+    return [] if given == back else [at]
 
 
 def test_every_declared_metric_is_on_a_dashboard() -> None:

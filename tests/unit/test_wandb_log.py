@@ -21,7 +21,7 @@ BLOCK, FULL, FIRST, LAST = 32768, 1, 2, 4
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Of a file in the format of LevelDB's log, after seven bytes of its own: blocks of records, each behind a checksum,
+    """Of a file in the format of LevelDB, after seven bytes of its own: blocks of records, each behind a checksum,
     a length and a type."""
     data, at, whole = path.read_bytes(), 7, b""
     assert data.startswith(b":W&B")
