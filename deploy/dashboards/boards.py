@@ -11,7 +11,7 @@ class View(StrEnum):
     BAND = "band"  # the first metric as a line, the second and third as the ends of a band around it
     STACKED = "stacked"  # members of a family that add up to something
     STATES = "states"  # which member of a family holds
-    TOTALS = "totals"  # counters as they stand, where each event matters; else they are shown as rates
+    TOTALS = "totals"  # counters as they stand, where each event matters, and gauges of all processes together
     QUANTILES = "quantiles"  # of a histogram
     HEATMAP = "heatmap"  # of a histogram
 
@@ -116,7 +116,7 @@ ENDPOINT = Board(
             Panel("Forward pass", ("serve_forward_s",), View.QUANTILES),
         ),
         "Sessions": (
-            Panel("Open sessions", ("serve_sessions",)),
+            Panel("Open sessions", ("serve_sessions",), View.TOTALS),
             Panel(
                 "Opened, imported and expired",
                 ("serve_sessions_opened", "serve_sessions_imported", "serve_sessions_expired"),

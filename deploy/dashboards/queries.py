@@ -53,7 +53,8 @@ def _of_metric(name: str, panel: Panel, of_runs: bool) -> list[Query]:
     if metric.kind == "counter":
         total = f"round({_by('sum', keys, of('_total'))})"  # of Ray, a counter that stands at zero is next to it
         return [Query(total, legend, metric, metric.unit)]
-    return [Query(_by("max", keys, of("")), legend, metric, metric.unit)]
+    function = "sum" if panel.view is View.TOTALS else "max"  # of what each process has, or of what one of them tells
+    return [Query(_by(function, keys, of("")), legend, metric, metric.unit)]
 
 
 def _selector(metric: Metric, suffix: str, matchers: list[str]) -> str:
