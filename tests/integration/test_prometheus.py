@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 import subprocess
 import time
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -27,15 +28,16 @@ PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here: apt install prometheus"),
 ]
 FOLDER = Path(__file__).parents[2] / "deploy/grafana/dashboards"
 RUN = "watched"
+START_S = 150.0
 
 
 class Prometheus:
-    """A server that looks every second."""
+    """A server that looks every two seconds."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -61,7 +63,7 @@ class Prometheus:
 @contextmanager
 def prometheus(folder: Path, port: int, *targets: int) -> Iterator[Prometheus]:
     static = [{"targets": [f"127.0.0.1:{target}" for target in targets]}]
-    scrape = {"job_name": "tamiyo", "scrape_interval": "1s", "static_configs": static}
+    scrape = {"job_name": "tamiyo", "scrape_interval": "2s", "static_configs": static}
     (folder / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
     assert PROMETHEUS is not None
     flags = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb")
@@ -108,19 +110,37 @@ def use(serve: Command) -> None:
             client.open(spaces).step(*seen(0, 0, spaces.with_slots(2)))
 
 
+def shown_by_ray(run: Command, token: str) -> list[str]:
+    """Classes of the living actors on Ray's dashboard, whose address the run has printed, and not the token given."""
+    assert token not in run.out
+    (address,) = re.findall(r"dashboard is at (http://\S+)", run.out)
+    with urlopen(
+        Request(f"{address}/logical/actors", headers={"Authorization": f"Bearer {token}"}), timeout=20
+    ) as page:
+        actors = json.load(page)["data"]["actors"].values()
+    return sorted(actor["actorClass"] for actor in actors if actor["state"] == "ALIVE")
+
+
 def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: list[int]) -> None:
     of_ray, of_server, own = free_ports[:3]
     changes = {"learner__updates": 5000, "policy__core": "lstm+memory", "run__metrics_port": of_ray}
+    token = secrets.token_hex(32)
     with (
         EmbeddedRedis() as store,
-        tamiyo(tmp_path, "train", *small(tmp_path, RUN, run__redis=store.url, **changes)) as run,
+        tamiyo(
+            tmp_path,
+            "train",
+            *small(tmp_path, RUN, run__redis=store.url, **changes),
+            "--run.dashboard",
+            RAY_AUTH_TOKEN=token,
+        ) as run,
         prometheus(tmp_path, own, of_ray, of_server) as server,
     ):
-        run.wait_for(lambda: len(rows(tmp_path / RUN / "metrics.jsonl")) >= 2)
+        run.wait_for(lambda: len(rows(tmp_path / RUN / "metrics.jsonl")) >= 2, START_S)
         flags = ("--redis", store.url, "--name", RUN, "--listen", "127.0.0.1:0", "--metrics_port", str(of_server))
         with tamiyo(tmp_path, "serve", *flags) as serve:
-            serve.wait_for(lambda: bool(re.search(r":\d+\s*$", serve.out)))
-            deadline = time.monotonic() + 90
+            serve.wait_for(lambda: bool(re.search(r":\d+\s*$", serve.out)), START_S)
+            deadline = time.monotonic() + START_S
             while missing := without_data(server):
                 assert time.monotonic() < deadline, "\n".join(missing)
                 use(serve)
@@ -130,6 +150,7 @@ def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: lis
                 for which in ("=", "!=")
             )
             assert float(accepted[0]["value"][1]) == float(terms[0]["value"][1]) > 0
+            assert shown_by_ray(run, token) == ["LearnerService", "Worker"]
             (alive,) = server.ask('{__name__="ray_tamiyo_actors_alive"}')
             assert (float(alive["value"][1]), alive["metric"]["role"]) == (1, "supervisor")
 
@@ -143,8 +164,8 @@ def test_processes_of_their_own_show_the_same_under_the_same_names(tmp_path: Pat
             tamiyo(tmp_path, "actors", *flags, str(of_actors)),
             prometheus(tmp_path, own, of_learner, of_actors) as server,
         ):
-            learner.wait_for(lambda: len(rows(tmp_path / RUN / "metrics.jsonl")) >= 2)
-            deadline = time.monotonic() + 60
+            learner.wait_for(lambda: len(rows(tmp_path / RUN / "metrics.jsonl")) >= 2, START_S)
+            deadline = time.monotonic() + START_S
             while missing := [
                 line
                 for line in without_data(server)
