@@ -84,6 +84,10 @@ class ActorFleet:
     def alive(self) -> int:
         return sum(m.alive for m in self._members)
 
+    def counts(self) -> dict[str, float]:
+        """As metrics."""
+        return {"actors_alive": self.alive, "actors_wanted": self.size, "actor_restarts": self.totals.restarts}
+
     def pump(self, timeout_s: float) -> list[WaveReport]:
         """Collect finished waves and start waves on idle actors. Raises `UserError` for what a restart cannot mend."""
         calls = {m.call: m for m in self._members if m.call is not None}

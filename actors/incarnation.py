@@ -47,6 +47,8 @@ class WaveReport:
     waited_s: float  # for a busy queue
     away_s: float  # for a server that did not answer
     unsent: int
+    actor: str
+    metrics: dict[str, float]  # names are those of `actors/metrics.py`
 
 
 class Incarnation:
@@ -117,16 +119,17 @@ class Incarnation:
         return self._patience(lambda: self.outbox.ship(PATIENCE_S))
 
     def _told(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> WaveReport:
-        self._report(
-            {
-                "actor_episodes": self.outbox.accounts.produced,
-                "actor_steps_per_s": steps / played_s if played_s > 0 else 0.0,
-                "actor_dropped_backpressure": self.outbox.accounts.dropped_backpressure,
-                "actor_wait_s": waited_s,
-                "actor_damaged_weights": self.feed.damaged,
-            }
+        metrics = {
+            "actor_episodes": self.outbox.accounts.produced,
+            "actor_steps_per_s": steps / played_s if played_s > 0 else 0.0,
+            "actor_dropped_backpressure": self.outbox.accounts.dropped_backpressure,
+            "actor_wait_s": waited_s,
+            "actor_damaged_weights": self.feed.damaged,
+        }
+        self._report(metrics)
+        return WaveReport(
+            self.number, episodes, steps, played_s, waited_s, away_s, len(self.outbox), self.name, metrics
         )
-        return WaveReport(self.number, episodes, steps, played_s, waited_s, away_s, len(self.outbox))
 
     def _fetch(self) -> None:
         deadline = time.monotonic() + self.settings.acting.actors.fetch_timeout_s

@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
+    """With a `label` it is a family, reported as `prefix/MEMBER`: the label tells its members apart in Prometheus."""
+
     name: str
     kind: str  # gauge | counter | histogram
     unit: str
     help: str
+    label: str = ""
 
 
 _TABLE = (
@@ -28,9 +31,12 @@ _TABLE = (
         "Mean undiscounted return of the batch's whole episodes (J, where there is one), of its segments without any",
     ),
     Metric("return_std", "gauge", "points", "Standard deviation of the batch's returns"),
+    Metric("return_low", "gauge", "points", "Lower end of the 95% interval (Student's t) of return_mean"),
+    Metric("return_high", "gauge", "points", "Upper end of the 95% interval (Student's t) of return_mean"),
     Metric("paid_mean", "gauge", "points", "Mean sum of the rewards as paid, twin and shaping included"),
     Metric("final_accuracy", "gauge", "points", "Mean validation accuracy at the end of the batch's episodes"),
     Metric("growth_ratio", "gauge", "ratio", "Mean added parameters over host parameters at the end of episodes"),
+    Metric("panic_share", "gauge", "ratio", "Share of the batch's episodes that the governor ended"),
     Metric("episode_steps", "gauge", "steps", "Mean length of the batch's whole episodes"),
     # The update
     Metric("loss_policy", "gauge", "1", "Clipped surrogate, summed over heads"),
@@ -78,41 +84,86 @@ _TABLE = (
     ),
     Metric("actor_wait_s", "gauge", "s", "Seconds this actor waited for the queue in its last wave"),
     Metric("actor_damaged_weights", "counter", "fetches", "Weights refused by this actor for a wrong checksum"),
+    # The service
+    Metric("actors_alive", "gauge", "actors", "Actors that answer"),
+    Metric("actors_wanted", "gauge", "actors", "Actors that the run asked for"),
     Metric("actor_restarts", "counter", "restarts", "Actors restarted after they died"),
+    Metric("learner_restarts", "counter", "restarts", "Times that the learner was started again after it died"),
+    Metric("oldest_s", "gauge", "s", "How long the oldest episode, waiting or pending, has been in the queue"),
+    Metric(
+        "ledger_gap", "gauge", "episodes", "Episodes that the accounts miss or count twice; anything but 0 is a fault"
+    ),
+    # The external memory, named as in actors.policy.memory.STATISTICS
+    Metric("memory/write_gate", "gauge", "ratio", "Mean write gate of the external memory"),
+    Metric("memory/evictions", "gauge", "1", "Cells in use that were overwritten, per step"),
+    Metric(
+        "memory/attention_entropy", "gauge", "1", "Entropy of the attention over cells, over the log of their number"
+    ),
 )
 
 METRICS: dict[str, Metric] = {m.name: m for m in _TABLE}
 
-PER_HEAD = {
-    "entropy": Metric("entropy", "gauge", "1", "Normalised entropy of the head over its relevant, unforced steps"),
-    "kl": Metric("kl", "gauge", "nats", "k3 KL of the head to the behaviour policy"),
-    "clip_fraction": Metric("clip_fraction", "gauge", "ratio", "Clipped share of the head's relevant, unforced steps"),
-}
-"""Metrics with a head in their name: `entropy/op`, `kl/slot`, ... Op shares are `op/WAIT`, `op/GERMINATE`, ..."""
-
-
-MEMORY = {
-    "write_gate": Metric("memory/write_gate", "gauge", "ratio", "Mean write gate of the external memory"),
-    "evictions": Metric("memory/evictions", "gauge", "1", "Cells in use that were overwritten, per step"),
-    "attention_entropy": Metric(
-        "memory/attention_entropy", "gauge", "1", "Entropy of the attention over cells, over the log of their number"
+FAMILIES: dict[str, Metric] = {
+    "entropy": Metric(
+        "head_entropy", "gauge", "1", "Normalised entropy of the head over its relevant, unforced steps", "head"
     ),
+    "kl": Metric("head_kl", "gauge", "nats", "k3 KL of the head to the behaviour policy", "head"),
+    "clip_fraction": Metric(
+        "head_clip_fraction", "gauge", "ratio", "Clipped share of the head's relevant, unforced steps", "head"
+    ),
+    "op": Metric("op_share", "gauge", "ratio", "Share of steps that chose this op", "op"),
+    "stage": Metric(
+        "stage_share",
+        "gauge",
+        "ratio",
+        "Share of this stage in all epochs of all slots of the batch's episodes",
+        "stage",
+    ),
+    "ledger": Metric(
+        "ledger", "gauge", "episodes", "Accepted episodes, and where each is now: the other terms add up to it", "term"
+    ),
+    "actor_ledger": Metric(
+        "actor_ledger", "gauge", "episodes", "Produced episodes of all actors, and what became of each", "term"
+    ),
+    "wait_share": Metric(
+        "wait_share", "gauge", "ratio", "Share of somebody's time that goes by in waiting for this part", "part"
+    ),
+    "bottleneck": Metric("bottleneck", "gauge", "1", "1 for the part that the run waits for, 0 for others", "part"),
 }
-"""Metrics of `core: lstm+memory`; their names are those of `actors.policy.memory.STATISTICS`."""
+"""By the prefix of the reported name: `entropy/op`, `kl/slot`, `op/WAIT`, `stage/FOSSILIZED`, `ledger/trained`, ..."""
+
+
+class Exported(NamedTuple):
+    """What Prometheus is shown: counters get `_total` behind the name, and what comes from Ray `ray_` before it."""
+
+    name: str
+    labels: dict[str, str]
+    metric: Metric
+
+    @property
+    def text(self) -> str:
+        return f"{self.metric.help} [{self.metric.unit}]"
 
 
 def lookup(name: str) -> Metric:
     """The metric behind a reported name; raises KeyError for a name that the tables do not declare."""
     if name in METRICS:
         return METRICS[name]
-    family, _, part = name.partition("/")
-    if family in PER_HEAD and part:
-        return PER_HEAD[family]._replace(name=name)
-    if family == "memory" and part in MEMORY:
-        return MEMORY[part]
-    if family == "op" and part:
-        return Metric(name, "gauge", "ratio", "Share of steps that chose this op")
+    prefix, _, member = name.partition("/")
+    if prefix in FAMILIES and member:
+        return FAMILIES[prefix]
     raise KeyError(f"metric {name!r} is not declared in actors/metrics.py")
+
+
+def exported(name: str) -> Exported:
+    """As `lookup`, for Prometheus."""
+    metric = lookup(name)
+    labels = {metric.label: name.partition("/")[2]} if metric.label else {}
+    return Exported(prometheus_name(metric), labels, metric)
+
+
+def prometheus_name(metric: Metric) -> str:
+    return "tamiyo_" + metric.name.replace("/", "_")
 
 
 _SERVE_TABLE = (

@@ -32,7 +32,7 @@ class Worker:
         if self._incarnation is None:
             torch.set_num_threads(1)
             reborn = ray.get_runtime_context().was_current_actor_reconstructed
-            report = RayMetrics(f"actor-{self._settings.index}").report
+            report = RayMetrics(f"actor-{self._settings.index}", self._settings.run).report
             self._incarnation = Incarnation(self._settings, reborn, report)
         return self._incarnation
 

@@ -35,6 +35,7 @@ commands:
   serve --checkpoint P  a policy as a gRPC service; --redis URL follows a run
   export CHECKPOINT OUT a trained policy as a torch.export program
   tasks [NAME ...]      the task families, their sizes, and whether growing pays on them
+  dashboards FOLDER     Grafana dashboards of all metrics, as JSON
   doctor                versions, CUDA, server, Ray, memory: what would be used and what is missing
 
 first steps:
@@ -304,6 +305,19 @@ def _grow(args: list[str]) -> int:
     return grow(options.script, options.arguments, options.policy)
 
 
+def _dashboards(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo dashboards",
+        description="Writes Grafana dashboards of all metrics: training, service, endpoint, environment.",
+        exit_on_error=False,
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where Grafana's provisioning looks for them")
+    options = _options(parser, args)
+    from deploy.dashboards.command import write_dashboards
+
+    return write_dashboards(options.folder)
+
+
 def _options(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
     """Parsed, every complaint as a `UserError`."""
 
@@ -343,6 +357,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "grow": _grow,
     "serve": _serve,
     "tasks": _tasks,
+    "dashboards": _dashboards,
     "doctor": _doctor,
 }
 

@@ -29,7 +29,12 @@ class RunConfig:
     append_only: bool = False
     """Let the embedded server keep its data in a file as well, so that a restart of it loses no episode."""
     metrics_port: int = 0
-    """Port on loopback where Ray exports metrics for Prometheus; 0 lets Ray choose."""
+    """Port where Prometheus reads metrics: Ray's on loopback, or that of a learner or actors on their own; 0 lets Ray
+    choose, and shows none of the others."""
+    metrics_host: str = "127.0.0.1"
+    """Address of that port for a learner or actors on their own; what is shown there asks for no password."""
+    wandb: str | None = None
+    """Project of Weights & Biases that metrics go to as well (extra `wandb`)."""
     dashboard: bool = False
     """Start the Ray dashboard, on loopback."""
 
@@ -38,6 +43,7 @@ class RunConfig:
             "/" not in self.name and self.name not in (".", ".."),
             f"run.name is {self.name!r}: give a plain folder name",
         )
+        require(self.wandb != "", "run.wandb is empty: name a project, or leave it out")
         require(self.seed >= 0, f"run.seed is {self.seed}: it cannot be negative")
         require(self.reference_episodes >= 2, "run.reference_episodes must be at least 2, an interval needs them")
         require(0 <= self.metrics_port < 65536, f"run.metrics_port is {self.metrics_port}: give a port, or 0")

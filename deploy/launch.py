@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import secrets
@@ -24,6 +25,7 @@ from actors.env.gym_make import gym_spaces
 from actors.env.kernels.folder import is_compiled
 from actors.errors import UserError
 from actors.policy.publish import from_weights
+from actors.process_metrics import ProcessMetrics
 from actors.ray_metrics import RayMetrics
 from actors.spaces import Spaces
 from deploy.config import Config
@@ -61,13 +63,14 @@ def learner_settings(config: Config, run_dir: Path, redis: str) -> LearnerSettin
         config.run.seed,
         redis,
         namespace(config),
+        config.run.wandb,
         config.run.init_from,
     )
 
 
-def learner_report() -> Callable[[dict[str, float]], None]:
+def learner_report(run: str) -> Callable[[dict[str, float]], None]:
     """Made inside the learner's Ray process."""
-    return RayMetrics("learner").report
+    return RayMetrics("learner", run).report
 
 
 def open_run(config: Config, resume: Path | None) -> Path:
@@ -77,6 +80,8 @@ def open_run(config: Config, resume: Path | None) -> Path:
     """
     spaces = checked_spaces(config)
     require_free_port(config.run.metrics_port, "run.metrics_port")
+    if config.run.wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError("run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb out")
     pick_device(config.learner.device)
     if resume is not None:
         if not resume.is_dir():
@@ -114,28 +119,32 @@ def require_free_port(port: int, setting: str) -> None:
 
 
 @contextmanager
-def local_ray(config: Config) -> Iterator[None]:
-    """A Ray of our own on loopback, with a token of its own; gone when the context ends."""
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
+    """A Ray of our own on loopback, with a token of its own; gone when the context ends. Yields where its dashboard is,
+    for people; empty without one."""
+    hint = "and asks for the token in RAY_AUTH_TOKEN"
+    if "RAY_AUTH_TOKEN" not in os.environ:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        hint = f"and asks for this token: {os.environ['RAY_AUTH_TOKEN']}"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Told that it cannot form clusters, Ray binds all its ports to loopback; a node address alone it would translate.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # read from there when Ray was imported
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ray.init(
+    context = ray.init(
         address="local",
         num_cpus=config.actors.count + 1,  # a slot each for actors and learner, however few cores there are
         include_dashboard=config.run.dashboard,
         logging_level=logging.ERROR,
         log_to_driver=False,
-        _metrics_export_port=config.run.metrics_port or None,
+        _metrics_export_port=metrics_port or None,
         _node_ip_address="127.0.0.1",
     )
     for number, handler in handlers.items():  # Ray takes SIGTERM for a crash report of its own
         signal.signal(number, handler)
     try:
-        yield
+        yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
     finally:
         ray.shutdown()
 
@@ -147,6 +156,17 @@ def compile_environments(config: Config, console: Console) -> None:
         from actors.env.seed_fleet import compile_kernels  # brings Numba, which no other process of ours needs
 
         compile_kernels()
+
+
+@contextmanager
+def own_metrics(config: Config) -> Iterator[ProcessMetrics]:
+    """Of a process that runs beside Ray or without it, shown on `run.metrics_port` where one is given."""
+    metrics = ProcessMetrics(namespace(config))
+    end = metrics.serve(config.run.metrics_host, config.run.metrics_port) if config.run.metrics_port else lambda: None
+    try:
+        yield metrics
+    finally:
+        end()
 
 
 @contextmanager

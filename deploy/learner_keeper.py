@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -41,7 +42,8 @@ class LearnerKeeper:
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundle),
             runtime_env={"env_vars": limit_threads()},
         )(LearnerService)
-        self._handle = remote.options(max_concurrency=2).remote(settings, learner_report)  # polled while it starts
+        report = partial(learner_report, settings.namespace)
+        self._handle = remote.options(max_concurrency=2).remote(settings, report)  # polled while it starts
         self._call: Any = None
         self._starting = True  # the next call is `start`
         self._up = False

@@ -45,7 +45,9 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
             server = stack.enter_context(EmbeddedRedis(config.run.append_only))
             redis = server.url
         compile_environments(config, console)
-        stack.enter_context(local_ray(config))
+        dashboard = stack.enter_context(local_ray(config, config.run.metrics_port))
+        if dashboard:
+            console.print(dashboard, soft_wrap=True, markup=False)
         supervisor = Supervisor(plan(config, run_dir, redis))
         stack.callback(supervisor.close)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 
 from actors.fleet import ActorFleet
+from actors.process_metrics import ProcessMetrics
 from actors.transport.redis import connect
 from deploy.config import Config
 from deploy.launch import (
@@ -17,8 +20,11 @@ from deploy.launch import (
     local_ray,
     namespace,
     open_run,
+    own_metrics,
+    require_free_port,
     stop_on_signal,
 )
+from deploy.watch import Watch
 from learner.service import LearnerService
 
 
@@ -27,8 +33,9 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
     connect(config.run.redis, config.queue, namespace(config)).close()
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
-    service = LearnerService(learner_settings(config, run_dir, config.run.redis))
-    with stop_on_signal() as stop:
+    with stop_on_signal() as stop, own_metrics(config) as metrics, _watch(config, metrics):
+        report = metrics.reporter("learner")
+        service = LearnerService(learner_settings(config, run_dir, config.run.redis), lambda: report)
         service.start()
         console.print(f"learner: {run_dir}, waiting for episodes of run {namespace(config)!r}")
         while True:
@@ -50,14 +57,20 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
 def run_actors(config: Config) -> int:
     """The actors alone, on a Ray of this machine, until they are told to stop."""
     checked_spaces(config)
+    require_free_port(config.run.metrics_port, "run.metrics_port")
     connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
     compile_environments(config, console)
-    with stop_on_signal() as stop, local_ray(config):
+    with stop_on_signal() as stop, own_metrics(config) as metrics, local_ray(config) as dashboard:
+        if dashboard:
+            console.print(dashboard, soft_wrap=True, markup=False)
         fleet = ActorFleet(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
         console.print(f"actors: {fleet.size} of them, for run {namespace(config)!r}")
         while not stop.wait(0.2):
-            for report in fleet.pump(timeout_s=0.0):
+            reports = fleet.pump(timeout_s=0.0)
+            metrics.reporter("fleet")(fleet.counts())
+            for report in reports:
+                metrics.reporter(report.actor)(report.metrics)
                 console.print(
                     f"wave: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
                     f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
@@ -65,3 +78,16 @@ def run_actors(config: Config) -> int:
                 )
         fleet.stop()
     return 0
+
+
+@contextmanager
+def _watch(config: Config, metrics: ProcessMetrics) -> Iterator[None]:
+    """How the run stands, where metrics are shown at all: no supervisor tells it here."""
+    if not config.run.metrics_port:
+        yield
+        return
+    watch = Watch(lambda: connect(config.run.redis, config.queue, namespace(config)), metrics.reporter("watch"))
+    try:
+        yield
+    finally:
+        watch.close()

@@ -18,19 +18,10 @@ from actors.transport.base import Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import Ledger, LedgerError
 from actors.transport.redis import RedisTransport, connect, namespaces
-from deploy.bottleneck import bottleneck, shares
+from learner.bottleneck import bottleneck, shares
+from learner.standing import TERMS
 
 EVERY_S = 1.0
-TERMS = (
-    "trained",
-    "trained_then_lost",
-    "dropped_stale",
-    "fenced",
-    "dead_lettered",
-    "lost_with_store",
-    "queued",
-    "pending",
-)
 OF_ACTORS = {
     "produced": "produced",
     "accepted": "= accepted",

@@ -17,9 +17,12 @@ import ray
 from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.fleet import ActorFleet
+from actors.ray_metrics import RayMetrics
+from actors.transport.redis import connect
 from deploy.comparison import compare
 from deploy.learner_keeper import LearnerKeeper
 from deploy.progress import Snapshot
+from deploy.watch import Watch
 from learner.checkpoint import Progress
 from learner.service import LearnerSettings, LearnerStatus
 
@@ -83,6 +86,8 @@ class Supervisor:
         s = plan.learner
         self._fleet = ActorFleet(plan.acting, plan.name, s.seed, s.redis, s.namespace, self._notes.append)
         self._keeper = LearnerKeeper(s, learner_gpus(s, plan.acting), self._notes.append)
+        self._metrics_out = RayMetrics("supervisor", plan.name)
+        self._watch = Watch(lambda: connect(s.redis, s.queue, s.namespace), self._metrics_out.report, self._counts)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._thread.start()
 
@@ -99,6 +104,8 @@ class Supervisor:
         """End whatever still runs."""
         self._stop.set()
         self._thread.join()
+        self._watch.close()
+        self._metrics_out.close()
         self._fleet.stop()
         self._keeper.close()
 
@@ -155,6 +162,9 @@ class Supervisor:
                 f"the cluster has {have:g} CPUs, and learner and {self._fleet.size} actors need {needed}: "
                 "those without a place start when it grows"
             )
+
+    def _counts(self) -> dict[str, float]:
+        return self._fleet.counts() | {"learner_restarts": self._keeper.restarts}
 
     def _snapshot(self) -> Snapshot:
         c, p = self.plan.learner.config, self._progress

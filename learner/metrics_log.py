@@ -1,4 +1,7 @@
-"""Where an update's metrics go: JSON lines and TensorBoard. Every name must be declared in actors/metrics.py."""
+"""Where an update's metrics go: JSON lines, TensorBoard and, if wanted, Weights & Biases.
+
+Every name must be declared in actors/metrics.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from actors.metrics import lookup
+from learner.wandb_log import WandbLog
 
 Retry = Callable[[Callable[[], None]], None]
 """Runs a write, again and again while the disk is full."""
@@ -58,8 +62,11 @@ class _Lines:
 class MetricsLog:
     """`metrics.jsonl` (a line per update), `episodes.jsonl` (a line per episode) and `tensorboard/` of one run."""
 
-    def __init__(self, run_dir: Path, resume_update: int, retry: Retry = lambda write: write()) -> None:
-        """Lines of updates after `resume_update` belong to a lineage that was given up, and are removed."""
+    def __init__(
+        self, run_dir: Path, resume_update: int, retry: Retry = lambda write: write(), wandb: str | None = None
+    ) -> None:
+        """Lines of updates after `resume_update` belong to a lineage that was given up, and are removed. `wandb` is a
+        project there."""
         run_dir.mkdir(parents=True, exist_ok=True)
         paths = [run_dir / "metrics.jsonl", run_dir / "episodes.jsonl"]
         for path in paths:
@@ -71,6 +78,7 @@ class MetricsLog:
         self._metrics, self._episodes = (_Lines(path, retry) for path in paths)
         self._folder, self._retry = run_dir / "tensorboard", retry
         self._tensorboard = self._open_tensorboard(resume_update)
+        self._wandb = WandbLog(wandb, run_dir) if wandb else None
 
     def _open_tensorboard(self, update: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
@@ -84,6 +92,8 @@ class MetricsLog:
         for name in metrics:
             lookup(name)
         self._metrics.append([{"update": update, **metrics}])
+        if self._wandb is not None:
+            self._wandb.write(update, metrics)
         try:
             for name, value in metrics.items():
                 self._tensorboard.add_scalar(name, value, update)
@@ -91,6 +101,8 @@ class MetricsLog:
             self._retry(lambda: setattr(self, "_tensorboard", self._open_tensorboard(update - 1)))
 
     def close(self) -> None:
+        if self._wandb is not None:
+            self._wandb.close()
         with suppress(OSError):  # a full disk that ended its writer is told of by then
             self._tensorboard.close()
         self._metrics.close()

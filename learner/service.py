@@ -31,6 +31,7 @@ class LearnerSettings:
     seed: int
     redis: str = field(repr=False)  # may hold a password
     namespace: str
+    wandb: str | None = None  # project of Weights & Biases
     init_from: str = ""  # checkpoint whose weights a run without one of its own starts from
 
 
@@ -81,7 +82,7 @@ class LearnerService:
 
         transport = Patience(stop=self._stop.is_set)(lambda: connect(s.redis, s.queue, s.namespace))
         config = s.config if max_seconds is None else replace(s.config, max_seconds=max_seconds)
-        self._learner = Learner(config, s.policy, s.spaces, transport, run_dir, s.seed, resume, note, init)
+        self._learner = Learner(config, s.policy, s.spaces, transport, run_dir, s.seed, resume, note, init, s.wandb)
         self._thread.start()
 
     def poll(self) -> LearnerStatus:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from actors.config import PolicyConfig
+from actors.env.stage import Stage
 from actors.episode import EndReason, Episode
 from actors.errors import UserError
 from actors.patience import Patience
@@ -21,6 +22,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
 from actors.spaces import Spaces
 from actors.transport.base import Fenced, Generation, StoreReset, Transport, Unreachable
+from actors.transport.health import Health
 from actors.transport.ledger import Ledger
 from actors.weights import WeightSet
 from learner.batching import StateFormat, make_batch
@@ -36,16 +38,19 @@ from learner.checkpoint import (
 from learner.config import LearnerConfig
 from learner.disk import until_there_is_room
 from learner.intake import Intake, Taken, lag_split
+from learner.interval import t_interval
 from learner.metrics_log import MetricsLog
 from learner.notices import Notices
 from learner.optimiser import make_optimiser
 from learner.settlement import Settlement
+from learner.standing import standing
 from learner.update import PPOUpdate, is_recurrent
 
 log = logging.getLogger(__name__)
 Report = Callable[[dict[str, float]], None]
 T = TypeVar("T")
 _OF_HOSTS = ("final_accuracy", "growth_ratio")  # what only episodes of seed hosts tell
+_MEANS = {k: k for k in (*_OF_HOSTS, *(f"stage/{stage.name}" for stage in Stage))} | {"panic": "panic_share"}
 HEALTH = (
     "update",
     "episodes_per_s",
@@ -81,7 +86,8 @@ def resumed_network(resume: Checkpoint, policy: PolicyConfig, spaces: Spaces) ->
 
 
 class Learner:
-    """One run's learner. `report` receives the metrics of every update; a new run may start from `init`'s weights."""
+    """One run's learner. `report` receives the metrics of every update; a new run may start from `init`'s weights;
+    `wandb` is a project of Weights & Biases that metrics go to as well."""
 
     def __init__(
         self,
@@ -94,8 +100,9 @@ class Learner:
         resume: Checkpoint | None = None,
         report: Report | None = None,
         init: WeightSet | None = None,
+        wandb: str | None = None,
     ) -> None:
-        self.transport, self.run_dir, self.seed = transport, run_dir, seed
+        self.transport, self.run_dir, self.seed, self.wandb = transport, run_dir, seed, wandb
         self.report = report or (lambda metrics: None)
         device = pick_device(config.device)
         self.network = self._network(policy, spaces, resume, init).to(device)
@@ -138,7 +145,7 @@ class Learner:
 
         self._stop = over
         self.notices.before_training()
-        with MetricsLog(self.run_dir, self.progress.update, self._when_full) as metrics_log:
+        with MetricsLog(self.run_dir, self.progress.update, self._when_full, self.wandb) as metrics_log:
             try:
                 self._patience(self._open_generation)
                 while self.progress.update < self.config.updates and not over():
@@ -158,8 +165,9 @@ class Learner:
                         self._restored_at = None
                     elif self.progress.broken_updates >= MAX_BROKEN:
                         self._go_back()
-                    metrics |= self._accounts(episodes, metrics, wait_s, time.monotonic() - start)
-                    metrics_log.write(self.progress.update, metrics)
+                    seen = self._with_store(self._look)
+                    metrics |= self._accounts(episodes, seen[0] if seen else Ledger(), wait_s, time.monotonic() - start)
+                    metrics_log.write(self.progress.update, metrics | (standing(*seen) if seen else {}))
                     self.report(metrics)
                     self._tell_health(metrics, time.monotonic() - start)
                 self._checkpoint()
@@ -320,12 +328,13 @@ class Learner:
         with suppress(Unreachable):
             self.transport.tell(told | {"cycle_s": cycle_s, "starved_s": starved_s, "publish_s": self._publish_s})
 
-    def _accounts(
-        self, episodes: Sequence[Episode], metrics: dict[str, float], wait_s: float, cycle_s: float
-    ) -> dict[str, float]:
+    def _look(self) -> tuple[Ledger, Health]:
+        return self.transport.ledger(), self.transport.health()
+
+    def _accounts(self, episodes: Sequence[Episode], ledger: Ledger, wait_s: float, cycle_s: float) -> dict[str, float]:
         whole = [e for e in episodes if e.end_reason is not EndReason.CUT] or episodes
-        returns = [_objective(e) for e in whole]
-        p, ledger = self.progress, self._with_store(self.transport.ledger) or Ledger()
+        returns, p = [_objective(e) for e in whole], self.progress
+        interval = t_interval(returns)
         return {
             "update": p.update,
             "policy_version": p.version,
@@ -335,8 +344,9 @@ class Learner:
             "episodes_trained": p.episodes_trained,
             "return_mean": float(np.mean(returns)),
             "return_std": float(np.std(returns)),
+            **(dict(zip(("return_low", "return_high"), interval, strict=True)) if interval else {}),
             "paid_mean": float(np.mean([e.telemetry.get("episode_return", e.undiscounted_return) for e in whole])),
-            **{k: float(np.mean([e.telemetry[k] for e in whole])) for k in _OF_HOSTS if k in whole[0].telemetry},
+            **_of_hosts(whole),
             "episode_steps": float(np.mean([e.telemetry.get("episode_steps", len(e)) for e in whole])),
             "queue_depth": ledger.queued,
             "dropped_stale": p.dropped_stale + self.intake.dropped_stale,
@@ -364,3 +374,9 @@ def _objective(episode: Episode) -> float:
     """J where the environment reports it, else the return; of the whole episode, where this is a segment of it."""
     whole = episode.telemetry.get("episode_return", episode.undiscounted_return)
     return episode.telemetry.get("objective", whole)
+
+
+def _of_hosts(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Means over episodes of what all of them tell, where they are of seed hosts."""
+    told = set.intersection(*(set(e.telemetry) for e in episodes))
+    return {name: float(np.mean([e.telemetry[key] for e in episodes])) for key, name in _MEANS.items() if key in told}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -46,6 +47,19 @@ def embedded_redis() -> Iterator[EmbeddedRedis]:
 def namespace() -> str:
     """A key prefix that no other test on the shared server uses."""
     return f"test{next(NAMESPACES)}"
+
+
+@pytest.fixture
+def free_ports() -> list[int]:
+    """Some on loopback, all different."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+@pytest.fixture
+def free_port(free_ports: list[int]) -> int:
+    return free_ports[0]
 
 
 class OtherServer(EmbeddedRedis):

@@ -195,6 +195,7 @@ class HostEpisode:
             "growth_ratio": growth,
             "panic": float(panic is not None),
             "objective": objective(accuracy, self.accuracies[0], self.rents, weight, horizon, charge),
+            **self.timeline.stage_shares(),
         }
         reason = EndReason.GOVERNOR if panic else EndReason.HORIZON
         return Outcome(reward, terminated, truncated, pruned, reason, telemetry)

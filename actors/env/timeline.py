@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 
-from actors.env.stage import Slot
+from actors.env.stage import Slot, Stage
 
 
 @dataclass
@@ -48,6 +50,11 @@ class Timeline:
         self.growth_ratio.append(growth)
         self.accuracy.append(accuracy)
         self.shares.append(share)
+
+    def stage_shares(self) -> dict[str, float]:
+        """`stage/NAME`: its share in all epochs of all slots."""
+        seen = Counter(chain.from_iterable(self.stages))
+        return {f"stage/{stage.name}": seen[stage.name] / seen.total() for stage in Stage}
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self) | {"return": sum(self.shares)}

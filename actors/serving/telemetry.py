@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from actors.metrics import SERVE
+from actors.metrics import SERVE, prometheus_name
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -34,13 +34,13 @@ class Telemetry:
         self.forward_s.observe(seconds)
 
     def _counter(self, name: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(f"tamiyo_{name}", _text(name), labels, registry=self.registry)
+        return Counter(prometheus_name(SERVE[name]), _text(name), labels, registry=self.registry)
 
     def _gauge(self, name: str) -> Gauge:
-        return Gauge(f"tamiyo_{name}", _text(name), registry=self.registry)
+        return Gauge(prometheus_name(SERVE[name]), _text(name), registry=self.registry)
 
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"tamiyo_{name}", _text(name), buckets=buckets, registry=self.registry)
+        return Histogram(prometheus_name(SERVE[name]), _text(name), buckets=buckets, registry=self.registry)
 
 
 def _text(name: str) -> str:

@@ -167,7 +167,7 @@ def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: 
             assert len(first) == 1
             first[0].kill()
             run.wait_for(lambda: any(p.pid != first[0].pid for p in ray_process(run, "Worker")))
-            exported = {f"ray_tamiyo_{m}" for m in ("return_mean", "entropy_op", "actor_episodes_total")}
+            exported = {f"ray_tamiyo_{m}" for m in ("return_mean", "head_entropy", "actor_episodes_total")}
             run.wait_for(lambda: all(name in scrape(port) for name in exported))
             assert run.wait() == 0, run.err
             assert run.left() == []

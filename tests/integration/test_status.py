@@ -12,9 +12,9 @@ from actors.codec import encode_episode
 from actors.transport.base import EpisodeHeader
 from actors.transport.ledger import ActorLedger
 from actors.transport.redis import RedisTransport, connect
-from deploy.bottleneck import bottleneck, shares
 from deploy.cli import main
 from deploy.embedded_redis import EmbeddedRedis
+from learner.bottleneck import bottleneck, shares
 from tests.builders import make_episode, make_weights
 from tests.queueing import put, take_ids
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 Times = Mapping[str, float]
 LITTLE = 0.1  # of the time: below it nobody waits for anybody
+BALANCED = "balanced"
 
 
 def shares(learner: Times, actors: Sequence[Times]) -> dict[str, float]:
@@ -37,4 +38,4 @@ def shares(learner: Times, actors: Sequence[Times]) -> dict[str, float]:
 def bottleneck(found: Mapping[str, float]) -> str:
     """The largest share's name; `balanced` where all are small."""
     name = max(found, key=lambda n: found[n])
-    return name if found[name] >= LITTLE else "balanced"
+    return name if found[name] >= LITTLE else BALANCED

@@ -1,0 +1,1 @@
+"""Grafana dashboards, made from the table of metrics."""
