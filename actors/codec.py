@@ -25,6 +25,9 @@ from actors.wire import episode_pb2 as wire
 
 SCHEMA_VERSION = 2
 MAX_EPISODE_BYTES = 16 * 1024 * 1024
+MAX_MANIFEST_BYTES = 1024 * 1024
+BYTES_PER_FIELD = 16  # an episode has fewer fields than a sixteenth of its bytes, and a few: any step takes more
+SPARE_FIELDS = 1024
 MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
 
 _INTEGERS: dict[wire.Dtype, np.dtype[Any]] = {
@@ -44,7 +47,7 @@ _FLOATS = {"obs": 2, "log_probs": 2, "values": 1, "baseline_values": 1, "rewards
 _INTS = {"blueprint_indices": 2, "actions": 2, "final_blueprint_indices": 1}
 _BOOLS = {"masks": 2, "final_masks": 1}
 _STATE = ("h", "c", "cells", "usage")
-_IDENTITY = ("version", "generation", "spaces_hash", "architecture", "state_stride")
+_IDENTITY = {"version": int, "generation": int, "spaces_hash": str, "architecture": str, "state_stride": int}
 
 
 class InvalidWeights(ValueError):
@@ -97,7 +100,8 @@ def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash:
     """The episode that `encode_episode` was given, its arrays writable and owned.
 
     `spaces_hash`, where given, must be the episode's. Raises `InvalidEpisode`, and nothing else, on any other bytes.
-    Lengths are checked before arrays are made, so that memory stays within about eight times `len(data)`.
+    Lengths are checked before arrays are made, and fields are counted before there are objects for them, so that memory
+    stays within some ten times `len(data)`.
     """
     if len(data) > max_bytes:
         raise InvalidEpisode(f"episode of {len(data)} bytes, more than the {max_bytes} allowed")
@@ -143,10 +147,49 @@ def _parse(data: bytes) -> wire.Episode:
         raise InvalidEpisode(f"episode schema {envelope.schema_version}, this is schema {SCHEMA_VERSION}")
     if envelope.checksum != zlib.crc32(envelope.episode):
         raise InvalidEpisode("episode checksum does not match: the bytes were changed or cut on their way")
+    if has_more_fields(envelope.episode, len(envelope.episode) // BYTES_PER_FIELD + SPARE_FIELDS):
+        raise InvalidEpisode(f"{len(envelope.episode)} bytes of more fields than an episode has")
     try:
         return wire.Episode.FromString(envelope.episode)
     except DecodeError as error:
         raise InvalidEpisode(f"not an episode: {error}") from error
+
+
+def has_more_fields(body: bytes, limit: int) -> bool:
+    """Whether a serialised message has more than `limit` fields of its own. An empty one takes two bytes, and an object
+    of twenty times that when it is parsed. Bytes that are no message count up to where that shows."""
+    at, end = 0, len(body)
+    for _ in range(limit + 1):
+        if at >= end:
+            return False
+        tag, at = _varint(body, at)
+        match tag & 7:
+            case 0:
+                _, at = _varint(body, at)
+            case 1:
+                at += 8
+            case 2:
+                size, at = _varint(body, at)
+                at += size
+            case 5:
+                at += 4
+            case _:  # groups, which we have none of: the parser counts their depth
+                return False
+    return True
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """The number there, and where it ends; past the end of `body` where it has none."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(body):
+            break
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    return 0, len(body)
 
 
 def _version_runs(versions: NDArray[np.int64]) -> list[wire.VersionRun]:
@@ -158,9 +201,10 @@ def _version_runs(versions: NDArray[np.int64]) -> list[wire.VersionRun]:
 
 def _versions(message: wire.Episode, steps: int) -> NDArray[np.int64]:  # [T]
     runs = message.policy_version
-    if sum(run.steps for run in runs) != steps:
+    if len(runs) > steps or sum(run.steps for run in runs) != steps:
         raise InvalidEpisode(f"policy_version: runs do not add up to {steps} steps")
-    return np.repeat(np.array([r.version for r in runs], dtype=np.int64), [r.steps for r in runs])
+    lengths = np.array([r.steps for r in runs], dtype=np.int64)
+    return np.repeat(np.array([r.version for r in runs], dtype=np.int64), lengths)
 
 
 def _pack_floats(name: str, array: NDArray[np.float32], rank: int) -> wire.Array:
@@ -211,7 +255,7 @@ def _unpack_bools(name: str, array: wire.Array, rank: int) -> NDArray[np.bool_]:
         raise InvalidEpisode(f"{name}: dtype {array.dtype}, expected packed booleans")
     shape = _shape(name, array, rank, item_bits=1)
     bits = np.unpackbits(np.frombuffer(array.data, dtype=np.uint8), count=math.prod(shape))
-    return bits.astype(np.bool_).reshape(shape)
+    return bits.view(np.bool_).reshape(shape)
 
 
 def unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
@@ -247,6 +291,10 @@ def encode_weights(weights: WeightSet) -> WeightBlob:
 
 def decode_weights(blob: WeightBlob) -> WeightSet:
     """The weights that `encode_weights` was given. Raises `InvalidWeights`, and nothing else, on any other bytes."""
+    if len(blob.manifest) > MAX_MANIFEST_BYTES:
+        raise InvalidWeights(
+            f"weight manifest of {len(blob.manifest)} bytes, more than the {MAX_MANIFEST_BYTES} allowed"
+        )
     try:
         fields = json.loads(blob.manifest)
         seal = fields.pop("manifest_sha256")
@@ -260,13 +308,16 @@ def decode_weights(blob: WeightBlob) -> WeightSet:
         raise InvalidWeights(f"weight schema {fields.get('schema_version')}, this is schema {SCHEMA_VERSION}")
     if missing := {*_IDENTITY, "payload_sha256"} - fields.keys():
         raise InvalidWeights(f"weight manifest without {', '.join(sorted(missing))}")
+    for name, kind in _IDENTITY.items():
+        if type(fields[name]) is not kind:
+            raise InvalidWeights(f"weight manifest with {name} {fields[name]!r:.100}: expected {kind.__name__}")
     if hashlib.sha256(blob.payload).hexdigest() != fields["payload_sha256"]:
         raise InvalidWeights(
             f"weights {fields['version']}: payload of {len(blob.payload)} bytes does not match its sha256"
         )
     try:
         tensors = {name: np.array(t) for name, t in safetensors.load(blob.payload).items()}
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InvalidWeights(f"weights {fields['version']}: {error!r}") from error
     return WeightSet(tensors=tensors, **{name: fields[name] for name in _IDENTITY})
 

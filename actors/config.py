@@ -171,6 +171,9 @@ class GymConfig:
         )
 
 
+MAX_WIDTH, MAX_LAYERS = 1 << 16, 64  # what a file may ask for before anything is built of it
+
+
 @dataclass(frozen=True)
 class PolicyConfig:
     """The factored recurrent actor-critic; its architecture travels with the weights."""
@@ -224,7 +227,8 @@ class PolicyConfig:
             "blueprint_embedding",
             "choice_embedding",
         ):
-            require(getattr(self, name) >= 1, f"policy.{name} is {getattr(self, name)}: it must be at least 1")
+            most = MAX_LAYERS if name == "num_layers" else MAX_WIDTH
+            require(1 <= getattr(self, name) <= most, f"policy.{name} is {getattr(self, name)}: give 1 to {most}")
         require(
             0 <= self.probability_floor <= 0.05, f"policy.probability_floor is {self.probability_floor}: give 0 to 0.05"
         )
@@ -244,6 +248,9 @@ class ActorsConfig:
     """How long an actor waits for the first weights before it says so."""
     gpus_per_actor: float = 0.0
     """Share of a GPU that each actor claims, so that several fleets live on one; 0 claims none."""
+    hang_s: float = 300.0
+    """An actor at work that for so long neither takes a step nor tries to reach the server is killed and started
+    again. One attempt to reach a server that swallows everything lasts up to 190 s."""
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"actors.count is {self.count}: at least one actor is needed")
@@ -253,6 +260,7 @@ class ActorsConfig:
             f"actors.buffer_episodes is {self.buffer_episodes}: it must hold one wave ({self.envs_per_actor} episodes)",
         )
         require(self.fetch_timeout_s > 0, "actors.fetch_timeout_s must be positive")
+        require(self.hang_s > 0, f"actors.hang_s is {self.hang_s}: it must be positive")
         require(
             0 <= self.gpus_per_actor < 1,
             f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, from 0 to below 1",

@@ -16,7 +16,8 @@ from actors.backoff import Backoff
 from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.incarnation import Player, WaveReport, WorkerSettings
-from actors.worker import Worker, limit_threads
+from actors.signs import Signs
+from actors.worker import SIGNS, Worker, limit_threads
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = 5  # errors of one actor in a row, before they count as a fault of code or configuration
@@ -36,6 +37,7 @@ class FleetTotals:
 class _Member:
     index: int
     handle: ActorHandle[Worker]
+    signs: Signs
     call: Any = None  # what it is doing: a reference to the reply
     incarnation: int = 0
     alive: bool = False  # has answered since it was started last
@@ -51,7 +53,8 @@ class ActorFleet:
     """Each living actor always has one wave under way; `pump` collects what is done and starts the next.
 
     Ray starts an actor when a machine has room for it and starts it again, elsewhere if need be, when it dies: the
-    fleet follows the cluster up to `actors.count`. An actor that keeps dying is left alone for growing waits.
+    fleet follows the cluster up to `actors.count`. An actor that keeps dying is left alone for growing waits, one that
+    hangs is killed.
     """
 
     def __init__(
@@ -69,10 +72,13 @@ class ActorFleet:
             max_restarts=-1,
             max_task_retries=0,
             scheduling_strategy="SPREAD",
+            concurrency_groups={SIGNS: 1},
             runtime_env={"env_vars": limit_threads()},
         )(Worker)
         settings = [WorkerSettings(acting, i, run, seed, redis, namespace) for i in range(acting.actors.count)]
-        self._members = [_Member(s.index, remote.remote(s)) for s in settings]
+        handles = [remote.remote(s) for s in settings]
+        self._hang_s = acting.actors.hang_s
+        self._members = [_Member(i, handle, Signs(handle, self._hang_s)) for i, handle in enumerate(handles)]
         self._note = note
         self.totals = FleetTotals()
 
@@ -96,6 +102,8 @@ class ActorFleet:
         for m in self._members:
             if m.call is None and m.backoff.due and time.monotonic() >= m.look_at_s:
                 m.call = m.handle.sample.remote() if m.alive else m.handle.ping.remote()
+                m.signs.begin()
+        self._kill_hanging()
         self.totals.waves += len(reports)
         self.totals.episodes += sum(r.episodes for r in reports)
         self.totals.steps += sum(r.steps for r in reports)
@@ -148,6 +156,16 @@ class ActorFleet:
         member.alive = False
         member.look_at_s = time.monotonic() + LOOK_S
 
+    def _kill_hanging(self) -> None:
+        """Those that have answered since they were started, and now neither get on nor come back."""
+        for m in self._members:
+            if m.alive and m.call is not None and m.signs.hangs() and not ray.wait([m.call], timeout=0)[0]:
+                m.backoff.fail()
+                self._note(f"{m.name} has hung for {self._hang_s:g} s; it is killed and started again")
+                ray.kill(m.handle, no_restart=False)
+                m.call, m.alive = None, False
+                m.look_at_s = time.monotonic() + LOOK_S
+
     def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
         """Timelines of the given seeds, in their order, shared out over the actors; a share whose actor dies is played
         by others."""
@@ -156,12 +174,15 @@ class ActorFleet:
             waiting = [i for i in range(len(seeds)) if i not in played]
             living = [m for m in self._members if m.alive] or self._members
             shares = [(m, waiting[i :: len(living)]) for i, m in enumerate(living)]
-            calls: list[tuple[list[int], Any]] = [
-                (share, m.handle.play.remote(player, [seeds[i] for i in share], deterministic))
-                for m, share in shares
-                if share
-            ]
+            calls: list[tuple[list[int], Any]] = []
+            for m, share in shares:
+                if share:
+                    m.call = m.handle.play.remote(player, [seeds[i] for i in share], deterministic)
+                    m.signs.begin()
+                    calls.append((share, m.call))
             for share, call in calls:
+                while not ray.wait([call], timeout=LOOK_S)[0]:
+                    self._kill_hanging()
                 try:
                     played |= dict(zip(share, ray.get(call), strict=True))
                 except RayTaskError as error:

@@ -14,6 +14,7 @@ from actors.patience import Patience
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights
+from actors.pulse import Felt, Pulse
 from actors.rollout import Policy, Provenance
 from actors.sampler import make_sampler
 from actors.transport.base import Transport
@@ -59,15 +60,21 @@ class Incarnation:
         settings: WorkerSettings,
         reborn: bool = False,
         report: Callable[[Mapping[str, float]], None] = lambda metrics: None,
+        pulse: Pulse | None = None,
     ) -> None:
         self.settings = settings
         acting = settings.acting
-        self._patience = Patience()
+        self._pulse = pulse or Pulse()
+        self._patience = Patience(beat=self._pulse)
         self._report = report
         self.transport: Transport = self._patience(lambda: connect(settings.redis, acting.queue, settings.namespace))
         self.name = f"actor-{settings.index}"
-        self.number = self._patience(self._next_number)
-        self.sampler = make_sampler(acting, settings.index, settings.seed, self.number if reborn else None)
+        seen = self._patience(self._seen)
+        # The clock survives a death, which a counter in memory does not; beyond all that the store has seen of this
+        # actor, should the clock of the machine it now lives on be behind.
+        self.number = max(time.time_ns() // 1_000_000, 1 + max(seen, default=0))
+        lineage = self.number if reborn or seen else None
+        self.sampler = make_sampler(acting, settings.index, settings.seed, lineage)
         self.outbox = Outbox(self.transport, self.name, self.number, acting.actors.buffer_episodes)
         self.feed = WeightFeed(self.transport)
         self.network: FactoredRecurrentActorCritic | None = None
@@ -86,7 +93,7 @@ class Incarnation:
         fetch_s = time.monotonic() - began
         assert self.network is not None
         source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed)
-        episodes = self.sampler.sample(self.network, source, self._name_episode)
+        episodes = self.sampler.sample(Felt(self.network, self._pulse), source, self._name_episode)
         for episode in episodes:
             self.outbox.add(episode)
         played_s = time.monotonic() - start - parked_s
@@ -106,14 +113,12 @@ class Incarnation:
         else:
             policy = (RandomPolicy if player == "random" else NeverGrow)(self.sampler.spaces)
         source = Provenance(self.version, self.generation, 1, self.settings.seed)
-        played = self.sampler.play(policy, source, seeds, deterministic)
+        played = self.sampler.play(Felt(policy, self._pulse), source, seeds, deterministic)
         return [told | {"policy_version": self.version} for told in played]
 
-    def _next_number(self) -> int:
-        """The clock survives a death, which a counter in memory does not; beyond all that the store has seen of this
-        actor, should the clock of the machine it now lives on be behind."""
-        seen = [number for actor, number in self.transport.ledger().actors if actor == self.name]
-        return max(time.time_ns() // 1_000_000, 1 + max(seen, default=0))
+    def _seen(self) -> list[int]:
+        """Other lives of this actor: earlier ones, and those in fleets that were started beside this one."""
+        return [number for actor, number in self.transport.ledger().actors if actor == self.name]
 
     def _ship(self) -> float:
         return self._patience(lambda: self.outbox.ship(PATIENCE_S))

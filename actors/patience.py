@@ -19,12 +19,16 @@ def is_outage(error: BaseException) -> bool:
 
 
 class Patience:
-    """Repeats calls while the store does not answer, unless `stop`; `tell` hears when that begins and when it ends."""
+    """Repeats calls while the store does not answer, unless `stop`; `tell` hears when that begins and when it ends, and
+    `beat` is called with every attempt."""
 
     def __init__(
-        self, tell: Callable[[str], None] = lambda line: None, stop: Callable[[], bool] = lambda: False
+        self,
+        tell: Callable[[str], None] = lambda line: None,
+        stop: Callable[[], bool] = lambda: False,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
-        self._tell, self._stop = tell, stop
+        self._tell, self._stop, self._beat = tell, stop, beat
         self.away_s = 0.0  # in all
 
     def __call__(self, call: Callable[[], T]) -> T:
@@ -32,6 +36,7 @@ class Patience:
         backoff = Backoff(0.25, 2.0)
         began = time.monotonic()
         while True:
+            self._beat()
             try:
                 result = call()
             except (Unreachable, UserError) as error:

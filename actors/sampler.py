@@ -40,7 +40,7 @@ class Sampler(Protocol):
 
 class EpisodeSeeds:
     """Seeds of episodes: a function of run, actor and lineage. A lineage is a generation of the learner, or the
-    incarnation of an actor that died and came back, which must not repeat what it did before."""
+    incarnation of an actor that is not the first of its name, which must not repeat what others did."""
 
     def __init__(self, run_seed: int, actor: int, incarnation: int | None) -> None:
         self._run_seed, self._actor, self._incarnation = run_seed, actor, incarnation
@@ -127,7 +127,7 @@ class StreamSampler:
 
 
 def make_sampler(acting: ActingConfig, index: int, run_seed: int, incarnation: int | None) -> Sampler:
-    """By configuration; `incarnation` is None for an actor that has not died."""
+    """By configuration; `incarnation` is None for the first actor of its name."""
     seeds = EpisodeSeeds(run_seed, index, incarnation)
     width = acting.actors.envs_per_actor
     if acting.gym.id:

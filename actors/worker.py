@@ -9,7 +9,10 @@ import ray
 import torch
 
 from actors.incarnation import Incarnation, Player, WaveReport, WorkerSettings
+from actors.pulse import Pulse
 from actors.ray_metrics import RayMetrics
+
+SIGNS = "signs"  # concurrency group, a thread of its own: signs of life are asked for while the actor is at work
 
 
 class Worker:
@@ -18,9 +21,15 @@ class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._incarnation: Incarnation | None = None
+        self._pulse = Pulse()
 
     def ping(self) -> None:
         """Returns once the process is there."""
+
+    @ray.method(concurrency_group=SIGNS)
+    def beats(self) -> int:
+        """Signs of progress so far."""
+        return self._pulse.beats
 
     def sample(self) -> WaveReport:
         return self._life().sample()
@@ -33,7 +42,7 @@ class Worker:
             torch.set_num_threads(1)
             reborn = ray.get_runtime_context().was_current_actor_reconstructed
             report = RayMetrics(f"actor-{self._settings.index}", self._settings.run).report
-            self._incarnation = Incarnation(self._settings, reborn, report)
+            self._incarnation = Incarnation(self._settings, reborn, report, self._pulse)
         return self._incarnation
 
 

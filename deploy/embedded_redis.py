@@ -17,6 +17,7 @@ from types import TracebackType
 from actors.errors import UserError
 
 START_TIMEOUT_S = 10.0
+LOAD_TIMEOUT_S = 600.0  # of a server that says that it is reading its file
 SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes on Linux and 103 on macOS
 
 # The background watcher ends the server when the pipe on its input closes: when we stop it, or when we die in any way.
@@ -122,9 +123,11 @@ class EmbeddedRedis:
                 )
         finally:
             os.close(watch_read)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+        began, loading = time.monotonic(), False
+        while (reply := self._ping()) != b"+PONG":
+            loading = loading or reply.startswith(b"-LOADING")
+            limit_s = LOAD_TIMEOUT_S if loading else START_TIMEOUT_S
+            if self._process.poll() is not None or time.monotonic() > began + limit_s:
                 words = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
                 self.stop()
                 raise UserError(
@@ -165,7 +168,8 @@ class EmbeddedRedis:
         }
         return "".join(f"{name} {value}\n" for name, value in settings.items())
 
-    def _answers(self) -> bool:
+    def _ping(self) -> bytes:
+        """The last line that it says to that, empty while it does not listen."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(1.0)
             try:
@@ -174,9 +178,9 @@ class EmbeddedRedis:
                 reply = b""
                 while reply.count(b"\n") < 2 and (part := connection.recv(256)):
                     reply += part
-            except OSError:  # not listening yet
-                return False
-        return reply.endswith(b"+PONG\r\n")
+            except OSError:
+                return b""
+        return reply.strip().rpartition(b"\n")[2].strip()
 
 
 def _private_folder() -> Path:

@@ -24,6 +24,7 @@ from learner.service import LearnerService, LearnerSettings, LearnerStatus
 
 MAX_FAILURES = 5  # errors in a row without an update between them, before they count as a fault of code
 LOOK_S = 0.25  # between looks at it
+UNSEEN_S = 1.0  # the most that counts between two ticks towards a hang: while nobody looked, nobody knows
 
 
 class LearnerKeeper:
@@ -47,7 +48,8 @@ class LearnerKeeper:
         self._call: Any = None
         self._starting = True  # the next call is `start`
         self._up = False
-        self._look_at_s = 0.0
+        self._look_at_s = self._ticked_s = 0.0
+        self._hang_s, self._unanswered_s = settings.config.hang_s, 0.0
         self._backoff = Backoff()
         self._updates_at_failure = -1
         self.began_s: float | None = None  # when it was up for the first time: from then on `max_seconds` count
@@ -58,14 +60,18 @@ class LearnerKeeper:
         """Raises `UserError` for what starting again cannot mend."""
         self.status = replace(self.status, new_metrics=[], new_notes=[])
         now = time.monotonic()
+        self._unanswered_s += min(UNSEEN_S, now - self._ticked_s)
+        self._ticked_s = now
         if self._call is None and self._backoff.due and now >= self._look_at_s:
-            self._look_at_s = now + LOOK_S
+            self._look_at_s, self._unanswered_s = now + LOOK_S, 0.0
             self._call = (
                 self._handle.start.remote(self._remaining_s()) if self._starting else self._handle.poll.remote()
             )
         if self._call is not None and ray.wait([self._call], timeout=0)[0]:
             call, self._call = self._call, None
             self._hear(call)
+        elif self._up and self._call is not None and self._unanswered_s > self._hang_s:
+            self._kill(f"the learner has hung for {self._hang_s:g} s")
         return self.status
 
     def _hear(self, call: Any) -> None:
@@ -118,10 +124,13 @@ class LearnerKeeper:
                 f"the learner failed {MAX_FAILURES} times in a row without an update ({last_line(error)}): "
                 f"starting again does not mend that; its checkpoints are in {self._run_dir}"
             ) from error
-        self._note(f"the learner failed ({last_line(error)}); it is started again from its newest checkpoint")
+        self._kill(f"the learner failed ({last_line(error)})")
+
+    def _kill(self, reason: str) -> None:
+        self._note(f"{reason}; it is started again from its newest checkpoint")
         ray.kill(self._handle, no_restart=False)
         self.restarts += 1
-        self._up, self._starting = False, True
+        self._call, self._up, self._starting = None, False, True
 
     def _remaining_s(self) -> float | None:
         if self.began_s is None or self._max_seconds is None:

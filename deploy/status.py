@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,18 +115,25 @@ def see(name: str, transport: RedisTransport, before: Look | None = None) -> Loo
 
 
 def _watch(look: Look, transport: RedisTransport, as_json: bool) -> int:
+    if as_json:
+        for seen in _looks(look, transport, Console(stderr=True, highlight=False)):
+            print(json.dumps(seen.to_dict()), flush=True)
     with Live(auto_refresh=False, screen=False) as live:
-        while True:
-            time.sleep(EVERY_S)
-            try:
-                look = see(look.run, transport, look)
-            except Unreachable as error:
-                live.console.print(Text(f"{error}; looking again", style="yellow"))
-                continue
-            if as_json:
-                print(json.dumps(look.to_dict()), flush=True)
-            else:
-                live.update(render(look), refresh=True)
+        for seen in _looks(look, transport, live.console):
+            live.update(render(seen), refresh=True)
+    return 0
+
+
+def _looks(look: Look, transport: RedisTransport, console: Console) -> Iterator[Look]:
+    """One every second, without an end; a store that is away is told of."""
+    while True:
+        time.sleep(EVERY_S)
+        try:
+            look = see(look.run, transport, look)
+        except Unreachable as error:
+            console.print(Text(f"{error}; looking again", style="yellow"), soft_wrap=True)
+            continue
+        yield look
 
 
 def _show(look: Look, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, spaces_of, to_weights
 from actors.policy.saved import SHIPPED, find_checkpoint, read_weights
 from actors.policy.saved import list_checkpoints as list_checkpoints
-from actors.transport.ledger import Memory
+from actors.transport.ledger import Memory, episode_ids
 from actors.weights import WeightSet
 
 FORMAT = 1
@@ -149,7 +149,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
         if int(metadata["format"]) != FORMAT:
             raise UserError(f"{path} has checkpoint format {metadata['format']}, this version reads {FORMAT}")
-        progress = Progress(**json.loads(metadata["progress"]))
+        progress = _progress(metadata["progress"])
         own = {k.removeprefix("network."): t.numpy() for k, t in tensors.items() if k.startswith("network.")}
         moments = {k.removeprefix("optimiser."): t for k, t in tensors.items() if k.startswith("optimiser.")}
         weights = WeightSet(
@@ -162,9 +162,20 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
         known = json.loads(metadata.get("memory", "null"))
         memory = Memory.from_dict(known) if known else None
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        consumed = episode_ids(json.loads(metadata["consumed"]))
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it, or name an older one") from error
-    return Checkpoint(progress, tuple(json.loads(metadata["consumed"])), weights, moments, memory)
+    return Checkpoint(progress, consumed, weights, moments, memory)
+
+
+def _progress(text: str) -> Progress:
+    """Raises `TypeError` or `ValueError`."""
+    progress = Progress(**json.loads(text))
+    for name, first in asdict(Progress()).items():
+        value = getattr(progress, name)
+        if isinstance(value, bool) or not isinstance(value, int if isinstance(first, int) else int | float):
+            raise ValueError(f"{name} is {value!r}")
+    return progress
 
 
 def restore_optimiser(

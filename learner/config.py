@@ -77,6 +77,8 @@ class LearnerConfig:
     """Checkpoints kept on disk."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the update runs; auto is CUDA where present."""
+    hang_s: float = 300.0
+    """A learner's process that answers nothing for so long is killed and goes on from the newest checkpoint."""
 
     def __post_init__(self) -> None:
         positive = (
@@ -119,6 +121,7 @@ class LearnerConfig:
         )
         require(self.entropy_anneal_updates >= 0, "learner.entropy_anneal_updates cannot be negative")
         require(self.target_kl > 0, "learner.target_kl must be positive")
+        require(self.hang_s > 0, f"learner.hang_s is {self.hang_s}: it must be positive")
         require(self.max_policy_lag >= 0, "learner.max_policy_lag cannot be negative")
         require(
             self.max_padding_waste >= 1,

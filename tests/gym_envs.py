@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -77,5 +79,20 @@ class Continuous(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     action_space = spaces.Box(-1, 1, (2,), np.float32)
 
 
+class Deadlocked(Scripted):
+    """Waits for ever in the step after a file appeared; it takes the file away, so that this happens once."""
+
+    def __init__(self, flag: str) -> None:
+        super().__init__(longest=4)
+        self.flag = Path(flag)
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, Info]:
+        if self.flag.exists():
+            self.flag.unlink()
+            threading.Event().wait()
+        return super().step(action)
+
+
 register("tests/Scripted-v0", entry_point=Scripted)
+register("tests/Deadlocked-v0", entry_point=Deadlocked)
 register("tests/Continuous-v0", entry_point=Continuous)

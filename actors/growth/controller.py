@@ -27,14 +27,13 @@ from actors.growth.isolation import fresh_statistics, without_traces
 from actors.growth.oracle import Oracle, find_policy
 from actors.growth.ranks import Ranks, unwrap
 from actors.growth.slots import SlotSpec
-from actors.growth.topology import pack_slots, unpack_slots
+from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.serving.session import Answer, SessionOpener
 
 logger = logging.getLogger(__name__)
 
 LOG_VARIABLE = "TAMIYO_GROWTH_LOG"
 BUDGET_RATIO = 4.0  # parameters that may be added, in multiples of the model's own, unless the user says how many
-FORMAT = 1
 
 
 class GrowthController:
@@ -300,23 +299,19 @@ class GrowthController:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Rebuild what had grown, with parameters that are yet to be loaded: load the model's and the optimizer's
-        state afterwards. Raises `UserError`."""
-        require(
-            state.get("format") == FORMAT, f"this state has format {state.get('format')}: this version reads {FORMAT}"
-        )
-        slots = unpack_slots(self._garden.names, state["slots"])
+        state afterwards. Raises `UserError`, before anything is changed."""
+        saved = read_growth(state, self._garden.names, self._garden.places)
         self._garden.clear(self._growth.filled())
-        self._growth.lifecycle.slots[:] = slots
-        for name in state["order"]:
-            s = self._garden.names.index(name)
-            self._garden.germinate(s, slots[s].blueprint, slots[s].blend)
-        self._garden.germinations = state["germinations"]
-        self._growth.last_op, self._growth.last_success = Op(state["last_op"]), state["last_success"]
-        self.epoch, self._chance_loss = state["epoch"], state["chance_loss"]
-        self._losses, self._accuracies = list(state["losses"]), list(state["accuracies"])
+        self._growth.lifecycle.slots[:] = saved.slots
+        for s in saved.order:
+            self._garden.germinate(s, saved.slots[s].blueprint, saved.slots[s].blend)
+        self._garden.germinations = saved.germinations
+        self._growth.last_op, self._growth.last_success = saved.last_op, saved.last_success
+        self.epoch, self._chance_loss = saved.epoch, saved.chance_loss
+        self._losses, self._accuracies = list(saved.losses), list(saved.accuracies)
         self._garden.show(self._growth.blended())
-        if self._oracle is not None and state["session"]:
-            self._oracle.resume(state["session"])
+        if self._oracle is not None and saved.session:
+            self._oracle.resume(saved.session)
 
     def close(self) -> None:
         """End the policy's session; what has grown stays."""

@@ -40,13 +40,42 @@ def to_weights(network: FactoredRecurrentActorCritic, version: int, generation: 
 
 
 def load_weights(network: FactoredRecurrentActorCritic, weights: WeightSet) -> None:
-    """Copy published tensors into an existing network of the same architecture."""
-    network.load_state_dict({name: torch.from_numpy(t) for name, t in weights.tensors.items()})
+    """Copy published tensors into an existing network of the same architecture. Raises `UserError`."""
+    try:
+        network.load_state_dict({name: torch.from_numpy(t) for name, t in weights.tensors.items()})
+    except (RuntimeError, TypeError) as error:
+        raise UserError(f"these weights do not fit the network ({' '.join(str(error).split()):.300})") from error
 
 
 def spaces_of(weights: WeightSet) -> Spaces:
-    """Those that the weights were trained in."""
-    return Spaces.from_json(json.dumps(json.loads(weights.architecture)["spaces"]))
+    """Those that the weights were trained in. Raises `UserError`."""
+    return _described(weights)[0]
+
+
+def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:
+    try:
+        told = json.loads(weights.architecture)
+        return Spaces.from_json(json.dumps(told["spaces"])), PolicyConfig(**told["policy"])
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise UserError(f"these weights do not say which network they are of ({error!r:.200})") from error
+
+
+def _require_shapes(weights: WeightSet, spaces: Spaces, config: PolicyConfig) -> None:
+    """Raises `UserError` where the tensors are not those of this network, before there is memory set aside for it."""
+    try:
+        with torch.device("meta"):
+            wanted = {
+                name: tuple(t.shape) for name, t in FactoredRecurrentActorCritic(spaces, config).state_dict().items()
+            }
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        raise UserError(f"these weights are of a network that cannot be built ({error!r:.200})") from error
+    given = {name: t.shape for name, t in weights.tensors.items()}
+    if differing := [name for name in {**wanted, **given} if wanted.get(name) != given.get(name)]:
+        name = differing[0]
+        raise UserError(
+            f"these weights are not those of the network that they name: {name} is {given.get(name, 'missing')}, "
+            f"expected {wanted.get(name, 'none')}"
+        )
 
 
 def from_weights(
@@ -57,10 +86,11 @@ def from_weights(
 ) -> FactoredRecurrentActorCritic:
     """Build the network that the weights describe, in other `spaces` (of another number of slots) or under another
     `config` (compiled, say) where these are given. Raises `UserError` where the weights do not fit them."""
-    own_spaces, own_config = spaces_of(weights), PolicyConfig(**json.loads(weights.architecture)["policy"])
+    own_spaces, own_config = _described(weights)
     spaces, config = spaces or own_spaces, config or own_config
     if architecture_hash(spaces, config) != architecture_hash(own_spaces, own_config):
         raise UserError(_difference(own_spaces, own_config, spaces, config))
+    _require_shapes(weights, spaces, config)
     network = FactoredRecurrentActorCritic(spaces, config)
     load_weights(network, weights)
     return network.to(device).eval()

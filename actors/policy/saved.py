@@ -51,5 +51,5 @@ def read_weights(path: Path) -> WeightSet:
             int(metadata["state_stride"]),
             tensors,
         )
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it, or name an older one") from error

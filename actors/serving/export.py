@@ -54,10 +54,10 @@ def unseal(data: bytes, sizes: StateSizes, key: bytes) -> tuple[policy_pb2.Sessi
             "the signature of exported_state does not fit: replicas, and a server before and after a restart, share "
             "one --state-key-file",
         )
-    state = policy_pb2.SessionState.FromString(signed.state)
     try:
+        state = policy_pb2.SessionState.FromString(signed.state)
         arrays = unpack_state("state", state.state).arrays
-    except InvalidEpisode as error:
+    except (DecodeError, InvalidEpisode) as error:
         raise Refusal(Reason.STATE_INVALID, str(error)) from error
     memory = PolicyState(*(torch.from_numpy(a) for a in arrays))
     if any(t.shape != (n, 1, width) for t, (n, width) in zip(memory, sizes, strict=True)):

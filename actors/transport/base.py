@@ -62,6 +62,8 @@ class EpisodeHeader:
             raise InvalidEpisode(
                 f"episode id {self.episode_id!r}: incarnation and sequence are integers from 0 to 2^53 - 1"
             )
+        if max(abs(v) for v in (self.generation, self.oldest_version, self.newest_version)) > LARGEST_INTEGER:
+            raise InvalidEpisode(f"episode {self.episode_id!r}: generation and versions lie within 2^53 - 1")
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeHeader:

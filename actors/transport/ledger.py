@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+ID = re.compile(r"[^/]+/[^/]+/\d{1,16}/\d{1,16}", re.ASCII)  # run/actor/incarnation/sequence
 
 
 class LedgerError(AssertionError):
@@ -81,15 +84,19 @@ class Ledger:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it; `from_dict` reads it back."""
+        """As JSON can hold it; `from_dict` reads it back, and raises `ValueError` for anything else."""
         return asdict(self) | {"actors": {f"{actor}/{inc}": asdict(a) for (actor, inc), a in self.actors.items()}}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Ledger:
+        counts = {k: v for k, v in fields.items() if k != "actors"}
         actors = {}
         for who, terms in fields.get("actors", {}).items():
             actor, _, incarnation = who.rpartition("/")
             actors[actor, int(incarnation)] = ActorLedger(**terms)
+            counts |= {f"{who}:{term}": n for term, n in terms.items()}
+        if wrong := [term for term, n in counts.items() if type(n) is not int]:
+            raise ValueError(f"a ledger's {wrong[0]} is {counts[wrong[0]]!r}, not a count")
         return cls(**{k: v for k, v in fields.items() if k != "actors"}, actors=actors)
 
 
@@ -129,9 +136,16 @@ class Memory:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it; `from_dict` reads it back."""
+        """As JSON can hold it; `from_dict` reads it back, and raises `ValueError` for anything else."""
         return {"ledger": self.ledger.to_dict(), "applied": list(self.applied)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Memory:
-        return cls(Ledger.from_dict(fields["ledger"]), tuple(fields["applied"]))
+        return cls(Ledger.from_dict(fields["ledger"]), episode_ids(fields["applied"]))
+
+
+def episode_ids(found: Any) -> tuple[str, ...]:
+    """`found`, as read from a file, where it is a list of ids; raises `ValueError` where it is not."""
+    if not isinstance(found, list) or not all(isinstance(i, str) and ID.fullmatch(i) for i in found):
+        raise ValueError("not a list of episode ids")
+    return tuple(found)

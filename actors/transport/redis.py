@@ -293,7 +293,8 @@ def _flat(ledger: Ledger) -> list[str | int]:
 
 def _header(ref: bytes) -> tuple[EpisodeHeader, int]:
     """And the head version when it was put."""
-    head, generation, oldest, newest, _, episode_id = ref.decode().split(" ", 5)
+    # of a stranger's entry: no payload lies under such a name, so that it is set aside like any other without one
+    head, generation, oldest, newest, _, episode_id = ref.decode(errors="backslashreplace").split(" ", 5)
     _, actor, incarnation, sequence = episode_id.split("/")
     versions = (int(generation), int(oldest), int(newest))
     return EpisodeHeader(episode_id, actor, int(incarnation), int(sequence), *versions), int(head)

@@ -1,7 +1,8 @@
 """A Ray cluster of three nodes in a process of its own, which does as it is told on standard input.
 
-`lose` kills the oldest worker node, `join` adds one, `actors` counts those alive. Each answer is one line that begins
-with `ANSWER`; Ray says more.
+`lose` kills the oldest worker node, `lose ID` that one, `join` adds one, `actors` counts those alive, `where KIND` tells
+the node of the living actor of that class: its id, `head`, or nothing. Each answer is one line that begins with
+`ANSWER`; Ray says more.
 """
 
 from __future__ import annotations
@@ -27,13 +28,25 @@ def main() -> None:
     ray.init(cluster.address, namespace="tests", log_to_driver=False)
     answer(cluster.address)
     for line in sys.stdin:
-        if line.strip() == "lose":
-            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        elif line.strip() == "join":
-            cluster.add_node(num_cpus=1)
-        answer(str(len(list_actors(filters=[("state", "=", "ALIVE")]))) if line.strip() == "actors" else "done")
+        match line.split():
+            case ["lose", *ids]:
+                workers = {node.node_id: node for node in cluster.worker_nodes}
+                cluster.remove_node(workers[ids[0]] if ids else next(iter(workers.values())), allow_graceful=False)
+                answer("done")
+            case ["join", *cpus]:
+                cluster.add_node(num_cpus=int(cpus[0]) if cpus else 1)
+                answer("done")
+            case ["actors"]:
+                answer(str(len(list_actors(filters=[("state", "=", "ALIVE")]))))
+            case ["where", kind]:
+                answer(where(kind, cluster.head_node.node_id))
     ray.shutdown()
     cluster.shutdown()
+
+
+def where(kind: str, head: str) -> str:
+    found = list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", kind)], detail=True)
+    return "" if not found else "head" if found[0].node_id == head else str(found[0].node_id)
 
 
 if __name__ == "__main__":

@@ -61,11 +61,18 @@ local function tally(k)
   return t
 end
 
+local LARGEST = 9007199254740991 -- beyond it numbers here are not exact
+
 local function parse(ref)
   local h = {ref = ref}
   h.head, h.generation, h.oldest, h.newest, h.bytes, h.episode, h.actor, h.incarnation, h.sequence
     = string.match(ref or '', REF)
-  return h.head and h
+  if not h.head then return nil end
+  local numbers = {h.head, h.generation, h.oldest, h.newest, h.bytes, h.incarnation, h.sequence}
+  for _, text in ipairs(numbers) do
+    if #text > 17 or math.abs(tonumber(text)) > LARGEST then return nil end
+  end
+  return h
 end
 
 local function parse_entry(entry)

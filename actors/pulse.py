@@ -1,0 +1,43 @@
+"""`Pulse`: signs that an actor gets on, for whoever has to tell one that hangs from one that is slow."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.actions import ActionMasks
+from actors.policy.network import Decision
+from actors.policy.state import PolicyState
+from actors.rollout import Policy
+
+
+class Pulse:
+    """Calling it is one beat; `beats` may be read by another thread."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+
+    def __call__(self) -> None:
+        self.beats += 1
+
+
+class Felt:
+    """A policy whose every step is a beat."""
+
+    def __init__(self, policy: Policy, pulse: Pulse) -> None:
+        self._policy, self._pulse = policy, pulse
+
+    def initial_state(self, batch: int) -> PolicyState:
+        return self._policy.initial_state(batch)
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        state: PolicyState,
+        noise: NDArray[np.float64],
+        deterministic: bool = False,
+    ) -> tuple[Decision, PolicyState]:
+        self._pulse()
+        return self._policy.act(obs, blueprint_indices, masks, state, noise, deterministic)

@@ -1,0 +1,152 @@
+"""A server with a file, killed: what it keeps by how often it writes for good, and what is done while it reads it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from actors.errors import UserError
+from actors.patience import Patience, is_outage
+from actors.transport.base import PutStatus, Unreachable
+from actors.transport.redis import connect
+from deploy import embedded_redis
+from deploy.embedded_redis import EmbeddedRedis
+from tests.queueing import counts, header
+from tests.toy_learner import ToyProducer, lines, make_learner
+
+pytestmark = [pytest.mark.integration, pytest.mark.chaos]
+
+
+class FileServer(EmbeddedRedis):
+    """With a file and further settings."""
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__(append_only=True)
+        self._settings = settings
+
+    def _config(self) -> str:
+        return super()._config() + "".join(f"{k.replace('_', '-')} {v}\n" for k, v in self._settings.items())
+
+    @property
+    def file(self) -> Path:
+        (found,) = (self.socket_path.parent / "appendonlydir").glob("*.incr.aof")
+        return found
+
+    def die(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec"])
+def test_what_was_accepted_survives_the_death_of_the_server(fsync: str) -> None:
+    """Killed three times while an actor puts and a learner acknowledges."""
+    with FileServer(appendfsync=fsync) as server:
+        learner = connect(server.url)
+        learner.open_generation(-1, "learner")
+        accepted, trained, over = 0, 0, threading.Event()
+
+        def act() -> None:
+            nonlocal accepted
+            actor, patience = connect(server.url), Patience()
+            while not over.is_set():
+                status = patience(lambda: actor.put(header(accepted), b"x" * 2000).status)
+                assert status in (PutStatus.OK, PutStatus.DUPLICATE, PutStatus.BUSY)
+                accepted += status is not PutStatus.BUSY
+
+        actor = threading.Thread(target=act)
+        actor.start()
+        for _ in range(3):
+            goal = trained + 40
+            while trained < goal:
+                trained += len(learner.ack([d.entry_id for d in learner.take(8, 0.5)]))
+            server.die()
+            assert server.revive()
+            assert learner.ledger().trained == trained  # and its turn is known: no generation has to be opened
+        over.set()
+        actor.join(30)
+        assert counts(learner, "accepted", "trained", "lost_with_store") == (accepted, trained, 0)
+        while deliveries := learner.take(100, 0):
+            trained += len(learner.ack([d.entry_id for d in deliveries if d.payload]))
+        assert trained == accepted
+
+
+def test_a_machine_that_dies_with_it_loses_the_last_second_which_is_counted(tmp_path: Path) -> None:
+    """What `everysec` had not yet written for good is cut off the file. What was trained meanwhile stays trained."""
+    with FileServer(appendfsync="everysec") as server:
+        producer = ToyProducer(connect(server.url))
+        learner = make_learner(tmp_path, connect(server.url), updates=5)
+        looks, durable = iter(range(10**6)), 0
+
+        def actor_and_fate() -> bool:
+            nonlocal durable
+            producer()
+            look = next(looks)
+            if look == 3:
+                durable = server.file.stat().st_size
+            if look == 6:
+                server.die()
+                os.truncate(server.file, durable)
+                assert server.revive()
+            return False
+
+        progress = learner.run(actor_and_fate)
+        ids = [row["episode_id"] for row in lines(tmp_path / "episodes.jsonl")]
+        ledger = learner.transport.ledger()
+        ledger.check()
+        assert (progress.update, progress.generation) == (5, 2)
+        assert len(ids) == len(set(ids)) == ledger.trained == 20
+        assert ledger.trained_then_lost == 0
+        assert ledger.lost_with_store > 0
+        assert any("waiting for it" in note for note in learner.notes)
+
+
+def test_a_server_that_reads_its_file_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers LOADING for some seconds, more than a start may take."""
+    monkeypatch.setattr(embedded_redis, "START_TIMEOUT_S", 1.0)
+    with FileServer(key_load_delay="1000", loading_process_events_interval_bytes="1024") as server:
+        transport = connect(server.url)
+        transport.open_generation(-1, "learner")
+        assert transport.put(header(0), b"payload").status is PutStatus.OK
+        pipeline = transport._queue.client.pipeline(transaction=False)
+        for i in range(4000):
+            pipeline.set(f"filler{i}", "x")
+        pipeline.execute()
+        before = transport.ledger()
+        server.die()
+        revival = threading.Thread(target=server.revive)
+        revival.start()
+        refused = []
+        while revival.is_alive():
+            try:
+                connect(server.url).close()
+            except UserError as error:
+                assert is_outage(error)
+                refused.append(str(error))
+            time.sleep(0.05)
+        assert any("loading" in line.lower() for line in refused), refused
+        assert Patience()(transport.ledger) == before
+        assert len(transport.take(9, 0)) == 1
+
+
+def test_calls_in_the_meantime_are_an_outage_or_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FileServer(key_load_delay="2000", loading_process_events_interval_bytes="1024") as server:
+        transport = connect(server.url)
+        transport.open_generation(-1, "learner")
+        pipeline = transport._queue.client.pipeline(transaction=False)
+        for i in range(6000):
+            pipeline.set(f"filler{i}", "x")
+        pipeline.execute()
+        server.die()
+        revival = threading.Thread(target=server.revive)
+        revival.start()
+        time.sleep(0.5)
+        with pytest.raises(Unreachable):
+            transport.put(header(0), b"payload")
+        assert Patience()(lambda: transport.put(header(0), b"payload").status) is PutStatus.OK
+        revival.join(60)
+        assert counts(transport, "accepted", "queued") == (1, 1)

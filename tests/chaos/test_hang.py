@@ -1,0 +1,103 @@
+"""What neither dies nor gets on is killed and started again; what only waits is left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.embedded_redis import EmbeddedRedis
+from tests.chaos.harness import SLACK, TARGETS_S, HurtRun, hurt_run
+from tests.launching import rows, tamiyo
+
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
+HANG_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurtRun]:
+    root = tmp_path_factory.mktemp("hurt")
+    with EmbeddedRedis() as server:
+        limits = {"actors__count": 2, "actors__hang_s": HANG_S, "learner__hang_s": HANG_S}
+        with hurt_run(root, "hurt", server, **limits) as run:
+            yield run
+
+
+def gone_within(run: HurtRun, process: psutil.Process, since_s: float, limit_s: float) -> None:
+    run.wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, limit_s)
+    assert time.monotonic() - since_s >= HANG_S  # not for being slow
+
+
+def test_an_actor_that_is_stopped_for_good_is_replaced(run: HurtRun) -> None:
+    known = {number for _, number in run.ledger().actors}
+    stopped = run.processes("Worker")[0]
+    stopped.send_signal(signal.SIGSTOP)
+    since = time.monotonic()
+    gone_within(run, stopped, since, HANG_S + SLACK * TARGETS_S["actor"])
+    run.acting_again(time.monotonic(), known)
+    run.wait_for(lambda: f"has hung for {HANG_S:g} s; it is killed and started again" in run.command.out)
+    run.wait_for(lambda: run.command.out.count("died and is back") == 1)
+    run.wait_for_updates(3)
+    run.identities()
+
+
+def test_a_learner_that_is_stopped_for_good_is_replaced(run: HurtRun) -> None:
+    (stopped,) = run.processes("LearnerService")
+    stopped.send_signal(signal.SIGSTOP)
+    since = time.monotonic()
+    gone_within(run, stopped, since, HANG_S + SLACK * TARGETS_S["learner"])
+    run.running_again("learner", time.monotonic())
+    assert f"the learner has hung for {HANG_S:g} s" in run.command.out
+    run.identities()
+
+
+def test_who_waits_for_a_server_or_a_learner_does_not_hang(run: HurtRun) -> None:
+    server = run.server
+    assert isinstance(server, EmbeddedRedis)
+    known, notes = {number for _, number in run.ledger().actors}, run.command.out.count("has hung")
+    os.kill(server.pid, signal.SIGKILL)
+    time.sleep(1.5 * HANG_S)
+    assert server.revive()
+    run.running_again("redis", time.monotonic())
+    assert {number for _, number in run.ledger().actors} <= known
+    assert run.command.out.count("has hung") == notes
+
+
+def test_at_its_end_the_ledger_and_the_lineage_agree(run: HurtRun) -> None:
+    run.end()
+
+
+def test_a_deadlock_in_the_environment_is_broken(tmp_path: Path) -> None:
+    flag, folder = tmp_path / "flag", tmp_path / "stuck"
+    flags = {
+        "--env": "tests.gym_envs:tests/Deadlocked-v0",
+        "--gym.kwargs": f"flag={flag}",
+        "--actors.count": "1",
+        "--actors.envs_per_actor": "2",
+        "--actors.hang_s": str(HANG_S),
+        "--learner.batch_episodes": "4",
+        "--learner.batch_steps": "0",
+        "--learner.updates": "1000000",
+        "--run.root": str(tmp_path),
+        "--run.name": folder.name,
+    }
+    with tamiyo(tmp_path, "train", *(part for pair in flags.items() for part in pair)) as command:
+
+        def incarnations() -> set[str]:
+            return {row["episode_id"].split("/")[2] for row in rows(folder / "episodes.jsonl")}
+
+        command.wait_for(lambda: len(incarnations()) == 1, 120.0)
+        flag.touch()
+        command.wait_for(lambda: not flag.exists())
+        since = time.monotonic()
+        command.wait_for(lambda: len(incarnations()) == 2, HANG_S + SLACK * TARGETS_S["actor"])
+        assert time.monotonic() - since >= HANG_S
+        assert "actor-0 has hung" in command.out
+        command.process.send_signal(signal.SIGTERM)
+        assert command.wait(30) == 130
+        assert command.left() == []

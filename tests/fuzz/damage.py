@@ -1,0 +1,71 @@
+"""Bytes that were good once: changed here and there, and JSON in which a value is another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+ODD_NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
+ODD_VALUES = (None, True, False, 0, -1, 1, 2**31, 2**53, 2**63, 10**400, -0.5, 1e308, float("nan"), float("inf"), "", "x",
+              "\ud800", "1", [], {}, [[]], [None], {"": 0}, "9" * 5000)  # fmt: skip
+
+
+@st.composite
+def damaged(draw: st.DrawFn, samples: Sequence[bytes]) -> bytes:
+    """A sample after one to five changes."""
+    data = bytearray(draw(st.sampled_from(samples)))
+    for _ in range(draw(st.integers(1, 5))):
+        at = draw(st.integers(0, len(data)))
+        match draw(st.sampled_from(("flip", "put", "number", "cut", "drop", "repeat"))):
+            case "flip" if at < len(data):
+                data[at] ^= 1 << draw(st.integers(0, 7))
+            case "put":
+                data[at:at] = draw(st.binary(min_size=1, max_size=12))
+            case "number":
+                number = draw(st.sampled_from(ODD_NUMBERS))
+                size = max(1, -(-number.bit_length() // 8))
+                data[at : at + size] = number.to_bytes(size, "little")
+            case "cut":
+                del data[at:]
+            case "drop":
+                del data[at : at + draw(st.integers(1, 40))]
+            case "repeat":
+                data[at:at] = data[at : at + draw(st.integers(1, 200))] * draw(st.integers(1, 20))
+    return bytes(data)
+
+
+@st.composite
+def misfilled(draw: st.DrawFn, samples: Sequence[bytes]) -> bytes:
+    """A sample, which is JSON, with up to three values replaced, left out or doubled; text in it may be JSON again."""
+    value = json.loads(draw(st.sampled_from(samples)))
+    for _ in range(draw(st.integers(1, 3))):
+        value = _other(draw, value)
+    return json.dumps(value).encode(errors="replace")
+
+
+def _other(draw: st.DrawFn, value: Any) -> Any:
+    """The value with something in it changed; deeper down the deeper it is."""
+    if isinstance(value, str) and value[:1] in ("{", "[") and draw(st.integers(0, 9)):
+        return json.dumps(_other(draw, json.loads(value)))
+    if not isinstance(value, dict | list) or not value or not draw(st.integers(0, 9)):
+        return draw(st.sampled_from(ODD_VALUES))
+    if isinstance(value, list):
+        i = draw(st.integers(0, len(value) - 1))
+        match draw(st.sampled_from(("inside", "inside", "leave out", "double"))):
+            case "inside":
+                return [*value[:i], _other(draw, value[i]), *value[i + 1 :]]
+            case "leave out":
+                return [*value[:i], *value[i + 1 :]]
+            case _:
+                return [*value[:i], value[i], *value[i:]]
+    key = draw(st.sampled_from(sorted(value)))
+    match draw(st.sampled_from(("inside", "inside", "inside", "leave out", "rename"))):
+        case "inside":
+            return {k: _other(draw, v) if k == key else v for k, v in value.items()}
+        case "leave out":
+            return {k: v for k, v in value.items() if k != key}
+        case _:
+            return {(f"{k}x" if k == key else k): v for k, v in value.items()}

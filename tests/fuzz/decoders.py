@@ -1,0 +1,250 @@
+"""Every decoder of bytes that others made: what it is given when all is well, and what it may raise when it is not.
+
+A decoder whose bytes carry a checksum or a signature is here twice: with them as they come, and with them made right
+again around what was changed, so that the checks behind are reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from actors.codec import (
+    SCHEMA_VERSION,
+    InvalidWeights,
+    WeightBlob,
+    decode_episode,
+    decode_weights,
+    encode_episode,
+    encode_weights,
+)
+from actors.episode import EndReason, InvalidEpisode
+from actors.errors import UserError
+from actors.policy.publish import to_weights
+from actors.policy.saved import read_weights
+from actors.serving.export import seal, unseal
+from actors.serving.messages import Layout, digest, parse_step, stack, step_request
+from actors.serving.refusal import Refusal
+from actors.transport.base import EpisodeHeader
+from actors.wire import episode_pb2, policy_pb2
+from learner.checkpoint import Progress, load_checkpoint, load_policy, save_checkpoint
+from learner.optimiser import make_optimiser
+from tests.builders import make_episode
+from tests.growing import GROWN, Run, Script, mlp
+from tests.toy import SPACES, random_masks, toy_network
+
+KEY = b"a key for tests only"
+NETWORK = toy_network()
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """`decode` returns, or raises one of `errors`, whatever bytes it is given; `samples` are good ones."""
+
+    name: str
+    decode: Callable[[bytes], object]
+    errors: tuple[type[Exception], ...]
+    samples: tuple[bytes, ...]
+
+    def __call__(self, data: bytes) -> bool:
+        """Whether it took them."""
+        try:
+            self.decode(data)
+        except self.errors:
+            return False
+        return True
+
+
+@cache
+def decoders() -> dict[str, Decoder]:
+    found = [
+        Decoder("episode", decode_episode, (InvalidEpisode,), episodes()),
+        Decoder("episode in its envelope", _enveloped, (InvalidEpisode,), tuple(map(_body, episodes()))),
+        Decoder("manifest", _manifest, (InvalidWeights,), (_blob().manifest,)),
+        Decoder("manifest under its seal", _sealed_manifest, (InvalidWeights,), (_blob().manifest,)),
+        Decoder("weights", _weights, (InvalidWeights,), (_blob().payload,)),
+        Decoder("exported session", _unseal, (Refusal,), (_exported(),)),
+        Decoder("exported session, signed", _signed, (Refusal,), (_signed_body(),)),
+        Decoder("step request", _step, (Refusal, DecodeError), tuple(map(_request, range(3)))),
+        Decoder("checkpoint", _checkpoint, (UserError,), (_saved(),)),
+        Decoder("header of a checkpoint", _header_of_checkpoint, (UserError,), (_split(_saved())[0],)),
+        Decoder("episode id", _episode_id, (InvalidEpisode,), (b"run/actor-0/1719/42",)),
+        Decoder("growth", _growth, (UserError,), (_grown(),)),
+    ]
+    return {decoder.name: decoder for decoder in found}
+
+
+def episodes() -> tuple[bytes, ...]:
+    versions = np.array([3, 3, 4, 7], dtype=np.int64)
+    return (
+        encode_episode(make_episode(steps=4, policy_version=versions, telemetry={"segment": 1.0})),
+        encode_episode(make_episode(1, steps=1, slots=0, cells=2, end_reason=EndReason.CUT)),
+    )
+
+
+def _body(data: bytes) -> bytes:
+    return episode_pb2.EpisodeEnvelope.FromString(data).episode
+
+
+def _enveloped(body: bytes) -> None:
+    envelope = episode_pb2.EpisodeEnvelope(schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=body)
+    decode_episode(envelope.SerializeToString())
+
+
+@cache
+def _blob() -> WeightBlob:
+    return encode_weights(to_weights(NETWORK, 3, 1, 8))
+
+
+def _manifest(data: bytes) -> None:
+    decode_weights(WeightBlob(data, _blob().payload))
+
+
+def _canonical(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _sealed(fields: dict[str, Any]) -> bytes:
+    own = {k: v for k, v in fields.items() if k != "manifest_sha256"}
+    return _canonical(own | {"manifest_sha256": hashlib.sha256(_canonical(own)).hexdigest()})
+
+
+def _sealed_manifest(data: bytes) -> None:
+    with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
+        data = _sealed(json.loads(data))
+    _manifest(data)
+
+
+def _weights(payload: bytes) -> None:
+    fields = json.loads(_blob().manifest) | {"payload_sha256": hashlib.sha256(payload).hexdigest()}
+    fields["payload_bytes"] = len(payload)
+    decode_weights(WeightBlob(_sealed(fields), payload))
+
+
+@cache
+def _exported() -> bytes:
+    state = policy_pb2.SessionState(session_id="a session", spaces_hash=SPACES.hash, next_step_index=2, seed=5)
+    return seal(state, NETWORK.initial_state(1), 0, KEY)
+
+
+def _unseal(data: bytes) -> None:
+    unseal(data, NETWORK.core.sizes, KEY)
+
+
+def _signed_body() -> bytes:
+    return policy_pb2.SignedState.FromString(_exported()).state
+
+
+def _signed(body: bytes) -> None:
+    signature = hmac.new(KEY, body, hashlib.sha256).digest()
+    _unseal(policy_pb2.SignedState(state=body, signature=signature).SerializeToString())
+
+
+def _request(seed: int) -> bytes:
+    rng = np.random.default_rng(seed)
+    obs = rng.standard_normal(SPACES.obs_size).astype(np.float32)
+    blueprints, masks = rng.integers(-1, SPACES.num_blueprints, SPACES.slots), random_masks(rng)
+    return step_request("a session", seed, obs, blueprints, masks, True, seed == 0).SerializeToString()
+
+
+def _step(data: bytes) -> None:
+    """As the server does: parsed, told apart, and put into a batch beside a good one."""
+    request, good = policy_pb2.StepRequest.FromString(data), policy_pb2.StepRequest.FromString(_request(0))
+    layout = Layout(SPACES)
+    digest(request)
+    batch = stack([parse_step(good, layout), parse_step(request, layout)], layout)
+    assert batch.refusals[0] is None
+    if batch.refusals[1] is not None:
+        raise batch.refusals[1]
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="fuzz"))
+
+
+@cache
+def _saved() -> bytes:
+    """A small checkpoint; its moments are left out."""
+    optimiser = make_optimiser(NETWORK, 1e-3, 0.0)
+    ids = ("run/actor-0/1/2", "run/actor-0/1/3")
+    return save_checkpoint(
+        _folder() / "good", NETWORK, optimiser, Progress(update=3, version=3), ids, 8, 1
+    ).read_bytes()
+
+
+def _checkpoint(data: bytes) -> None:
+    """As a learner, an actor, a user's own training and the `tamiyo` command read it."""
+    path = _folder() / "update_00000001.safetensors"
+    path.unlink(missing_ok=True)  # the file before may still be mapped
+    path.write_bytes(data)
+    first: UserError | None = None
+    for read in (load_checkpoint, read_weights, load_policy):
+        try:
+            read(path)
+        except UserError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    """Header and tensors of a safetensors file."""
+    size = int.from_bytes(data[:8], "little")
+    return data[8 : 8 + size], data[8 + size :]
+
+
+def _header_of_checkpoint(header: bytes) -> None:
+    _checkpoint(len(header).to_bytes(8, "little") + header + _split(_saved())[1])
+
+
+def _episode_id(data: bytes) -> None:
+    EpisodeHeader.of(make_episode(steps=1, episode_id=data.decode(errors="backslashreplace")))
+
+
+@cache
+def _grower() -> Any:
+    return Run(mlp(), Script(GROWN), ["1", "3"]).epochs(4).grower
+
+
+@cache
+def _grown() -> bytes:
+    """A controller's state as JSON, for want of bytes of its own: users save it with whatever saves their model."""
+    return json.dumps(
+        {k: v.decode() if isinstance(v, bytes) else v for k, v in _grower().state_dict().items()}
+    ).encode()
+
+
+def _growth(data: bytes) -> None:
+    """What is refused leaves the controller as it was."""
+    try:
+        state = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(state, dict) and isinstance(state.get("session"), str):
+        state["session"] = state["session"].encode(errors="replace")
+    before = repr(_grower().state_dict())
+    try:
+        _grower().load_state_dict(state)
+    except UserError:
+        assert repr(_grower().state_dict()) == before
+        raise
+    _grower().load_state_dict(_good_growth())
+
+
+@cache
+def _good_growth() -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(_grown())
+    return state | {"session": state["session"].encode()}

@@ -1,0 +1,68 @@
+"""Whatever a stranger writes into the stream, the learner's verbs take it for foreign, or set it aside, and go on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from actors.transport.redis import RedisTransport, connect
+from deploy.embedded_redis import EmbeddedRedis
+from tests.fuzz.damage import damaged
+
+pytestmark = pytest.mark.integration
+
+GOOD = b"3 1 2 3 1000 run/actor-0/1719/42"
+REF = re.compile(rb"(-?\d+) (\d+) (-?\d+) (-?\d+) (\d+) [^/]+/[^/]+/(\d+)/(\d+)", re.DOTALL)
+LARGEST = 2**53 - 1
+
+
+def is_header(ref: bytes) -> bool:
+    found = REF.fullmatch(ref)
+    return found is not None and all(len(n) <= 17 and abs(int(n)) <= LARGEST for n in found.groups())
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["functions", "scripts"])
+def strange(request: pytest.FixtureRequest) -> Iterator[tuple[RedisTransport, Any]]:
+    with EmbeddedRedis() as server:
+        transport = connect(server.url, None, "strange", scripts=request.param)
+        transport.open_generation(-1, "learner")
+        yield transport, redis.Redis.from_url(server.url)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(ref=st.one_of(damaged((GOOD,)), st.binary(max_size=60)))
+@example(GOOD)
+@example(b"3 1 2 3 1000 run/\xff\xfe/1719/42")
+@example(b"3 1 2 3 1000 run/actor-0/" + b"9" * 5000 + b"/42")
+@example(b"3 1 2 3 1000 run/actor-0/9007199254740992/42")
+@example(b"3 1 " + b"2" * 400 + b" 3 1000 run/actor-0/1/42")
+@example(b"3 1 2 3 1000 run/a\nb/1/42")
+def test_any_reference_is_foreign_or_a_header(strange: tuple[RedisTransport, Any], ref: bytes) -> None:
+    transport, client = strange
+    before = transport.ledger().foreign
+    client.xadd("{strange}:episodes", {"ref": ref})
+    taken = transport.take(9, 0)
+    assert len(taken) == is_header(ref)
+    assert transport.ledger().foreign == before + (not taken)
+    for delivery in taken:
+        assert delivery.payload == b""
+        assert [d.entry_id for d in transport.pending()] == [delivery.entry_id]
+        assert transport.dead_letter(delivery.entry_id, "of a stranger")
+        assert transport.dead_letters()[-1].header == delivery.header
+    assert transport.pending() == []
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(fields=st.dictionaries(st.binary(max_size=9), st.binary(max_size=40), min_size=1, max_size=3))
+def test_any_other_entry_is_foreign(strange: tuple[RedisTransport, Any], fields: dict[bytes, bytes]) -> None:
+    transport, client = strange
+    before = transport.ledger().foreign
+    client.xadd("{strange}:episodes", fields)
+    assert transport.take(9, 0) == []
+    assert transport.ledger().foreign == before + 1
