@@ -1,7 +1,7 @@
 """A Ray cluster of three nodes in a process of its own, which does as it is told on standard input.
 
-`lose` kills the oldest worker node, `lose ID` that one, `join` adds one, `actors` counts those alive, `where KIND` tells
-the node of the living actor of that class: its id, `head`, or nothing. Each answer is one line that begins with
+`lose` kills the oldest worker node, `lose ID` that one, `join` adds one, `actors` counts those alive, `where KIND`
+tells the node of the living actor of that class: its id, `head`, or nothing. Each answer is one line that begins with
 `ANSWER`; Ray says more.
 """
 
