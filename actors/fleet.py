@@ -16,6 +16,7 @@ from actors.backoff import Backoff
 from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.incarnation import Player, WaveReport, WorkerSettings
+from actors.place import Place
 from actors.signs import Signs
 from actors.worker import SIGNS, Worker, limit_threads
 
@@ -39,6 +40,7 @@ class _Member:
     handle: ActorHandle[Worker]
     signs: Signs
     call: Any = None  # what it is doing: a reference to the reply
+    place: Place | None = None  # of its present process
     incarnation: int = 0
     alive: bool = False  # has answered since it was started last
     look_at_s: float = 0.0
@@ -66,15 +68,16 @@ class ActorFleet:
         namespace: str,
         note: Callable[[str], None] = log.warning,
     ) -> None:
-        remote: Any = ray.remote(
-            num_cpus=1,
-            num_gpus=acting.actors.gpus_per_actor,
-            max_restarts=-1,
-            max_task_retries=0,
-            scheduling_strategy="SPREAD",
-            concurrency_groups={SIGNS: 1},
-            runtime_env={"env_vars": limit_threads()},
-        )(Worker)
+        options: dict[str, Any] = {
+            "num_cpus": 1,
+            "num_gpus": acting.actors.gpus_per_actor,
+            "max_restarts": -1,
+            "max_task_retries": 0,
+            "scheduling_strategy": "SPREAD",
+            "concurrency_groups": {SIGNS: 1},
+            "runtime_env": {"env_vars": limit_threads()},
+        }
+        remote: Any = ray.remote(**options)(Worker)
         settings = [WorkerSettings(acting, i, run, seed, redis, namespace) for i in range(acting.actors.count)]
         handles = [remote.remote(s) for s in settings]
         self._hang_s = acting.actors.hang_s
@@ -112,7 +115,7 @@ class ActorFleet:
     def _collect(self, member: _Member) -> WaveReport | None:
         call, member.call = member.call, None
         try:
-            report: WaveReport | None = ray.get(call)
+            reply: WaveReport | Place = ray.get(call)
         except ActorUnavailableError:  # dying, or on its way back
             self._lost(member)
             return None
@@ -125,14 +128,15 @@ class ActorFleet:
             self._failed(member, error)
             return None
         member.alive = True
-        if report is None:  # of a ping
+        if isinstance(reply, Place):
+            member.place = reply
             return None
         member.backoff.succeed()
-        if member.incarnation not in (0, report.incarnation):
+        if member.incarnation not in (0, reply.incarnation):
             self.totals.restarts += 1
             self._note(f"{member.name} died and is back")
-        member.incarnation = report.incarnation
-        return report
+        member.incarnation = reply.incarnation
+        return reply
 
     @staticmethod
     def _lost(member: _Member) -> None:
@@ -163,7 +167,9 @@ class ActorFleet:
                 m.backoff.fail()
                 self._note(f"{m.name} has hung for {self._hang_s:g} s; it is killed and started again")
                 ray.kill(m.handle, no_restart=False)
-                m.call, m.alive = None, False
+                if m.place is not None:
+                    m.place.kill()
+                m.call, m.alive, m.place = None, False, None
                 m.look_at_s = time.monotonic() + LOOK_S
 
     def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
@@ -177,9 +183,10 @@ class ActorFleet:
             calls: list[tuple[list[int], Any]] = []
             for m, share in shares:
                 if share:
-                    m.call = m.handle.play.remote(player, [seeds[i] for i in share], deterministic)
+                    call = m.handle.play.remote(player, [seeds[i] for i in share], deterministic)
+                    calls.append((share, call))
+                    m.call = call
                     m.signs.begin()
-                    calls.append((share, m.call))
             for share, call in calls:
                 while not ray.wait([call], timeout=LOOK_S)[0]:
                     self._kill_hanging()

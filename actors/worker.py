@@ -9,6 +9,7 @@ import ray
 import torch
 
 from actors.incarnation import Incarnation, Player, WaveReport, WorkerSettings
+from actors.place import Place
 from actors.pulse import Pulse
 from actors.ray_metrics import RayMetrics
 
@@ -23,8 +24,9 @@ class Worker:
         self._incarnation: Incarnation | None = None
         self._pulse = Pulse()
 
-    def ping(self) -> None:
-        """Returns once the process is there."""
+    def ping(self) -> Place:
+        """Returns once the process is there, and says where."""
+        return Place.here()
 
     @ray.method(concurrency_group=SIGNS)
     def beats(self) -> int:

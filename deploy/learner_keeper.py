@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from actors.backoff import Backoff
 from actors.errors import UserError
 from actors.fleet import last_line
+from actors.place import Place
 from actors.transport.base import Fenced
 from actors.worker import limit_threads
 from deploy.launch import learner_report
@@ -48,6 +49,7 @@ class LearnerKeeper:
         self._call: Any = None
         self._starting = True  # the next call is `start`
         self._up = False
+        self._place: Place | None = None  # of its process
         self._look_at_s = self._ticked_s = 0.0
         self._hang_s, self._unanswered_s = settings.config.hang_s, 0.0
         self._backoff = Backoff()
@@ -64,9 +66,8 @@ class LearnerKeeper:
         self._ticked_s = now
         if self._call is None and self._backoff.due and now >= self._look_at_s:
             self._look_at_s, self._unanswered_s = now + LOOK_S, 0.0
-            self._call = (
-                self._handle.start.remote(self._remaining_s()) if self._starting else self._handle.poll.remote()
-            )
+            start = self._handle.start
+            self._call = start.remote(self._remaining_s(), Place.here) if self._starting else self._handle.poll.remote()
         if self._call is not None and ray.wait([self._call], timeout=0)[0]:
             call, self._call = self._call, None
             self._hear(call)
@@ -76,7 +77,7 @@ class LearnerKeeper:
 
     def _hear(self, call: Any) -> None:
         try:
-            reply: LearnerStatus | None = ray.get(call)
+            reply: LearnerStatus | Place = ray.get(call)
         except ActorUnavailableError:
             self._lost("its process is gone")
         except RayActorError as error:
@@ -84,12 +85,12 @@ class LearnerKeeper:
         except RayTaskError as error:
             self._failed(error)
         else:
-            if self._starting:
-                self._starting, self._up = False, True
+            if isinstance(reply, Place):
+                self._place, self._starting, self._up = reply, False, True
                 self.began_s = self.began_s or time.monotonic()
-            elif reply is not None and reply.progress is None:
+            elif reply.progress is None:
                 self._lost("its process is gone")
-            elif reply is not None:
+            else:
                 self._told(reply)
 
     def _told(self, status: LearnerStatus) -> None:
@@ -129,6 +130,9 @@ class LearnerKeeper:
     def _kill(self, reason: str) -> None:
         self._note(f"{reason}; it is started again from its newest checkpoint")
         ray.kill(self._handle, no_restart=False)
+        if self._place is not None:
+            self._place.kill()
+            self._place = None
         self.restarts += 1
         self._call, self._up, self._starting = None, False, True
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -17,6 +18,8 @@ from actors.transport.redis import connect
 from learner.checkpoint import Progress, list_checkpoints, load_checkpoint
 from learner.config import LearnerConfig
 from learner.train import Learner
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,11 @@ class LearnerService:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
-    def start(self, max_seconds: float | None = None) -> None:
+    def start(self, max_seconds: float | None = None, here: Callable[[], T | None] = lambda: None) -> T | None:
         """Load and begin to train; `max_seconds` takes the place of the configured limit, where some of it has passed.
-        Nothing where it trains already."""
+        Nothing where it trains already. Returns what `here` says of this process."""
         if self._thread.is_alive():
-            return
+            return here()
         torch.set_num_threads(1)
         s = self._settings
         run_dir = Path(s.run_dir)
@@ -84,6 +87,7 @@ class LearnerService:
         config = s.config if max_seconds is None else replace(s.config, max_seconds=max_seconds)
         self._learner = Learner(config, s.policy, s.spaces, transport, run_dir, s.seed, resume, note, init, s.wandb)
         self._thread.start()
+        return here()
 
     def poll(self) -> LearnerStatus:
         """Progress, and the metrics of updates since the last poll."""

@@ -24,7 +24,7 @@ from deploy.embedded_redis import EmbeddedRedis
 
 NAME = "soak"
 SESSIONS, PACE_HZ, ROUND_S = 8, 5.0, 10.0
-START_S = 180.0
+START_S = 600.0
 
 
 @dataclass(frozen=True)
