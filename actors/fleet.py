@@ -183,10 +183,10 @@ class ActorFleet:
             calls: list[tuple[list[int], Any]] = []
             for m, share in shares:
                 if share:
-                    call = m.handle.play.remote(player, [seeds[i] for i in share], deterministic)
-                    calls.append((share, call))
-                    m.call = call
+                    handle: Any = m.handle
+                    m.call = handle.play.remote(player, [seeds[i] for i in share], deterministic)
                     m.signs.begin()
+                    calls.append((share, m.call))
             for share, call in calls:
                 while not ray.wait([call], timeout=LOOK_S)[0]:
                     self._kill_hanging()

@@ -82,6 +82,7 @@ def test_a_deadlock_in_the_environment_is_broken(tmp_path: Path) -> None:
         "--actors.hang_s": str(HANG_S),
         "--learner.batch_episodes": "4",
         "--learner.batch_steps": "0",
+        "--gym.max_segment_steps": "16",
         "--learner.updates": "1000000",
         "--run.root": str(tmp_path),
         "--run.name": folder.name,
@@ -91,7 +92,7 @@ def test_a_deadlock_in_the_environment_is_broken(tmp_path: Path) -> None:
         def incarnations() -> set[str]:
             return {row["episode_id"].split("/")[2] for row in rows(folder / "episodes.jsonl")}
 
-        command.wait_for(lambda: len(incarnations()) == 1, 120.0)
+        command.wait_for(lambda: len(incarnations()) == 1, 200.0)
         flag.touch()
         command.wait_for(lambda: not flag.exists())
         since = time.monotonic()
