@@ -1,0 +1,39 @@
+"""The soak's slope is the line's own, and its error covers it, also where neighbouring looks are much alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.soaking.trend import trend
+from benchmarks.soaking.watch import name_of
+
+
+def test_a_line_is_found_to_the_digit() -> None:
+    found = trend([0.0, 60.0, 120.0, 180.0], [5.0, 6.0, 7.0, 8.0])
+    assert found.per_h == pytest.approx(60.0)
+    assert found.error_per_h == pytest.approx(0.0, abs=1e-6)
+    with pytest.raises(ValueError, match="need three"):
+        trend([0.0, 1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(("kept", "least"), [(0.0, 0.9), (0.8, 0.85)])
+def test_two_errors_hold_the_truth_as_often_as_they_should(kept: float, least: float) -> None:
+    """300 soaks of 240 looks, five seconds apart; `kept` is what of one look's error the next one has."""
+    rng = np.random.default_rng(0)
+    times = 5.0 * np.arange(240)
+    hits = 0
+    for _ in range(300):
+        noise = np.zeros(240)
+        for i, fresh in enumerate(rng.standard_normal(240)):
+            noise[i] = kept * noise[i - 1] + fresh
+        found = trend(times, 300.0 + 12.0 * times / 3600.0 + noise)
+        hits += abs(found.per_h - 12.0) < 2.1 * found.error_per_h
+    assert least < hits / 300 <= 0.99
+
+
+def test_processes_have_short_names() -> None:
+    assert name_of("ray::Worker", ["ray::Worker.sample"]) == "actor"
+    assert name_of("ray::LearnerService", ["ray::LearnerService"]) == "learner"
+    assert name_of("raylet", ["/x/raylet", "--flag"]) == "Ray's raylet"
+    assert name_of("valkey-server", ["/x/valkey-server unixsocket:/y"]) == "valkey-server"
