@@ -58,14 +58,17 @@ class Programs:
     def of(self, network: FactoredRecurrentActorCritic) -> Programs:
         """The same with other weights."""
         other = copy.copy(self)
-        weights = {f"network.{name}": t for name, t in network.state_dict().items()}
-        for name in ("greedy", "sampling"):
-            program = copy.deepcopy(getattr(self, name))
-            program.load_state_dict(weights, strict=False)
-            setattr(other, name, program)
+        other.greedy, other.sampling = copy.deepcopy(self.greedy), copy.deepcopy(self.sampling)
+        other.load(network)
         inputs = [t.to(self._device) for t in example_inputs(network, 2)]
         other._warm_up(inputs[:9], (inputs[10], torch.zeros(2, dtype=torch.bool, device=self._device)))
         return other
+
+    def load(self, network: FactoredRecurrentActorCritic) -> None:
+        """Take on other weights. TorchScript keeps some 40 KiB of every copy for ever, and nothing of this."""
+        weights = {f"network.{name}": t for name, t in network.state_dict().items()}
+        for program in (self.greedy, self.sampling):
+            program.load_state_dict(weights, strict=False)
 
     @torch.inference_mode()
     def _warm_up(self, plain: list[Tensor], drawn: tuple[Tensor, Tensor]) -> None:
@@ -77,13 +80,26 @@ class Programs:
 class ServedModel:
     """One version; a program for each number of slots that sessions ask for."""
 
-    def __init__(self, weights: WeightSet, device: torch.device, before: ServedModel | None = None) -> None:
+    def __init__(
+        self,
+        weights: WeightSet,
+        device: torch.device,
+        before: ServedModel | None = None,
+        spare: ServedModel | None = None,
+    ) -> None:
+        """`before` says for which slots programs are wanted; those of `spare`, which nobody asks any more, are used."""
         self.version, self.generation = weights.version, weights.generation
         self.sessions = 0
         self._weights, self._device, self._lock = weights, device, threading.Lock()
         self._programs: dict[int, Programs] = {}
+        spares = spare._programs if spare else {}
         for slots, programs in dict(before._programs if before else {}).items():
-            self._programs[slots] = programs.of(self._network(slots))
+            network = self._network(slots)
+            if slots in spares:
+                self._programs[slots] = spares.pop(slots)
+                self._programs[slots].load(network)
+            else:
+                self._programs[slots] = programs.of(network)
 
     def prepare(self, spaces: Spaces) -> None:
         """Make the program for these spaces; takes tenths of a second the first time."""
@@ -115,6 +131,7 @@ class Models:
         self.architecture = _architecture(weights)
         self.newest = ServedModel(weights, device)
         self.newest.prepare(self.spaces)
+        self._spare: list[ServedModel] = []  # forgotten, whose programs can take on other weights
         self.held: dict[int, ServedModel] = {self.newest.version: self.newest}
         network = self.newest._network(self.spaces.slots)
         self.state_sizes: StateSizes = network.core.sizes
@@ -128,7 +145,8 @@ class Models:
             raise UserError(
                 f"weights {weights.version} have another architecture than those served: start a server for them"
             )
-        return ServedModel(weights, self.device, self.newest)
+        spare = self._spare.pop() if self._spare else None
+        return ServedModel(weights, self.device, self.newest, spare)
 
     def full(self) -> bool:
         """Whether every version that may be held is in use."""
@@ -158,7 +176,8 @@ class Models:
 
     def _forget(self, model: ServedModel) -> None:
         if model is not self.newest and not model.sessions:
-            self.held.pop(model.version, None)
+            if self.held.pop(model.version, None) is not None:
+                self._spare.append(model)
 
 
 def _architecture(weights: WeightSet) -> str:
