@@ -175,9 +175,9 @@ class Models:
         self._forget(model)
 
     def _forget(self, model: ServedModel) -> None:
-        if model is not self.newest and not model.sessions:
-            if self.held.pop(model.version, None) is not None:
-                self._spare.append(model)
+        unused = model is not self.newest and not model.sessions
+        if unused and self.held.pop(model.version, None) is not None:
+            self._spare.append(model)
 
 
 def _architecture(weights: WeightSet) -> str:

@@ -15,7 +15,7 @@ import pytest
 from deploy.embedded_redis import EmbeddedRedis, find_server
 from tests.launching import Command, rows, small, tamiyo
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
 PASSWORD, TOKEN = f"word-{secrets.token_hex(12)}", secrets.token_hex(32)
 
 
@@ -54,7 +54,7 @@ def written(command: Command, *folders: Path) -> dict[str, bytes]:
 def look(command: Command, folder: Path, place: str, extra: dict[str, str]) -> None:
     """While it runs, and when it has ended."""
     seen: dict[str, bytes] = {}
-    command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120.0)
+    command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 200.0)
     seen |= {name: line.encode() for name, line in lists_of_processes(command).items()}
     assert len(seen) >= 5
     seen |= written(command, folder)
