@@ -326,24 +326,9 @@ def _secrets(args: list[str]) -> int:
 
 
 def _health(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo health", description="Whether services answer; exits 1 where one does not.", exit_on_error=False
-    )
-    known = (
-        "http://HOST:PORT/PATH answers with 200; grpc://HOST:PORT or grpcs://HOST:PORT says that it serves "
-        "(default: those in TAMIYO_HEALTH)"
-    )
-    addresses, ca = os.environ.get("TAMIYO_HEALTH", "").split(), os.environ.get("TAMIYO_HEALTH_CA")
-    parser.add_argument("addresses", nargs="*", default=addresses, metavar="ADDRESS", help=known)
-    trusted = "certificate that a grpcs:// server is trusted by, PEM (default: the one in TAMIYO_HEALTH_CA)"
-    parser.add_argument("--ca", type=Path, default=ca, metavar="FILE", help=trusted)
-    parser.add_argument("--timeout", type=float, default=3.0, metavar="S", help="seconds for each (default: 3)")
-    options = _options(parser, args)
-    if not options.addresses:
-        raise UserError("give addresses to look at, here or in TAMIYO_HEALTH; see `tamiyo health --help`")
-    from deploy.health import health
+    from deploy.health import main as health
 
-    return health(options.addresses, options.ca, options.timeout)
+    return health(args)
 
 
 def _dashboards(args: list[str]) -> int:

@@ -1,13 +1,39 @@
-"""`tamiyo health`: whether services answer, for health checks of containers and their like."""
+"""`tamiyo health`: whether services answer, for health checks of containers and their like.
+
+Those run every few seconds: `python -m deploy.health` is the same and loads little more than it needs.
+"""
 
 from __future__ import annotations
 
+import argparse
 import http.client
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from actors.errors import UserError
+
+
+def main(args: Sequence[str]) -> int:
+    """As `health`, of flags. Raises `UserError`."""
+    parser = argparse.ArgumentParser(
+        prog="tamiyo health", description="Whether services answer; exits 1 where one does not."
+    )
+    known = (
+        "http://HOST:PORT/PATH answers with 200; grpc://HOST:PORT or grpcs://HOST:PORT says that it serves "
+        "(default: those in TAMIYO_HEALTH)"
+    )
+    addresses, ca = os.environ.get("TAMIYO_HEALTH", "").split(), os.environ.get("TAMIYO_HEALTH_CA")
+    parser.add_argument("addresses", nargs="*", default=addresses, metavar="ADDRESS", help=known)
+    trusted = "certificate that a grpcs:// server is trusted by, PEM (default: the one in TAMIYO_HEALTH_CA)"
+    parser.add_argument("--ca", type=Path, default=ca, metavar="FILE", help=trusted)
+    parser.add_argument("--timeout", type=float, default=3.0, metavar="S", help="seconds for each (default: 3)")
+    options = parser.parse_args(args)
+    if not options.addresses:
+        raise UserError("give addresses to look at, here or in TAMIYO_HEALTH; see `tamiyo health --help`")
+    return health(options.addresses, options.ca, options.timeout)
 
 
 def health(addresses: Sequence[str], ca: Path | None, timeout_s: float) -> int:
@@ -62,3 +88,10 @@ def _grpc(place: SplitResult, ca: Path | None, timeout_s: float) -> str:
             return f"does not answer ({error.code().name}: {error.details()})"
     name = str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
     return "" if name == "SERVING" else f"answers that it is {name}"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as error:
+        sys.exit(f"tamiyo: error: {error}")
