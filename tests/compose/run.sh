@@ -14,8 +14,8 @@ SLACK=${SLACK:-1}
 LIMIT_S=${LIMIT_S:-$((2400 * SLACK))}
 export DOCKER_BUILDKIT=0 COMPOSE_PROFILES=cpu COMPOSE_PROJECT_NAME=tamiyo COMPOSE_ANSI=never COMPOSE_PROGRESS=plain
 export TAMIYO_ACTORS_MOST=4 TAMIYO_LEARNER_CPUS=1
-export TAMIYO_FLAGS="--env.tasks spirals --env.horizon_epochs 4 --env.inner_steps 2 --actors.envs_per_actor 2
-    --learner.batch_episodes 4 --learner.updates 100000 --learner.max_policy_lag 8"
+TAMIYO_FLAGS="--env.tasks spirals --env.horizon_epochs 4 --env.inner_steps 2 --actors.envs_per_actor 2"
+export TAMIYO_FLAGS="$TAMIYO_FLAGS --learner.batch_episodes 4 --learner.updates 100000 --learner.max_policy_lag 8"
 
 install=0 keep=""
 while [ $# -gt 0 ]; do
@@ -231,7 +231,7 @@ timeout $((600 * SLACK)) docker compose --project-directory "$WORK/project" -f "
 for service in redis learner fleet serve prometheus grafana; do
     until_true 300 "$service is healthy" healthy $service 1
 done
-until_true 120 "two actors' machines are healthy" healthy actors 2
+until_true 240 "two actors' machines are healthy" healthy actors 2
 until_true 120 "updates happen, as Prometheus tells" above tamiyo_update 2
 until_true 60 "two actors play" seen 2
 for job in learner fleet serve prometheus; do
