@@ -3,6 +3,7 @@
 import importlib
 
 import torch
+from ray.dashboard.utils import DashboardAgentModule, DashboardHeadModule, get_all_modules
 
 from actors.env.seed_fleet import compile_kernels
 
@@ -20,4 +21,6 @@ MODULES = (
 
 for module in MODULES:
     importlib.import_module(module)
+for kind in (DashboardAgentModule, DashboardHeadModule):  # Ray waits half a minute for them, and no longer
+    get_all_modules(kind)
 compile_kernels(torch.float32)
