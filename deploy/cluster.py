@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import threading
 import time
@@ -21,10 +20,11 @@ from rich.console import Console
 from actors.errors import UserError
 from actors.fleet import last_line
 from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, connect
+from actors.transport.server import password_from
 from actors.worker import limit_threads
 from deploy.config import Config
 from deploy.following import conclude, follow, named, plan
-from deploy.launch import namespace, open_run, stop_on_signal
+from deploy.launch import namespace, open_run, own_signals, stop_on_signal
 from deploy.supervisor import OVER, RunStatus, Supervisor
 
 RAY_NAMESPACE = "tamiyo"
@@ -131,7 +131,8 @@ def cluster(address: str) -> Iterator[None]:
     try:
         if place.hostname and place.port:  # else Ray tries for minutes
             socket.create_connection((place.hostname, place.port), timeout=CONNECT_S).close()
-        ray.init(address=address, namespace=RAY_NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
+        with own_signals():
+            ray.init(address=address, namespace=RAY_NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()
         raise UserError(
@@ -153,10 +154,8 @@ def _start(config: Config, resume: Path | None) -> str:
     )(Supervisor)
     name = run_dir.name
     options = {"name": _actor_name(name), "lifetime": "detached", "max_concurrency": 4}
-    # Machines of the cluster do not share our environment; what is handed over is shown nowhere.
-    queue = replace(config.queue, weights_redis=_with_password(config.queue.weights_redis, WEIGHTS_PASSWORD_VARIABLE))
-    redis = _with_password(config.run.redis, PASSWORD_VARIABLE)
-    handle = remote.options(**options).remote(plan(replace(config, queue=queue), run_dir, redis))
+    known = with_passwords(config)
+    handle = remote.options(**options).remote(plan(known, run_dir, known.run.redis))
     try:
         ray.get(handle.poll.remote())
     except RayActorError as error:
@@ -164,9 +163,15 @@ def _start(config: Config, resume: Path | None) -> str:
     return name
 
 
+def with_passwords(config: Config) -> Config:
+    """The urls as machines without our environment need them; what is handed over is shown nowhere."""
+    weights = _with_password(config.queue.weights_redis, WEIGHTS_PASSWORD_VARIABLE)
+    redis = _with_password(config.run.redis, PASSWORD_VARIABLE)
+    return replace(config, queue=replace(config.queue, weights_redis=weights), run=replace(config.run, redis=redis))
+
+
 def _with_password(url: str, variable: str) -> str:
-    """The url as machines without our environment need it."""
-    parts, password = urlsplit(url), os.environ.get(variable, "")
+    parts, password = urlsplit(url), password_from(variable)
     if not url or parts.password or not password:
         return url
     user, _, place = parts.netloc.rpartition("@")

@@ -24,6 +24,9 @@ class RunConfig:
     """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
     address: str = ""
     """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001; empty starts a Ray of its own on this machine."""
+    service: bool = False
+    """For `tamiyo learner` where something starts it again: go on with a run of this name where there is one, and stay
+    when it is done, so that its metrics can be read, until told to stop."""
     reference_episodes: int = 48
     """Episodes of the last fifth whose seeds are played again by the random policy and, on seed hosts, never-grow."""
     append_only: bool = False
