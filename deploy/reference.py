@@ -47,8 +47,8 @@ MASKS_TOLD = (
 )
 METRICS_TOLD = (
     "Declared once, in `actors/metrics.py`. The name below is the one in `metrics.jsonl` and TensorBoard. Prometheus "
-    "has `tamiyo_` in front and `_` for `/`, and `_total` behind counters; what Ray exports has `ray_` before that. Of a "
-    "family, the part behind `/` becomes a label: `entropy/op` is `tamiyo_head_entropy{head=\"op\"}`."
+    "has `tamiyo_` in front and `_` for `/`, and `_total` behind counters; what Ray exports has `ray_` before that. Of "
+    'a family, the part behind `/` becomes a label: `entropy/op` is `tamiyo_head_entropy{head="op"}`.'
 )
 
 
