@@ -170,11 +170,11 @@ def metric(address: str, name: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_the_services_train_and_answer(stack: tuple[Stack, dict[str, Service]]) -> None:
     places, services = stack
     learner, endpoint = places.places["learner:9100"], places.places["serve:50051"]
-    services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") >= 2, 60)
+    services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") >= 2, 120)
     assert metric(places.places["fleet:9102"], "tamiyo_actor_episodes_total") >= 2
     assert metric(places.places["actors:8090"], "ray_node_mem_used") > 0
     served = places.places["serve:9101"]
@@ -189,7 +189,7 @@ def test_the_services_train_and_answer(stack: tuple[Stack, dict[str, Service]]) 
     try:
         services["learner"].wait_for(lambda: not fault(address, None, 3.0), 30)
         learner = places.places["learner:9100"]
-        services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") > update, 60)
+        services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") > update, 120)
         assert services["serve"].terminate() == 0
         assert services["learner"].terminate() in (0, 130)
         assert services["fleet"].terminate() in (0, 130)

@@ -71,6 +71,7 @@ def test_they_train_together_and_stop_when_told(tmp_path: Path, server: int) -> 
     )
 
 
+@pytest.mark.timeout(300)
 def test_a_service_goes_on_with_its_run_and_stays_when_it_is_done(tmp_path: Path, server: int) -> None:
     url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "kept"
     secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
@@ -81,7 +82,7 @@ def test_a_service_goes_on_with_its_run_and_stays_when_it_is_done(tmp_path: Path
     with tamiyo(tmp_path, "actors", *flags(2), **secret):
         for updates in (2, 4):
             with tamiyo(tmp_path, "learner", *flags(updates, "--run.service"), **secret) as learner:
-                learner.wait_for(lambda running=learner: "waiting to be stopped" in running.out)  # type: ignore[misc]
+                learner.wait_for(lambda running=learner: "waiting to be stopped" in running.out, 120)  # type: ignore[misc]
                 learner.process.send_signal(signal.SIGTERM)
                 assert learner.wait(10) == 0, learner.out + learner.err
         with tamiyo(tmp_path, "learner", *flags(4), **secret) as refused:
