@@ -170,6 +170,7 @@ def metric(address: str, name: str) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(480)
 def test_the_services_train_and_answer(stack: tuple[Stack, dict[str, Service]]) -> None:
     places, services = stack
