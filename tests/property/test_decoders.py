@@ -56,7 +56,7 @@ def within(decoder: object, data: bytes) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 32 * len(data) + 2**22
+    assert peak < 32 * len(data) + 2**23
 
 
 def test_nothing_is_unpickled_anywhere() -> None:

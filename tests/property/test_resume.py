@@ -136,14 +136,14 @@ def test_a_checkpoint_holds_what_it_was_given_and_old_ones_go(tmp_path: Path) ->
     optimiser = make_optimiser(network, 1e-3, 0.0)
     for update in range(5):
         progress = Progress(update, version=update + 3, generation=2, episodes_trained=9, env_steps=50, elapsed_s=1.5)
-        save_checkpoint(tmp_path / "checkpoints", network, optimiser, progress, ("a", "b"), 4, keep=2)
+        save_checkpoint(tmp_path / "checkpoints", network, optimiser, progress, ("run/a/1/0", "run/a/1/1"), 4, keep=2)
     assert [p.name for p in list_checkpoints(tmp_path / "checkpoints")] == [
         "update_00000003.safetensors",
         "update_00000004.safetensors",
     ]
     newest = load_checkpoint(tmp_path)  # a run folder
     assert newest.progress == progress
-    assert newest.consumed == ("a", "b")
+    assert newest.consumed == ("run/a/1/0", "run/a/1/1")
     assert (newest.weights.version, newest.weights.generation, newest.weights.state_stride) == (7, 2, 4)
     assert not newest.moments  # the optimizer has not stepped
     assert not list(tmp_path.glob("**/*.partial"))

@@ -5,7 +5,7 @@ local function enter(k, actor, incarnation, latest)
   if latest and tonumber(incarnation) <= tonumber(latest) then return end
   redis.call('HSET', k.ledger, 'actor:' .. actor .. ':incarnation', incarnation)
   -- a term of its own, so that a checkpoint remembers it, whatever becomes of its first episode
-  redis.call('HSETNX', k.ledger, 'actor:' .. actor .. '/' .. incarnation .. ':produced', 0)
+  redis.call('HINCRBY', k.ledger, 'actor:' .. actor .. '/' .. incarnation .. ':produced', 0)
   if latest then
     local before = 'actor:' .. actor .. '/' .. latest .. ':'
     local unsent = number(k.ledger, before .. 'unsent')

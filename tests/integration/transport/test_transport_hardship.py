@@ -39,6 +39,7 @@ def test_a_server_without_memory_is_busy_and_the_learner_frees_it(server: Embedd
         assert len(statuses) < 20
     accepted = len(statuses) - 1
     assert accepted >= 2
+    client.config_set("maxmemory", client.info("memory")["used_memory"])  # not even a small one finds room
     outbox = Outbox(transport, "b", 0, capacity=5)  # an actor waits, and keeps what it has
     outbox.add(make_episode(actor="b"))
     outbox.ship(0.0)
