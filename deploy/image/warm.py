@@ -22,5 +22,5 @@ MODULES = (
 for module in MODULES:
     importlib.import_module(module)
 for kind in (DashboardAgentModule, DashboardHeadModule):  # Ray waits half a minute for them, and no longer
-    get_all_modules(kind)  # type: ignore[no-untyped-call]
+    get_all_modules(kind)
 compile_kernels(torch.float32)
