@@ -12,8 +12,8 @@ from actors.errors import UserError
 from actors.outbox import Outbox
 from actors.patience import Patience
 from actors.policy.baselines import NeverGrow, RandomPolicy
-from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.publish import from_weights, load_weights
+from actors.policy.programs import ActingPolicy
+from actors.policy.publish import from_weights
 from actors.pulse import Felt, Pulse
 from actors.rollout import Policy, Provenance
 from actors.sampler import make_sampler
@@ -77,7 +77,7 @@ class Incarnation:
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage)
         self.outbox = Outbox(self.transport, self.name, self.number, acting.actors.buffer_episodes)
         self.feed = WeightFeed(self.transport)
-        self.network: FactoredRecurrentActorCritic | None = None
+        self.policy: ActingPolicy | None = None
         self.version, self.generation, self.state_stride = -1, 0, 1
         self.sequence = 0
 
@@ -91,9 +91,9 @@ class Incarnation:
         began = time.monotonic()
         self._fetch()
         fetch_s = time.monotonic() - began
-        assert self.network is not None
+        assert self.policy is not None
         source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed)
-        episodes = self.sampler.sample(Felt(self.network, self._pulse), source, self._name_episode)
+        episodes = self.sampler.sample(Felt(self.policy, self._pulse), source, self._name_episode)
         for episode in episodes:
             self.outbox.add(episode)
         played_s = time.monotonic() - start - parked_s
@@ -108,8 +108,8 @@ class Incarnation:
         policy: Policy
         if player == "learned":
             self._fetch()
-            assert self.network is not None
-            policy = self.network
+            assert self.policy is not None
+            policy = self.policy
         else:
             policy = (RandomPolicy if player == "random" else NeverGrow)(self.sampler.spaces)
         source = Provenance(self.version, self.generation, 1, self.settings.seed)
@@ -141,13 +141,13 @@ class Incarnation:
         while True:
             weights = self._patience(lambda: self.feed.newest(self.version))
             if weights is not None:
-                if self.network is None:
-                    self.network = from_weights(weights)
+                if self.policy is None:
+                    self.policy = ActingPolicy(from_weights(weights))
                 else:
-                    load_weights(self.network, weights)
+                    self.policy.take(weights)
                 self.version, self.generation = weights.version, weights.generation
                 self.state_stride = weights.state_stride
-            if self.network is not None:
+            if self.policy is not None:
                 return
             if time.monotonic() > deadline:
                 raise UserError(

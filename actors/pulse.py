@@ -1,6 +1,9 @@
-"""`Pulse`: signs that an actor gets on, for whoever has to tell one that hangs from one that is slow."""
+"""Signs that something gets on, for whoever has to tell what hangs from what is slow: `Pulse` gives them, `Stillness`
+counts the time without any."""
 
 from __future__ import annotations
+
+import time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,25 @@ class Pulse:
 
     def __call__(self) -> None:
         self.beats += 1
+
+
+class Stillness:
+    """Seconds that something was seen to stand still. While nobody looked, nobody knows: between two looks, `UNSEEN_S`
+    count at most."""
+
+    UNSEEN_S = 1.0
+
+    def __init__(self) -> None:
+        self._still_s, self._looked_s = 0.0, time.monotonic()
+
+    def look(self) -> float:
+        now = time.monotonic()
+        self._still_s += min(self.UNSEEN_S, now - self._looked_s)
+        self._looked_s = now
+        return self._still_s
+
+    def moved(self) -> None:
+        self._still_s, self._looked_s = 0.0, time.monotonic()
 
 
 class Felt:

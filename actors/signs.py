@@ -9,10 +9,10 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
 
+from actors.pulse import Stillness
 from actors.worker import Worker
 
 PACE_S = 10.0  # between questions, at most
-UNSEEN_S = 1.0  # the most that counts between two looks: while nobody looked, nobody knows
 
 
 class Signs:
@@ -26,14 +26,12 @@ class Signs:
         """It was given something to do: time starts anew."""
         self._call: Any = None
         self._beats = -1
-        self._still_s = 0.0
-        self._looked_s = self._ask_at_s = time.monotonic()
+        self._still = Stillness()
+        self._ask_at_s = time.monotonic()
 
     def hangs(self) -> bool:
         """Look, without waiting. Of an actor that dies others will know."""
         now = time.monotonic()
-        self._still_s += min(UNSEEN_S, now - self._looked_s)
-        self._looked_s = now
         if self._call is not None and ray.wait([self._call], timeout=0)[0]:
             call, self._call = self._call, None
             try:
@@ -42,8 +40,9 @@ class Signs:
                 self.begin()
                 return False
             if beats != self._beats:
-                self._beats, self._still_s = beats, 0.0
+                self._beats = beats
+                self._still.moved()
         if self._call is None and now >= self._ask_at_s:
             self._ask_at_s = now + min(PACE_S, self._hang_s / 5)
             self._call = self._handle.beats.remote()
-        return self._still_s > self._hang_s
+        return self._still.look() > self._hang_s

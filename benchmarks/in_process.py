@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from actors.actions import ActionMasks
 from actors.config import ActingConfig, QueueConfig
 from actors.outbox import Outbox
-from actors.policy.network import Decision, FactoredRecurrentActorCritic
-from actors.policy.publish import from_weights, load_weights
+from actors.policy.network import Decision
+from actors.policy.programs import ActingPolicy
+from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState
 from actors.rollout import Policy, Provenance
 from actors.sampler import STREAM_STEPS, Sampler, make_sampler
@@ -29,11 +30,11 @@ Judge = Callable[[Policy, int], bool]
 class Forgetful:
     """The same policy, its state zeroed before each step: the control that cannot remember."""
 
-    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
-        self.network = network
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
 
     def initial_state(self, batch: int) -> PolicyState:
-        return self.network.initial_state(batch)
+        return self.policy.initial_state(batch)
 
     def act(
         self,
@@ -44,8 +45,8 @@ class Forgetful:
         noise: NDArray[np.float64],
         deterministic: bool = False,
     ) -> tuple[Decision, PolicyState]:
-        zero = self.network.initial_state(obs.shape[0])
-        decision, _ = self.network.act(obs, blueprint_indices, masks, zero, noise, deterministic)
+        zero = self.policy.initial_state(obs.shape[0])
+        decision, _ = self.policy.act(obs, blueprint_indices, masks, zero, noise, deterministic)
         return decision, zero
 
 
@@ -70,15 +71,15 @@ class Run:
         self.width = acting.actors.envs_per_actor
         self.transport = MemoryTransport(queue, store)
         self.outbox = Outbox(self.transport, "actor-0", 0, 1_000_000)
-        self.network: FactoredRecurrentActorCritic | None = None
+        self.acting: ActingPolicy | None = None
         self.version, self.stride, self.generation, self.named, self.acted = -1, 1, 0, 0, 0
         self.history: list[dict[str, float]] = []  # metrics of each update, and `acted`
 
     @property
     def policy(self) -> Policy:
         """The newest weights, as they act."""
-        assert self.network is not None
-        return Forgetful(self.network) if self.forgetful else self.network
+        assert self.acting is not None
+        return Forgetful(self.acting) if self.forgetful else self.acting
 
     def train(self, budget: int, judge: Judge | None = None, judge_every: int = 10) -> None:
         """At most `budget` steps of acting; `judge` is asked at every `judge_every`-th version."""
@@ -111,9 +112,10 @@ class Run:
         weights = self.transport.fetch(self.version)
         if weights is None:
             return False
-        if self.network is None:
-            self.network = from_weights(weights)
-        load_weights(self.network, weights)
+        if self.acting is None:
+            self.acting = ActingPolicy(from_weights(weights))
+        else:
+            self.acting.take(weights)
         self.version, self.generation, self.stride = weights.version, weights.generation, weights.state_stride
         return True
 

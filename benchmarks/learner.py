@@ -23,6 +23,7 @@ from actors.actions import ActionMasks, ActionSpec, Head
 from actors.config import PolicyConfig
 from actors.episode import EndReason, Episode, RecurrentState
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.programs import ActingPolicy
 from actors.spaces import Spaces
 from benchmarks.form import Target, arguments, publish
 from benchmarks.peers import Prepare, Shape, have_sb3, rllib_learner, sb3_learner
@@ -146,7 +147,7 @@ def compare(sides: dict[str, Prepare], shape: Shape, name: str, device: str, rep
 
 
 def acting(shape: Shape, device: str, calls: int) -> list[dict[str, Any]]:
-    network = our_network(shape, device).eval()
+    policy = ActingPolicy(our_network(shape, device).eval())
     peer = sb3_learner(replace(shape, steps=2), device)[1] if have_sb3() else None
     rows = []
     for n in (1, 16, 256):
@@ -157,9 +158,9 @@ def acting(shape: Shape, device: str, calls: int) -> list[dict[str, Any]]:
         masks, starts = ActionMasks(legal, None, legal[:, :0]), np.zeros(n, dtype=np.float32)
 
         def ours(obs: Any = obs, n: int = n, b: Any = blueprints, m: ActionMasks = masks, u: Any = noise) -> None:
-            state = network.initial_state(n)
+            state = policy.initial_state(n)
             for _ in range(calls):
-                _, state = network.act(obs, b, m, state, u)
+                _, state = policy.act(obs, b, m, state, u)
 
         def theirs(obs: Any = obs, starts: Any = starts) -> None:
             state = None

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from actors.errors import UserError
+from deploy.command_parser import CommandParser
 from deploy.flags import parse
 from deploy.settings import suggest, summary
 
@@ -95,12 +96,10 @@ def _train(args: list[str]) -> int:
 
 
 def _stop(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo stop", description="Ends a run on a cluster; it can be resumed.", exit_on_error=False
-    )
+    parser = CommandParser("stop", "Ends a run on a cluster; it can be resumed.")
     parser.add_argument("name", metavar="RUN", help="the run's name")
     parser.add_argument("--address", default="auto", help="Ray cluster that it runs on (default: auto)")
-    options = _options(parser, args)
+    options = parser.parse_args(args)
     from deploy.cluster import stop_run
 
     return stop_run(options.name, options.address)
@@ -125,13 +124,11 @@ def _actors(args: list[str]) -> int:
 
 
 def _status(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo status", description="Where every episode of a run is now.", exit_on_error=False
-    )
-    _add_store(parser)
+    parser = CommandParser("status", "Where every episode of a run is now.")
+    parser.add_store()
     parser.add_argument("--watch", action="store_true", help="go on looking, every second")
     parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
-    options = _options(parser, args)
+    options = parser.parse_args(args)
     _need_server("status", options.redis)
     from deploy.status import show_status
 
@@ -139,23 +136,16 @@ def _status(args: list[str]) -> int:
 
 
 def _dead_letters(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo dead-letters", description="Episodes that were set aside.", exit_on_error=False
-    )
+    parser = CommandParser("dead-letters", "Episodes that were set aside.")
     parser.add_argument("action", choices=("list", "show", "requeue"), nargs="?", default="list")
     parser.add_argument("ids", nargs="*", metavar="ID", help="of letters, from the list; `all` for requeue")
     parser.add_argument("--save", type=Path, metavar="FILE", help="with show: write the payload here")
-    _add_store(parser)
-    options = _options(parser, args)
+    parser.add_store()
+    options = parser.parse_args(args)
     _need_server("dead-letters", options.redis)
     from deploy.dead_letters import dead_letters
 
     return dead_letters(options.action, options.redis, options.run, options.ids, options.save)
-
-
-def _add_store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--redis", default="", metavar="URL", help="the run's server; TAMIYO_REDIS_PASSWORD is heeded")
-    parser.add_argument("--run", metavar="NAME", help="the run's name, where the server holds several")
 
 
 def _report(args: list[str]) -> int:
@@ -173,111 +163,54 @@ def _report(args: list[str]) -> int:
 
 
 def _tasks(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo tasks", description="Lists the task families, or those named.", exit_on_error=False
-    )
+    parser = CommandParser("tasks", "Lists the task families, or those named.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="a family, or mypkg:factory")
     parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
     parser.add_argument("--data_dir", "--data-dir", help="folder of data sets that are not bundled, such as CIFAR-10")
-    try:
-        options, unknown = parser.parse_known_args(args)
-    except argparse.ArgumentError as error:
-        raise UserError(str(error)) from error
-    if unknown:
-        raise UserError(f"unknown flag {unknown[0]}; `tamiyo tasks --help` lists all flags")
+    options = parser.parse_args(args)
     from deploy.tasks import show_tasks
 
     return show_tasks(options.names, options.data_dir, options.json)
 
 
 def _rollout(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo rollout", description="One episode of a trained policy, as a timeline.", exit_on_error=False
-    )
+    parser = CommandParser("rollout", "One episode of a trained policy, as a timeline.")
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint file, or a run folder")
     parser.add_argument("--task", help="a task family, or mypkg:factory; else one of the run's, drawn by the seed")
     parser.add_argument("--seed", type=int, default=0, help="of the episode")
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8; else as many as in training")
     parser.add_argument("--sampled", action="store_true", help="draw actions, instead of taking the likeliest")
-    options = _options(parser, args)
+    options = parser.parse_args(args)
     from deploy.rollout_command import show_rollout
 
     return show_rollout(options.checkpoint, options.task, options.seed, options.slots, options.sampled)
 
 
 def _evaluate(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo evaluate",
-        description="Trained policies against tuned schedules on held-out tasks (docs/evaluation.md).",
-        exit_on_error=False,
-    )
-    many = {"type": Path, "nargs": "+", "default": [], "metavar": "PATH"}
-    parser.add_argument("--checkpoint", **many, help="run folders or checkpoint files")  # type: ignore[arg-type]
-    parser.add_argument("--blind", **many, help="policies trained with policy.blind")  # type: ignore[arg-type]
-    also = "further lines of the table, such as ablations; a name may come more than once"
-    parser.add_argument("--also", nargs="+", default=[], metavar="NAME=PATH", help=also)
-    parser.add_argument("--suite", choices=("heldout", "train"), default="heldout", help="families that are played")
-    parser.add_argument("--families", nargs="+", default=[], metavar="NAME", help="these of the suite alone")
-    parser.add_argument("--rent-weight", "--rent_weight", type=float, default=5.0, help="of J (default: 5)")
-    parser.add_argument("--policies", type=int, default=5, help="as many of the checkpoints at most (default: 5)")
-    parser.add_argument("--seeds", type=int, default=20, help="paired episodes of each family (default: 20)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: evaluation/ in the first policy's run folder")
-    parser.add_argument("--tune", action="store_true", help="first choose the schedules anew; alone it needs no policy")
-    parser.add_argument("--configurations", type=int, default=64, help="schedules of each kind to tune (default: 64)")
-    parser.add_argument("--rungs", type=int, default=4, help="rounds of halving, 1 to 4 (default: 4)")
-    default = Path("results/schedules.json")
-    parser.add_argument("--schedules", type=Path, default=default, metavar="FILE", help=f"default: {default}")
-    parser.add_argument("--horizon", type=int, help="epochs of an episode, for a quick look; else as in training")
-    parser.add_argument("--inner-steps", "--inner_steps", type=int, help="minibatches of an epoch, likewise")
-    options = _options(parser, args)
+    from deploy.evaluation.flags import evaluation_flags
+
+    given = vars(evaluation_flags(args)).items()
+    options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
     from deploy.evaluation.command import Request, evaluate
 
-    return evaluate(
-        Request(
-            checkpoints=tuple(options.checkpoint),
-            blind=tuple(options.blind),
-            also=tuple(options.also),
-            suite=options.suite,
-            families=tuple(options.families),
-            rent_weight=options.rent_weight,
-            policies=options.policies,
-            seeds=options.seeds,
-            jobs=options.jobs,
-            out=options.out,
-            tune=options.tune,
-            configurations=options.configurations,
-            rungs=options.rungs,
-            schedules=options.schedules,
-            horizon_epochs=options.horizon,
-            inner_steps=options.inner_steps,
-        )
-    )
+    return evaluate(Request(**options))
 
 
 def _study(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo study",
-        description="Runs a list of trainings and evaluations; what is finished is not repeated.",
-        exit_on_error=False,
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="such as results/study.yaml")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these entries alone")
-    parser.add_argument("--list", action="store_true", help="show what is done and what is left, and run nothing")
-    options = _options(parser, args)
+    from deploy.evaluation.flags import study_flags
+
+    options = study_flags(args)
     from deploy.evaluation.study import run_study
 
     return run_study(options.file, options.only, options.list)
 
 
 def _export(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo export", description="Writes a policy as a torch.export program.", exit_on_error=False
-    )
+    parser = CommandParser("export", "Writes a policy as a torch.export program.")
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint file, or a run folder")
     parser.add_argument("out", type=Path, metavar="OUT", help="file to write, NAME.pt2")
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8; else as many as in training")
-    options = _options(parser, args)
+    options = parser.parse_args(args)
     from deploy.export_command import export_policy
 
     return export_policy(options.checkpoint, options.out, options.slots)
@@ -293,31 +226,27 @@ def _serve(args: list[str]) -> int:
 
 
 def _grow(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo grow",
-        description="Runs a script that makes a tamiyo.GrowthController, with a policy served beside it.",
-        exit_on_error=False,
+    parser = CommandParser(
+        "grow", "Runs a script that makes a tamiyo.GrowthController, with a policy served beside it."
     )
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="such as examples/grow_your_model.py")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="for the script")
     parser.add_argument("--policy", type=Path, metavar="CHECKPOINT", help="else the one that comes with tamiyo")
-    options = _options(parser, args)
+    options = parser.parse_args(args)
     from deploy.grow_command import grow
 
     return grow(options.script, options.arguments, options.policy)
 
 
 def _secrets(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo secrets",
-        description="Passwords, tokens and a certificate for a deployment, each made once; what is there is kept.",
-        exit_on_error=False,
+    parser = CommandParser(
+        "secrets", "Passwords, tokens and a certificate for a deployment, each made once; what is there is kept."
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the files are")
     hosts = ["localhost", "127.0.0.1"]
     also = "names and addresses at which clients reach the policy server, for its certificate (default: localhost)"
     parser.add_argument("--host", nargs="+", default=hosts, metavar="NAME", help=also)
-    options = _options(parser, args)
+    options = parser.parse_args(args)
     from deploy.secret_files import write_secrets
 
     made = write_secrets(options.folder, options.host)
@@ -332,29 +261,14 @@ def _health(args: list[str]) -> int:
 
 
 def _dashboards(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tamiyo dashboards",
-        description="Writes Grafana dashboards of all metrics: training, service, endpoint, environment.",
-        exit_on_error=False,
+    parser = CommandParser(
+        "dashboards", "Writes Grafana dashboards of all metrics: training, service, endpoint, environment."
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where Grafana's provisioning looks for them")
-    options = _options(parser, args)
+    options = parser.parse_args(args)
     from deploy.dashboards.command import write_dashboards
 
     return write_dashboards(options.folder)
-
-
-def _options(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
-    """Parsed, every complaint as a `UserError`."""
-
-    def refuse(message: str) -> NoReturn:
-        raise UserError(f"{message}; see `{parser.prog} --help`")
-
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
-        return parser.parse_args(args)
-    except argparse.ArgumentError as error:
-        raise UserError(str(error)) from error
 
 
 def _doctor(args: list[str]) -> int:

@@ -5,7 +5,6 @@ Those run every few seconds: `python -m deploy.health` is the same and loads lit
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import os
 import sys
@@ -14,13 +13,12 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from actors.errors import UserError
+from deploy.command_parser import CommandParser
 
 
 def main(args: Sequence[str]) -> int:
     """As `health`, of flags. Raises `UserError`."""
-    parser = argparse.ArgumentParser(
-        prog="tamiyo health", description="Whether services answer; exits 1 where one does not."
-    )
+    parser = CommandParser("health", "Whether services answer; exits 1 where one does not.")
     known = (
         "http://HOST:PORT/PATH answers with 200; grpc://HOST:PORT or grpcs://HOST:PORT says that it serves "
         "(default: those in TAMIYO_HEALTH)"

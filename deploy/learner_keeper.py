@@ -17,6 +17,7 @@ from actors.backoff import Backoff
 from actors.errors import UserError
 from actors.fleet import last_line
 from actors.place import Place
+from actors.pulse import Stillness
 from actors.transport.base import Fenced
 from actors.worker import limit_threads
 from deploy.launch import learner_report
@@ -25,7 +26,6 @@ from learner.service import LearnerService, LearnerSettings, LearnerStatus
 
 MAX_FAILURES = 5  # errors in a row without an update between them, before they count as a fault of code
 LOOK_S = 0.25  # between looks at it
-UNSEEN_S = 1.0  # the most that counts between two ticks towards a hang: while nobody looked, nobody knows
 
 
 class LearnerKeeper:
@@ -50,8 +50,8 @@ class LearnerKeeper:
         self._starting = True  # the next call is `start`
         self._up = False
         self._place: Place | None = None  # of its process
-        self._look_at_s = self._ticked_s = 0.0
-        self._hang_s, self._unanswered_s = settings.config.hang_s, 0.0
+        self._look_at_s = 0.0
+        self._hang_s, self._unanswered = settings.config.hang_s, Stillness()
         self._backoff = Backoff()
         self._updates_at_failure = -1
         self.began_s: float | None = None  # when it was up for the first time: from then on `max_seconds` count
@@ -62,16 +62,16 @@ class LearnerKeeper:
         """Raises `UserError` for what starting again cannot mend."""
         self.status = replace(self.status, new_metrics=[], new_notes=[])
         now = time.monotonic()
-        self._unanswered_s += min(UNSEEN_S, now - self._ticked_s)
-        self._ticked_s = now
+        unanswered_s = self._unanswered.look()
         if self._call is None and self._backoff.due and now >= self._look_at_s:
-            self._look_at_s, self._unanswered_s = now + LOOK_S, 0.0
+            self._look_at_s = now + LOOK_S
+            self._unanswered.moved()
             start = self._handle.start
             self._call = start.remote(self._remaining_s(), Place.here) if self._starting else self._handle.poll.remote()
         if self._call is not None and ray.wait([self._call], timeout=0)[0]:
             call, self._call = self._call, None
             self._hear(call)
-        elif self._up and self._call is not None and self._unanswered_s > self._hang_s:
+        elif self._up and self._call is not None and unanswered_s > self._hang_s:
             self._kill(f"the learner has hung for {self._hang_s:g} s")
         return self.status
 

@@ -20,7 +20,6 @@ from actors.transport.health import Health
 from actors.transport.ledger import Ledger, LedgerError
 from actors.transport.redis import RedisTransport, connect, namespaces
 from learner.bottleneck import bottleneck, shares
-from learner.standing import TERMS
 
 EVERY_S = 1.0
 OF_ACTORS = {
@@ -154,7 +153,7 @@ def render(look: Look) -> Panel:
 def _identity(look: Look) -> Text:
     text = Text(f"accepted {look.ledger.accepted:,}", style="bold")
     text.append("  =  ", style="dim")
-    for i, term in enumerate(TERMS):
+    for i, term in enumerate(Ledger.TERMS):
         n = getattr(look.ledger, term)
         text.append(" + " if i else "", style="dim")
         text.append(f"{term} {n:,}", style="cyan" if n else "dim")

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from actors.transport.health import Health
-from actors.transport.ledger import Ledger
+from actors.transport.ledger import ActorLedger, Ledger
 from learner.bottleneck import BALANCED, bottleneck, shares
-
-TERMS = (
-    "trained",
-    "trained_then_lost",
-    "dropped_stale",
-    "fenced",
-    "dead_lettered",
-    "lost_with_store",
-    "queued",
-    "pending",
-)
-"""Of accepted episodes: their sum is `accepted`."""
-ACTOR_TERMS = ("accepted", "refused_fenced", "dropped_backpressure", "unsent", "lost_with_actor")
-"""Of produced episodes: their sum is `produced`."""
 
 
 def standing(ledger: Ledger, health: Health) -> dict[str, float]:
     """Both accounts with their terms, and waiting; names are those of `actors/metrics.py`."""
-    actors = {term: sum(getattr(a, term) for a in ledger.actors.values()) for term in ("produced", *ACTOR_TERMS)}
-    gap = abs(ledger.accepted - sum(getattr(ledger, term) for term in TERMS))
-    gap += sum(abs(a.produced - sum(getattr(a, term) for term in ACTOR_TERMS)) for a in ledger.actors.values())
+    actors = {term: sum(getattr(a, term) for a in ledger.actors.values()) for term in ("produced", *ActorLedger.TERMS)}
+    gap = abs(ledger.gap) + sum(abs(a.gap) for a in ledger.actors.values())
     waits = shares(health.learner, list(health.actors.values()))
     verdict = bottleneck(waits)
     return {
-        **{f"ledger/{term}": float(getattr(ledger, term)) for term in ("accepted", *TERMS)},
+        **{f"ledger/{term}": float(getattr(ledger, term)) for term in ("accepted", *Ledger.TERMS)},
         **{f"actor_ledger/{term}": float(count) for term, count in actors.items()},
         "ledger_gap": float(gap),
         "oldest_s": health.oldest_s,

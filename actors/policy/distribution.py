@@ -45,3 +45,25 @@ def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Te
     threshold = noise.double().unsqueeze(-1) * cumulative[..., -1:]
     drawn = (cumulative <= threshold).sum(-1).clamp(max=log_probs.shape[-1] - 1)
     return torch.where(deterministic, log_probs.argmax(-1), drawn) if isinstance(deterministic, Tensor) else drawn
+
+
+def masked_probs(logits: Tensor, mask: Tensor, floor: float) -> Tensor:
+    """Probabilities as of `masked_log_probs`, for those who need no gradient: in fewer operations."""
+    probs = torch.where(mask, logits, -torch.inf).softmax(-1)
+    if floor == 0.0:
+        return probs
+    legal = mask.sum(-1, keepdim=True)
+    return torch.addcmul(probs, floor_share(legal, floor) * mask, 1.0 - legal * probs)
+
+
+def choose_of(probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tuple[Tensor, Tensor]:
+    """What `choose` chooses, and its log-probability, each `[...]`, from probabilities `[..., n]`; noise is float64,
+    whose largest value below 1 leaves the last cumulative probability above the threshold."""
+    if deterministic is True:
+        choice = probs.argmax(-1)
+    else:
+        cumulative = probs.double().cumsum(-1)
+        choice = (cumulative <= noise.unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
+        if isinstance(deterministic, Tensor):
+            choice = torch.where(deterministic, probs.argmax(-1), choice)
+    return choice, probs.gather(-1, choice.unsqueeze(-1)).squeeze(-1).log()

@@ -25,8 +25,11 @@ class ObservationNormaliser(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        scale = (self.variance + 1e-4).rsqrt()
-        return ((x - self.mean) * scale).clamp(-self.clip, self.clip).to(x.dtype)
+        return ((x - self.mean) * self.scale()).clamp(-self.clip, self.clip).to(x.dtype)
+
+    def scale(self) -> Tensor:
+        """`[size]`, one over the deviation."""
+        return (self.variance + 1e-4).rsqrt()
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:

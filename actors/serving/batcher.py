@@ -184,7 +184,7 @@ class Batcher:
                 noise[i] = step_noise(entries[i].session.seed, entries[i].pending.step_index, heads)
             drawn = (torch.from_numpy(a).to(device) for a in (noise, greedy))
             out = programs.sampling(*inputs, *drawn)
-        for own, after in zip(state, PolicyState(*out[3:]), strict=True):
+        for own, after in zip(state, PolicyState(*out[4:]), strict=True):
             own.index_copy_(1, rows, after)
         actions, log_probs, values = (t.tolist() for t in out[:3])
         return Decided(actions, log_probs, values, model)

@@ -2,79 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import threading
-import warnings
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from actors.errors import UserError
-from actors.policy.exported import example_inputs
-from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.programs import Programs
 from actors.policy.publish import from_weights, spaces_of
-from actors.policy.state import PolicyState, StateSizes
+from actors.policy.state import StateSizes
 from actors.serving.messages import MAX_SLOTS, Layout
 from actors.serving.refusal import Reason, Refusal
 from actors.spaces import Spaces
 from actors.weights import WeightSet
-
-_WARM_UP = 3  # calls until TorchScript has made its plan
-
-
-class _Traced(nn.Module):
-    """A step with plain tensors, to be traced: `greedy` has no noise."""
-
-    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, obs: Tensor, blueprints: Tensor, op: Tensor, slot: Tensor, rest: Tensor, *more: Tensor) -> Any:
-        state, drawn = PolicyState(*more[:4]), more[4:]
-        noise, deterministic = drawn if drawn else (obs.new_zeros(obs.shape[0], 64), True)
-        step = self.network.step(obs, blueprints, MaskTensors(op, slot, rest), state, noise, deterministic)
-        return step.actions, step.log_probs, step.values, *step.state
-
-
-class Programs:
-    """The network's step as TorchScript, which takes a third of the time where batches are small: greedy, and sampling.
-
-    They give `(actions, log_probs, values, h, c, cells, usage)` of `(obs, blueprint_indices, op mask, slot mask, rest
-    mask, h, c, cells, usage)` and, where they sample, noise `[N, H]` and which rows are deterministic `[N]`.
-    """
-
-    def __init__(self, network: FactoredRecurrentActorCritic, device: torch.device) -> None:
-        inputs = [t.to(device) for t in example_inputs(network, 2)]
-        plain, drawn = inputs[:9], (inputs[10], torch.zeros(2, dtype=torch.bool, device=device))
-        self._device = device
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # about the list of weights that the LSTM takes
-            self.greedy: Any = torch.jit.trace(_Traced(network), tuple(plain), check_trace=False)  # type: ignore[no-untyped-call]
-            self.sampling: Any = torch.jit.trace(_Traced(network), (*plain, *drawn), check_trace=False)  # type: ignore[no-untyped-call]
-        self._warm_up(plain, drawn)
-
-    def of(self, network: FactoredRecurrentActorCritic) -> Programs:
-        """The same with other weights."""
-        other = copy.copy(self)
-        other.greedy, other.sampling = copy.deepcopy(self.greedy), copy.deepcopy(self.sampling)
-        other.load(network)
-        inputs = [t.to(self._device) for t in example_inputs(network, 2)]
-        other._warm_up(inputs[:9], (inputs[10], torch.zeros(2, dtype=torch.bool, device=self._device)))
-        return other
-
-    def load(self, network: FactoredRecurrentActorCritic) -> None:
-        """Take on other weights. TorchScript keeps some 40 KiB of every copy for ever, and nothing of this."""
-        weights = {f"network.{name}": t for name, t in network.state_dict().items()}
-        for program in (self.greedy, self.sampling):
-            program.load_state_dict(weights, strict=False)
-
-    @torch.inference_mode()
-    def _warm_up(self, plain: list[Tensor], drawn: tuple[Tensor, Tensor]) -> None:
-        for _ in range(_WARM_UP):
-            self.greedy(*plain)
-            self.sampling(*plain, *drawn)
 
 
 class ServedModel:
@@ -105,7 +46,7 @@ class ServedModel:
         """Make the program for these spaces; takes tenths of a second the first time."""
         with self._lock:
             if spaces.slots not in self._programs:
-                self._programs[spaces.slots] = Programs(self._network(spaces.slots), self._device)
+                self._programs[spaces.slots] = Programs(self._network(spaces.slots))
 
     def ready(self, spaces: Spaces) -> bool:
         return spaces.slots in self._programs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 ID = re.compile(r"[^/]+/[^/]+/\d{1,16}/\d{1,16}", re.ASCII)  # run/actor/incarnation/sequence
 
@@ -18,6 +18,15 @@ class LedgerError(AssertionError):
 class ActorLedger:
     """Episodes of one incarnation of one actor, as of its last put or report."""
 
+    TERMS: ClassVar[tuple[str, ...]] = (
+        "accepted",
+        "refused_fenced",
+        "dropped_backpressure",
+        "unsent",
+        "lost_with_actor",
+    )
+    """Where produced episodes are: their sum is `produced`."""
+
     produced: int = 0
     accepted: int = 0
     refused_fenced: int = 0
@@ -26,10 +35,26 @@ class ActorLedger:
     lost_with_actor: int = 0  # unsent when a later incarnation took over
     next_sequence: int = field(default=0, compare=False)  # the least that is no duplicate
 
+    @property
+    def gap(self) -> int:
+        """Produced episodes without account; 0 unless something is wrong."""
+        return self.produced - sum(int(getattr(self, term)) for term in self.TERMS)
+
 
 @dataclass(frozen=True)
 class Ledger:
     """Counts of episodes. `dead_lettered` falls when a letter is queued again, and only then."""
+
+    SETTLED: ClassVar[tuple[str, ...]] = (
+        "trained",
+        "trained_then_lost",
+        "dropped_stale",
+        "fenced",
+        "dead_lettered",
+        "lost_with_store",
+    )
+    TERMS: ClassVar[tuple[str, ...]] = (*SETTLED, "queued", "pending")
+    """Where accepted episodes are: their sum is `accepted`."""
 
     accepted: int = 0
     trained: int = 0
@@ -51,20 +76,17 @@ class Ledger:
 
     @property
     def settled(self) -> int:
-        return (
-            self.trained
-            + self.trained_then_lost
-            + self.dropped_stale
-            + self.fenced
-            + self.dead_lettered
-            + self.lost_with_store
-        )
+        return sum(int(getattr(self, term)) for term in self.SETTLED)
+
+    @property
+    def gap(self) -> int:
+        """Accepted episodes without account; 0 unless something is wrong."""
+        return self.accepted - sum(int(getattr(self, term)) for term in self.TERMS)
 
     def check(self) -> None:
-        """Raise `LedgerError` unless accepted = trained + trained_then_lost + dropped_stale + fenced + dead_lettered +
-        lost_with_store + queued + pending, the store really holds what is queued and pending, and each actor's own
-        identity holds."""
-        if self.accepted != self.settled + self.queued + self.pending:
+        """Raise `LedgerError` unless `accepted` is the sum of its terms, the store really holds what is queued and
+        pending, and each actor's own identity holds."""
+        if self.gap:
             raise LedgerError(
                 f"accepted {self.accepted} != {self.settled} settled + {self.queued} queued + {self.pending} pending"
             )
@@ -77,10 +99,10 @@ class Ledger:
         if self.actors and sum(a.accepted for a in self.actors.values()) != self.accepted:
             raise LedgerError(f"accepted {self.accepted} is not the sum over actors")
         for (actor, incarnation), a in self.actors.items():
-            known = a.accepted + a.refused_fenced + a.dropped_backpressure + a.unsent + a.lost_with_actor
-            if a.produced != known:
+            if a.gap:
                 raise LedgerError(
-                    f"actor {actor} incarnation {incarnation}: produced {a.produced} != {known} accounted for"
+                    f"actor {actor} incarnation {incarnation}: produced {a.produced} != "
+                    f"{a.produced - a.gap} accounted for"
                 )
 
     def to_dict(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_some_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     ("args", "words"),
     [
         (["moon"], "'moon', which is not a task; did you mean 'moons'?"),
-        (["--jsn"], "unknown flag --jsn"),
+        (["--jsn"], "unrecognized arguments: --jsn"),
         (["--data_dir"], "expected one argument"),
         (["nowhere:x"], "'nowhere:x' cannot be imported"),
         (["cifar10", "--data_dir", "/nowhere"], "/nowhere holds no cifar-10-batches-py"),
