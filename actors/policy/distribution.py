@@ -47,23 +47,32 @@ def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Te
     return torch.where(deterministic, log_probs.argmax(-1), drawn) if isinstance(deterministic, Tensor) else drawn
 
 
+_NEVER, _NOTHING = torch.tensor(-torch.inf), torch.tensor(0.0)  # a number would be made a tensor at each call
+
+
 def masked_probs(logits: Tensor, mask: Tensor, floor: float) -> Tensor:
     """Probabilities as of `masked_log_probs`, for those who need no gradient: in fewer operations."""
-    probs = torch.where(mask, logits, -torch.inf).softmax(-1)
+    probs = torch.where(mask, logits, _NEVER).softmax(-1)
     if floor == 0.0:
         return probs
-    legal = mask.sum(-1, keepdim=True)
-    return torch.addcmul(probs, floor_share(legal, floor) * mask, 1.0 - legal * probs)
+    legal = mask.sum(-1, keepdim=True, dtype=torch.float32)
+    return torch.where(mask, probs.lerp(legal.reciprocal(), (legal * floor).clamp(max=0.5)), _NOTHING)
 
 
 def choose_of(probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tuple[Tensor, Tensor]:
-    """What `choose` chooses, and its log-probability, each `[...]`, from probabilities `[..., n]`; noise is float64,
-    whose largest value below 1 leaves the last cumulative probability above the threshold."""
+    """What `choose` chooses, and its probability, each `[...]`, from probabilities `[..., n]` and noise in float64;
+    without a legal choice it is not above 0."""
     if deterministic is True:
         choice = probs.argmax(-1)
     else:
-        cumulative = probs.double().cumsum(-1)
-        choice = (cumulative <= noise.unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
+        cumulative = probs.cumsum(-1, dtype=torch.float64)
+        last = probs.shape[-1] - 1
+        choice = (cumulative <= noise.unsqueeze(-1) * cumulative.narrow(-1, last, 1)).sum(-1).clamp(max=last)
         if isinstance(deterministic, Tensor):
             choice = torch.where(deterministic, probs.argmax(-1), choice)
-    return choice, probs.gather(-1, choice.unsqueeze(-1)).squeeze(-1).log()
+    return choice, probs.gather(-1, choice.unsqueeze(-1)).squeeze(-1)
+
+
+def unless(irrelevant: Tensor, log_probs: Tensor) -> Tensor:
+    """0 where irrelevant."""
+    return torch.where(irrelevant, _NOTHING, log_probs)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actors.policy.core import Feedforward, Recurrent
-from actors.policy.distribution import choose_of, masked_probs
+from actors.policy.distribution import choose_of, masked_probs, unless
 from actors.policy.encoder import Encoded, SlotEncoder
 from actors.policy.memory import ExternalMemory, MemoryWeights, scan
 from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
@@ -184,37 +184,41 @@ class _Heads(nn.Module):
         logits, outputs = torch.split(F.linear(above.relu(), self.top_weight, self.top_bias), self.top_sizes, 1)
         probs = masked_probs(logits, masks.op, self.floor)
         flag = deterministic[..., None] if isinstance(deterministic, Tensor) else deterministic
-        op, log_prob = choose_of(probs[:, None], noise[:, :1], flag)
+        op, chance = choose_of(probs.unsqueeze(1), noise.narrow(1, 0, 1), flag)
         values, baselines = self._values(outputs, op, probs)
-        picks, log_probs = [op], [log_prob]
-        chosen_op, rest, rest_mask, relevant = op.squeeze(1), later, masks.rest, self.relevance[op.squeeze(1)]
+        picks, chances = [op], [chance]
+        op, rest, rest_mask = op.squeeze(1), later, masks.rest
+        relevant = self.relevance.index_select(0, op)
         if self.has_slots:
-            rows = torch.arange(core.shape[0], device=core.device)
             if self.conditioned:
-                later = later + F.embedding(chosen_op, self.context)
+                later = later + F.embedding(op, self.context)
             to_pointer, rest = torch.split(later, [w, later.shape[1] - w], 1)
             pointed = self.pointer((to_pointer.unsqueeze(1) + F.linear(slots, self.pointer_slot)).relu()).squeeze(-1)
-            mask = torch.where(relevant.narrow(1, 1, 1), masks.slot[rows, chosen_op], self.no_slot)
-            slot, log_prob = choose_of(masked_probs(pointed, mask, self.floor)[:, None], noise.narrow(1, 1, 1), flag)
+            row, count = torch.arange(core.shape[0], device=core.device), slots.shape[1]
+            asked = op.add(row, alpha=self.top_sizes[0])  # row of all rows' masks for each op
+            mask = torch.where(relevant.narrow(1, 1, 1), masks.slot.flatten(0, 1).index_select(0, asked), self.no_slot)
+            probs = masked_probs(pointed, mask, self.floor)
+            slot, chance = choose_of(probs.unsqueeze(1), noise.narrow(1, 1, 1), flag)
             picks.append(slot)
-            log_probs.append(log_prob)
-            chosen_slot = slot.squeeze(1)
-            rest_mask = rest_mask[rows, chosen_op, chosen_slot]
+            chances.append(chance)
+            slot = slot.squeeze(1)
+            rest_mask = rest_mask.flatten(0, 2).index_select(0, slot.add(asked, alpha=count))
             if self.conditioned:
-                rest = rest + F.linear(slots[rows, chosen_slot], self.rest_slot)
+                chosen = slots.flatten(0, 1).index_select(0, slot.add(row, alpha=count))
+                rest = rest + F.linear(chosen, self.rest_slot)
         if self.rest:
             shape, before = (-1, *self.inside.shape), relevant.shape[1] - self.rest
             logits = F.linear(rest.relu(), self.rest_weight, self.rest_bias).view(shape)
             mask = rest_mask.index_select(1, self.columns).view(shape) & self.inside
             mask = torch.where(relevant.narrow(1, before, self.rest).unsqueeze(-1), mask, self.no_rest)
             probs = masked_probs(logits, mask, self.floor)
-            choices, log_prob = choose_of(probs, noise.narrow(1, before, self.rest), flag)
+            choices, chance = choose_of(probs, noise.narrow(1, before, self.rest), flag)
             picks.append(choices)
-            log_probs.append(log_prob)
-        found = torch.cat(log_probs, -1)
+            chances.append(chance)
+        log_probs = torch.cat(chances, -1).log()
         if self.causal and len(picks) > 1:
-            found = torch.where(relevant, found, 0.0)
-        return torch.cat(picks, -1), found, values, baselines
+            log_probs = unless(~relevant, log_probs)
+        return torch.cat(picks, -1), log_probs, values, baselines
 
     def _values(self, values: Tensor, op: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
         if self.critic == "v":
