@@ -16,9 +16,9 @@ from actors.actions import ActionMasks, independent_spec, playable
 from actors.metrics import SERVE
 from actors.policy.exported import example_inputs
 from actors.policy.network import MaskTensors
+from actors.policy.programs import Programs
 from actors.policy.state import PolicyState
 from actors.serving.messages import Layout, digest, parse_step, stack, step_request
-from actors.serving.models import Programs
 from actors.serving.noise import step_noise
 from actors.serving.telemetry import Telemetry
 from tests.serving import seen
@@ -100,9 +100,8 @@ def test_the_digest_tells_requests_apart_by_what_they_ask() -> None:
 
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory", "feedforward"])
 def test_traced_programs_are_the_network_at_any_batch_and_with_other_weights(core: str) -> None:
-    device = torch.device("cpu")
     first, second = toy_network(0, core=core), toy_network(1, core=core)
-    programs = Programs(first, device)
+    programs = Programs(first)
     for network, own in ((second, programs.of(second)), (first, programs)):
         for n in (1, 2, 7):
             inputs = list(example_inputs(network, n))
@@ -115,7 +114,7 @@ def test_traced_programs_are_the_network_at_any_batch_and_with_other_weights(cor
                 for flag, out in ((True, own.greedy(*inputs[:9])), (greedy, own.sampling(*inputs[:9], noise, greedy))):
                     step = network.step(inputs[0], inputs[1], masks, state, noise, flag)
                     assert torch.equal(out[0], step.actions)
-                    expected = (step.log_probs, step.values, *step.state)
+                    expected = (step.log_probs, step.values, step.baseline_values, *step.state)
                     for served, exact in zip(out[1:], expected, strict=True):
                         torch.testing.assert_close(served, exact, rtol=1e-5, atol=1e-5)
 
