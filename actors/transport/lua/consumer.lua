@@ -103,13 +103,13 @@ local function find(k, ids)
   return found
 end
 
--- Remove pending entries: all are of the open generation's consumer. Returns the ids that were, and their headers.
+-- Remove pending entries: all are of the open generation's consumer. Returns the ids that were, and their REFs.
 local function release(k, ids)
-  local released, headers = {}, {}
+  local released, refs = {}, {}
   for i, entry in ipairs(find(k, ids)) do
     if entry and redis.call('XACK', k.episodes, GROUP, ids[i]) == 1 then
       released[#released + 1] = ids[i]
-      headers[#headers + 1] = parse_entry(entry)
+      refs[#refs + 1] = entry[2][2]
     end
   end
   if #released > 0 then
@@ -117,7 +117,7 @@ local function release(k, ids)
     redis.call('HDEL', k.attempts, unpack(released))
     count(k, 'pending', -#released)
   end
-  return released, headers
+  return released, refs
 end
 
 -- count -> {last id, {entry id, ref, ...}}; wait for entries beyond the last id where none was taken
@@ -138,9 +138,13 @@ function verbs.take(k, args)
         count(k, 'foreign', 1)
       end
     end
-    count(k, 'queued', -#taken / 2)
-    count(k, 'pending', #taken / 2)
-    count(k, 'queued_bytes', -bytes)
+    if #taken > 0 then
+      local t = tally(k, {'queued', 'pending', 'queued_bytes'})
+      t.add('queued', -#taken / 2)
+      t.add('pending', #taken / 2)
+      t.add('queued_bytes', -bytes)
+      t.write()
+    end
     local last = #taken == 0 and redis.call('XREVRANGE', k.episodes, '+', '-', 'COUNT', 1)[1]
     return {last and last[1] or '0-0', taken}
   end)
@@ -182,9 +186,9 @@ end
 -- term of the ledger, version made, durable version, entry ids... -> ids settled
 function verbs.settle(k, args)
   return consume(k, 'settle', args, function(term, made, durable, ...)
-    local settled, headers = release(k, {...})
+    local settled, refs = release(k, {...})
     local payloads = {}
-    for i, header in ipairs(headers) do payloads[i] = k.payload .. header.episode end
+    for i, ref in ipairs(refs) do payloads[i] = k.payload .. string.match(ref, EPISODE) end
     if #settled > 0 then redis.call('DEL', unpack(payloads)) end
     count(k, term, #settled)
     if term == 'trained' then
@@ -200,9 +204,9 @@ end
 -- entry id, reason, dead_letters_kept, max_bytes -> {1 or 0}
 function verbs.dead_letter(k, args)
   return consume(k, 'dead_letter', args, function(id, reason, letters_kept, max_bytes)
-    local _, headers = release(k, {id})
-    if #headers == 0 then return {0} end
-    bury(k, headers[1], reason, letters_kept, max_bytes)
+    local _, refs = release(k, {id})
+    if #refs == 0 then return {0} end
+    bury(k, parse(refs[1]), reason, letters_kept, max_bytes)
     return {1}
   end)
 end

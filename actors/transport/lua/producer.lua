@@ -15,40 +15,49 @@ local function enter(k, actor, incarnation, latest)
   end
 end
 
--- One of the actor's episodes becomes `term`: it was unsent when last reported, thought lost, or produced since.
-local function account(t, who, term)
-  if t.get(who .. 'unsent') > 0 then t.add(who .. 'unsent', -1)
-  elseif t.get(who .. 'lost_with_actor') > 0 then t.add(who .. 'lost_with_actor', -1)
-  else t.add(who .. 'produced', 1) end
-  t.add(who .. term, 1)
+-- The fields of one incarnation's counts.
+local function names_of(actor, incarnation)
+  local who = 'actor:' .. actor .. '/' .. incarnation .. ':'
+  return {next = who .. 'next_sequence', unsent = who .. 'unsent', lost = who .. 'lost_with_actor',
+    produced = who .. 'produced', accepted = who .. 'accepted', refused = who .. 'refused_fenced'}
 end
 
-local function put_one(k, t, header, who, current, max_episodes, max_bytes, max_episode_bytes, letters_kept)
-  local payload, bytes = k.payload .. header.episode, tonumber(header.bytes)
-  local function refuse(status)
-    -- a payload without expiry belongs to the accepted entry that this one duplicates
-    if redis.call('PTTL', payload) > 0 then redis.call('DEL', payload) end
-    return status
-  end
+-- One of the actor's episodes becomes `term`: it was unsent when last reported, thought lost, or produced since.
+local function account(t, n, term)
+  if t.get(n.unsent) > 0 then t.add(n.unsent, -1)
+  elseif t.get(n.lost) > 0 then t.add(n.lost, -1)
+  else t.add(n.produced, 1) end
+  t.add(term, 1)
+end
 
-  if tonumber(header.sequence) < t.get(who .. 'next_sequence') then return refuse('DUPLICATE') end
+local function refuse(payload, status)
+  -- a payload without expiry belongs to the accepted entry that this one duplicates
+  if redis.call('PTTL', payload) > 0 then redis.call('DEL', payload) end
+  return status
+end
+
+local function put_one(k, t, n, header, current, max_episodes, max_bytes, max_episode_bytes, letters_kept)
+  local payload, bytes = k.payload .. header.episode, tonumber(header.bytes)
+  if tonumber(header.sequence) < t.get(n.next) then return refuse(payload, 'DUPLICATE') end
   -- of a generation to come: this store lost its memory, and its learner has yet to open it again
-  if tonumber(header.generation) > current then return refuse('BUSY') end
-  if t.entered ~= who then
+  if tonumber(header.generation) > current then return refuse(payload, 'BUSY') end
+  if not n.entered then
     enter(k, header.actor, header.incarnation, redis.call('HGET', k.ledger, 'actor:' .. header.actor .. ':incarnation'))
-    t.entered = who
+    n.entered = true
   end
   if is_fenced(k, header, current) then
-    account(t, who, 'refused_fenced')
-    return refuse('FENCED')
+    account(t, n, n.refused)
+    return refuse(payload, 'FENCED')
   end
   local oversize = bytes > max_episode_bytes
   if not oversize then
-    if full(t.get('queued'), t.get('queued_bytes'), bytes, max_episodes, max_bytes) then return refuse('BUSY') end
-    if redis.call('STRLEN', payload) ~= bytes or redis.call('PERSIST', payload) == 0 then return refuse('MISSING') end
+    if full(t.get('queued'), t.get('queued_bytes'), bytes, max_episodes, max_bytes) then return refuse(payload, 'BUSY') end
+    if redis.call('STRLEN', payload) ~= bytes or redis.call('PERSIST', payload) == 0 then
+      return refuse(payload, 'MISSING')
+    end
   end
-  t.set(who .. 'next_sequence', header.sequence + 1)
-  account(t, who, 'accepted')
+  t.set(n.next, header.sequence + 1)
+  account(t, n, n.accepted)
   t.add('accepted', 1)
   if oversize then
     redis.call('DEL', payload) -- of another put under this name: a letter that is too large has none
@@ -62,20 +71,23 @@ local function put_one(k, t, header, who, current, max_episodes, max_bytes, max_
 end
 
 -- max_episodes, max_bytes, max_episode_bytes, dead_letters_kept, then REF (but the head) of each episode, all of one
--- incarnation -> {head version, status...}. Ends at the first that has to be put again, or a later one would overtake it and make it
--- a duplicate.
+-- incarnation -> {head version, status...}. Ends at the first that has to be put again, or a later one would overtake it
+-- and make it a duplicate.
 function verbs.put(k, args)
   local max_episodes, max_bytes, max_episode_bytes = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
-  local head, current, t = head_version(k), number(k.generations, 'current'), tally(k)
-  local reply = {head}
+  local head, current = head_version(k), number(k.generations, 'current')
+  local reply, n, t = {head}, nil, nil
   for i = 5, #args do
     local header = parse(head .. ' ' .. args[i])
-    local who = 'actor:' .. header.actor .. '/' .. header.incarnation .. ':'
-    local status = put_one(k, t, header, who, current, max_episodes, max_bytes, max_episode_bytes, args[4])
+    if not n then
+      n = names_of(header.actor, header.incarnation)
+      t = tally(k, {n.next, n.unsent, n.lost, n.produced, n.accepted, 'queued', 'queued_bytes', 'accepted'})
+    end
+    local status = put_one(k, t, n, header, current, max_episodes, max_bytes, max_episode_bytes, args[4])
     reply[#reply + 1] = status
     if status == 'BUSY' or status == 'MISSING' then break end
   end
-  t.write()
+  if t then t.write() end
   return reply
 end
 

@@ -21,6 +21,7 @@ local GROUP = 'learner'
 -- Head version when it was put, generation, oldest and newest version, bytes, and run/actor/incarnation/sequence. One
 -- string: Lua handles few and long ones much faster than many and short ones.
 local REF = '^(%-?%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) ([^/]+/([^/]+)/(%d+)/(%d+))$'
+local EPISODE = '[^ ]+$' -- of a REF that was parsed before
 local verbs = {}
 
 local function name_keys(keys)
@@ -41,9 +42,11 @@ local function head_version(k)
   return tonumber(redis.call('HGET', k.weights, 'head') or '-1')
 end
 
--- The ledger as it will be after `write`: each field is read once, and all that changed are written together.
-local function tally(k)
+-- The ledger as it will be after `write`: fields are read once, those of `fields` together, and all that changed are
+-- written together.
+local function tally(k, fields)
   local values, changed, t = {}, {}, {}
+  for i, value in ipairs(redis.call('HMGET', k.ledger, unpack(fields))) do values[fields[i]] = tonumber(value or '0') end
   function t.get(field)
     if not values[field] then values[field] = number(k.ledger, field) end
     return values[field]
@@ -61,18 +64,23 @@ local function tally(k)
   return t
 end
 
-local LARGEST = 9007199254740991 -- beyond it numbers here are not exact
+local LARGEST, SURE = 9007199254740991, 15 -- beyond it numbers here are not exact; so many digits never are beyond it
+
+local function exact(...)
+  for _, text in ipairs({...}) do
+    if #text > 17 or math.abs(tonumber(text)) > LARGEST then return false end
+  end
+  return true
+end
 
 local function parse(ref)
-  local h = {ref = ref}
-  h.head, h.generation, h.oldest, h.newest, h.bytes, h.episode, h.actor, h.incarnation, h.sequence
-    = string.match(ref or '', REF)
-  if not h.head then return nil end
-  local numbers = {h.head, h.generation, h.oldest, h.newest, h.bytes, h.incarnation, h.sequence}
-  for _, text in ipairs(numbers) do
-    if #text > 17 or math.abs(tonumber(text)) > LARGEST then return nil end
-  end
-  return h
+  local head, generation, oldest, newest, bytes, episode, actor, incarnation, sequence = string.match(ref or '', REF)
+  if not head then return nil end
+  local sure = #head <= SURE and #generation <= SURE and #oldest <= SURE and #newest <= SURE and #bytes <= SURE
+    and #incarnation <= SURE and #sequence <= SURE
+  if not sure and not exact(head, generation, oldest, newest, bytes, incarnation, sequence) then return nil end
+  return {ref = ref, head = head, generation = generation, oldest = oldest, newest = newest, bytes = bytes,
+    episode = episode, actor = actor, incarnation = incarnation, sequence = sequence}
 end
 
 local function parse_entry(entry)
