@@ -9,6 +9,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_TELEMETRY = 256  # figures beside an episode
+
 
 class EndReason(StrEnum):
     HORIZON = "horizon"
@@ -133,6 +135,10 @@ class Episode:
             counts = {a.shape[1] for a in state.arrays}
             if state.h.shape != state.c.shape or len(counts) > 1 or not all(np.isfinite(a).all() for a in state.arrays):
                 raise InvalidEpisode(f"episode {self.episode_id}: recurrent state is malformed or not finite")
+        if len(self.telemetry) > MOST_TELEMETRY:
+            raise InvalidEpisode(
+                f"episode {self.episode_id}: {len(self.telemetry)} figures of telemetry, more than {MOST_TELEMETRY}"
+            )
         if not np.isfinite(self.bootstrap_value) or any(not np.isfinite(v) for v in self.telemetry.values()):
             raise InvalidEpisode(f"episode {self.episode_id}: bootstrap value or telemetry is not finite")
         if (self.log_probs > 1e-6).any() or (self.actions < 0).any():

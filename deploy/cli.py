@@ -35,6 +35,8 @@ commands:
   serve --checkpoint P  a policy as a gRPC service; --redis URL follows a run
   export CHECKPOINT OUT a trained policy as a torch.export program
   tasks [NAME ...]      the task families, their sizes, and whether growing pays on them
+  secrets DIR           passwords, tokens and a certificate for a deployment, as files, each made once
+  health ADDRESS ...    whether services answer, for health checks
   dashboards FOLDER     Grafana dashboards of all metrics, as JSON
   doctor                versions, CUDA, server, Ray, memory: what would be used and what is missing
 
@@ -305,6 +307,30 @@ def _grow(args: list[str]) -> int:
     return grow(options.script, options.arguments, options.policy)
 
 
+def _secrets(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tamiyo secrets",
+        description="Passwords, tokens and a certificate for a deployment, each made once; what is there is kept.",
+        exit_on_error=False,
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where the files are")
+    hosts = ["localhost", "127.0.0.1"]
+    also = "names and addresses at which clients reach the policy server, for its certificate (default: localhost)"
+    parser.add_argument("--host", nargs="+", default=hosts, metavar="NAME", help=also)
+    options = _options(parser, args)
+    from deploy.secret_files import write_secrets
+
+    made = write_secrets(options.folder, options.host)
+    print(f"{options.folder}: made {', '.join(made)}" if made else f"{options.folder}: all there")
+    return 0
+
+
+def _health(args: list[str]) -> int:
+    from deploy.health import main as health
+
+    return health(args)
+
+
 def _dashboards(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="tamiyo dashboards",
@@ -357,6 +383,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "grow": _grow,
     "serve": _serve,
     "tasks": _tasks,
+    "secrets": _secrets,
+    "health": _health,
     "dashboards": _dashboards,
     "doctor": _doctor,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -19,9 +18,10 @@ from rich.console import Console
 from actors.errors import UserError
 from actors.fleet import last_line
 from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, connect
+from actors.transport.server import password_from
 from deploy.config import Config
 from deploy.following import conclude, follow, named, plan, write_and_tell
-from deploy.launch import namespace, open_run, stop_on_signal
+from deploy.launch import namespace, open_run, own_signals, stop_on_signal
 from deploy.remote_run import RemoteRun, is_under_way, start_supervisor, there
 from deploy.shipping import runtime_env
 from deploy.supervisor import OVER, RunPlan
@@ -50,7 +50,7 @@ def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
                 "start it"
             )
         else:
-            plan_made = there(prepare)(_with_passwords(config), resume)
+            plan_made = there(prepare)(with_passwords(config), resume)
             start_supervisor(plan_made)
             name = plan_made.name
         run = RemoteRun(name)
@@ -97,13 +97,14 @@ def cluster(address: str, environment: Mapping[str, Any] | None = None) -> Itera
     try:
         if place.hostname and place.port:  # else Ray tries for minutes
             socket.create_connection((place.hostname, place.port), timeout=CONNECT_S).close()
-        ray.init(
-            address=address,
-            namespace=RAY_NAMESPACE,
-            runtime_env=dict(environment) if environment else None,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
+        with own_signals():
+            ray.init(
+                address=address,
+                namespace=RAY_NAMESPACE,
+                runtime_env=dict(environment) if environment else None,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"no Ray cluster answers at {address} ({last_line(error)}): give auto, "
@@ -122,16 +123,15 @@ def _with_places(config: Config) -> Config:
     return replace(config, run=replace(config.run, root=str(root.absolute()), init_from=init_from))
 
 
-def _with_passwords(config: Config) -> Config:
-    """Machines of the cluster do not share our environment; what is handed over is shown nowhere."""
-    queue = replace(config.queue, weights_redis=_with_password(config.queue.weights_redis, WEIGHTS_PASSWORD_VARIABLE))
-    run = replace(config.run, redis=_with_password(config.run.redis, PASSWORD_VARIABLE))
-    return replace(config, queue=queue, run=run)
+def with_passwords(config: Config) -> Config:
+    """The urls as machines without our environment need them; what is handed over is shown nowhere."""
+    weights = _with_password(config.queue.weights_redis, WEIGHTS_PASSWORD_VARIABLE)
+    redis = _with_password(config.run.redis, PASSWORD_VARIABLE)
+    return replace(config, queue=replace(config.queue, weights_redis=weights), run=replace(config.run, redis=redis))
 
 
 def _with_password(url: str, variable: str) -> str:
-    """The url as machines without our environment need it."""
-    parts, password = urlsplit(url), os.environ.get(variable, "")
+    parts, password = urlsplit(url), password_from(variable)
     if not url or parts.password or not password:
         return url
     user, _, place = parts.netloc.rpartition("@")

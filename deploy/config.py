@@ -29,6 +29,9 @@ class RunConfig:
     ship: Literal["image", "code", "pins"] = "image"
     """What a run on a cluster brings along: nothing, its machines have it all; our code and the modules of your own
     tasks; or the installed versions of all packages as well, which each machine fetches once."""
+    service: bool = False
+    """For `tamiyo learner` where something starts it again: go on with a run of this name where there is one, and stay
+    when it is done, so that its metrics can be read, until told to stop."""
     reference_episodes: int = 48
     """Episodes of the last fifth whose seeds are played again by the random policy and, on seed hosts, never-grow."""
     append_only: bool = False

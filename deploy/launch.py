@@ -77,7 +77,8 @@ def learner_report(run: str) -> Callable[[dict[str, float]], None]:
 
 
 def open_run(config: Config, resume: Path | None) -> Path:
-    """The run's folder, with the configuration as resolved. A folder that has trained is only gone on with.
+    """The run's folder, with the configuration as resolved. A folder that has trained is only gone on with: by
+    `resume`, or because `run.service` says so.
 
     What can be known to fail is refused here with a `UserError`, before anything is written or started.
     """
@@ -96,9 +97,11 @@ def open_run(config: Config, resume: Path | None) -> Path:
             from_weights(weights, spaces=spaces, config=config.policy)
         run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
         if list_checkpoints(run_dir / "checkpoints"):
-            raise UserError(
-                f"{run_dir} holds a run already: go on with it by --resume {run_dir}, or give another --run.name"
-            )
+            if not config.run.service:
+                raise UserError(
+                    f"{run_dir} holds a run already: go on with it by --resume {run_dir}, or give another --run.name"
+                )
+            resumed_network(load_checkpoint(run_dir), config.policy, spaces)
     try:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         (run_dir / "config.yaml").write_text(to_yaml(config))
@@ -138,20 +141,18 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
     # Told that it cannot form clusters, Ray binds all its ports to loopback; a node address alone it would translate.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # read from there when Ray was imported
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     count = config.actors.count
-    context = ray.init(
-        address="local",
-        # A slot each for actors and learner, however few cores there are.
-        num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
-        include_dashboard=config.run.dashboard,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-        _metrics_export_port=metrics_port or None,
-        _node_ip_address="127.0.0.1",
-    )
-    for number, handler in handlers.items():  # Ray takes SIGTERM for a crash report of its own
-        signal.signal(number, handler)
+    with own_signals():
+        context = ray.init(
+            address="local",
+            # A slot each for actors and learner, however few cores there are.
+            num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
+            include_dashboard=config.run.dashboard,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _metrics_export_port=metrics_port or None,
+            _node_ip_address="127.0.0.1",
+        )
     try:
         yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
     finally:
@@ -165,6 +166,17 @@ def compile_environments(config: Config, console: Console) -> None:
         from actors.env.seed_fleet import compile_kernels  # brings Numba, which no other process of ours needs
 
         compile_kernels()
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Signals mean afterwards what they meant before: Ray takes SIGTERM for a crash report of its own."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import ray
@@ -12,6 +12,7 @@ from rich.console import Console
 from actors.fleet import ActorFleet
 from actors.process_metrics import ProcessMetrics
 from actors.transport.redis import connect
+from deploy.cluster import cluster, with_passwords
 from deploy.config import Config
 from deploy.launch import (
     acting,
@@ -52,21 +53,26 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
                 )
             if status.done or stop.wait(0.2):
                 break
+        if config.run.service and status.done:
+            console.print("learner: the run is done; waiting to be stopped")
+            stop.wait()
         progress = service.stop()
     console.print(f"learner: {progress.update} updates, {progress.episodes_trained} episodes; checkpoint in {run_dir}")
     return 130 if stop.is_set() and not status.done else 0
 
 
 def run_actors(config: Config) -> int:
-    """The actors alone, on a Ray of this machine, until they are told to stop."""
+    """The actors alone, on a Ray of this machine or on the cluster at `run.address`, until they are told to stop."""
     checked_spaces(config)
     require_free_port(config.run.metrics_port, "run.metrics_port")
     connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
     compile_environments(config, console)
-    with stop_on_signal() as stop, own_metrics(config) as metrics, local_ray(config) as dashboard:
+    place: AbstractContextManager[str | None] = cluster(config.run.address) if config.run.address else local_ray(config)
+    with stop_on_signal() as stop, own_metrics(config) as metrics, place as dashboard:
         if dashboard:
             console.print(dashboard, soft_wrap=True, markup=False)
+        config = with_passwords(config) if config.run.address else config
         fleet = ActorFleet(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
         console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
         while not stop.wait(0.2):

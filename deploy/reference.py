@@ -17,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 from actors.actions import RELEVANT_HEADS, Op
 from actors.env.env import seed_spaces
 from actors.env.observation import markdown_table
-from actors.metrics import MEMORY, METRICS, PER_HEAD, SERVE, Metric
+from actors.metrics import FAMILIES, METRICS, SERVE, Metric
 from deploy.config import PRESETS, Config
 
 MADE = "<!-- Made by `python -m deploy.reference docs/reference`: change the code instead. -->\n"
@@ -47,7 +47,8 @@ MASKS_TOLD = (
 )
 METRICS_TOLD = (
     "Declared once, in `actors/metrics.py`. The name below is the one in `metrics.jsonl` and TensorBoard. Prometheus "
-    "has `tamiyo_` in front and `_` for `/`, and `_total` behind counters; what Ray exports has `ray_` before that."
+    "has `tamiyo_` in front and `_` for `/`, and `_total` behind counters; what Ray exports has `ray_` before that. Of "
+    'a family, the part behind `/` becomes a label: `entropy/op` is `tamiyo_head_entropy{head="op"}`.'
 )
 
 
@@ -138,8 +139,7 @@ def actions() -> str:
 def metrics() -> str:
     families = (
         ("The run", METRICS.values()),
-        ("Per head", (m._replace(name=f"{m.name}/HEAD") for m in PER_HEAD.values())),
-        ("External memory", MEMORY.values()),
+        ("Families", (m._replace(name=f"{family}/{m.label.upper()}") for family, m in FAMILIES.items())),
         ("Policy endpoint", SERVE.values()),
     )
     parts = ["# Metrics", METRICS_TOLD]

@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -97,7 +98,7 @@ def _check_id(env_id: str) -> None:
     module, _, name = env_id.rpartition(":")
     if module:
         try:
-            __import__(module)
+            import_module(module)
         except ImportError as error:
             raise UserError(f"cannot import {module!r}, which {env_id} names: {error}") from error
     if name in registry:

@@ -183,7 +183,7 @@ def _client(url: str, variable: str) -> redis.Redis:
         parts = urlsplit(url)
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         options: dict[str, Any] = {}
-        if not parts.password and (password := _password(variable)):
+        if not parts.password and (password := password_from(variable)):
             options["password"] = password
         client = redis.Redis.from_url(
             url,
@@ -213,7 +213,8 @@ def _client(url: str, variable: str) -> redis.Redis:
     return client
 
 
-def _password(variable: str) -> str | None:
+def password_from(variable: str) -> str | None:
+    """Of the file that `VARIABLE_FILE` names, else of the variable itself. Raises `UserError`."""
     if path := os.environ.get(f"{variable}_FILE"):
         try:
             return Path(path).read_text("utf-8").strip()

@@ -28,6 +28,7 @@ PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(600),
     pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here: apt install prometheus"),
 ]

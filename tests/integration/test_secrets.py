@@ -72,6 +72,7 @@ def look(command: Command, folder: Path, place: str, extra: dict[str, str]) -> N
     assert PASSWORD.encode() not in b"".join(written(report, folder).values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["variable", "file", "url"])
 def test_a_runs_password_and_token_are_nowhere_to_be_read(tmp_path: Path, place: str, way: str) -> None:
     """In a url on the command line the password is there for all to see, and goes no further."""

@@ -69,3 +69,24 @@ def test_they_train_together_and_stop_when_told(tmp_path: Path, server: int) -> 
     assert ledger.accepted == (
         ledger.trained + ledger.dropped_stale + ledger.fenced + ledger.dead_lettered + ledger.queued + ledger.pending
     )
+
+
+@pytest.mark.timeout(300)
+def test_a_service_goes_on_with_its_run_and_stays_when_it_is_done(tmp_path: Path, server: int) -> None:
+    url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "kept"
+    secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
+
+    def flags(updates: int, *more: str) -> list[str]:
+        return [*small(tmp_path, "kept", learner__updates=updates), "--redis", url, *more]
+
+    with tamiyo(tmp_path, "actors", *flags(2), **secret):
+        for updates in (2, 4):
+            with tamiyo(tmp_path, "learner", *flags(updates, "--run.service"), **secret) as learner:
+                learner.wait_for(lambda running=learner: "waiting to be stopped" in running.out, 120)  # type: ignore[misc]
+                learner.process.send_signal(signal.SIGTERM)
+                assert learner.wait(10) == 0, learner.out + learner.err
+        with tamiyo(tmp_path, "learner", *flags(4), **secret) as refused:
+            assert refused.wait() == 2
+            assert "holds a run already" in refused.err
+    assert [row["update"] for row in rows(folder / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert load_checkpoint(folder).progress.generation == 2

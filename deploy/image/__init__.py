@@ -1,0 +1,1 @@
+"""What deploy/Dockerfile runs while it builds."""

@@ -1,0 +1,26 @@
+"""Makes, once and for all containers, what Python and Numba would else make at every start: byte and machine code."""
+
+import importlib
+
+import torch
+from ray.dashboard.utils import DashboardAgentModule, DashboardHeadModule, get_all_modules
+
+from actors.env.seed_fleet import compile_kernels
+
+MODULES = (
+    "deploy.health",
+    "deploy.processes",
+    "deploy.serve_command",
+    "deploy.status",
+    "grpc_health.v1.health_pb2_grpc",
+    "ray.dashboard.agent",
+    "ray.dashboard.dashboard",
+    "ray.scripts.scripts",
+    "torch.utils.tensorboard",
+)
+
+for module in MODULES:
+    importlib.import_module(module)
+for kind in (DashboardAgentModule, DashboardHeadModule):  # Ray waits half a minute for them, and no longer
+    get_all_modules(kind)  # type: ignore[no-untyped-call]
+compile_kernels(torch.float32)
