@@ -238,8 +238,11 @@ class PolicyConfig:
 class ActorsConfig:
     """The fleet of actors."""
 
-    count: int = 2
-    """Actor processes."""
+    count: int | Literal["auto"] = 2
+    """Actor processes. A number is asked for, and an autoscaling cluster grows for it; auto takes what there is: one
+    actor on every free CPU, more when machines join, fewer when they leave."""
+    max_count: int = 64
+    """With `count: auto`, actors at most; fewer where more could not be fresh enough to train on."""
     envs_per_actor: int = 8
     """Environments each actor steps together; one wave is one episode of each."""
     buffer_episodes: int = 64
@@ -253,7 +256,8 @@ class ActorsConfig:
     again. One attempt to reach a server that swallows everything lasts up to 190 s."""
 
     def __post_init__(self) -> None:
-        require(self.count >= 1, f"actors.count is {self.count}: at least one actor is needed")
+        require(self.at_least >= 1, f"actors.count is {self.count}: at least one actor is needed")
+        require(self.max_count >= 1, f"actors.max_count is {self.max_count}: at least one actor is needed")
         require(self.envs_per_actor >= 1, f"actors.envs_per_actor is {self.envs_per_actor}: it must be at least 1")
         require(
             self.buffer_episodes >= self.envs_per_actor,
@@ -265,6 +269,11 @@ class ActorsConfig:
             0 <= self.gpus_per_actor < 1,
             f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, from 0 to below 1",
         )
+
+    @property
+    def at_least(self) -> int:
+        """Actors that there are from the start."""
+        return self.count if isinstance(self.count, int) else 1
 
 
 @dataclass(frozen=True)

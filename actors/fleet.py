@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -23,6 +23,8 @@ from actors.worker import SIGNS, Worker, limit_threads
 log = logging.getLogger(__name__)
 MAX_FAILURES = 5  # errors of one actor in a row, before they count as a fault of code or configuration
 LOOK_S = 0.25  # between looks at an actor that is on its way back
+FIT_S = 2.0  # between looks at what room there is
+PLACELESS_S = 20.0  # after which an actor without a process has lost its place, and is not just starting
 PLAY_ATTEMPTS = 5
 
 
@@ -43,6 +45,7 @@ class _Member:
     place: Place | None = None  # of its present process
     incarnation: int = 0
     alive: bool = False  # has answered since it was started last
+    down_s: float = field(default_factory=time.monotonic)  # since when it is not
     look_at_s: float = 0.0
     backoff: Backoff = field(default_factory=Backoff)  # of its deaths
 
@@ -50,13 +53,23 @@ class _Member:
     def name(self) -> str:
         return f"actor-{self.index}"
 
+    def fell(self) -> None:
+        if self.alive:
+            self.down_s = time.monotonic()
+        self.alive = False
+
+    @property
+    def placeless(self) -> bool:
+        """Without a process for so long that there is no room for one; one that keeps dying has room."""
+        return not self.alive and self.backoff.failures < 2 and time.monotonic() - self.down_s > PLACELESS_S
+
 
 class ActorFleet:
     """Each living actor always has one wave under way; `pump` collects what is done and starts the next.
 
     Ray starts an actor when a machine has room for it and starts it again, elsewhere if need be, when it dies: the
-    fleet follows the cluster up to `actors.count`. An actor that keeps dying is left alone for growing waits, one that
-    hangs is killed.
+    fleet follows the cluster up to `actors.count`, and by `fit` with `count: auto`. An actor that keeps dying is left
+    alone for growing waits, one that hangs is killed.
     """
 
     def __init__(
@@ -77,13 +90,15 @@ class ActorFleet:
             "concurrency_groups": {SIGNS: 1},
             "runtime_env": {"env_vars": limit_threads()},
         }
-        remote: Any = ray.remote(**options)(Worker)
-        settings = [WorkerSettings(acting, i, run, seed, redis, namespace) for i in range(acting.actors.count)]
-        handles = [remote.remote(s) for s in settings]
+        self._remote: Any = ray.remote(**options)(Worker)
+        self._settings = WorkerSettings(acting, 0, run, seed, redis, namespace)
         self._hang_s = acting.actors.hang_s
-        self._members = [_Member(i, handle, Signs(handle, self._hang_s)) for i, handle in enumerate(handles)]
+        self._fit_at_s = 0.0
+        self._given_up: set[int] = set()  # indices of actors without a place
+        self._members: list[_Member] = []
         self._note = note
         self.totals = FleetTotals()
+        self._add(acting.actors.at_least)
 
     @property
     def size(self) -> int:
@@ -96,6 +111,38 @@ class ActorFleet:
     def counts(self) -> dict[str, float]:
         """As metrics."""
         return {"actors_alive": self.alive, "actors_wanted": self.size, "actor_restarts": self.totals.restarts}
+
+    def fit(self, free: Callable[[], Mapping[str, float]]) -> None:
+        """With `actors.count: auto`, an actor for every free place of the cluster, whose free resources `free` tells;
+        actors without a place are given up, but for the last."""
+        actors = self._settings.acting.actors
+        if isinstance(actors.count, int) or time.monotonic() < self._fit_at_s:
+            return
+        self._fit_at_s = time.monotonic() + FIT_S
+        places = free_places(free(), actors.gpus_per_actor)
+        if places == 0:
+            for m in [m for m in self._members if m.placeless]:
+                self._give_up(m)
+        else:
+            self._add(min(places - (self.size - self.alive), actors.max_count - self.size))
+
+    def make_room(self) -> None:
+        """With `actors.count: auto`, give one actor up."""
+        if not isinstance(self._settings.acting.actors.count, int):
+            self._give_up(self._members[-1])
+
+    def _add(self, count: int) -> None:
+        taken = {m.index for m in self._members}
+        for index in [i for i in range(self.size + max(0, count)) if i not in taken][: max(0, count)]:
+            settings = replace(self._settings, index=index, reborn=index in self._given_up)
+            handle = self._remote.remote(settings)
+            self._members.append(_Member(index, handle, Signs(handle, self._hang_s)))
+
+    def _give_up(self, member: _Member) -> None:
+        if self.size > 1:
+            ray.kill(member.handle)
+            self._given_up.add(member.index)
+            self._members.remove(member)
 
     def pump(self, timeout_s: float) -> list[WaveReport]:
         """Collect finished waves and start waves on idle actors. Raises `UserError` for what a restart cannot mend."""
@@ -142,7 +189,7 @@ class ActorFleet:
     def _lost(member: _Member) -> None:
         if member.alive:
             member.backoff.fail()
-        member.alive = False
+        member.fell()
         member.look_at_s = time.monotonic() + LOOK_S
 
     def _failed(self, member: _Member, error: RayTaskError) -> None:
@@ -157,7 +204,7 @@ class ActorFleet:
             ) from error
         self._note(f"{member.name} failed ({last_line(error)}); it is started again")
         ray.kill(member.handle, no_restart=False)
-        member.alive = False
+        member.fell()
         member.look_at_s = time.monotonic() + LOOK_S
 
     def _kill_hanging(self) -> None:
@@ -169,7 +216,8 @@ class ActorFleet:
                 ray.kill(m.handle, no_restart=False)
                 if m.place is not None:
                     m.place.kill()
-                m.call, m.alive, m.place = None, False, None
+                m.call, m.place = None, None
+                m.fell()
                 m.look_at_s = time.monotonic() + LOOK_S
 
     def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
@@ -206,7 +254,8 @@ class ActorFleet:
     def _await_one(self) -> None:
         """Wait until some actor answers."""
         for m in self._members:
-            m.alive, m.call = False, m.handle.ping.remote()
+            m.fell()
+            m.call = m.handle.ping.remote()
         deadline = time.monotonic() + 60.0
         while not self.alive and time.monotonic() < deadline:
             self.pump(LOOK_S)
@@ -214,6 +263,15 @@ class ActorFleet:
     def stop(self) -> None:
         for m in self._members:
             ray.kill(m.handle)
+
+
+def free_places(free: Mapping[str, float], gpus_per_actor: float) -> int:
+    """Actors that these free resources of a cluster have room for: a core each, and a share of a GPU where they claim
+    one."""
+    places = free.get("CPU", 0.0)
+    if gpus_per_actor:
+        places = min(places, free.get("GPU", 0.0) / gpus_per_actor)
+    return int(places + 1e-6)
 
 
 def last_line(error: BaseException) -> str:

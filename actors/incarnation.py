@@ -35,6 +35,7 @@ class WorkerSettings:
     seed: int  # of the run
     redis: str = field(repr=False)  # may hold a password
     namespace: str
+    reborn: bool = False  # an earlier actor of this index was given up
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Worker:
     def _life(self) -> Incarnation:
         if self._incarnation is None:
             torch.set_num_threads(1)
-            reborn = ray.get_runtime_context().was_current_actor_reconstructed
+            reborn = self._settings.reborn or ray.get_runtime_context().was_current_actor_reconstructed
             report = RayMetrics(f"actor-{self._settings.index}", self._settings.run).report
             self._incarnation = Incarnation(self._settings, reborn, report, self._pulse)
         return self._incarnation

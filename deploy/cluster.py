@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,59 +13,21 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from rich.console import Console
 
 from actors.errors import UserError
 from actors.fleet import last_line
 from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, connect
 from actors.transport.server import password_from
-from actors.worker import limit_threads
 from deploy.config import Config
-from deploy.following import conclude, follow, named, plan
+from deploy.following import conclude, follow, named, plan, write_and_tell
 from deploy.launch import namespace, open_run, own_signals, stop_on_signal
-from deploy.supervisor import OVER, RunStatus, Supervisor
+from deploy.remote_run import RemoteRun, is_under_way, start_supervisor, there
+from deploy.shipping import runtime_env
+from deploy.supervisor import OVER, RunPlan
 
 RAY_NAMESPACE = "tamiyo"
 CONNECT_S = 5.0
-BACK_S = 120.0  # how long a supervisor may take to be started again elsewhere
-
-
-class RemoteRun:
-    """A supervisor in a Ray actor: calls wait while Ray starts it again."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._handle: Any = ray.get_actor(_actor_name(name))
-
-    def poll(self, notes_seen: int = 0) -> RunStatus:
-        status: RunStatus = self._ask(lambda: self._handle.poll.remote(notes_seen))
-        return status
-
-    def stop(self) -> None:
-        self._ask(lambda: self._handle.stop.remote())
-
-    def end(self) -> None:
-        """Free what it holds on the cluster, and itself."""
-        self._ask(lambda: self._handle.close.remote())
-        ray.kill(self._handle)
-
-    def _ask(self, call: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + BACK_S
-        while True:
-            try:
-                return ray.get(call())
-            except RayTaskError as error:
-                if isinstance(error.cause, UserError):
-                    raise UserError(str(error.cause)) from error
-                raise UserError(f"the supervisor of run {self.name!r} failed: {last_line(error)}") from error
-            except RayActorError as error:
-                if not isinstance(error, ActorUnavailableError) or time.monotonic() > deadline:
-                    raise UserError(
-                        f"the supervisor of run {self.name!r} is gone ({last_line(error)}): "
-                        "the same command with --resume starts another"
-                    ) from error
-                time.sleep(0.5)
 
 
 def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
@@ -77,9 +38,10 @@ def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
             "run.address needs run.redis: the machines of a cluster meet through a server that all of them reach, "
             "such as --redis redis://HOST:6379/0"
         )
+    config, resume = _with_places(config), resume and resume.absolute()
     console = Console(highlight=False)
-    with stop_on_signal() as stop, cluster(config.run.address):
-        name = config.run.name or (resume.resolve().name if resume else "")
+    with stop_on_signal() as stop, cluster(config.run.address, runtime_env(config)):
+        name = config.run.name or (resume.name if resume else "")
         if name and is_under_way(name):
             console.print(f"run {name!r} is under way: following it")
         elif attach:
@@ -88,7 +50,9 @@ def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
                 "start it"
             )
         else:
-            name = _start(config, resume)
+            plan_made = there(prepare)(with_passwords(config), resume)
+            start_supervisor(plan_made)
+            name = plan_made.name
         run = RemoteRun(name)
         status = follow(run, stop, console, name)
         if status.phase not in OVER:
@@ -100,7 +64,7 @@ def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
             )
             return 130
         run.end()
-    return conclude(status, console)
+        return conclude(status, console, there(write_and_tell))
 
 
 def stop_run(name: str, address: str) -> int:
@@ -113,30 +77,37 @@ def stop_run(name: str, address: str) -> int:
         run.stop()
         status = follow(run, threading.Event(), console, name, quiet=True)
         run.end()
-    return 0 if conclude(status, console) in (0, 130) else 1
+        return 0 if conclude(status, console, there(write_and_tell)) in (0, 130) else 1
 
 
-def is_under_way(name: str) -> bool:
-    try:
-        ray.get_actor(_actor_name(name))
-    except ValueError:
-        return False
-    return True
+def prepare(config: Config, resume: Path | None) -> RunPlan:
+    """On a machine of the cluster: the run's folder made and its server greeted. Raises `UserError` where that cannot
+    be."""
+    run_dir = open_run(config, resume)
+    config = named(config, run_dir)
+    connect(config.run.redis, config.queue, namespace(config)).close()
+    return plan(config, run_dir, config.run.redis)
 
 
 @contextmanager
-def cluster(address: str) -> Iterator[None]:
-    """Connected to a Ray cluster that others run. Raises `UserError` where none answers."""
+def cluster(address: str, environment: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Connected to a Ray cluster that others run, as a driver or, with ray://, as a client of one; `environment` is
+    Ray's `runtime_env`. Raises `UserError` where none answers."""
     place = urlsplit(address if "//" in address else f"//{address}")
     try:
         if place.hostname and place.port:  # else Ray tries for minutes
             socket.create_connection((place.hostname, place.port), timeout=CONNECT_S).close()
         with own_signals():
-            ray.init(address=address, namespace=RAY_NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
+            ray.init(
+                address=address,
+                namespace=RAY_NAMESPACE,
+                runtime_env=dict(environment) if environment else None,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
     except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()
         raise UserError(
-            f"no Ray cluster answers at {address} ({reason[0] if reason else type(error).__name__}): give auto, "
+            f"no Ray cluster answers at {address} ({last_line(error)}): give auto, "
             "HOST:6379 or ray://HOST:10001, and in RAY_AUTH_TOKEN the token of a cluster that asks for one"
         ) from error
     try:
@@ -145,22 +116,11 @@ def cluster(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _start(config: Config, resume: Path | None) -> str:
-    run_dir = open_run(config, resume)
-    config = named(config, run_dir)
-    connect(config.run.redis, config.queue, namespace(config)).close()
-    remote: Any = ray.remote(
-        num_cpus=0, max_restarts=-1, max_task_retries=0, runtime_env={"env_vars": limit_threads()}
-    )(Supervisor)
-    name = run_dir.name
-    options = {"name": _actor_name(name), "lifetime": "detached", "max_concurrency": 4}
-    known = with_passwords(config)
-    handle = remote.options(**options).remote(plan(known, run_dir, known.run.redis))
-    try:
-        ray.get(handle.poll.remote())
-    except RayActorError as error:
-        raise UserError(f"the run's supervisor cannot be started: {last_line(error)}") from error
-    return name
+def _with_places(config: Config) -> Config:
+    """With folders as the cluster's machines need them, whose working directory is not ours."""
+    root, init_from = Path(config.run.root), config.run.init_from
+    init_from = str(Path(init_from).absolute()) if init_from else ""
+    return replace(config, run=replace(config.run, root=str(root.absolute()), init_from=init_from))
 
 
 def with_passwords(config: Config) -> Config:
@@ -176,7 +136,3 @@ def _with_password(url: str, variable: str) -> str:
         return url
     user, _, place = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{place}").geturl()
-
-
-def _actor_name(name: str) -> str:
-    return f"supervisor of {name}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
 from learner.config import LearnerConfig
@@ -24,6 +26,9 @@ class RunConfig:
     """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
     address: str = ""
     """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001; empty starts a Ray of its own on this machine."""
+    ship: Literal["image", "code", "pins"] = "image"
+    """What a run on a cluster brings along: nothing, its machines have it all; our code and the modules of your own
+    tasks; or the installed versions of all packages as well, which each machine fetches once."""
     service: bool = False
     """For `tamiyo learner` where something starts it again: go on with a run of this name where there is one, and stay
     when it is done, so that its metrics can be read, until told to stop."""
@@ -48,6 +53,11 @@ class RunConfig:
         )
         require(self.wandb != "", "run.wandb is empty: name a project, or leave it out")
         require(self.seed >= 0, f"run.seed is {self.seed}: it cannot be negative")
+        require(
+            not self.address.startswith("ray://") or Path(self.root).is_absolute(),
+            f"run.root is {self.root!r}, but ray:// reaches a cluster from elsewhere: give the absolute path of a "
+            "folder that all its machines see",
+        )
         require(self.reference_episodes >= 2, "run.reference_episodes must be at least 2, an interval needs them")
         require(0 <= self.metrics_port < 65536, f"run.metrics_port is {self.metrics_port}: give a port, or 0")
         require(
@@ -69,12 +79,12 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
 
     def __post_init__(self) -> None:
-        running = self.actors.count * self.actors.envs_per_actor
-        allowed = (self.learner.max_policy_lag + 1) * self.learner.batch_episodes
+        running = self.actors.at_least * self.actors.envs_per_actor
+        allowed = self._fresh_episodes
         require(
             running <= allowed,
-            f"{self.actors.count} actors x {self.actors.envs_per_actor} environments run {running} episodes at once, "
-            f"but only {allowed} = (max_policy_lag + 1) x batch_episodes can be fresh enough to train on: "
+            f"{self.actors.at_least} actors x {self.actors.envs_per_actor} environments run {running} episodes at "
+            f"once, but only {allowed} = (max_policy_lag + 1) x batch_episodes can be fresh enough to train on: "
             "run fewer environments, or raise learner.batch_episodes or learner.max_policy_lag",
         )
         require(
@@ -82,12 +92,12 @@ class Config:
             f"queue.max_episodes is {self.queue.max_episodes}: it must hold a batch of {self.learner.batch_episodes}",
         )
         oldest = running * self.gym.max_segment_steps
-        newest = self.learner.max_policy_lag * max(self.learner.batch_steps, self.learner.batch_episodes)
         require(
-            not self.gym.id or oldest <= newest,
+            not self.gym.id or oldest <= self._fresh_steps,
             f"while one environment fills a segment of gym.max_segment_steps {self.gym.max_segment_steps}, {running} "
-            f"of them make up to {oldest} steps, more than the {newest} that max_policy_lag updates train on: the "
-            "segment would be too old. Raise learner.batch_steps or learner.max_policy_lag, or shorten segments",
+            f"of them make up to {oldest} steps, more than the {self._fresh_steps} that max_policy_lag updates train "
+            "on: the segment would be too old. Raise learner.batch_steps or learner.max_policy_lag, or shorten "
+            "segments",
         )
         gamma = self.learner.gamma
         require(
@@ -100,6 +110,22 @@ class Config:
             "env.time_limit is truncated with learner.gamma 1: without an end the undiscounted value is unbounded; "
             "set learner.gamma below 1 (0.995 is common), or keep 'terminated'",
         )
+
+    @property
+    def most_actors(self) -> int:
+        """With `actors.count: auto`: as many as run no more episodes at once than can be fresh enough to train on."""
+        running = self._fresh_episodes
+        if self.gym.id:
+            running = min(running, self._fresh_steps // self.gym.max_segment_steps)
+        return min(self.actors.max_count, running // self.actors.envs_per_actor)
+
+    @property
+    def _fresh_episodes(self) -> int:
+        return (self.learner.max_policy_lag + 1) * self.learner.batch_episodes
+
+    @property
+    def _fresh_steps(self) -> int:
+        return self.learner.max_policy_lag * max(self.learner.batch_steps, self.learner.batch_episodes)
 
 
 PRESETS: dict[str, Config] = {

@@ -207,4 +207,5 @@ def one_line(command: str) -> Iterator[None]:
         text = re.sub(r"^Error parsing (settings\.[a-z]+: )?", "", " ".join(filter(None, reason)))
         # Of a field that may be absent tyro says what each of its types made of the value: the last one's word will do.
         text = re.sub(r"(?<=: )no type matching .* - <class '\w+'>: ", "", text)
+        text = re.sub(r" -+ typing\.Literal\[.*?\]: .*? does not match choices \(([^)]*?),?\)", r"; or give \1", text)
         raise ConfigError(text or f"bad flags; see `tamiyo {command} --help`") from None

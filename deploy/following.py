@@ -55,7 +55,15 @@ def follow(
                 return status
 
 
-def conclude(status: RunStatus, console: Console) -> int:
+def write_and_tell(run_dir: Path) -> tuple[str, Path]:
+    """The report of a run: its headline, and its page."""
+    from deploy.report import headline, write_report
+
+    page = write_report(run_dir)
+    return headline(run_dir), page
+
+
+def conclude(status: RunStatus, console: Console, report: Callable[[Path], tuple[str, Path]] = write_and_tell) -> int:
     """Say how it ended; returns the exit status. Raises `UserError` for a run that failed."""
     run_dir = Path(status.run_dir)
     if status.phase is Phase.FAILED:
@@ -65,9 +73,7 @@ def conclude(status: RunStatus, console: Console) -> int:
             f"stopped; the checkpoint is written. Go on with: tamiyo train --resume {run_dir}", soft_wrap=True
         )
         return 130
-    from deploy.report import headline, write_report
-
-    page = write_report(run_dir)
-    console.print(headline(run_dir), soft_wrap=True)
+    headline, page = report(run_dir)
+    console.print(headline, soft_wrap=True)
     console.print(f"report: {page}", soft_wrap=True)
     return 0

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -29,6 +30,7 @@ from actors.process_metrics import ProcessMetrics
 from actors.ray_metrics import RayMetrics
 from actors.spaces import Spaces
 from deploy.config import Config
+from deploy.doctor import cores
 from deploy.settings import to_yaml
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from learner.service import LearnerSettings
@@ -41,7 +43,8 @@ def namespace(config: Config) -> str:
 
 
 def acting(config: Config) -> ActingConfig:
-    return ActingConfig(config.env, config.gym, config.policy, config.actors, config.queue)
+    actors = replace(config.actors, max_count=config.most_actors)
+    return ActingConfig(config.env, config.gym, config.policy, actors, config.queue)
 
 
 def checked_spaces(config: Config) -> Spaces:
@@ -80,10 +83,8 @@ def open_run(config: Config, resume: Path | None) -> Path:
     What can be known to fail is refused here with a `UserError`, before anything is written or started.
     """
     spaces = checked_spaces(config)
-    require_free_port(config.run.metrics_port, "run.metrics_port")
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb out")
-    pick_device(config.learner.device)
     if resume is not None:
         if not resume.is_dir():
             raise UserError(f"no run folder at {resume}: give one that an earlier run left, such as runs/NAME")
@@ -107,6 +108,12 @@ def open_run(config: Config, resume: Path | None) -> Path:
     except OSError as error:
         raise UserError(f"cannot write to {run_dir} ({error.strerror}): give another --run.root") from error
     return run_dir
+
+
+def check_machine(config: Config) -> None:
+    """Raises `UserError` where this machine lacks what a run on it needs."""
+    require_free_port(config.run.metrics_port, "run.metrics_port")
+    pick_device(config.learner.device)
 
 
 def require_free_port(port: int, setting: str) -> None:
@@ -134,10 +141,12 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
     # Told that it cannot form clusters, Ray binds all its ports to loopback; a node address alone it would translate.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # read from there when Ray was imported
+    count = config.actors.count
     with own_signals():
         context = ray.init(
             address="local",
-            num_cpus=config.actors.count + 1,  # a slot each for actors and learner, however few cores there are
+            # A slot each for actors and learner, however few cores there are.
+            num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
             include_dashboard=config.run.dashboard,
             logging_level=logging.ERROR,
             log_to_driver=False,

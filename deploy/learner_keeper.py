@@ -48,7 +48,7 @@ class LearnerKeeper:
         self._handle = remote.options(max_concurrency=2).remote(settings, report)  # polled while it starts
         self._call: Any = None
         self._starting = True  # the next call is `start`
-        self._up = False
+        self.up = False  # has its place, and learns
         self._place: Place | None = None  # of its process
         self._look_at_s = 0.0
         self._hang_s, self._unanswered = settings.config.hang_s, Stillness()
@@ -71,7 +71,7 @@ class LearnerKeeper:
         if self._call is not None and ray.wait([self._call], timeout=0)[0]:
             call, self._call = self._call, None
             self._hear(call)
-        elif self._up and self._call is not None and unanswered_s > self._hang_s:
+        elif self.up and self._call is not None and unanswered_s > self._hang_s:
             self._kill(f"the learner has hung for {self._hang_s:g} s")
         return self.status
 
@@ -86,7 +86,7 @@ class LearnerKeeper:
             self._failed(error)
         else:
             if isinstance(reply, Place):
-                self._place, self._starting, self._up = reply, False, True
+                self._place, self._starting, self.up = reply, False, True
                 self.began_s = self.began_s or time.monotonic()
             elif reply.progress is None:
                 self._lost("its process is gone")
@@ -100,8 +100,8 @@ class LearnerKeeper:
         self.status = status
 
     def _lost(self, reason: str) -> None:
-        if self._up:
-            self._up = False
+        if self.up:
+            self.up = False
             self.restarts += 1
             self._backoff.fail()
             self._note(f"the learner died ({reason}); it goes on from its newest checkpoint")
@@ -134,7 +134,7 @@ class LearnerKeeper:
             self._place.kill()
             self._place = None
         self.restarts += 1
-        self._call, self._up, self._starting = None, False, True
+        self._call, self.up, self._starting = None, False, True
 
     def _remaining_s(self) -> float | None:
         if self.began_s is None or self._max_seconds is None:
@@ -151,7 +151,7 @@ class LearnerKeeper:
             if isinstance(error.cause, UserError):
                 raise UserError(str(error.cause)) from error
             raise UserError(f"the learner failed ({last_line(error)}); go on with --resume {self._run_dir}") from error
-        if self._up:
+        if self.up:
             self.status = replace(self.status, progress=progress)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from deploy.config import Config
 from deploy.embedded_redis import EmbeddedRedis
 from deploy.following import conclude, follow, named, plan
 from deploy.launch import (
+    check_machine,
     compile_environments,
     local_ray,
     namespace,
@@ -32,6 +33,7 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
         return train_on_cluster(config, resume, attach)
     if attach:
         raise UserError("--attach needs --address: on one machine a run ends with the command that started it")
+    check_machine(config)
     run_dir = open_run(config, resume)
     config = named(config, run_dir)
     console = Console(highlight=False)

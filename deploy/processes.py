@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import ray
 from rich.console import Console
 
 from actors.fleet import ActorFleet
@@ -15,6 +16,7 @@ from deploy.cluster import cluster, with_passwords
 from deploy.config import Config
 from deploy.launch import (
     acting,
+    check_machine,
     checked_spaces,
     compile_environments,
     learner_settings,
@@ -32,6 +34,7 @@ from learner.service import LearnerService
 def run_learner(config: Config, resume: Path | None = None) -> int:
     """The learner alone, in this process, without Ray. Returns 0, or 130 when it was interrupted."""
     connect(config.run.redis, config.queue, namespace(config)).close()
+    check_machine(config)
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
     with stop_on_signal() as stop, own_metrics(config) as metrics, _watch(config, metrics):
@@ -71,8 +74,9 @@ def run_actors(config: Config) -> int:
             console.print(dashboard, soft_wrap=True, markup=False)
         config = with_passwords(config) if config.run.address else config
         fleet = ActorFleet(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
-        console.print(f"actors: {fleet.size} of them, for run {namespace(config)!r}")
+        console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
         while not stop.wait(0.2):
+            fleet.fit(ray.available_resources)
             reports = fleet.pump(timeout_s=0.0)
             metrics.reporter("fleet")(fleet.counts())
             for report in reports:

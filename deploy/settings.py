@@ -75,7 +75,13 @@ def _convert(value: object, hint: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        return _convert(value, next(a for a in args if a is not type(None)), where)
+        words = [word for a in args if get_origin(a) is Literal for word in get_args(a)]
+        if value in words:
+            return value
+        try:
+            return _convert(value, next(a for a in args if a is not type(None) and get_origin(a) is not Literal), where)
+        except ConfigError as error:
+            raise ConfigError(" or ".join([str(error), *words])) from error
     if origin is Literal:
         if value not in args:
             raise ConfigError(f"{where} is {_show(value)}: give one of {', '.join(map(str, args))}")

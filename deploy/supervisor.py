@@ -83,9 +83,10 @@ class Supervisor:
         self._progress = Progress()
         self._began_s = time.monotonic()
         self._placeless_told = False
+        self._up_s, self._made_room = self._began_s, False
         s = plan.learner
+        self._keeper = LearnerKeeper(s, learner_gpus(s, plan.acting), self._notes.append)  # its place comes first
         self._fleet = ActorFleet(plan.acting, plan.name, s.seed, s.redis, s.namespace, self._notes.append)
-        self._keeper = LearnerKeeper(s, learner_gpus(s, plan.acting), self._notes.append)
         self._metrics_out = RayMetrics("supervisor", plan.name)
         self._watch = Watch(lambda: connect(s.redis, s.queue, s.namespace), self._metrics_out.report, self._counts)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -136,12 +137,24 @@ class Supervisor:
             if status.done:
                 break
             self._fleet.pump(timeout_s=0.0)
+            self._fit()
             self._tell_placeless()
             self._stop.wait(TICK_S)
         stopped = self._stop.is_set()
         self._keeper.stop()
         self._hear(self._keeper.status)
         return not stopped
+
+    def _fit(self) -> None:
+        """With `actors.count: auto`: actors for what room there is. A learner that lost its machine comes first: it is
+        waited for, and given the place of one of them."""
+        now = time.monotonic()
+        if self._keeper.up:
+            self._up_s, self._made_room = now, False
+            self._fleet.fit(ray.available_resources)
+        elif not self._made_room and now - self._up_s > PLACELESS_S:
+            self._made_room = True
+            self._fleet.make_room()
 
     def _hear(self, status: LearnerStatus) -> None:
         if status.progress is not None:
@@ -156,10 +169,11 @@ class Supervisor:
         if self._placeless_told or time.monotonic() - self._began_s < PLACELESS_S:
             return
         self._placeless_told = True
-        have, needed = ray.cluster_resources().get("CPU", 0.0), self._fleet.size + 1
+        actors = self.plan.acting.actors.at_least
+        have, needed = ray.cluster_resources().get("CPU", 0.0), actors + 1
         if have < needed:
             self._notes.append(
-                f"the cluster has {have:g} CPUs, and learner and {self._fleet.size} actors need {needed}: "
+                f"the cluster has {have:g} CPUs, and learner and {actors} actors need {needed}: "
                 "those without a place start when it grows"
             )
 
@@ -197,10 +211,10 @@ def learner_gpus(learner: LearnerSettings, acting: ActingConfig) -> float:
     have = ray.cluster_resources().get("GPU", 0.0)
     if learner.config.device == "cpu" or not have:
         return 0.0
-    left = have - acting.actors.count * acting.actors.gpus_per_actor
+    left = have - acting.actors.at_least * acting.actors.gpus_per_actor
     if left <= 0:
         raise UserError(
-            f"{acting.actors.count} actors x {acting.actors.gpus_per_actor} GPUs leave the learner none of {have:g}: "
-            "lower actors.gpus_per_actor"
+            f"{acting.actors.at_least} actors x {acting.actors.gpus_per_actor} GPUs leave the learner none of "
+            f"{have:g}: lower actors.gpus_per_actor"
         )
     return float(min(1.0, left))

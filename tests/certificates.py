@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography import x509
@@ -19,17 +20,20 @@ class Authority:
         self._name = _name("test authority")
         self.certificate = self._write("ca.pem", self._sign(self._name, self._key, authority=True))
 
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """(certificate, key) for 127.0.0.1 and localhost."""
+    def issue(self, name: str, *others: str) -> tuple[Path, Path]:
+        """(certificate, key) for 127.0.0.1, localhost and other names of hosts."""
         key = ec.generate_private_key(ec.SECP256R1())
         secret = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return self._write(f"{name}.pem", self._sign(_name(name), key)), self._write(f"{name}.key", secret)
+        return self._write(f"{name}.pem", self._sign(_name(name), key, others)), self._write(f"{name}.key", secret)
 
-    def _sign(self, name: x509.Name, key: ec.EllipticCurvePrivateKey, authority: bool = False) -> bytes:
+    def _sign(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, others: Iterable[str] = (), authority: bool = False
+    ) -> bytes:
         now = datetime.datetime.now(datetime.UTC)
-        hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names = [x509.DNSName(host) for host in ("localhost", *others)]
+        hosts = [*names, x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         built = (
             x509.CertificateBuilder()
             .subject_name(name)

@@ -6,6 +6,6 @@ rm -rf "$packages"/torch/include "$packages"/torch/share "$packages"/torch/test 
     "$packages"/ray/jars "$packages"/ray/cpp "$packages"/ray/rllib "$packages"/tensorboard_data_server/bin
 find "$packages"/torch/bin -type f ! -name torch_shm_manager -delete
 find "$packages" -depth -type d \( -name tests -o -name __pycache__ \) -exec rm -rf {} +
-"$1"/bin/python -m pip uninstall -qq -y hatchling pip
+"$1"/bin/python -m pip uninstall -qq -y hatch-vcs hatchling setuptools-scm pip
 # Whole seconds: layers that are pulled keep no finer times, and machine code is looked up by those of its sources.
 find "$packages"/actors -name '*.py' -exec touch -d '2020-01-01' {} +

@@ -1,8 +1,9 @@
 """A Ray cluster of three nodes in a process of its own, which does as it is told on standard input.
 
 `lose` kills the oldest worker node, `lose ID` that one, `join` adds one, `actors` counts those alive, `where KIND`
-tells the node of the living actor of that class: its id, `head`, or nothing. Each answer is one line that begins with
-`ANSWER`; Ray says more.
+tells the node of the living actor of that class: its id, `head`, or nothing. `places` says on how many nodes the actors
+that play live, and how many they are. Each answer is one line that begins with `ANSWER`; Ray says more. Argument: a
+port for `ray://` clients.
 """
 
 from __future__ import annotations
@@ -20,8 +21,14 @@ def answer(text: str) -> None:
     print(f"\n{ANSWER}{text}", flush=True)
 
 
+def places() -> str:
+    nodes = [a.node_id for a in list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", "Worker")])]
+    return f"{len(set(nodes))} {len(nodes)}"
+
+
 def main() -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": True})
+    ports = {"ray_client_server_port": int(sys.argv[1])} if len(sys.argv) > 1 else {}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": True} | ports)
     for _ in range(2):
         cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
@@ -40,6 +47,8 @@ def main() -> None:
                 answer(str(len(list_actors(filters=[("state", "=", "ALIVE")]))))
             case ["where", kind]:
                 answer(where(kind, cluster.head_node.node_id))
+            case ["places"]:
+                answer(places())
     ray.shutdown()
     cluster.shutdown()
 

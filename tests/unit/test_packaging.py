@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 import pytest
@@ -62,10 +62,19 @@ def test_an_unknown_public_name_says_what_there_is() -> None:
 
 def test_the_wheel_covers_the_rooms_and_the_command() -> None:
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["packages"] == ["actors", "learner", "deploy"]
-    assert "tamiyo.py" in wheel["force-include"]
+    assert wheel == {"only-include": ["actors", "learner", "deploy", "tamiyo.py"]}
     assert PROJECT["project"]["scripts"] == {"tamiyo": "deploy.cli:main"}
-    assert all((ROOT / room / "py.typed").is_file() for room in wheel["packages"])
+    assert all((ROOT / room / "py.typed").is_file() for room in ("actors", "learner", "deploy"))
+
+
+def test_an_editable_install_leaves_no_copy_behind() -> None:
+    """`tamiyo.py` beside the path file would be found before the checkout's own."""
+    import tamiyo
+
+    assert Path(tamiyo.__file__).parent == ROOT
+    files = {str(f) for f in distribution("tamiyo").files or []}
+    if "_editable_impl_tamiyo.pth" in files:
+        assert "tamiyo.py" not in files
 
 
 def test_no_python_in_proto() -> None:

@@ -51,6 +51,9 @@ def test_only_what_is_named_changes(tmp_path: Path) -> None:
         ("learner: {updates: 1.5}", "learner.updates is 1.5: give a whole number"),
         ("learner: {updates: true}", "learner.updates is true: give a whole number"),
         ("learner: {updates: null}", "learner.updates is null: give a whole number"),
+        ("actors: {count: many}", "actors.count is 'many': give a whole number or auto"),
+        ("actors: {count: 1.5}", "actors.count is 1.5: give a whole number or auto"),
+        ("actors: {count: auto, max_count: 0}", "actors.max_count is 0: at least one actor is needed"),
         ("learner: {device: tpu}", "learner.device is 'tpu': give one of auto, cpu, cuda"),
         ("env: {tasks: wine}", "env.tasks is 'wine': give a list"),
         ("env: {tasks: [1]}", "env.tasks[0] is 1: give text"),
@@ -73,6 +76,16 @@ def test_refused_with_file_and_reason(tmp_path: Path, text: str, words: str) -> 
     assert words in str(refusal.value)
     assert str(path) in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_as_many_actors_as_there_is_room_for(tmp_path: Path) -> None:
+    text = "actors: {count: auto, envs_per_actor: 8}\nlearner: {max_policy_lag: 4, batch_episodes: 64}"
+    config = from_yaml(write(tmp_path, text), BASE)
+    assert (config.actors.count, config.actors.at_least) == ("auto", 1)
+    assert config.most_actors == 320 // 8
+    assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config
+    assert overlay(config, {"actors": {"max_count": 7}}).most_actors == 7
+    assert overlay(PRESETS["general"], {"actors": {"count": "auto"}, "gym": {"id": "X"}}).most_actors == 4
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

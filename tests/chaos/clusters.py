@@ -1,0 +1,108 @@
+"""A three-node cluster and a server with a password, for the tests of runs on clusters."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.embedded_redis import find_server
+from tests.chaos.nodes import ANSWER
+from tests.launching import small
+
+PASSWORD = "a-word-for-tests"
+SLOWLY = {"RAY_raylet_start_wait_time_s": "120"}  # on a busy machine
+
+
+class Nodes:
+    """See `tests.chaos.nodes`: a process of its own, as Ray reads its security settings once. `client` is its address
+    for those who are on none of its machines."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        port = free_port()
+        self.client = f"ray://127.0.0.1:{port}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.nodes", str(port)],
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.address = self.read()
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        said = next(line for line in self.process.stdout if line.startswith(ANSWER))
+        return said.removeprefix(ANSWER).strip()
+
+    def ask(self, what: str) -> str:
+        assert self.process.stdin is not None
+        print(what, file=self.process.stdin, flush=True)
+        return self.read()
+
+
+@contextmanager
+def three_nodes() -> Iterator[Nodes]:
+    """A head with room for the learner and one actor, and two nodes with room for an actor each; all ask for a token,
+    which this process and its children have."""
+    security = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        **SLOWLY,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in security.items():
+            patch.setenv(name, value)
+        nodes = Nodes(security)
+        try:
+            yield nodes
+        finally:
+            nodes.process.communicate("", timeout=30)
+
+
+@contextmanager
+def server_with_password(folder: Path) -> Iterator[str]:
+    port = free_port()
+    settings = [
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--requirepass",
+        PASSWORD,
+        "--save",
+        "",
+        "--dir",
+        str(folder),
+    ]
+    with subprocess.Popen([str(find_server()), *settings], stdout=subprocess.DEVNULL) as process:
+        yield f"redis://127.0.0.1:{port}/0"
+        process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def flags(root: Path, name: str, address: str, url: str, **changes: object) -> list[str]:
+    changes = {"learner__updates": 1_000_000} | changes
+    return [*small(root, name, **changes), *("--address", address, "--redis", url)]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.2)
