@@ -48,4 +48,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the pinned dependencies into $(VENV) (once; a minute or two)"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m compileall -qq actors learner deploy tamiyo.py
 	@touch $@

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter1d
 
 from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Sizes, Split, Task, draw_splits
@@ -45,6 +44,8 @@ def centred_templates() -> NDArray[np.float64]:
 
 def signals_of(y: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float64]:
     """One signal [n, 40] for each label."""
+    from scipy.ndimage import gaussian_filter1d  # SciPy is a fifth of the time that an actor takes to be there
+
     n, points = len(y), TEMPLATES.shape[1]
     full = points + PADDING[1]
     # Padding to p + points and stretching to `full` is sampling the padded template at a coarser step.
