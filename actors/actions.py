@@ -145,7 +145,7 @@ PROFILES = {
 
 
 def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "tamiyo") -> ActionSpec:
-    """The heads of the seed-training environment (SPEC 4); `blueprints[0]` is NOOP."""
+    """The heads of the seed-training environment; `blueprints[0]` is NOOP."""
     choices = {
         "slot": tuple(str(s) for s in range(slots)),
         "blueprint": blueprints,

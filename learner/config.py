@@ -10,7 +10,7 @@ from actors.config import require
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """The factored recurrent PPO update (SPEC 8)."""
+    """The factored recurrent PPO update."""
 
     updates: int = 1000
     """Updates to run."""

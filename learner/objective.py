@@ -1,4 +1,4 @@
-"""What one step of the update minimises, and what all steps of an update tell about themselves (SPEC 8)."""
+"""What one step of the update minimises, and what all steps of an update tell about themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The factored recurrent PPO update: one batch in, better weights out (SPEC 8)."""
+"""The factored recurrent PPO update: one batch in, better weights out."""
 
 from __future__ import annotations
 

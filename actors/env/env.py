@@ -1,4 +1,4 @@
-"""`SeedTrainingEnv`: one host, its slots and one decision per epoch. The one-environment reference (SPEC 3)."""
+"""`SeedTrainingEnv`: one host, its slots and one decision per epoch. The one-environment reference."""
 
 from __future__ import annotations
 

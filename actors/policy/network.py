@@ -1,4 +1,4 @@
-"""`FactoredRecurrentActorCritic`: encoder > core > LayerNorm > factored heads and critic (SPEC 7)."""
+"""`FactoredRecurrentActorCritic`: encoder > core > LayerNorm > factored heads and critic."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Evaluation: trained policies against tuned schedules on task families that none of them was trained on (SPEC 13)."""
+"""Evaluation: trained policies against tuned schedules on task families that none of them was trained on."""

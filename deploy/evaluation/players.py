@@ -40,7 +40,7 @@ class Player:
 def roster(
     checkpoints: Sequence[str], blind: Sequence[str], others: Mapping[str, Sequence[str]], tuned: dict[str, Schedule]
 ) -> list[Player]:
-    """All that SPEC 13 compares; leaders before those who follow them. The ceiling is `per-task best`, whose schedule
+    """All that are compared; leaders before those who follow them. The ceiling is `per-task best`, whose schedule
     the family decides. `others` and `tuned` are policies and schedules by the names of their lines."""
     players = [Player("never grow", "never"), Player("static maximum", "largest")]
     players += [Player(name, "schedule", schedule=own) for name, own in tuned.items()]

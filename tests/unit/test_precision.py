@@ -33,7 +33,7 @@ def make(critic: str = "v", network: FactoredRecurrentActorCritic | None = None,
 
 
 def test_bf16_is_near_float32_and_told_apart_from_it() -> None:
-    """Within the tolerance of SPEC 8 at lag 0, and not the same arithmetic."""
+    """Within the tolerance of a lag of 0, and not the same arithmetic."""
     errors = {amp: make(amp=amp)(batch(), update=0, version=0)["ratio_error"] for amp in ("off", "bf16")}
     assert errors["off"] < 1e-5 < errors["bf16"] < 6e-2
 

@@ -34,7 +34,7 @@ def _write(folder: Path, **changes: object) -> Path:
 
 
 def test_the_real_study_can_be_run() -> None:
-    """Every entry's settings are sound, in the numbers that SPEC 13 asks for."""
+    """Every entry's settings are sound, as many as the study promises."""
     found = study.read_study(ROOT / "results" / "study.yaml")
     for training in found.trainings:
         overlay(PRESETS[found.preset], training.settings)

@@ -19,7 +19,7 @@ TARGETS = (0.5, 0.7, 1.0)
 
 
 def allowed(env: SeedTrainingEnv, action: Action) -> bool:
-    """SPEC 4's table under permissive gates, and the budget counted in actual tensors."""
+    """The table of actions under permissive gates, and the budget counted in actual tensors."""
     op, slot, blueprint, _, target, _ = (int(c) for c in action)
     it = env.lifecycle.slots[slot]
     held = sum(t.numel() for seed in env.network.seeds.values() for t in seed.trained.tensors)
@@ -122,7 +122,7 @@ def test_an_illegal_request_is_a_reported_wait(action: Action) -> None:
 
 
 def expected_success(op: Op, before: SeedTrainingEnv, after: SeedTrainingEnv, slot: int) -> bool:
-    """SPEC 3's feedback table, from what is there before and after the action took effect."""
+    """The feedback of an action, from what is there before and after the action took effect."""
     old, new = before.lifecycle.slots[slot], after.lifecycle.slots[slot]
     fossils = [sum(s.stage is Stage.FOSSILIZED for s in e.lifecycle.slots) for e in (before, after)]
     return {

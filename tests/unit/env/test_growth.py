@@ -45,7 +45,7 @@ def test_a_blueprint_that_starts_elsewhere_is_caught() -> None:
 
 
 def formula(blend: str, h: float, s: float, alpha: float, gate: float) -> float:
-    """SPEC 3's blends for one number."""
+    """The blends for one number."""
     return {
         "add": h + alpha * (s - h),
         "multiply": h * (1 + alpha * np.tanh(s - h)),

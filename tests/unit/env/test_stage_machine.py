@@ -1,4 +1,4 @@
-"""The stage machine is SPEC 4's table: which op may act where, what it does, and how alpha walks.
+"""The stage machine is a table: which op may act where, what it does, and how alpha walks.
 
 The tables here are written down from the specification, not read from the code.
 """
