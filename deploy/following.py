@@ -46,7 +46,7 @@ def follow(
     with Progress(title, console) as progress:
         while True:
             status = run.poll(seen)
-            seen += len(status.notes)
+            seen = status.noted
             for note in status.notes + each_look():
                 progress.note(note)
             if not quiet and status.phase is Phase.TRAINING:

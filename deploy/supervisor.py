@@ -28,6 +28,7 @@ from learner.service import LearnerSettings, LearnerStatus
 
 TICK_S = 0.1
 PLACELESS_S = 20.0  # after which a cluster that is too small is told of
+SHOWN = 400  # points of the history of returns that are told, about
 
 
 class Phase(StrEnum):
@@ -66,6 +67,7 @@ class RunStatus:
     run_dir: str
     snapshot: Snapshot
     notes: list[str] = field(default_factory=list)  # from the asked one on
+    noted: int = 0  # as many there are in all
     error: str = ""  # of Phase.FAILED, one line
 
 
@@ -93,9 +95,10 @@ class Supervisor:
         self._thread.start()
 
     def poll(self, notes_seen: int = 0) -> RunStatus:
-        return RunStatus(
-            self._phase, self.plan.learner.run_dir, self._snapshot(), self._notes[notes_seen:], self._error
-        )
+        """Notes after the first `notes_seen`, or all of them where those were another supervisor's, before this one."""
+        noted = len(self._notes)
+        notes = self._notes[notes_seen if notes_seen <= noted else 0 : noted]
+        return RunStatus(self._phase, self.plan.learner.run_dir, self._snapshot(), notes, noted, self._error)
 
     def stop(self) -> None:
         """Ask for the end: the checkpoint is written, and the phase becomes STOPPED."""
@@ -195,7 +198,7 @@ class Supervisor:
             episodes=p.episodes_trained,
             episodes_per_s=self._metrics.get("episodes_per_s", 0.0),
             return_mean=self._metrics.get("return_mean"),
-            return_history=list(self._returns),
+            return_history=self._returns[:: 1 + len(self._returns) // SHOWN],
             policy_lag=self._metrics.get("policy_lag_mean", 0.0),
             queue_depth=int(self._metrics.get("queue_depth", 0)),
             actors_alive=self._fleet.alive,
