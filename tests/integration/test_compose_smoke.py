@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -142,22 +142,26 @@ INNER_PORTS = {
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[tuple[Stack, dict[str, Service]]]:
-    """All but Prometheus and Grafana, healthy in the order that the file asks for."""
-    places = Stack(tmp_path)
+def places(tmp_path: Path) -> Stack:
+    return Stack(tmp_path)
+
+
+@contextmanager
+def up(places: Stack, *names: str) -> Iterator[dict[str, Service]]:
+    """These services, each healthy before the next begins."""
     services: dict[str, Service] = {}
     with ExitStack() as cleaning:
-        for name in ("init", "redis", "learner", "fleet", "actors", "serve"):
+        for name in names:
             services[name], addresses = places.start(name)
             cleaning.callback(services[name].clean)
             if name == "init":
-                assert services[name].process.wait(30) == 0, services[name].said
+                assert services[name].process.wait(60) == 0, services[name].said
             for address in addresses:
                 services[name].wait_for(
                     lambda at=address: not fault(at, places.secrets / "serve.crt", 3.0),  # type: ignore[misc]
                     60,
                 )
-        yield places, services
+        yield services
 
 
 def metric(address: str, name: str) -> float:
@@ -169,34 +173,41 @@ def metric(address: str, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if re.match(rf"{name}[{{ ]", line))
 
 
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.timeout(480)
-def test_the_services_train_and_answer(stack: tuple[Stack, dict[str, Service]]) -> None:
-    places, services = stack
-    learner, endpoint = places.places["learner:9100"], places.places["serve:50051"]
+def trains_and_answers(places: Stack, services: dict[str, Service]) -> None:
+    learner, endpoint, served = (places.places[at] for at in ("learner:9100", "serve:50051", "serve:9101"))
     services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") >= 2, 120)
     assert metric(places.places["fleet:9102"], "tamiyo_actor_episodes_total") >= 2
-    assert metric(places.places["actors:8090"], "ray_node_mem_used") > 0
-    served = places.places["serve:9101"]
     services["serve"].wait_for(lambda: metric(served, "tamiyo_serve_policy_version") >= 1, 30)
     assert min(ask(endpoint, places.secrets)) >= 1
     assert metric(served, "tamiyo_serve_steps_total") >= STEPS
 
-    update = metric(learner, "tamiyo_update")
-    services["learner"].process.kill()
-    services["learner"].process.wait(10)
-    services["learner"], (address,) = places.start("learner")  # as its restart policy does it
-    try:
-        services["learner"].wait_for(lambda: not fault(address, None, 3.0), 30)
-        learner = places.places["learner:9100"]
-        services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") > update, 120)
-        assert services["serve"].terminate() == 0
-        assert services["learner"].terminate() in (0, 130)
-        assert services["fleet"].terminate() in (0, 130)
-    finally:
-        services["learner"].clean()
-    words = [path.read_text().strip() for path in places.secrets.glob("*.password")]
-    assert len(words) == 5
-    for log in places.folder.glob("*.log"):
-        assert not any(word in log.read_text(errors="replace") for word in words), log
+
+@pytest.mark.slow
+def test_the_services_train_and_answer(places: Stack) -> None:
+    with up(places, "init", "redis", "learner", "fleet", "serve") as services:
+        trains_and_answers(places, services)
+        for name in ("serve", "learner", "fleet"):
+            assert services[name].terminate() in (0, 130), name
+        words = [path.read_text().strip() for path in places.secrets.glob("*.password")]
+        assert len(words) == 5
+        for service in services.values():
+            assert not any(word in service.said for word in words)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(480)
+def test_a_learner_that_was_killed_goes_on_while_a_second_machine_acts(places: Stack) -> None:
+    with up(places, "init", "redis", "learner", "fleet", "actors", "serve") as services:
+        trains_and_answers(places, services)
+        assert metric(places.places["actors:8090"], "ray_node_mem_used") > 0
+        update = metric(places.places["learner:9100"], "tamiyo_update")
+        services["learner"].process.kill()
+        services["learner"].process.wait(10)
+        services["learner"], (address,) = places.start("learner")  # as its restart policy does it
+        try:
+            services["learner"].wait_for(lambda: not fault(address, None, 3.0), 30)
+            learner = places.places["learner:9100"]
+            services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") > update, 120)
+        finally:
+            services["learner"].clean()

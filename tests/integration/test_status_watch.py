@@ -45,7 +45,7 @@ def test_each_second_a_line_of_json_also_after_the_store_was_away(tmp_path: Path
             last = looks(watch)[-1]
             assert (last["run"], last["exact"], last["ledger"]["trained"]) == ("watched", True, 4)
             watch.process.send_signal(signal.SIGINT)
-            assert watch.wait(10) == 130
+            assert watch.wait(30) == 130
             assert "Traceback" not in watch.err
 
 
@@ -59,7 +59,7 @@ def test_without_json_a_panel_is_redrawn(tmp_path: Path) -> None:
             put(transport, 2)
             watch.wait_for(lambda: "queued 3" in plain(watch.out))
             watch.process.send_signal(signal.SIGTERM)
-            watch.wait(10)
+            watch.wait(30)
         assert "accepted 3 = " in plain(watch.out)
         assert watch.err == ""
 
