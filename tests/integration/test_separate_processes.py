@@ -71,6 +71,7 @@ def test_they_train_together_and_stop_when_told(tmp_path: Path, server: int) -> 
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_service_goes_on_with_its_run_and_stays_when_it_is_done(tmp_path: Path, server: int) -> None:
     url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "kept"

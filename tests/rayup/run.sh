@@ -132,7 +132,7 @@ outside 600 ray exec "$work/cluster.yaml" "$(echo $train)" > "$work/inside.log" 
 say "tamiyo train --address auto ran on both"
 outside 600 tamiyo train --address "ray://$head:10001" --run.name outside --actors.count 2 --learner.updates 3 \
     --run.ship code $small > "$work/outside.log" 2>&1 || { tail -30 "$work/outside.log"; exit 1; }
-"$python" "$here/look.py" run "$work/runs/outside" 2 || { tail -40 "$work/outside.log"; exit 1; }
+"$python" "$here/look.py" run "$work/runs/outside" 1 || { tail -40 "$work/outside.log"; exit 1; }
 say "tamiyo train --address ray:// ran from outside"
 
 outside 120 ray down --yes "$work/cluster.yaml" > "$work/down.log" 2>&1 || { tail -30 "$work/down.log"; exit 1; }
