@@ -126,7 +126,7 @@ say "GCS keeps its state in the server outside"
 small="--env.tasks spirals --env.form stacked --env.horizon_epochs 4 --env.inner_steps 2 --actors.envs_per_actor 2 --learner.batch_episodes 8
     --run.reference_episodes 2 --run.root $work/runs --redis redis://$head:6380/1"
 train="TAMIYO_REDIS_PASSWORD=$password tamiyo train --address auto --run.name inside --actors.count auto
-    --learner.updates 12 $small"
+    --learner.updates 80 $small"
 outside 600 ray exec "$work/cluster.yaml" "$(echo $train)" > "$work/inside.log" 2>&1 || { tail -30 "$work/inside.log"; exit 1; }
 "$python" "$here/look.py" run "$work/runs/inside" 3 || { tail -40 "$work/inside.log"; exit 1; }
 say "tamiyo train --address auto ran on both"
