@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ class _Traced(nn.Module):
 
 
 class Programs:
-    """A step without Python, which takes a third of the time where batches are small: greedy, and sampling.
+    """A step without Python, a third of its time where batches are small: greedy, and sampling. Each is made
+    when it is first asked for.
 
     They give `(actions, log_probs, values, baseline values, h, c, cells, usage)` of `(obs, blueprint_indices, op mask,
     slot mask, rest mask, h, c, cells, usage)` and, where they sample, noise `[N, H]` and which rows are deterministic
@@ -48,32 +50,42 @@ class Programs:
         device = network.norm.weight.device
         inputs = [t.to(device) for t in example_inputs(network, 2)]
         self._plain, self._drawn = inputs[:9], (inputs[10], torch.zeros(2, dtype=torch.bool, device=device))
-        traced = _Traced(Stepper(network))
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # about loops over what is fixed
-            self.greedy: Any = torch.jit.trace(traced, tuple(self._plain), check_trace=False)  # type: ignore[no-untyped-call]
-            self.sampling: Any = torch.jit.trace(traced, (*self._plain, *self._drawn), check_trace=False)  # type: ignore[no-untyped-call]
-        self._warm_up()
+        self._stepper = Stepper(network)
+
+    @cached_property
+    def greedy(self) -> Any:
+        return self._trace(*self._plain)
+
+    @cached_property
+    def sampling(self) -> Any:
+        return self._trace(*self._plain, *self._drawn)
+
+    def prepare(self) -> Programs:
+        """Make both, and call them until TorchScript has its plan: tenths of a second that a caller would wait for."""
+        with torch.inference_mode():
+            for _ in range(_WARM_UP):
+                self.greedy(*self._plain)
+                self.sampling(*self._plain, *self._drawn)
+        return self
 
     def of(self, network: FactoredRecurrentActorCritic) -> Programs:
         """The same with other weights."""
-        other = copy.copy(self)
-        other.greedy, other.sampling = copy.deepcopy(self.greedy), copy.deepcopy(self.sampling)
+        other = copy.deepcopy(self)
         other.load(network)
-        other._warm_up()
-        return other
+        return other.prepare()
 
     def load(self, network: FactoredRecurrentActorCritic) -> None:
         """Take on other weights. TorchScript keeps some 40 KiB of every copy for ever, and nothing of this."""
-        weights = {f"stepper.{name}": t for name, t in Stepper(network).state_dict().items()}
-        for program in (self.greedy, self.sampling):
-            program.load_state_dict(weights)
+        weights = Stepper(network).state_dict()
+        self._stepper.load_state_dict(weights)
+        for made in (self.__dict__.get(name) for name in ("greedy", "sampling")):
+            if made is not None:
+                made.stepper.load_state_dict(weights)
 
-    @torch.inference_mode()
-    def _warm_up(self) -> None:
-        for _ in range(_WARM_UP):
-            self.greedy(*self._plain)
-            self.sampling(*self._plain, *self._drawn)
+    def _trace(self, *inputs: Tensor) -> Any:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # about loops over what is fixed
+            return torch.jit.trace(_Traced(self._stepper), inputs, check_trace=False)  # type: ignore[no-untyped-call]
 
 
 class ActingPolicy:

@@ -46,7 +46,7 @@ class ServedModel:
         """Make the program for these spaces; takes tenths of a second the first time."""
         with self._lock:
             if spaces.slots not in self._programs:
-                self._programs[spaces.slots] = Programs(self._network(spaces.slots))
+                self._programs[spaces.slots] = Programs(self._network(spaces.slots)).prepare()
 
     def ready(self, spaces: Spaces) -> bool:
         return spaces.slots in self._programs
