@@ -51,7 +51,7 @@ class LearnerKeeper:
         self.up = False  # has its place, and learns
         self._place: Place | None = None  # of its process
         self._look_at_s = 0.0
-        self._hang_s, self._unanswered = settings.config.hang_s, Stillness()
+        self._hang_s, self._still, self._beats = settings.config.hang_s, Stillness(), -1
         self._backoff = Backoff()
         self._updates_at_failure = -1
         self.began_s: float | None = None  # when it was up for the first time: from then on `max_seconds` count
@@ -62,16 +62,15 @@ class LearnerKeeper:
         """Raises `UserError` for what starting again cannot mend."""
         self.status = replace(self.status, new_metrics=[], new_notes=[])
         now = time.monotonic()
-        unanswered_s = self._unanswered.look()
+        still_s = self._still.look()
         if self._call is None and self._backoff.due and now >= self._look_at_s:
             self._look_at_s = now + LOOK_S
-            self._unanswered.moved()
             start = self._handle.start
             self._call = start.remote(self._remaining_s(), Place.here) if self._starting else self._handle.poll.remote()
         if self._call is not None and ray.wait([self._call], timeout=0)[0]:
             call, self._call = self._call, None
             self._hear(call)
-        elif self.up and self._call is not None and unanswered_s > self._hang_s:
+        elif self.up and still_s > self._hang_s:
             self._kill(f"the learner has hung for {self._hang_s:g} s")
         return self.status
 
@@ -87,6 +86,7 @@ class LearnerKeeper:
         else:
             if isinstance(reply, Place):
                 self._place, self._starting, self.up = reply, False, True
+                self._still.moved()
                 self.began_s = self.began_s or time.monotonic()
             elif reply.progress is None:
                 self._lost("its process is gone")
@@ -95,6 +95,9 @@ class LearnerKeeper:
 
     def _told(self, status: LearnerStatus) -> None:
         assert status.progress is not None
+        if status.done or status.beats != self._beats:
+            self._beats = status.beats
+            self._still.moved()
         if status.progress.update > max(0, self._updates_at_failure) and status.new_metrics:
             self._backoff.succeed()
         self.status = status

@@ -78,7 +78,8 @@ class LearnerConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the update runs; auto is CUDA where present."""
     hang_s: float = 300.0
-    """A learner's process that answers nothing for so long is killed and goes on from the newest checkpoint."""
+    """A learner that for so long neither computes nor waits for anything is killed, and goes on from its newest
+    checkpoint; a minibatch must take less, compilation included."""
 
     def __post_init__(self) -> None:
         positive = (

@@ -44,6 +44,7 @@ class LearnerStatus:
     done: bool
     new_metrics: list[dict[str, float]] = field(default_factory=list)  # of updates since the last poll
     new_notes: list[str] = field(default_factory=list)  # what a person should know, since the last poll
+    beats: int = 0  # signs of progress so far
 
 
 class LearnerService:
@@ -99,7 +100,8 @@ class LearnerService:
             metrics, self._metrics = self._metrics, []
         notes = self._learner.notes
         fresh, self._told = notes[self._told :], len(notes)
-        return LearnerStatus(self._learner.progress, not self._thread.is_alive(), metrics, fresh)
+        done, beats = not self._thread.is_alive(), self._learner.pulse.beats
+        return LearnerStatus(self._learner.progress, done, metrics, fresh, beats)
 
     def stop(self) -> Progress:
         """Finish the update under way, write the checkpoint, and return."""

@@ -20,6 +20,7 @@ from actors.errors import UserError
 from actors.patience import Patience
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
+from actors.pulse import Pulse
 from actors.spaces import Spaces
 from actors.transport.base import Fenced, Generation, StoreReset, Transport, Unreachable
 from actors.transport.health import Health
@@ -109,7 +110,8 @@ class Learner:
         self.config = config = config.for_core(is_recurrent(self.network))
         assert config.lr is not None
         self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
-        self.ppo = PPOUpdate(self.network, self.optimiser, config, seed)
+        self.pulse = Pulse()
+        self.ppo = PPOUpdate(self.network, self.optimiser, config, seed, self.pulse)
         states = StateFormat(self.network.core.sizes, config.state_stride)
         self.intake = Intake(transport, spaces, config.max_policy_lag, states, self._probe)
         self.notes = self.intake.notes
@@ -141,6 +143,7 @@ class Learner:
         limit = self.config.max_seconds
 
         def over() -> bool:
+            self.pulse()  # whoever waits for anything asks this again and again
             return stop() or (limit is not None and time.monotonic() - began >= limit)
 
         self._stop = over

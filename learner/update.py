@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isnan
 
 import numpy as np
@@ -25,7 +25,8 @@ KL_STOP = 1.5  # times target_kl
 
 
 class PPOUpdate:
-    """Holds the network and its optimizer; `seed` and the update's number alone order the minibatches."""
+    """Holds the network and its optimizer; `seed` and the update's number alone order the minibatches. `pulse` is
+    called at each."""
 
     def __init__(
         self,
@@ -33,8 +34,9 @@ class PPOUpdate:
         optimiser: torch.optim.Optimizer,
         config: LearnerConfig,
         seed: int = 0,
+        pulse: Callable[[], None] = lambda: None,
     ) -> None:
-        self.network, self.optimiser, self.seed = network, optimiser, seed
+        self.network, self.optimiser, self.seed, self._pulse = network, optimiser, seed, pulse
         self.config = config.for_core(is_recurrent(network))
         self.device = next(network.parameters()).device
         self.reads_flags = self.device.type == "cpu"  # where that is free, what follows a KL stop is not computed
@@ -97,6 +99,7 @@ class PPOUpdate:
         log_probs: list[Tensor] = []  # [n, H] each
         groups: tuple[str, ...] = ()
         for part in parts:
+            self._pulse()
             t = Targets(*(pick(x, part.chunk.source) for x in targets))
             out = self._evaluate(load(chunks, part, self._advance))
             log_probs.append(out.log_probs.detach())

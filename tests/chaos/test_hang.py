@@ -56,6 +56,22 @@ def test_a_learner_that_is_stopped_for_good_is_replaced(run: HurtRun) -> None:
     run.identities()
 
 
+def test_a_learner_whose_thread_alone_is_stuck_is_replaced(run: HurtRun) -> None:
+    """Its process answers. A checkpoint is written into a pipe that nobody reads."""
+    pipes = [
+        run.folder / "checkpoints" / f"update_{update:08d}.safetensors.partial"
+        for update in range(run.update + 1, run.update + 200)
+    ]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    notes = run.command.out.count("the learner has hung")
+    run.wait_for(lambda: run.command.out.count("the learner has hung") > notes, 60.0 + HANG_S)
+    for pipe in pipes:
+        pipe.unlink(missing_ok=True)
+    run.running_again("learner", time.monotonic())
+    run.identities()
+
+
 def test_who_waits_for_a_server_or_a_learner_does_not_hang(run: HurtRun) -> None:
     server = run.server
     assert isinstance(server, EmbeddedRedis)
