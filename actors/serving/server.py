@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -190,7 +191,17 @@ async def serve(options: ServeOptions, source: Source, started: Callable[[Policy
         loop.add_signal_handler(number, server.stop.set)
     await server.start()
     await started(server)
+    settled = asyncio.create_task(_settle(server))
     await server.run()
+    settled.cancel()
+
+
+async def _settle(server: PolicyServer) -> None:
+    """What is loaded with the first weights stays: to look through it again and again takes tenths of a second."""
+    while server.handlers.service is None:
+        await asyncio.sleep(0.05)
+    gc.collect()
+    gc.freeze()
 
 
 def _credentials(options: ServeOptions) -> grpc.ServerCredentials:

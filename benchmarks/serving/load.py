@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -59,6 +60,7 @@ class Player:
 
 
 async def players(address: str, count: int, stream: bool, export: bool) -> tuple[list[grpc.aio.Channel], list[Player]]:
+    gc.freeze()  # the client's own stalls are not the server's
     channels = [
         grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         for _ in range(min(CHANNELS, count))
