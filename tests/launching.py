@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,11 @@ SMALL = {
 }
 
 
+def hears_ctrl_c() -> None:
+    """What a shell starts in the background ignores it, and so would all that is started from there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Command:
     """One running `tamiyo` command, in a session and with a temporary folder of its own."""
 
@@ -45,6 +51,7 @@ class Command:
                 stderr=err,
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), **environment},
                 start_new_session=True,
+                preexec_fn=hears_ctrl_c,
             )
 
     @property

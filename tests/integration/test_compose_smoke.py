@@ -183,8 +183,9 @@ def trains_and_answers(places: Stack, services: dict[str, Service]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_services_train_and_answer(places: Stack) -> None:
-    with up(places, "init", "redis", "learner", "fleet", "serve") as services:
+    with up(places, "init", "redis", "learner", "fleet", "actors", "serve") as services:
         trains_and_answers(places, services)
         for name in ("serve", "learner", "fleet"):
             assert services[name].terminate() in (0, 130), name
