@@ -48,6 +48,6 @@ def set_up_log(form: str, level: int = logging.INFO) -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # as it stands when a server is made
         cache_logger_on_first_use=True,
     )
