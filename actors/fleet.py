@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MAX_FAILURES = 5  # errors of one actor in a row, before they count as a fault of code or configuration
 LOOK_S = 0.25  # between looks at an actor that is on its way back
 FIT_S = 2.0  # between looks at what room there is
-PLACELESS_S = 20.0  # after which an actor without a process has lost its place, and is not just starting
+PLACELESS_S = 20.0  # after which an actor without a process has no place, and is not just starting
 PLAY_ATTEMPTS = 5
 
 

@@ -16,7 +16,7 @@ import ray
 
 from actors.config import ActingConfig
 from actors.errors import UserError
-from actors.fleet import ActorFleet
+from actors.fleet import PLACELESS_S, ActorFleet
 from actors.ray_metrics import RayMetrics
 from actors.transport.redis import connect
 from deploy.comparison import compare
@@ -27,8 +27,7 @@ from learner.checkpoint import Progress
 from learner.service import LearnerSettings, LearnerStatus
 
 TICK_S = 0.1
-PLACELESS_S = 20.0  # after which a cluster that is too small is told of
-SHOWN = 400  # points of the history of returns that are told, about
+SHOWN = 400  # points of the history of returns that are told, about, the newest among them
 
 
 class Phase(StrEnum):
@@ -198,7 +197,7 @@ class Supervisor:
             episodes=p.episodes_trained,
             episodes_per_s=self._metrics.get("episodes_per_s", 0.0),
             return_mean=self._metrics.get("return_mean"),
-            return_history=self._returns[:: 1 + len(self._returns) // SHOWN],
+            return_history=self._returns[:: -1 - len(self._returns) // SHOWN][::-1],
             policy_lag=self._metrics.get("policy_lag_mean", 0.0),
             queue_depth=int(self._metrics.get("queue_depth", 0)),
             actors_alive=self._fleet.alive,

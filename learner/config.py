@@ -79,7 +79,8 @@ class LearnerConfig:
     """Where the update runs; auto is CUDA where present."""
     hang_s: float = 300.0
     """A learner that for so long neither computes nor waits for anything is killed, and goes on from its newest
-    checkpoint; a minibatch must take less, compilation included."""
+    checkpoint. A minibatch must take less, compilation included, and so must the pass over a whole batch before the
+    first one."""
 
     def __post_init__(self) -> None:
         positive = (

@@ -73,6 +73,6 @@ def choose_of(probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tup
     return choice, probs.gather(-1, choice.unsqueeze(-1)).squeeze(-1)
 
 
-def unless(irrelevant: Tensor, log_probs: Tensor) -> Tensor:
-    """0 where irrelevant."""
-    return torch.where(irrelevant, _NOTHING, log_probs)
+def where_relevant(relevant: Tensor, log_probs: Tensor) -> Tensor:
+    """0 elsewhere."""
+    return torch.where(relevant, log_probs, _NOTHING)

@@ -142,10 +142,14 @@ class FactoredRecurrentActorCritic(nn.Module):
         )
         if not bool(step.possible):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
-        actions, log_probs, values, baselines = (t.cpu().numpy() for t in step[:4])
+        return self.decision(masks, *step[:4]), step.state
+
+    def decision(self, masks: ActionMasks, *chosen: Tensor) -> Decision:
+        """Of (actions, log-probs, values, baseline values), as `Step` has them."""
+        actions, log_probs, values, baselines = (t.cpu().numpy() for t in chosen)
         in_force = masks.in_force(self.spaces.action, actions, self.config.causal_masks)
         bootstrap = values if self.config.bootstrap == "sampled" else baselines
-        return Decision(actions, log_probs, in_force, values, baselines, bootstrap), step.state
+        return Decision(actions, log_probs, in_force, values, baselines, bootstrap)
 
     def step(
         self,

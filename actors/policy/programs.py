@@ -117,7 +117,7 @@ class ActingPolicy:
         """As `FactoredRecurrentActorCritic.act`."""
         if self._programs is None:
             return self.network.act(obs, blueprint_indices, masks, state, noise, deterministic)
-        device, config = self.network.norm.weight.device, self.network.config
+        device = self.network.norm.weight.device
         given = [torch.from_numpy(a).to(device) for a in (obs, blueprint_indices)]
         given += [*MaskTensors.of(masks, device), *state]
         if deterministic:
@@ -125,9 +125,6 @@ class ActingPolicy:
         else:
             drawn = torch.zeros(len(obs), dtype=torch.bool, device=device)
             out = self._programs.sampling(*given, torch.from_numpy(noise).to(device), drawn)
-        actions, log_probs, values, baselines = (t.cpu().numpy() for t in out[:4])
-        if not np.isfinite(log_probs).all():
+        if not bool(out[1].isfinite().all()):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
-        in_force = masks.in_force(self.network.spaces.action, actions, config.causal_masks)
-        bootstrap = values if config.bootstrap == "sampled" else baselines
-        return Decision(actions, log_probs, in_force, values, baselines, bootstrap), PolicyState(*out[4:])
+        return self.network.decision(masks, *out[:4]), PolicyState(*out[4:])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actors.policy.core import Feedforward, Recurrent
-from actors.policy.distribution import choose_of, masked_probs, unless
+from actors.policy.distribution import choose_of, masked_probs, where_relevant
 from actors.policy.encoder import Encoded, SlotEncoder
 from actors.policy.memory import ExternalMemory, MemoryWeights, scan
 from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
@@ -217,7 +217,7 @@ class _Heads(nn.Module):
             chances.append(chance)
         log_probs = torch.cat(chances, -1).log()
         if self.causal and len(picks) > 1:
-            log_probs = unless(~relevant, log_probs)
+            log_probs = where_relevant(relevant, log_probs)
         return torch.cat(picks, -1), log_probs, values, baselines
 
     def _values(self, values: Tensor, op: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:

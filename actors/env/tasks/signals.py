@@ -44,7 +44,7 @@ def centred_templates() -> NDArray[np.float64]:
 
 def signals_of(y: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float64]:
     """One signal [n, 40] for each label."""
-    from scipy.ndimage import gaussian_filter1d  # SciPy is a fifth of the time that an actor takes to be there
+    from scipy.ndimage import gaussian_filter1d  # half a second that not every actor needs
 
     n, points = len(y), TEMPLATES.shape[1]
     full = points + PADDING[1]
