@@ -46,6 +46,9 @@ class EnvConfig:
     """Gradient-norm clip, per environment and per group (host, each seed)."""
     rent_weight: float = 5.0
     """Points of accuracy that holding one host's worth of extra parameters for the whole episode costs."""
+    rent_warmup_updates: int = 0
+    """Updates over which the rent in rewards rises from nothing to `rent_weight`, so that what growing is good for is
+    learnt before what it costs. J has the whole rent always."""
     budget_ratio: float = 4.0
     """Parameter budget for growth, in multiples of the host's own parameters."""
     gates: Literal["permissive", "strict"] = "permissive"
@@ -100,6 +103,7 @@ class EnvConfig:
         require(self.weight_decay >= 0, f"env.weight_decay is {self.weight_decay}: it cannot be negative")
         require(self.clip_norm > 0, f"env.clip_norm is {self.clip_norm}: it must be positive")
         require(self.rent_weight >= 0, f"env.rent_weight is {self.rent_weight}: growth cannot be paid for existing")
+        require(self.rent_warmup_updates >= 0, "env.rent_warmup_updates cannot be negative; 0 is no warm-up")
         require(self.budget_ratio > 0, f"env.budget_ratio is {self.budget_ratio}: with no budget nothing can grow")
         require(self.embargo_epochs >= 1, f"env.embargo_epochs is {self.embargo_epochs}: it must be at least 1")
         require(

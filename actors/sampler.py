@@ -54,11 +54,14 @@ class EpisodeSeeds:
 
 
 class WaveSampler:
-    def __init__(self, fleet: Fleet, seeds: EpisodeSeeds) -> None:
+    def __init__(self, fleet: Fleet, seeds: EpisodeSeeds, rent_warmup_updates: int = 0) -> None:
         self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
+        self.rent_warmup_updates = rent_warmup_updates
 
     def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
         """One wave."""
+        if self.rent_warmup_updates:
+            self.fleet.rent_share = min(1.0, max(0, source.version) / self.rent_warmup_updates)
         return run_wave(
             self.fleet, policy, self.seeds.draw(self.fleet.num_envs, source.generation), source, name_episode
         )
@@ -67,6 +70,7 @@ class WaveSampler:
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
         """Timelines (see `actors.env.timeline`)."""
+        self.fleet.rent_share = 1.0
         timelines: list[dict[str, Any]] = []
         width = self.fleet.num_envs
         for start in range(0, len(seeds), width):
@@ -132,4 +136,4 @@ def make_sampler(acting: ActingConfig, index: int, run_seed: int, incarnation: i
     width = acting.actors.envs_per_actor
     if acting.gym.id:
         return StreamSampler(acting.gym, width, run_seed, seeds)
-    return WaveSampler(make_fleet(acting.env, width, run_seed), seeds)
+    return WaveSampler(make_fleet(acting.env, width, run_seed), seeds, acting.env.rent_warmup_updates)

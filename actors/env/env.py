@@ -85,13 +85,14 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start an episode. Everything in it follows from (run_seed, seed); without a seed one is drawn.
 
-        `options` may name the `topology` that the host is built with.
+        `options` may name the `topology` that the host is built with, and the `rent_share` that rewards have.
         """
         super().reset(seed=seed)
         self.seed = int(self.np_random.integers(2**31)) if seed is None else seed
         c = self.config
-        topology: Topology = (options or {}).get("topology", ())
-        self.episode = HostEpisode(c, self.run_seed, self.seed, self.spaces.action, topology)
+        options = options or {}
+        topology, rent_share = options.get("topology", ()), options.get("rent_share", 1.0)
+        self.episode = HostEpisode(c, self.run_seed, self.seed, self.spaces.action, topology, rent_share)
         self.train_x, self.train_y = self._tensors(self.task.train.x, self.task.train.y)
         self.val_x, self.val_y = self._tensors(self.task.val.x, self.task.val.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]

@@ -36,6 +36,7 @@ class Fleet(Protocol):
     env_id: str
     spaces: Spaces
     num_envs: int
+    rent_share: float  # of env.rent_weight, in the rewards of episodes that start from now on
 
     def reset(self, seeds: Sequence[int]) -> FleetStep: ...
 
@@ -56,7 +57,7 @@ class ReferenceFleet:
     def __init__(self, config: EnvConfig, num_envs: int, run_seed: int, device: torch.device | str = "cpu") -> None:
         self.envs = [SeedTrainingEnv(config, run_seed, device=device) for _ in range(num_envs)]
         self.spaces = self.envs[0].spaces
-        self.num_envs = num_envs
+        self.num_envs, self.rent_share = num_envs, 1.0
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         if len(seeds) != self.num_envs:
@@ -64,7 +65,7 @@ class ReferenceFleet:
         self._running = [True] * self.num_envs
         self._last: list[tuple[dict[str, NDArray[Any]], dict[str, Any]]] = []
         for env, seed in zip(self.envs, seeds, strict=True):
-            self._last.append(env.reset(seed=int(seed)))
+            self._last.append(env.reset(seed=int(seed), options={"rent_share": self.rent_share}))
         return self._gather([0.0] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs)
 
     def step(self, actions: NDArray[np.int64]) -> FleetStep:

@@ -78,10 +78,19 @@ class Outcome:
 
 
 class HostEpisode:
-    def __init__(self, config: EnvConfig, run_seed: int, seed: int, spec: ActionSpec, topology: Topology = ()) -> None:
+    def __init__(
+        self,
+        config: EnvConfig,
+        run_seed: int,
+        seed: int,
+        spec: ActionSpec,
+        topology: Topology = (),
+        rent_share: float = 1.0,
+    ) -> None:
         """Everything in the episode follows from (config, run_seed, seed), the actions, and the `topology` that the
-        host is built with: fossilized from the start, with parameters of its own and rent from the first epoch."""
-        self.config, self.run_seed, self.seed, self.spec = config, run_seed, seed, spec
+        host is built with: fossilized from the start, with parameters of its own and rent from the first epoch.
+        Rewards have `rent_share` of the rent that J has."""
+        self.config, self.run_seed, self.seed, self.spec, self.rent_share = config, run_seed, seed, spec, rent_share
         choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
         files = DataFiles(config.data_dir, config.download)
         self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA), files)
@@ -167,16 +176,18 @@ class HostEpisode:
         accuracy, loss = result.present
         self.epoch += 1
         rent = self.added_params() / self.growth.host_params
-        charge = 0.0
+        charge, charged = 0.0, 0.0  # as J has it, and as it is paid
         before = self.growth.filled()
         panic = self.governor.check(result.train_loss, loss, accuracy)
         if panic is not None:
             log.info("governor: seed %d, epoch %d: %s", self.seed, self.epoch, panic)
             self.lifecycle.prune_live()
             accuracy, loss = roll_back(tuple(sorted(before - self.growth.filled())))
-            charge = governor.penalty(weight, rent, horizon - self.epoch, horizon)
+            charge, charged = (
+                governor.penalty(w, rent, horizon - self.epoch, horizon) for w in (weight, weight * self.rent_share)
+            )
         self.lifecycle.automatic_edges()
-        share = objective_reward(accuracy, self.accuracies[-1], rent, weight, horizon, charge)
+        share = objective_reward(accuracy, self.accuracies[-1], rent, weight * self.rent_share, horizon, charged)
         self.accuracies.append(accuracy)
         self.val_losses.append(loss)
         self.rents.append(rent)

@@ -40,6 +40,7 @@ class SeedTrainingFleet:
         """`read_test`: an episode's telemetry ends with `test_accuracy`, which nothing before it can know."""
         tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed, self.read_test = config, num_envs, run_seed, read_test
+        self.rent_share = 1.0
         self.spaces = seed_spaces(config.slots, config.profile)
         self.episodes: list[HostEpisode] = []
         self._running = np.zeros(num_envs, dtype=np.bool_)
@@ -71,8 +72,8 @@ class SeedTrainingFleet:
 
     def reset_some(self, seeds: Mapping[int, int]) -> FleetStep:
         """New episodes for these environments (env -> seed); the others stand where they stood, to the bit."""
-        spec, built = self.spaces.action, self._topologies
-        new = {e: HostEpisode(self.config, self.run_seed, int(s), spec, built[e]) for e, s in seeds.items()}
+        spec, built, share = self.spaces.action, self._topologies, self.rent_share
+        new = {e: HostEpisode(self.config, self.run_seed, int(s), spec, built[e], share) for e, s in seeds.items()}
         if not self.episodes and len(new) < self.num_envs:
             raise ValueError("the first reset is of all environments")
         self.episodes = [new.get(e) or self.episodes[e] for e in range(self.num_envs)]

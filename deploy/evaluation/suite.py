@@ -68,6 +68,7 @@ def protocol(config: EnvConfig, rent_weight: float) -> EnvConfig:
         config,
         tasks=("spirals",),  # each cell has one family of its own
         rent_weight=rent_weight,
+        rent_warmup_updates=0,
         reward="objective",
         reference="untrained",
         twin_coef=None,

@@ -122,7 +122,7 @@ def load(path: Path, config: EnvConfig) -> Tuned:
 
 def rules(config: EnvConfig) -> dict[str, Any]:
     """What a schedule's worth depends on, but for the task and the rent."""
-    left_out = ("tasks", "rent_weight", "data_dir", "download")
+    left_out = ("tasks", "rent_weight", "rent_warmup_updates", "data_dir", "download")
     return {k: v for k, v in asdict(config).items() if k not in left_out}
 
 
