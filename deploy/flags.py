@@ -27,7 +27,7 @@ Settings = Annotated[Config, tyro.conf.arg(name="")]
 class Flags:
     """Settings come from the preset, then from the file, then from the flags below."""
 
-    preset: Literal["quick", "tamiyo", "general"] = "tamiyo"
+    preset: Literal["quick", "tamiyo", "research", "general"] = "tamiyo"
     """Where settings start: `quick` takes minutes on two cores, `tamiyo` holds the reference settings, `general` is for
     Gymnasium environments and the default with --env."""
     config: Path | None = None

@@ -23,7 +23,6 @@ from actors.env.rng import Purpose, stream
 from actors.env.stage import BLENDED
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.timeline import Timeline
-from actors.env.topology import Topology
 from actors.env.twin import Trajectory, Twins, twin_config, whole
 from actors.spaces import Spaces
 

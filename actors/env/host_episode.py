@@ -167,7 +167,9 @@ class HostEpisode:
 
     def settle(self, orders: Orders, result: EpochResult, roll_back: Callable[[tuple[int, ...]], Measured]) -> Outcome:
         """What the epoch came to. `roll_back(pruned)` restores the last good snapshot without these slots' seeds."""
-        weight, horizon = self.config.rent_weight, self.horizon_epochs
+        horizon = self.horizon_epochs
+        weight = self.config.rent_weight
+        paid_weight = weight * self.rent_share
         self.growth.record_gradients(result.gradient_norms, orders.training)
         self.growth.record_contributions(
             result.measured, orders.blended, orders.training, len(orders.subsets) > 1,
@@ -183,11 +185,11 @@ class HostEpisode:
             log.info("governor: seed %d, epoch %d: %s", self.seed, self.epoch, panic)
             self.lifecycle.prune_live()
             accuracy, loss = roll_back(tuple(sorted(before - self.growth.filled())))
-            charge, charged = (
-                governor.penalty(w, rent, horizon - self.epoch, horizon) for w in (weight, weight * self.rent_share)
-            )
+            left = horizon - self.epoch
+            charge, charged = (governor.penalty(w, rent, left, horizon) for w in (weight, paid_weight))
         self.lifecycle.automatic_edges()
-        share = objective_reward(accuracy, self.accuracies[-1], rent, weight * self.rent_share, horizon, charged)
+        share = objective_reward(accuracy, self.accuracies[-1], rent, weight, horizon, charge)
+        paid = objective_reward(accuracy, self.accuracies[-1], rent, paid_weight, horizon, charged)
         self.accuracies.append(accuracy)
         self.val_losses.append(loss)
         self.rents.append(rent)
@@ -198,7 +200,7 @@ class HostEpisode:
         truncated = at_horizon and self.config.time_limit == "truncated"
         terminated = panic is not None or (at_horizon and not truncated)
         ended = terminated or truncated
-        reward = self.payment.pay(share, potential(self.lifecycle.slots), ended, terminated)
+        reward = self.payment.pay(paid, potential(self.lifecycle.slots), ended, terminated)
         if not ended:
             return Outcome(reward, False, False, pruned, None, {})
         telemetry = {

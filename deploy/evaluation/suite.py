@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from actors.config import EnvConfig
 from actors.env.tasks import families, find_family
 from actors.errors import UserError
+from deploy.config import RESEARCH_TASKS
 
 REPORTING, SELECTION, TUNING = 20_260_101, 20_260_202, 20_260_303
 """Run seeds. All randomness of an episode is keyed by them, so that what is chosen by one is reported by another."""
@@ -56,8 +57,8 @@ def members(suite: str, only: Sequence[str] = ()) -> tuple[Member, ...]:
 
 
 def tuning_families() -> tuple[str, ...]:
-    """Training families alone."""
-    return tuple(m.family for m in members("train") if m.headline)
+    """Those that the policies of the study train on."""
+    return RESEARCH_TASKS
 
 
 def protocol(config: EnvConfig, rent_weight: float) -> EnvConfig:

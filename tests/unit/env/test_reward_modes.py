@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from actors.actions import ActionMasks, Op
-from actors.config import ConfigError, EnvConfig
-from actors.env.env import SeedTrainingEnv
+from actors.config import ActingConfig, ActorsConfig, ConfigError, EnvConfig
+from actors.env.env import SeedTrainingEnv, seed_spaces
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.reward import shaping
 from actors.env.seed_fleet import SeedTrainingFleet
@@ -25,6 +25,7 @@ from actors.env.twin import CAPACITY, SHARES, Twins, fit_coefficient, fitted_sha
 from actors.episode import Episode
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.rollout import PolicyNoise, Provenance, run_wave
+from actors.sampler import WaveSampler, make_sampler
 from benchmarks import fit_twin
 from deploy.config import Config
 from learner.config import LearnerConfig
@@ -57,6 +58,27 @@ def test_every_mode_pays_j_for_the_same_actions(seed: int) -> None:
     assert len(set(said.values())) == 1
     assert paid["sparse"][:-1] == [0.0] * 11
     assert paid["contribution"] != paid["objective"]
+
+
+@pytest.mark.parametrize(("version", "share"), [(-1, 0.0), (5, 0.5), (10, 1.0), (99, 1.0)])
+def test_the_rent_that_is_paid_rises_with_the_version_and_that_of_j_is_whole(version: int, share: float) -> None:
+    """What is played for comparison pays the whole rent again."""
+    config = replace(TINY, rent_warmup_updates=10)
+    acting = ActingConfig(env=config, actors=ActorsConfig(count=1, envs_per_actor=3))
+    sampler, random = make_sampler(acting, 0, 0, None), RandomPolicy(seed_spaces(config.slots))
+    source = Provenance(version, 0, 8, 0)
+    episodes = sampler.sample(random, source, lambda: "a/b/0/0")
+    assert isinstance(sampler, WaveSampler)
+    grown = 0.0
+    assert isinstance(sampler.fleet, SeedTrainingFleet)
+    for episode, host in zip(episodes, sampler.fleet.episodes, strict=True):
+        rent, j = sum(host.rents) / config.horizon_epochs, episode.telemetry["objective"]
+        assert sum(host.timeline.shares) == pytest.approx(j, abs=1e-6)
+        assert episode.undiscounted_return == pytest.approx(j + (1 - share) * config.rent_weight * rent, abs=1e-4)
+        grown += rent
+    assert grown > 0
+    sampler.play(random, source, range(3), False)
+    assert sampler.fleet.rent_share == 1.0
 
 
 class Toy:
