@@ -137,8 +137,9 @@ RESEARCH_TASKS = (
 
 _QUICK = Config(
     run=RunConfig(reference_episodes=96),
-    # The twin takes the luck of data and start out of what is paid: a few dozen updates then tell good from bad.
-    env=EnvConfig(reference="twin"),
+    # The twin takes the luck of data and start out of what is paid: a few dozen updates then tell good from bad. The
+    # rent rises since growing costs more than it brings until one knows how: else all that is learnt is to WAIT.
+    env=EnvConfig(reference="twin", rent_warmup_updates=25),
     actors=ActorsConfig(count=2, envs_per_actor=16),
     learner=LearnerConfig(
         max_seconds=165.0,
@@ -147,26 +148,17 @@ _QUICK = Config(
         minibatches=4,
         lr=1e-3,
         # A few dozen updates cannot pay for much exploration: little entropy, and room to move.
-        entropy_start=0.01,
-        entropy_end=0.003,
-        entropy_anneal_updates=20,
+        entropy_start=0.02,
+        entropy_end=0.005,
+        entropy_anneal_updates=50,
         target_kl=0.06,
     ),
 )
 
 _RESEARCH = replace(
     _QUICK,
-    # Growing costs more than it brings until one knows how: at the whole rent from the start, all that is learnt is to
-    # leave hosts alone.
     env=replace(_QUICK.env, tasks=RESEARCH_TASKS, rent_warmup_updates=100),
-    learner=replace(
-        _QUICK.learner,
-        updates=240,
-        max_seconds=20 * 60.0,
-        entropy_start=0.02,
-        entropy_end=0.005,
-        entropy_anneal_updates=200,
-    ),
+    learner=replace(_QUICK.learner, updates=240, max_seconds=20 * 60.0, entropy_anneal_updates=200),
 )
 
 PRESETS: dict[str, Config] = {
