@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import structlog
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +24,7 @@ from actors.policy.state import PolicyState
 from actors.serving.messages import Layout, digest, parse_step, stack, step_request
 from actors.serving.noise import step_noise
 from actors.serving.telemetry import Telemetry
+from deploy.serve_command import set_up_log
 from tests.serving import seen
 from tests.toy import SPACES, SPEC, toy_network
 
@@ -136,3 +140,17 @@ def test_the_client_loads_neither_torch_nor_ray() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == []
+
+
+def test_a_log_goes_to_the_standard_error_of_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stood there when the form was chosen may be closed by then."""
+    first, second = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", first)
+    set_up_log("json")
+    first.close()
+    monkeypatch.setattr(sys, "stderr", second)
+    try:
+        structlog.get_logger("tamiyo.serving").warning("new weights wait", versions=2)
+    finally:
+        structlog.reset_defaults()
+    assert json.loads(second.getvalue())["event"] == "new weights wait"
