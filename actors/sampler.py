@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from actors.config import ActingConfig, GymConfig
 from actors.env.fleet import Fleet
 from actors.env.gym_fleet import GymFleet
 from actors.env.gym_make import make_vector_env
+from actors.env.reward import rent_share
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import make_fleet
 from actors.episode import EndReason, Episode
@@ -54,14 +56,13 @@ class EpisodeSeeds:
 
 
 class WaveSampler:
-    def __init__(self, fleet: Fleet, seeds: EpisodeSeeds, rent_warmup_updates: int = 0) -> None:
-        self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
-        self.rent_warmup_updates = rent_warmup_updates
+    def __init__(self, fleet: Fleet, seeds: EpisodeSeeds, share: Callable[[int], float] = lambda version: 1.0) -> None:
+        """`share(version)` of the rent is in the rewards of what weights of a version act."""
+        self.fleet, self.seeds, self.spaces, self.share = fleet, seeds, fleet.spaces, share
 
     def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
         """One wave."""
-        if self.rent_warmup_updates:
-            self.fleet.rent_share = min(1.0, max(0, source.version) / self.rent_warmup_updates)
+        self.fleet.rent_share = self.share(source.version)
         return run_wave(
             self.fleet, policy, self.seeds.draw(self.fleet.num_envs, source.generation), source, name_episode
         )
@@ -136,4 +137,4 @@ def make_sampler(acting: ActingConfig, index: int, run_seed: int, incarnation: i
     width = acting.actors.envs_per_actor
     if acting.gym.id:
         return StreamSampler(acting.gym, width, run_seed, seeds)
-    return WaveSampler(make_fleet(acting.env, width, run_seed), seeds, acting.env.rent_warmup_updates)
+    return WaveSampler(make_fleet(acting.env, width, run_seed), seeds, partial(rent_share, acting.env))

@@ -25,6 +25,12 @@ def objective_reward(
     return accuracy - previous_accuracy - rent_weight * rent / horizon_epochs - penalty
 
 
+def rent_share(config: EnvConfig, version: int) -> float:
+    """Of the rent weight, that rewards of episodes begun by weights `version` have."""
+    warmup = config.rent_warmup_updates
+    return min(1.0, max(0, version) / warmup) if warmup else 1.0
+
+
 def shaping(before: float, after: float, gamma: float, terminated: bool) -> float:
     """F = gamma * Phi(s') - Phi(s), with Phi = 0 at a terminated end (Ng, Harada & Russell, 1999; Grzes, 2017).
 
