@@ -48,7 +48,7 @@ class EnvConfig:
     """Points of accuracy that holding one host's worth of extra parameters for the whole episode costs."""
     rent_warmup_updates: int = 0
     """Updates over which the rent in rewards rises from nothing to `rent_weight`, so that what growing is good for is
-    learnt before what it costs. J has the whole rent always."""
+    learnt before what it costs. J has the whole rent always. A new run starts at nothing, also with `run.init_from`."""
     budget_ratio: float = 4.0
     """Parameter budget for growth, in multiples of the host's own parameters."""
     gates: Literal["permissive", "strict"] = "permissive"
