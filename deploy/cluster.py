@@ -21,7 +21,7 @@ from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE,
 from actors.transport.server import password_from
 from deploy.config import Config
 from deploy.following import conclude, follow, named, plan, write_and_tell
-from deploy.launch import namespace, open_run, own_signals, stop_on_signal
+from deploy.launch import first_lesson, namespace, open_run, own_signals, stop_on_signal
 from deploy.remote_run import RemoteRun, is_under_way, start_supervisor, there
 from deploy.shipping import runtime_env
 from deploy.supervisor import OVER, RunPlan
@@ -86,6 +86,7 @@ def prepare(config: Config, resume: Path | None) -> RunPlan:
     run_dir = open_run(config, resume)
     config = named(config, run_dir)
     connect(config.run.redis, config.queue, namespace(config)).close()
+    config = first_lesson(config, run_dir, Console(highlight=False))
     return plan(config, run_dir, config.run.redis)
 
 

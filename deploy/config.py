@@ -67,12 +67,30 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
+class ImitationConfig:
+    """What a new run's policy imitates before PPO begins: schedules that are tuned for its environment."""
+
+    episodes: int = 0
+    """Demonstrations, in waves of 32; 0 begins with random weights, and so does a run with `run.init_from`, with its
+    own."""
+    passes: int = 15
+    """Passes over them."""
+    schedules: str = ""
+    """File that `tamiyo evaluate --tune` wrote; empty takes the one that comes with the package."""
+
+    def __post_init__(self) -> None:
+        require(self.episodes >= 0, f"imitation.episodes is {self.episodes}: it cannot be negative; 0 is none")
+        require(self.passes >= 1, f"imitation.passes is {self.passes}: it must be at least 1")
+
+
+@dataclass(frozen=True)
 class Config:
     """All of it. YAML files and flags name the fields by section: `learner.lr`, `--learner.lr`."""
 
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     gym: GymConfig = field(default_factory=GymConfig)
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
@@ -98,6 +116,11 @@ class Config:
             f"of them make up to {oldest} steps, more than the {self._fresh_steps} that max_policy_lag updates train "
             "on: the segment would be too old. Raise learner.batch_steps or learner.max_policy_lag, or shorten "
             "segments",
+        )
+        require(
+            not self.gym.id or not self.imitation.episodes,
+            f"imitation.episodes is {self.imitation.episodes}, but schedules grow seed hosts, and gym.id is "
+            f"{self.gym.id!r}: set it to 0",
         )
         gamma = self.learner.gamma
         require(

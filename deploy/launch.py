@@ -83,6 +83,10 @@ def open_run(config: Config, resume: Path | None) -> Path:
     What can be known to fail is refused here with a `UserError`, before anything is written or started.
     """
     spaces = checked_spaces(config)
+    if config.imitation.episodes:
+        from deploy.imitation import demonstrators
+
+        demonstrators(config)
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb out")
     if resume is not None:
@@ -167,6 +171,18 @@ def compile_environments(config: Config, console: Console) -> None:
         from actors.env.seed_fleet import compile_kernels  # brings Numba, which no other process of ours needs
 
         compile_kernels()
+
+
+def first_lesson(config: Config, run_dir: Path, console: Console) -> Config:
+    """`config`, of which a new run begins with a policy that has imitated, where it asks for that."""
+    new = not config.run.init_from and not list_checkpoints(run_dir / "checkpoints")
+    if not config.imitation.episodes or not new:
+        return config
+    from deploy.imitation import imitated_policy  # brings Numba
+
+    compile_environments(config, console)
+    path = imitated_policy(config, run_dir, console)
+    return replace(config, run=replace(config.run, init_from=str(path.absolute())))
 
 
 @contextmanager

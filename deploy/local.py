@@ -16,6 +16,7 @@ from deploy.following import conclude, follow, named, plan
 from deploy.launch import (
     check_machine,
     compile_environments,
+    first_lesson,
     local_ray,
     namespace,
     open_run,
@@ -35,18 +36,19 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
         raise UserError("--attach needs --address: on one machine a run ends with the command that started it")
     check_machine(config)
     run_dir = open_run(config, resume)
-    config = named(config, run_dir)
     console = Console(highlight=False)
+    if config.run.redis:
+        connect(config.run.redis, config.queue, namespace(config)).close()  # one that is not there is told at once
+    compile_environments(config, console)
+    config = first_lesson(named(config, run_dir), run_dir, console)
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signal())
         server: EmbeddedRedis | None = None
         if config.run.redis:
             redis = config.run.redis
-            connect(redis, config.queue, namespace(config)).close()  # one that is not there is told before Ray starts
         else:
             server = stack.enter_context(EmbeddedRedis(config.run.append_only))
             redis = server.url
-        compile_environments(config, console)
         dashboard = stack.enter_context(local_ray(config, config.run.metrics_port))
         if dashboard:
             console.print(dashboard, soft_wrap=True, markup=False)

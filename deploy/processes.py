@@ -19,6 +19,7 @@ from deploy.launch import (
     check_machine,
     checked_spaces,
     compile_environments,
+    first_lesson,
     learner_settings,
     local_ray,
     namespace,
@@ -37,6 +38,7 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
     check_machine(config)
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
+    config = first_lesson(config, run_dir, console)
     with stop_on_signal() as stop, own_metrics(config) as metrics, _watch(config, metrics):
         report = metrics.reporter("learner")
         service = LearnerService(learner_settings(config, run_dir, config.run.redis), lambda: report)

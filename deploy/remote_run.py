@@ -16,7 +16,9 @@ from deploy.supervisor import RunPlan, RunStatus, Supervisor
 
 P = ParamSpec("P")
 R = TypeVar("R")
-BACK_S = 120.0  # how long a supervisor may take to be started again elsewhere
+BACK_S = 120.0  # how long a supervisor may take to be started again
+ON_THE_HEAD = {"node:__internal_head__": 0.001}
+"""Ray's mark of the head node, whose loss is the cluster's: a supervisor there cannot be lost with a lesser machine."""
 
 
 class RemoteRun:
@@ -57,7 +59,11 @@ class RemoteRun:
 def start_supervisor(plan: RunPlan) -> None:
     """Returns once it is there; from then on it needs nobody."""
     remote: Any = ray.remote(
-        num_cpus=0, max_restarts=-1, max_task_retries=0, runtime_env={"env_vars": limit_threads()}
+        num_cpus=0,
+        resources=ON_THE_HEAD,
+        max_restarts=-1,
+        max_task_retries=0,
+        runtime_env={"env_vars": limit_threads()},
     )(Supervisor)
     options = {"name": _actor_name(plan.name), "lifetime": "detached", "max_concurrency": 4}
     handle = remote.options(**options).remote(plan)

@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     HORIZON = 7
     BOOTSTRAP = 8
     UNKNOWN_FEATURES = 9
+    DEMONSTRATIONS = 10
 
 
 _WORD = 2**64

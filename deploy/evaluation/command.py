@@ -46,7 +46,7 @@ class Request:
     tune: bool = False
     configurations: int = 64
     rungs: int = 4
-    schedules: Path = Path("results/schedules.json")
+    schedules: Path = tuning.SCHEDULES
     horizon_epochs: int | None = None
     inner_steps: int | None = None
 
@@ -117,6 +117,8 @@ def _check(request: Request) -> None:
     for name, least in (("seeds", 2), ("policies", 1), ("jobs", 1), ("configurations", 1), ("rungs", 1)):
         if getattr(request, name) < least:
             raise UserError(f"--{name} is {getattr(request, name)}: it must be at least {least}")
+    if request.tune and request.schedules == tuning.SCHEDULES:
+        raise UserError("--tune needs --schedules FILE: where the tuned schedules are to be kept")
     if request.rungs > len(tuning.RUNGS):
         raise UserError(f"--rungs is {request.rungs}: there are {len(tuning.RUNGS)}")
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from deploy.command_parser import CommandParser
+from deploy.evaluation.tune import SCHEDULES
 
 
 def evaluation_flags(args: list[str]) -> argparse.Namespace:
@@ -30,8 +31,8 @@ def evaluation_flags(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--tune", action="store_true", help="first choose the schedules anew; alone it needs no policy")
     parser.add_argument("--configurations", type=int, default=64, help="schedules of each kind to tune (default: 64)")
     parser.add_argument("--rungs", type=int, default=4, help="rounds of halving, 1 to 4 (default: 4)")
-    default = Path("results/schedules.json")
-    parser.add_argument("--schedules", type=Path, default=default, metavar="FILE", help=f"default: {default}")
+    schedules = "tuned ones, or with --tune where they go (default: those that come with the package)"
+    parser.add_argument("--schedules", type=Path, default=SCHEDULES, metavar="FILE", help=schedules)
     epochs = "epochs of an episode, for a quick look; else as in training"
     parser.add_argument("--horizon", type=int, dest="horizon_epochs", metavar="HORIZON", help=epochs)
     parser.add_argument("--inner-steps", "--inner_steps", type=int, help="minibatches of an epoch, likewise")

@@ -208,10 +208,7 @@ def _evaluate(study: Study, entry: Evaluation) -> int:
         command += ["--blind", *_paths(study, entry.blind)]
     if entry.also:
         command += ["--also", *(f"{g}={path}" for g in entry.also for path in _paths(study, [g]))]
-    schedules = study.results / "schedules.json"
-    command += ["--schedules", str(schedules), "--out", str(folder), *entry.flags]
-    if not schedules.is_file() and "--tune" not in entry.flags:
-        command.append("--tune")
+    command += ["--out", str(folder), *entry.flags]
     started = time.time()
     status = _tamiyo(command)
     if status:

@@ -26,6 +26,8 @@ RUNGS = (
     (18, 1 / 18),
 )  # (seeds of each family, share of the schedules that get there)
 SEED = 7  # draws the configurations
+SCHEDULES = Path(__file__).with_name("schedules.json")
+"""Tuned on the families that the policies of the study train on; comes with the package."""
 Ask = tuple[int, str, int]  # (schedule, family, seed)
 Play = Callable[[Sequence[Ask]], Sequence[tuple[float, float]]]
 """Plays what is asked for; (gain, rent) of each."""
@@ -104,12 +106,13 @@ class Tuned:
 def load(path: Path, config: EnvConfig) -> Tuned:
     """Raises `UserError` where there is none, or one for other rules."""
     if not path.is_file():
-        raise UserError(f"there are no tuned schedules at {path}: run `tamiyo evaluate --tune` first (minutes)")
+        raise UserError(f"there are no tuned schedules at {path}: run `tamiyo evaluate --tune --schedules FILE` first")
     raw = json.loads(path.read_text())
     if raw["rules"] != rules(config):
         differing = [k for k, v in rules(config).items() if raw["rules"].get(k) != v]
         raise UserError(
-            f"{path} was tuned for another {', '.join(differing)}: run `tamiyo evaluate --tune` for these settings"
+            f"{path} was tuned for another {', '.join(differing)}: run "
+            "`tamiyo evaluate --tune --schedules FILE` for these settings, and name FILE"
         )
 
     def winner(data: dict[str, Any]) -> Winner:

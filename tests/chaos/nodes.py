@@ -1,9 +1,9 @@
 """A Ray cluster of three nodes in a process of its own, which does as it is told on standard input.
 
 `lose` kills the oldest worker node, `lose ID` that one, `join` adds one, `actors` counts those alive, `where KIND`
-tells the node of the living actor of that class: its id, `head`, or nothing. `places` says on how many nodes the actors
-that play live, and how many they are. Each answer is one line that begins with `ANSWER`; Ray says more. Argument: a
-port for `ray://` clients.
+tells the node of the living actor of that class: its id, `head`, or nothing; `process KIND` its process. `places` says
+on how many nodes the actors that play live, and how many they are. Each answer is one line that begins with `ANSWER`;
+Ray says more. Argument: a port for `ray://` clients.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ def main() -> None:
                 answer(str(len(list_actors(filters=[("state", "=", "ALIVE")]))))
             case ["where", kind]:
                 answer(where(kind, cluster.head_node.node_id))
+            case ["process", kind]:
+                found = list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", kind)], detail=True)
+                answer(str(found[0].pid) if found else "")
             case ["places"]:
                 answer(places())
     ray.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -64,6 +65,30 @@ def test_the_run_outlives_its_driver_and_a_node(tmp_path: Path, cluster: Nodes, 
     ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
     assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
     assert PASSWORD not in (folder / "config.yaml").read_text()
+    wait_until(lambda: cluster.ask("actors") == "0", 15)
+
+
+def test_a_supervisor_that_dies_is_started_again(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
+    """It lives on the head, so that no lesser node takes it along; learner and actors die with it."""
+    secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
+    folder = tmp_path / "again"
+    metrics = folder / "metrics.jsonl"
+    with tamiyo(
+        tmp_path, "train", *flags(tmp_path, "again", cluster.address, redis_url, actors__count=2), **secret
+    ) as driver:
+        driver.wait_for(lambda: len(rows(metrics)) >= 2, 90.0)
+        assert cluster.ask("where Supervisor") == "head"
+        os.kill(int(cluster.ask("process Supervisor")), signal.SIGKILL)
+        killed, at = time.monotonic(), len(rows(metrics))
+        driver.wait_for(lambda: len(rows(metrics)) >= at + 3, 90.0)  # rows after the last checkpoint are taken back
+        print(f"supervisor: three updates {time.monotonic() - killed:.1f} s later")
+        assert driver.process.poll() is None, driver.out + driver.err
+        driver.process.send_signal(signal.SIGINT)
+        assert driver.wait(20) == 130
+    with tamiyo(tmp_path, "stop", "again", "--address", cluster.address) as stop:
+        assert stop.wait(60) == 0, stop.out + stop.err
+    ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
+    assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
     wait_until(lambda: cluster.ask("actors") == "0", 15)
 
 
