@@ -142,7 +142,7 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
         hint = f"and asks for this token: {os.environ['RAY_AUTH_TOKEN']}"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "5000")  # each poll is a task, kept for the dashboard
+    os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")  # each poll is a task, kept for the dashboard
     # Told that it cannot form clusters, Ray binds all its ports to loopback; a node address alone it would translate.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # read from there when Ray was imported

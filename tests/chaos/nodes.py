@@ -1,9 +1,9 @@
 """A Ray cluster of three nodes in a process of its own, which does as it is told on standard input.
 
-`lose` kills the oldest worker node, `lose ID` that one, `join` adds one, `actors` counts those alive, `where KIND`
-tells the node of the living actor of that class: its id, `head`, or nothing; `process KIND` its process. `places` says
-on how many nodes the actors that play live, and how many they are. Each answer is one line that begins with `ANSWER`;
-Ray says more. Argument: a port for `ray://` clients.
+`lose` kills the oldest worker node where an actor plays, `lose ID` that one, `join` adds one, `actors` counts those
+alive, `where KIND` tells the node of the living actor of that class: its id, `head`, or nothing; `process KIND` its
+process. `places` says on how many nodes the actors that play live, and how many they are. Each answer is one line that
+begins with `ANSWER`; Ray says more. Argument: a port for `ray://` clients.
 """
 
 from __future__ import annotations
@@ -21,8 +21,15 @@ def answer(text: str) -> None:
     print(f"\n{ANSWER}{text}", flush=True)
 
 
+def playing() -> list[str]:
+    """The node of each actor that plays."""
+    return [
+        a.node_id for a in list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", "Worker")], detail=True)
+    ]
+
+
 def places() -> str:
-    nodes = [a.node_id for a in list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", "Worker")])]
+    nodes = playing()
     return f"{len(set(nodes))} {len(nodes)}"
 
 
@@ -38,7 +45,8 @@ def main() -> None:
         match line.split():
             case ["lose", *ids]:
                 workers = {node.node_id: node for node in cluster.worker_nodes}
-                cluster.remove_node(workers[ids[0]] if ids else next(iter(workers.values())), allow_graceful=False)
+                chosen = ids[0] if ids else next(node for node in workers if node in playing())
+                cluster.remove_node(workers[chosen], allow_graceful=False)
                 answer("done")
             case ["join", *cpus]:
                 cluster.add_node(num_cpus=int(cpus[0]) if cpus else 1)

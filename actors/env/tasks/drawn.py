@@ -1,0 +1,97 @@
+"""Problems whose difficulty is drawn as well: from ones that a line solves to ones that no small host can learn.
+
+A policy that has only seen a few fixed difficulties learns to tell these apart by their looks. Here what can be gained
+by growing varies with the seed, and only how training goes tells.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.tasks.family import TaskFamily
+from actors.env.tasks.task import Sizes, Task, draw_splits
+
+Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
+SIZES = Sizes(1024, 512, 1024)
+POOL_ROWS = 4096  # on which classes are balanced
+MOST_WRONG = 0.2  # of all labels, those of validation and test rows too; in a quarter of the tasks
+
+
+def cells(
+    rng: np.random.Generator, name: str, features: int, classes: int, host_width: int, counts: tuple[int, int]
+) -> Task:
+    """The class of the nearest of some points (Voronoi cells); their number, the dimensions that count (half of them
+    at least), and the share of wrong labels are drawn."""
+    used = rng.permutation(features)[: rng.integers(max(2, features // 2), features + 1)]
+    count = round(np.exp(rng.uniform(*np.log(counts))))
+    points = rng.uniform(-1.0, 1.0, (count, len(used)))
+    label = rng.permutation(np.arange(count) % classes)
+    wrong = _wrong(rng)
+
+    def draw(n: int) -> Rows:
+        x = rng.uniform(-1.0, 1.0, (n, features))
+        nearest = ((x[:, None, used] - points) ** 2).sum(-1).argmin(1)
+        return x, _spoilt(label[nearest], classes, wrong, rng)
+
+    return Task(name, classes, host_width, *draw_splits(draw, SIZES))
+
+
+def ripples(rng: np.random.Generator, features: int = 2, classes: int = 4) -> Task:
+    """Quantiles of a sum of random waves (Rahimi and Recht, 2007); their frequency, the dimensions that count, and the
+    share of wrong labels are drawn."""
+    used = rng.permutation(features)[: rng.integers(1, features + 1)]
+    frequency = np.exp(rng.uniform(np.log(0.5), np.log(3.0))) / np.sqrt(len(used))
+    waves, phases = frequency * rng.standard_normal((len(used), 24)), rng.uniform(0.0, 2 * np.pi, 24)
+    heights, wrong = rng.standard_normal(24), _wrong(rng)
+
+    def value(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.cos(x[:, used] @ waves + phases) @ heights)
+
+    edges = np.quantile(value(rng.standard_normal((POOL_ROWS, features))), np.arange(1, classes) / classes)
+
+    def draw(n: int) -> Rows:
+        x = rng.standard_normal((n, features))
+        return x, _spoilt(np.digitize(value(x), edges), classes, wrong, rng)
+
+    return Task("ripples", classes, 4, *draw_splits(draw, SIZES))
+
+
+def rules(rng: np.random.Generator, bits: int = 16) -> Task:
+    """A random table over a few hidden bits, a balanced one; how many they are and the share of wrong labels are
+    drawn."""
+    used = rng.permutation(bits)[: rng.integers(1, 6)]
+    table, wrong = rng.permutation(np.arange(2 ** len(used)) % 2), _wrong(rng)
+
+    def draw(n: int) -> Rows:
+        x = rng.integers(0, 2, (n, bits))
+        return x.astype(np.float64), _spoilt(table[x[:, used] @ (1 << np.arange(len(used)))], 2, wrong, rng)
+
+    return Task("rules", 2, 6, *draw_splits(draw, SIZES))
+
+
+def _wrong(rng: np.random.Generator) -> float:
+    return float(max(0.0, rng.uniform(-3 * MOST_WRONG, MOST_WRONG)))
+
+
+def _spoilt(y: NDArray[np.integer], classes: int, share: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    wrong = rng.random(len(y)) < share
+    return np.where(wrong, (y + rng.integers(1, classes, len(y))) % classes, y).astype(np.int64)
+
+
+def _cells(
+    name: str, description: str, features: int, classes: int, host_width: int, counts: tuple[int, int]
+) -> TaskFamily:
+    factory = partial(cells, name=name, features=features, classes=classes, host_width=host_width, counts=counts)
+    return TaskFamily(name, "train", "vector", description, factory, SIZES)
+
+
+FAMILIES = (
+    _cells("cells_two", "two colours on 4 to 32 cells of the plane", 2, 2, host_width=6, counts=(4, 32)),
+    _cells("cells_many", "six colours on 8 to 40 cells of the plane", 2, 6, host_width=4, counts=(8, 40)),
+    _cells("cells_hidden", "5 to 12 cells in some of six dimensions", 6, 5, host_width=4, counts=(5, 12)),
+    TaskFamily("ripples", "train", "vector", "quartiles of random waves in the plane", ripples, SIZES),
+    TaskFamily("rules", "train", "vector", "a random table over one to five of sixteen bits", rules, SIZES),
+)
