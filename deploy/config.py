@@ -122,6 +122,14 @@ class Config:
             f"imitation.episodes is {self.imitation.episodes}, but schedules grow seed hosts, and gym.id is "
             f"{self.gym.id!r}: set it to 0",
         )
+        require(
+            not self.learner.keeps_prior or bool(self.imitation.episodes or self.run.init_from),
+            "learner.prior_start needs a policy to begin with: set imitation.episodes, or run.init_from",
+        )
+        require(
+            not self.learner.keeps_prior or not self.gym.id,
+            "learner.prior_start is for seed hosts, whose episodes arrive whole: a prior cannot look into a segment",
+        )
         gamma = self.learner.gamma
         require(
             self.env.reward != "contribution" or self.env.shaping_gamma == gamma,

@@ -174,9 +174,10 @@ def compile_environments(config: Config, console: Console) -> None:
 
 
 def first_lesson(config: Config, run_dir: Path, console: Console) -> Config:
-    """`config`, of which a new run begins with a policy that has imitated, where it asks for that."""
-    new = not config.run.init_from and not list_checkpoints(run_dir / "checkpoints")
-    if not config.imitation.episodes or not new:
+    """`config`, of which a run begins with a policy that has imitated, where it asks for that."""
+    if config.run.init_from or not config.imitation.episodes:
+        return config
+    if list_checkpoints(run_dir / "checkpoints") and not config.learner.keeps_prior:
         return config
     from deploy.imitation import imitated_policy  # brings Numba
 

@@ -54,6 +54,13 @@ class LearnerConfig:
     """Updates over which the entropy coefficient falls linearly; 0 keeps `entropy_coef`."""
     entropy_coef: float = 0.01
     """Constant entropy coefficient where `entropy_anneal_updates` is 0."""
+    prior_start: float = 0.0
+    """Return that a nat of divergence from the policy a run began with costs (imitated, or of `run.init_from`) at the
+    first update: what it was taught stays likely until something is known to be better."""
+    prior_end: float = 0.0
+    """The same after `prior_anneal_updates`."""
+    prior_anneal_updates: int = 200
+    """Updates over which it changes linearly."""
     target_kl: float = 0.02
     """An update stops before the step at which KL to the proximal policy exceeds 1.5 times this."""
     max_policy_lag: int = 4
@@ -122,6 +129,8 @@ class LearnerConfig:
             min(self.entropy_start, self.entropy_end, self.entropy_coef) >= 0, "entropy coefficients cannot be negative"
         )
         require(self.entropy_anneal_updates >= 0, "learner.entropy_anneal_updates cannot be negative")
+        require(min(self.prior_start, self.prior_end) >= 0, "learner.prior_start and prior_end cannot be negative")
+        require(self.prior_anneal_updates >= 1, "learner.prior_anneal_updates must be at least 1")
         require(self.target_kl > 0, "learner.target_kl must be positive")
         require(self.hang_s > 0, f"learner.hang_s is {self.hang_s}: it must be positive")
         require(self.max_policy_lag >= 0, "learner.max_policy_lag cannot be negative")
@@ -149,6 +158,11 @@ class LearnerConfig:
                 f"learner.{name} is {steps}, but states are stored every {stride} steps (learner.state_stride): "
                 f"a chunk starts from a stored state, so give a multiple of {stride}",
             )
+
+    @property
+    def keeps_prior(self) -> bool:
+        """Whether updates need the policy that the run began with."""
+        return max(self.prior_start, self.prior_end) > 0
 
     def for_core(self, recurrent: bool) -> LearnerConfig:
         """With the defaults of a recurrent or a feedforward core where nothing was chosen."""

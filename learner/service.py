@@ -35,7 +35,7 @@ class LearnerSettings:
     redis: str = field(repr=False)  # may hold a password
     namespace: str
     wandb: str | None = None  # project of Weights & Biases
-    init_from: str = ""  # checkpoint whose weights a run without one of its own starts from
+    init_from: str = ""  # checkpoint whose weights a run without one of its own starts from, and which may be its prior
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class LearnerService:
         if not run_dir.is_dir():
             raise UserError(f"{run_dir} is not there on the learner's machine: give a --run.root that all machines see")
         resume = load_checkpoint(run_dir) if list_checkpoints(run_dir / "checkpoints") else None
-        init = load_checkpoint(Path(s.init_from)).weights if s.init_from and resume is None else None
+        given = load_checkpoint(Path(s.init_from)).weights if s.init_from else None
+        init, prior = given if resume is None else None, given if s.config.keeps_prior else None
         report = self._make_report() if self._make_report else lambda metrics: None
 
         def note(metrics: dict[str, float]) -> None:
@@ -86,7 +87,9 @@ class LearnerService:
 
         transport = Patience(stop=self._stop.is_set)(lambda: connect(s.redis, s.queue, s.namespace))
         config = s.config if max_seconds is None else replace(s.config, max_seconds=max_seconds)
-        self._learner = Learner(config, s.policy, s.spaces, transport, run_dir, s.seed, resume, note, init, s.wandb)
+        self._learner = Learner(
+            config, s.policy, s.spaces, transport, run_dir, s.seed, resume, note, init, s.wandb, prior
+        )
         self._thread.start()
         return here()
 

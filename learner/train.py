@@ -87,7 +87,8 @@ def resumed_network(resume: Checkpoint, policy: PolicyConfig, spaces: Spaces) ->
 
 
 class Learner:
-    """One run's learner. `report` receives the metrics of every update; a new run may start from `init`'s weights;
+    """One run's learner. `report` receives the metrics of every update; a new run may start from `init`'s weights,
+    and keep `prior` (see `learner.prior`);
     `wandb` is a project of Weights & Biases that metrics go to as well."""
 
     def __init__(
@@ -102,6 +103,7 @@ class Learner:
         report: Report | None = None,
         init: WeightSet | None = None,
         wandb: str | None = None,
+        prior: WeightSet | None = None,
     ) -> None:
         self.transport, self.run_dir, self.seed, self.wandb = transport, run_dir, seed, wandb
         self.report = report or (lambda metrics: None)
@@ -111,7 +113,8 @@ class Learner:
         assert config.lr is not None
         self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
         self.pulse = Pulse()
-        self.ppo = PPOUpdate(self.network, self.optimiser, config, seed, self.pulse)
+        taught = from_weights(prior, spaces=spaces, config=policy) if prior is not None else None
+        self.ppo = PPOUpdate(self.network, self.optimiser, config, seed, self.pulse, taught)
         states = StateFormat(self.network.core.sizes, config.state_stride)
         self.intake = Intake(transport, spaces, config.max_policy_lag, states, self._probe)
         self.notes = self.intake.notes

@@ -19,6 +19,7 @@ from learner.config import LearnerConfig
 from learner.objective import entropy_coefficient, make_denominators, objective, ratio_metrics
 from learner.optimiser import clip_gradients
 from learner.precision import autocast
+from learner.prior import Prior, prior_coefficient
 from learner.targets import Targets, batch_metrics, make_targets
 
 KL_STOP = 1.5  # times target_kl
@@ -35,19 +36,23 @@ class PPOUpdate:
         config: LearnerConfig,
         seed: int = 0,
         pulse: Callable[[], None] = lambda: None,
+        prior: FactoredRecurrentActorCritic | None = None,
     ) -> None:
         self.network, self.optimiser, self.seed, self._pulse = network, optimiser, seed, pulse
         self.config = config.for_core(is_recurrent(network))
         self.device = next(network.parameters()).device
+        self.prior = Prior(prior.to(self.device), config.max_padding_waste) if prior and config.keeps_prior else None
         self.reads_flags = self.device.type == "cpu"  # where that is free, what follows a KL stop is not computed
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         """One update on a batch; `version` is that of the weights before it. Returns metrics by name."""
         c = self.config
-        batch = batch.to(self.device)
+        batch, charged = batch.to(self.device), dict[str, Tensor]()
+        if self.prior is not None:
+            batch, charged = self.prior.charge(batch, prior_coefficient(c, update))
         chunks, proximal = self.forward(batch)
         targets, values = make_targets(self.network, proximal, batch, chunks, c)
-        metrics = batch_metrics(self.network, proximal, values, targets, batch, chunks, version)
+        metrics = charged | batch_metrics(self.network, proximal, values, targets, batch, chunks, version)
         del proximal
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimise(chunks, targets, coefficient, update)
