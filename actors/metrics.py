@@ -45,6 +45,10 @@ _TABLE = (
     Metric("explained_variance", "gauge", "1", "Explained variance of the proximal values; 0 when returns have none"),
     Metric("kl", "gauge", "nats", "k3 estimate of the KL to the proximal policy at the last check"),
     Metric("lag_kl", "gauge", "nats", "k3 estimate of the KL of the proximal to the behaviour policy"),
+    Metric(
+        "prior_kl", "gauge", "nats", "Nats a step by which the acting policy strays from the one the run began with"
+    ),
+    Metric("prior_coef", "gauge", "points", "Return that such a nat costs"),
     Metric("ratio_mean", "gauge", "1", "Mean joint ratio to the behaviour policy"),
     Metric("ratio_max", "gauge", "1", "Largest joint ratio to the behaviour policy"),
     Metric(

@@ -56,6 +56,8 @@ TRAINING = Board(
             Panel("Disagreement of acting and learning", ("ratio_error",)),
             Panel("Gradient norms", ("grad_norm_trunk", "grad_norm_heads", "grad_norm_critic")),
             Panel("Entropy coefficient", ("entropy_coef",)),
+            Panel("Distance from the policy it began with", ("prior_kl",)),
+            Panel("Price of that distance", ("prior_coef",)),
             Panel("Passes and skipped steps", ("update_epochs_done", "skipped_steps")),
             Panel("Norm of the LSTM", ("hidden_norm",)),
             Panel("Padding and forced steps", ("padding_waste", "forced_fraction")),
