@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,9 @@ from learner.imitation import imitate
 
 POLICY = "imitated.safetensors"
 WAVE = 32  # episodes that one process plays at once
+LATEST_START = 0.25  # of the horizon: each begins in an epoch of its own; what is seen before may tell if growing pays
+    0.25  # of the horizon: each begins at an epoch of its own, since what is seen meanwhile may tell if it pays
+)
 TRAINED_SHARE = 0.5  # of the demonstrations: the periodic schedule's; the rest is shared by plateau, gradient and never
 
 
@@ -65,19 +69,23 @@ def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
 
 
 def demonstrate(config: Config) -> list[Episode]:
-    """Each episode on a task and by a schedule of its own, drawn by the run's seed; as many at least as were asked
-    for, whole waves."""
+    """Each episode on a task and by a schedule of its own, begun at an epoch of its own, all drawn by the run's seed;
+    as many at least as were asked for, whole waves."""
     shares, plans = zip(*demonstrators(config), strict=True)
     waves = -(-config.imitation.episodes // WAVE)
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
     chosen = rng.choice(len(plans), (waves, WAVE), p=np.array(shares))
+    starts = rng.integers(0, round(LATEST_START * config.env.horizon_epochs) + 1, (waves, WAVE))
     seeds = rng.integers(0, 2**31, (waves, WAVE))
     with workers(min(waves, cores())) as pool:
         parts = pool.map(
             _wave,
             [config.env] * waves,
             [config.run.seed] * waves,
-            [[plans[k] for k in row] for row in chosen],
+            [
+                [replace(plans[k], start=int(start)) for k, start in zip(row, own, strict=True)]
+                for row, own in zip(chosen, starts, strict=True)
+            ],
             seeds.tolist(),
             [config.learner.state_stride] * waves,
         )
