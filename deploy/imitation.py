@@ -31,8 +31,6 @@ from learner.imitation import imitate
 POLICY = "imitated.safetensors"
 WAVE = 32  # episodes that one process plays at once
 LATEST_START = 0.25  # of the horizon: each begins in an epoch of its own; what is seen before may tell if growing pays
-    0.25  # of the horizon: each begins at an epoch of its own, since what is seen meanwhile may tell if it pays
-)
 TRAINED_SHARE = 0.5  # of the demonstrations: the periodic schedule's; the rest is shared by plateau, gradient and never
 
 
