@@ -56,6 +56,8 @@ def test_demonstrations_are_what_the_schedules_do(config: Config) -> None:
     assert by[2] == pytest.approx(0.5, abs=0.2)
     assert by[3] == pytest.approx(1 / 3, abs=0.2)
     assert by[0] == pytest.approx(1 / 6, abs=0.15)  # never
+    begun = {int(np.flatnonzero(e.actions[:, 0] == 1)[0]) for e in episodes if (e.actions[:, 0] == 1).any()}
+    assert begun == {0, 1, 2}  # a quarter of eight epochs, at most
     again = demonstrate(config)
     assert [e.seed for e in again] == [e.seed for e in episodes]
     assert all(np.array_equal(a.actions, b.actions) for a, b in zip(again, episodes, strict=True))
