@@ -30,8 +30,8 @@ from learner.imitation import imitate
 
 POLICY = "imitated.safetensors"
 WAVE = 32  # episodes that one process plays at once
-LATEST_START = 0.25  # of the horizon: each begins in an epoch of its own; what is seen before may tell if growing pays
-TRAINED_SHARE = 0.5  # of the demonstrations: the periodic schedule's; the rest is shared by plateau, gradient and never
+EARLIEST_START = 2  # epoch: two epochs cost a schedule nothing, and what they show tells whether growing pays
+TRAINED_SHARE = 0.6  # of the demonstrations: the periodic schedule's; the rest is shared by plateau, gradient and never
 
 
 def demonstrators(config: Config) -> list[tuple[float, Schedule]]:
@@ -40,7 +40,8 @@ def demonstrators(config: Config) -> list[tuple[float, Schedule]]:
     best = _nearest(tuned, "periodic", config.env.rent_weight)
     others = [_nearest(tuned, kind, config.env.rent_weight) for kind in tuned.schedules if kind != "periodic"]
     rest = [*others, NEVER]
-    return [(TRAINED_SHARE, best), *(((1.0 - TRAINED_SHARE) / len(rest), schedule) for schedule in rest)]
+    shares = [(TRAINED_SHARE, best), *(((1.0 - TRAINED_SHARE) / len(rest), schedule) for schedule in rest)]
+    return [(share, replace(schedule, start=max(schedule.start, EARLIEST_START))) for share, schedule in shares]
 
 
 def _nearest(tuned: Tuned, kind: str, rent_weight: float) -> Schedule:
@@ -67,23 +68,19 @@ def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
 
 
 def demonstrate(config: Config) -> list[Episode]:
-    """Each episode on a task and by a schedule of its own, begun at an epoch of its own, all drawn by the run's seed;
-    as many at least as were asked for, whole waves."""
+    """Each episode on a task and by a schedule of its own, drawn by the run's seed; as many at least as were asked
+    for, whole waves."""
     shares, plans = zip(*demonstrators(config), strict=True)
     waves = -(-config.imitation.episodes // WAVE)
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
     chosen = rng.choice(len(plans), (waves, WAVE), p=np.array(shares))
-    starts = rng.integers(0, round(LATEST_START * config.env.horizon_epochs) + 1, (waves, WAVE))
     seeds = rng.integers(0, 2**31, (waves, WAVE))
     with workers(min(waves, cores())) as pool:
         parts = pool.map(
             _wave,
             [config.env] * waves,
             [config.run.seed] * waves,
-            [
-                [replace(plans[k], start=int(start)) for k, start in zip(row, own, strict=True)]
-                for row, own in zip(chosen, starts, strict=True)
-            ],
+            [[plans[k] for k in row] for row in chosen],
             seeds.tolist(),
             [config.learner.state_stride] * waves,
         )

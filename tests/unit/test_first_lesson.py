@@ -43,21 +43,21 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_demonstrations_are_what_the_schedules_do(config: Config) -> None:
-    """Half of them by the periodic schedule of the nearest rent weight; seeds are the run's, and never the same."""
+    """Most of them by the periodic schedule of the nearest rent weight; seeds are the run's, and never the same."""
     shares = demonstrators(config)
-    assert shares[0] == (0.5, PERIODIC)
+    assert shares[0] == (0.6, replace(PERIODIC, start=2))
     assert {s.kind for _, s in shares[1:-1]} == {"gradient"}
-    assert shares[-1][1] == NEVER
+    assert shares[-1][1] == replace(NEVER, start=2)
     assert sum(share for share, _ in shares) == pytest.approx(1.0)
     episodes = demonstrate(config)
     assert len(episodes) == len({e.seed for e in episodes}) == 64
     germinated = np.array([e.actions[e.actions[:, 0] == 1][:1, 2].tolist() or [0] for e in episodes])[:, 0]
     by = {blueprint: float(np.mean(germinated == blueprint)) for blueprint in (0, 2, 3)}
-    assert by[2] == pytest.approx(0.5, abs=0.2)
-    assert by[3] == pytest.approx(1 / 3, abs=0.2)
-    assert by[0] == pytest.approx(1 / 6, abs=0.15)  # never
+    assert by[2] == pytest.approx(0.6, abs=0.2)
+    assert by[3] == pytest.approx(0.8 / 3, abs=0.2)
+    assert by[0] == pytest.approx(0.4 / 3, abs=0.15)  # never
     begun = {int(np.flatnonzero(e.actions[:, 0] == 1)[0]) for e in episodes if (e.actions[:, 0] == 1).any()}
-    assert begun == {0, 1, 2}  # a quarter of eight epochs, at most
+    assert begun == {2}  # all look on for two epochs first
     again = demonstrate(config)
     assert [e.seed for e in again] == [e.seed for e in episodes]
     assert all(np.array_equal(a.actions, b.actions) for a, b in zip(again, episodes, strict=True))
