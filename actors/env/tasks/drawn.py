@@ -59,6 +59,24 @@ def ripples(rng: np.random.Generator, features: int = 2, classes: int = 4) -> Ta
     return Task("ripples", classes, 4, *draw_splits(draw, SIZES))
 
 
+def quadrics(rng: np.random.Generator, features: int = 10, rank: int = 4) -> Task:
+    """Which side of a random quadric: squares of hidden directions, half of them with a minus, against their median;
+    the directions and the share of wrong labels are drawn."""
+    directions = rng.standard_normal((features, rank))
+    signs, wrong = np.where(np.arange(rank) % 2, 1.0, -1.0), _wrong(rng)
+
+    def value(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray((x @ directions) ** 2 @ signs)
+
+    edge = np.median(value(rng.standard_normal((POOL_ROWS, features))))
+
+    def draw(n: int) -> Rows:
+        x = rng.standard_normal((n, features))
+        return x, _spoilt((value(x) > edge).astype(np.int64), 2, wrong, rng)
+
+    return Task("quadrics", 2, 4, *draw_splits(draw, SIZES))
+
+
 def rules(rng: np.random.Generator, bits: int = 16) -> Task:
     """A random table over a few hidden bits, a balanced one; how many they are and the share of wrong labels are
     drawn."""
@@ -92,5 +110,6 @@ FAMILIES = (
     _cells("cells_many", "six colours on 8 to 40 cells of the plane", 2, 6, host_width=4, counts=(8, 40)),
     _cells("cells_hidden", "5 to 12 cells in some of six dimensions", 6, 5, host_width=4, counts=(5, 12)),
     TaskFamily("ripples", "train", "vector", "quartiles of random waves in the plane", ripples, SIZES),
+    TaskFamily("quadrics", "train", "vector", "sides of a random quadric in ten dimensions", quadrics, SIZES),
     TaskFamily("rules", "train", "vector", "a random table over one to five of sixteen bits", rules, SIZES),
 )

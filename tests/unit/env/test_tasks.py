@@ -186,7 +186,7 @@ def test_difficulty_is_drawn_too() -> None:
                 if np.abs(share - 0.5).min() > 0.25:  # each row of the table says the same, but for a few wrong labels
                     explained.add((seed, size))
     assert {size for _, size in explained} >= {1, 2}
-    for name, classes in (("cells_two", 2), ("cells_many", 6), ("cells_hidden", 5), ("ripples", 4)):
+    for name, classes in (("cells_two", 2), ("cells_many", 6), ("cells_hidden", 5), ("ripples", 4), ("quadrics", 2)):
         made = [task(name, seed) for seed in range(10)]
         near = [KNeighborsClassifier(5).fit(m.train.x, m.train.y).score(m.test.x, m.test.y) for m in made]
         tree = [DecisionTreeClassifier(max_depth=4).fit(m.train.x, m.train.y).score(m.test.x, m.test.y) for m in made]
