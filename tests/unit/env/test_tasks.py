@@ -186,13 +186,28 @@ def test_difficulty_is_drawn_too() -> None:
                 if np.abs(share - 0.5).min() > 0.25:  # each row of the table says the same, but for a few wrong labels
                     explained.add((seed, size))
     assert {size for _, size in explained} >= {1, 2}
-    for name, classes in (("cells_two", 2), ("cells_many", 6), ("cells_hidden", 5), ("ripples", 4), ("quadrics", 2)):
+    for name, classes in (("cells_two", 2), ("cells_many", 6), ("cells_hidden", 5), ("ripples", 4)):
         made = [task(name, seed) for seed in range(10)]
         near = [KNeighborsClassifier(5).fit(m.train.x, m.train.y).score(m.test.x, m.test.y) for m in made]
         tree = [DecisionTreeClassifier(max_depth=4).fit(m.train.x, m.train.y).score(m.test.x, m.test.y) for m in made]
         assert {m.num_classes for m in made} == {classes}
         assert max(near) > 0.75
         assert max(tree) - min(tree) > 0.15
+
+
+def test_a_quadric_is_one() -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import PolynomialFeatures
+
+    straight, squared = LogisticRegression(), make_pipeline(PolynomialFeatures(2), LogisticRegression(max_iter=500))
+    found = []
+    for seed in range(6):
+        made = task("quadrics", seed)
+        assert made.test.y.mean() == pytest.approx(0.5, abs=0.08)
+        found.append([m.fit(made.train.x, made.train.y).score(made.test.x, made.test.y) for m in (straight, squared)])
+    assert max(s for s, _ in found) < 0.65
+    assert max(q for _, q in found) > 0.9
 
 
 def test_a_tree_learns_the_tree_and_quartiles_are_even() -> None:
