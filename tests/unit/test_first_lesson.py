@@ -78,6 +78,8 @@ def test_a_new_run_begins_with_what_it_was_shown_and_no_other_does(config: Confi
         assert told(other, run_dir) == (other, "")
     (run_dir / "checkpoints" / "update_00000001.safetensors").write_bytes(kept)
     assert told(config, run_dir) == (config, "")  # it has trained: nothing to begin with
+    keeping = replace(config, learner=replace(config.learner, prior_start=1.0))
+    assert told(keeping, run_dir)[0].run.init_from == begun.run.init_from  # but what it began with is its prior
 
 
 def test_what_nobody_tuned_for_is_refused_before_anything_is_written(config: Config) -> None:
