@@ -83,6 +83,11 @@ def cut(batch: Batch, chunk_length: int, state_stride: int, burn_in: int = 0) ->
     )
 
 
+def uncut(batch: Batch, state: PolicyState) -> Chunks:
+    """Whole episodes, each from its row of `state` `[n, E, width]` and not from what its actor stored."""
+    return cut(batch._replace(states=PolicyState(*(t.unsqueeze(2) for t in state))), batch.valid.shape[1], 1)
+
+
 def whole(chunks: Chunks, max_waste: float) -> Part:
     """All rows, their steps in the order of `chunks`."""
     return _part(chunks, np.arange(len(chunks.lengths)), max_waste)

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from actors.episode import Episode
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
-from actors.policy.state import PolicyState
 from learner import losses
-from learner.batching import Batch, make_batch
-from learner.chunks import Chunks, Part, cut, load, minibatch, pick, whole
+from learner.batching import make_batch
+from learner.chunks import Chunks, Part, load, minibatch, pick, uncut, whole
 from learner.gae import gae
 from learner.optimiser import clip_gradients, make_optimiser
 
@@ -33,7 +32,7 @@ class Imitated(NamedTuple):
 
     before: float
     after: float
-    agreement: float  # share of unforced steps whose op is the likeliest one, or as likely
+    agreement: float  # share of unforced steps whose op has a probability of a half at least
 
 
 class _Lesson(NamedTuple):
@@ -60,7 +59,7 @@ def imitate(
         raise ValueError(f"{len(episodes)} demonstrations are too few: give two at least")
     network.train()
     lesson, test = (_lesson(network, part, gamma) for part in (episodes[:-held], episodes[-held:]))
-    before = _nats(network, test)
+    before, _ = _known(network, test)
     network.update_normaliser(lesson.chunks.obs)
     network.value_normaliser.update(lesson.returns, network.value_output)
     optimiser = make_optimiser(network, lr, WEIGHT_DECAY)
@@ -74,13 +73,12 @@ def imitate(
             torch.autograd.backward(loss)
             clip_gradients(optimiser, GRADIENT_CLIP)
             optimiser.step()
-    return Imitated(before, _nats(network, test), _agreement(network, test))
+    return Imitated(before, *_known(network, test))
 
 
 def _lesson(network: FactoredRecurrentActorCritic, episodes: Sequence[Episode], gamma: float) -> _Lesson:
-    batch = make_batch(episodes, network.spaces)
-    batch = batch._replace(states=_fresh(network, batch))
-    chunks = cut(batch.to(network.norm.weight.device), batch.valid.shape[1], state_stride=1)
+    batch = make_batch(episodes, network.spaces).to(network.norm.weight.device)
+    chunks = uncut(batch, network.initial_state(len(episodes)))
 
     def flat(t: Tensor) -> Tensor:
         return t.flatten(0, 1).index_select(0, chunks.places)
@@ -89,11 +87,6 @@ def _lesson(network: FactoredRecurrentActorCritic, episodes: Sequence[Episode], 
     returns = gae(batch.rewards, nothing, batch.valid, batch.terminated, batch.bootstrap_value, gamma, 1.0).returns
     unforced = ~flat(batch.forced)
     return _Lesson(chunks, flat(returns), network.counted[chunks.actions[:, 0]] & unforced[:, None], unforced)
-
-
-def _fresh(network: FactoredRecurrentActorCritic, batch: Batch) -> PolicyState:
-    """The network's own states before the first steps, `[n, E, 1, width]`: a demonstrator carries something else."""
-    return PolicyState(*(t.unsqueeze(2) for t in network.initial_state(len(batch.valid))))
 
 
 def _evaluate(network: FactoredRecurrentActorCritic, lesson: _Lesson, part: Part) -> Evaluation:
@@ -109,14 +102,9 @@ def _loss(network: FactoredRecurrentActorCritic, lesson: _Lesson, part: Part) ->
 
 
 @torch.no_grad()
-def _nats(network: FactoredRecurrentActorCritic, lesson: _Lesson) -> float:
-    out = _evaluate(network, lesson, whole(lesson.chunks, PADDING_WASTE))
-    return -float(out.log_probs.masked_fill(~lesson.counted, 0.0).sum() / lesson.unforced.sum().clamp(min=1))
-
-
-@torch.no_grad()
-def _agreement(network: FactoredRecurrentActorCritic, lesson: _Lesson) -> float:
-    """A demonstrated op with a probability of a half at least is the likeliest."""
-    out = _evaluate(network, lesson, whole(lesson.chunks, PADDING_WASTE))
-    likely = (out.log_probs[:, 0] >= np.log(0.5)) & lesson.unforced
-    return float(likely.sum() / lesson.unforced.sum().clamp(min=1))
+def _known(network: FactoredRecurrentActorCritic, lesson: _Lesson) -> tuple[float, float]:
+    """Nats a step, and the share of steps whose op has a probability of a half at least: the likeliest, then."""
+    log_probs = _evaluate(network, lesson, whole(lesson.chunks, PADDING_WASTE)).log_probs
+    steps = lesson.unforced.sum().clamp(min=1)
+    likely = (log_probs[:, 0] >= np.log(0.5)) & lesson.unforced
+    return -float(log_probs.masked_fill(~lesson.counted, 0.0).sum() / steps), float(likely.sum() / steps)

@@ -11,7 +11,7 @@ import torch
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from learner.batching import Batch
-from learner.chunks import cut, load, whole
+from learner.chunks import load, uncut, whole
 from learner.config import LearnerConfig
 
 
@@ -37,8 +37,7 @@ class Prior:
     def nats(self, batch: Batch) -> torch.Tensor:
         """`[E, T]`: log-probability of each action under the policy that acted, less that under the prior; 0 where
         nothing else was legal."""
-        fresh = type(batch.states)(*(t.unsqueeze(2) for t in self.network.initial_state(len(batch.valid))))
-        chunks = cut(batch._replace(states=fresh), batch.valid.shape[1], state_stride=1)
+        chunks = uncut(batch, self.network.initial_state(len(batch.valid)))
         out = self.network.evaluate_steps(load(chunks, whole(chunks, self._waste), self.network.advance))
         own = torch.zeros_like(batch.log_probs).flatten(0, 1)
         own[chunks.places] = out.log_probs.to(own.dtype)

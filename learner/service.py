@@ -76,7 +76,8 @@ class LearnerService:
         if not run_dir.is_dir():
             raise UserError(f"{run_dir} is not there on the learner's machine: give a --run.root that all machines see")
         resume = load_checkpoint(run_dir) if list_checkpoints(run_dir / "checkpoints") else None
-        given = load_checkpoint(Path(s.init_from)).weights if s.init_from else None
+        wanted = bool(s.init_from) and (resume is None or s.config.keeps_prior)
+        given = load_checkpoint(Path(s.init_from)).weights if wanted else None
         init, prior = given if resume is None else None, given if s.config.keeps_prior else None
         report = self._make_report() if self._make_report else lambda metrics: None
 
