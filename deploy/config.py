@@ -192,17 +192,17 @@ _RESEARCH = replace(
     # It begins with what tuned schedules do, and pays for straying from it: less and less, as more is known.
     imitation=ImitationConfig(episodes=512),
     actors=ActorsConfig(count=2, envs_per_actor=32),
-    learner=LearnerConfig(
+    learner=replace(
+        _QUICK.learner,
         updates=160,
         max_seconds=20 * 60.0,
         batch_episodes=64,
-        update_epochs=4,
-        minibatches=4,
         # Families differ in noise more than in what growing brings: small steps, which many episodes add up to.
         lr=1.5e-4,
         target_kl=0.02,
         entropy_start=0.003,
         entropy_end=0.002,
+        entropy_anneal_updates=200,
         prior_start=1.0,
         prior_end=0.1,
         prior_anneal_updates=120,

@@ -30,8 +30,8 @@ from learner.imitation import imitate
 
 POLICY = "imitated.safetensors"
 WAVE = 32  # episodes that one process plays at once
-EARLIEST_START = 2  # epoch: two epochs cost a schedule nothing, and what they show tells whether growing pays
-TRAINED_SHARE = 0.6  # of the demonstrations: the periodic schedule's; the rest is shared by plateau, gradient and never
+EARLIEST_START = 2  # epoch: what two of them show tells whether growing pays, and they cost a schedule next to nothing
+PERIODIC_SHARE = 0.6  # of the demonstrations: the periodic schedule's; plateau, gradient and never share the rest
 
 
 def demonstrators(config: Config) -> list[tuple[float, Schedule]]:
@@ -40,7 +40,7 @@ def demonstrators(config: Config) -> list[tuple[float, Schedule]]:
     best = _nearest(tuned, "periodic", config.env.rent_weight)
     others = [_nearest(tuned, kind, config.env.rent_weight) for kind in tuned.schedules if kind != "periodic"]
     rest = [*others, NEVER]
-    shares = [(TRAINED_SHARE, best), *(((1.0 - TRAINED_SHARE) / len(rest), schedule) for schedule in rest)]
+    shares = [(PERIODIC_SHARE, best), *(((1.0 - PERIODIC_SHARE) / len(rest), schedule) for schedule in rest)]
     return [(share, replace(schedule, start=max(schedule.start, EARLIEST_START))) for share, schedule in shares]
 
 
