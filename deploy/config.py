@@ -68,11 +68,11 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """What a new run's policy imitates before PPO begins: schedules that are tuned for its environment."""
+    """What a new run's policy imitates before PPO begins: of each task the tuned schedule, or none, that is best."""
 
     episodes: int = 0
-    """Demonstrations, in waves of 32; 0 begins with random weights, and so does a run with `run.init_from`, with its
-    own."""
+    """Demonstrations, in waves of 32, each played by all schedules; 0 begins with random weights, and a run with
+    `run.init_from` with its own."""
     passes: int = 15
     """Passes over them."""
     schedules: str = ""
@@ -189,8 +189,8 @@ _QUICK = Config(
 _RESEARCH = replace(
     _QUICK,
     env=replace(_QUICK.env, tasks=RESEARCH_TASKS, rent_warmup_updates=0),
-    # It begins with what tuned schedules do, and pays for straying from it: less and less, as more is known.
-    imitation=ImitationConfig(episodes=512),
+    # It begins with the best schedule of each task, and pays for straying from it: less and less, as more is known.
+    imitation=ImitationConfig(episodes=1024),
     actors=ActorsConfig(count=2, envs_per_actor=32),
     learner=replace(
         _QUICK.learner,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -31,17 +33,14 @@ from learner.imitation import imitate
 POLICY = "imitated.safetensors"
 WAVE = 32  # episodes that one process plays at once
 EARLIEST_START = 2  # epoch: what two of them show tells whether growing pays, and they cost a schedule next to nothing
-PERIODIC_SHARE = 0.6  # of the demonstrations: the periodic schedule's; plateau, gradient and never share the rest
 
 
-def demonstrators(config: Config) -> list[tuple[float, Schedule]]:
-    """(share, schedule). Raises `UserError` where nothing is tuned for this environment."""
+def demonstrators(config: Config) -> list[Schedule]:
+    """Never growing, and the best schedule of each kind. Raises `UserError` where nothing is tuned for this
+    environment."""
     tuned = load(Path(config.imitation.schedules or SCHEDULES), protocol(config.env, config.env.rent_weight))
-    best = _nearest(tuned, "periodic", config.env.rent_weight)
-    others = [_nearest(tuned, kind, config.env.rent_weight) for kind in tuned.schedules if kind != "periodic"]
-    rest = [*others, NEVER]
-    shares = [(PERIODIC_SHARE, best), *(((1.0 - PERIODIC_SHARE) / len(rest), schedule) for schedule in rest)]
-    return [(share, replace(schedule, start=max(schedule.start, EARLIEST_START))) for share, schedule in shares]
+    found = [_nearest(tuned, kind, config.env.rent_weight) for kind in tuned.schedules]
+    return [NEVER, *(replace(schedule, start=max(schedule.start, EARLIEST_START)) for schedule in found)]
 
 
 def _nearest(tuned: Tuned, kind: str, rent_weight: float) -> Schedule:
@@ -53,7 +52,7 @@ def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
     """Made once, and kept in the run's folder."""
     own, path = config.imitation, run_dir / POLICY
     if not path.is_file():
-        console.print(f"imitating tuned schedules: {own.episodes} episodes ...")
+        console.print(f"imitating the best schedule of each task: {own.episodes} episodes ...")
         started = time.monotonic()
         episodes = demonstrate(config)
         torch.manual_seed(config.run.seed)
@@ -68,30 +67,32 @@ def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
 
 
 def demonstrate(config: Config) -> list[Episode]:
-    """Each episode on a task and by a schedule of its own, drawn by the run's seed; as many at least as were asked
-    for, whole waves."""
-    shares, plans = zip(*demonstrators(config), strict=True)
+    """As many episodes at least as were asked for, whole waves, each of a seed of its own.
+
+    All schedules play the same ones, and what is shown of a task is by the schedule that served it best on average:
+    so the policy is told to look at a host and to guess which schedule it needs.
+    """
+    plans = demonstrators(config)
     waves = -(-config.imitation.episodes // WAVE)
-    rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
-    chosen = rng.choice(len(plans), (waves, WAVE), p=np.array(shares))
-    seeds = rng.integers(0, 2**31, (waves, WAVE))
-    with workers(min(waves, cores())) as pool:
-        parts = pool.map(
-            _wave,
-            [config.env] * waves,
-            [config.run.seed] * waves,
-            [[plans[k] for k in row] for row in chosen],
-            seeds.tolist(),
-            [config.learner.state_stride] * waves,
-        )
-        return [episode for part in parts for episode in part]
+    seeds = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS).integers(0, 2**31, (waves, WAVE)).tolist()
+    jobs = [(plan, row) for plan in plans for row in seeds]
+    play = partial(_wave, config.env, config.run.seed, config.learner.state_stride)
+    with workers(min(len(jobs), cores())) as pool:
+        parts = list(pool.map(play, *zip(*jobs, strict=True)))
+    return best_of_each_task([list(chain(*parts[k : k + waves])) for k in range(0, len(jobs), waves)])
 
 
-def _wave(
-    env: EnvConfig, run_seed: int, plans: Sequence[Schedule], seeds: Sequence[int], state_stride: int
-) -> list[Episode]:
-    fleet = SeedTrainingFleet(env, len(plans), run_seed)
-    policy = Scheduled(fleet.spaces, plans, env.horizon_epochs, env.observe_time)
+def best_of_each_task(played: Sequence[Sequence[Episode]]) -> list[Episode]:
+    """`played[k][i]` is schedule k's episode i, the same host and data for all k. The first of equals is taken."""
+    objective = np.array([[e.telemetry["objective"] for e in episodes] for episodes in played])
+    tasks = np.array([e.task_id for e in played[0]])
+    best = {task: int(objective[:, tasks == task].mean(1).argmax()) for task in np.unique(tasks)}
+    return [played[best[task]][i] for i, task in enumerate(tasks)]
+
+
+def _wave(env: EnvConfig, run_seed: int, state_stride: int, plan: Schedule, seeds: Sequence[int]) -> list[Episode]:
+    fleet = SeedTrainingFleet(env, len(seeds), run_seed)
+    policy = Scheduled(fleet.spaces, [plan] * len(seeds), env.horizon_epochs, env.observe_time)
     source = Provenance(version=0, generation=0, state_stride=state_stride, run_seed=run_seed)
     return run_wave(fleet, policy, seeds, source, lambda: "demonstration/0/0/0")
 
