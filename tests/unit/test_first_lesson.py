@@ -68,6 +68,8 @@ def test_demonstrations_are_by_the_schedule_that_serves_the_task_best(config: Co
     begun = {int(np.flatnonzero(e.actions[:, 0] == 1)[0]) for e in episodes if (e.actions[:, 0] == 1).any()}
     assert begun == ({2} if worth[1] > worth[0] else set())
     assert (worth[1] > worth[0]) == (rent_weight == 0.0)  # both answers are asked for
+
+
 def test_each_task_is_shown_by_its_own_best() -> None:
     """On average over its episodes, whatever one of them came to; the first of equals."""
 
