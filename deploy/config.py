@@ -190,7 +190,7 @@ _RESEARCH = replace(
     _QUICK,
     env=replace(_QUICK.env, tasks=RESEARCH_TASKS, rent_warmup_updates=0),
     # It begins with the best schedule of each task, and pays for straying from it: less and less, as more is known.
-    imitation=ImitationConfig(episodes=1024),
+    imitation=ImitationConfig(episodes=756),
     actors=ActorsConfig(count=2, envs_per_actor=32),
     learner=replace(
         _QUICK.learner,

@@ -6,10 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
+from statistics import fmean
 
-import numpy as np
 import torch
 from rich.console import Console
 
@@ -36,11 +35,13 @@ EARLIEST_START = 2  # epoch: what two of them show tells whether growing pays, a
 
 
 def demonstrators(config: Config) -> list[Schedule]:
-    """Never growing, and the best schedule of each kind. Raises `UserError` where nothing is tuned for this
-    environment."""
+    """Never growing, the best schedule of each kind, and the periodic one with fewer seeds. Raises `UserError` where
+    nothing is tuned for this environment."""
     tuned = load(Path(config.imitation.schedules or SCHEDULES), protocol(config.env, config.env.rent_weight))
-    found = [_nearest(tuned, kind, config.env.rent_weight) for kind in tuned.schedules]
-    return [NEVER, *(replace(schedule, start=max(schedule.start, EARLIEST_START)) for schedule in found)]
+    best = {kind: _nearest(tuned, kind, config.env.rent_weight) for kind in tuned.schedules}
+    fewer = [replace(best["periodic"], seeds=count) for count in range(1, best["periodic"].seeds)]
+    growing = [replace(plan, start=max(plan.start, EARLIEST_START)) for plan in (*best.values(), *fewer)]
+    return [NEVER, *growing]
 
 
 def _nearest(tuned: Tuned, kind: str, rent_weight: float) -> Schedule:
@@ -67,30 +68,34 @@ def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
 
 
 def demonstrate(config: Config) -> list[Episode]:
-    """As many episodes at least as were asked for, whole waves, each of a seed of its own.
+    """As many episodes at least as were asked for, as many of each task, each of a seed of its own.
 
-    All schedules play the same ones, and what is shown of a task is by the schedule that served it best on average:
-    so the policy is told to look at a host and to guess which schedule it needs.
+    All schedules play all of a task, and what is shown of it is by the one that served it best on average: so the
+    policy is told to look at a host and to guess which schedule it needs.
     """
-    plans = demonstrators(config)
-    waves = -(-config.imitation.episodes // WAVE)
-    seeds = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS).integers(0, 2**31, (waves, WAVE)).tolist()
-    jobs = [(plan, row) for plan in plans for row in seeds]
-    play = partial(_wave, config.env, config.run.seed, config.learner.state_stride)
+    plans, tasks = demonstrators(config), config.env.tasks
+    rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
+    seeds = rng.integers(0, 2**31, (len(tasks), -(-config.imitation.episodes // len(tasks))))
+    starts = range(0, seeds.shape[1], WAVE)
+    waves = [(task, seeds[i, k : k + WAVE].tolist()) for i, task in enumerate(tasks) for k in starts]
+    jobs = [(replace(config.env, tasks=(task,)), plan, wave) for task, wave in waves for plan in plans]
     with workers(min(len(jobs), cores())) as pool:
-        parts = list(pool.map(play, *zip(*jobs, strict=True)))
-    return best_of_each_task([list(chain(*parts[k : k + waves])) for k in range(0, len(jobs), waves)])
+        play = partial(_wave, config.run.seed, config.learner.state_stride)
+        played = iter(list(pool.map(play, *zip(*jobs, strict=True))))
+    by_task: dict[str, list[list[Episode]]] = {task: [[] for _ in plans] for task in tasks}
+    for task, _ in waves:
+        for episodes in by_task[task]:
+            episodes += next(played)
+    shown = [episode for task in tasks for episode in best(by_task[task])]
+    return [shown[i] for i in rng.permutation(len(shown))]
 
 
-def best_of_each_task(played: Sequence[Sequence[Episode]]) -> list[Episode]:
-    """`played[k][i]` is schedule k's episode i, the same host and data for all k. The first of equals is taken."""
-    objective = np.array([[e.telemetry["objective"] for e in episodes] for episodes in played])
-    tasks = np.array([e.task_id for e in played[0]])
-    best = {task: int(objective[:, tasks == task].mean(1).argmax()) for task in np.unique(tasks)}
-    return [played[best[task]][i] for i, task in enumerate(tasks)]
+def best(played: Sequence[Sequence[Episode]]) -> Sequence[Episode]:
+    """Those of the schedule with the highest mean J; the first of equals."""
+    return max(played, key=lambda episodes: fmean(e.telemetry["objective"] for e in episodes))
 
 
-def _wave(env: EnvConfig, run_seed: int, state_stride: int, plan: Schedule, seeds: Sequence[int]) -> list[Episode]:
+def _wave(run_seed: int, state_stride: int, env: EnvConfig, plan: Schedule, seeds: Sequence[int]) -> list[Episode]:
     fleet = SeedTrainingFleet(env, len(seeds), run_seed)
     policy = Scheduled(fleet.spaces, [plan] * len(seeds), env.horizon_epochs, env.observe_time)
     source = Provenance(version=0, generation=0, state_stride=state_stride, run_seed=run_seed)
