@@ -68,11 +68,13 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """What a new run's policy imitates before PPO begins: of each task the tuned schedule, or none, that is best."""
+    """What a new run's policy imitates before PPO begins: to grow by the tuned schedule, or not at all, as serves a
+    task best."""
 
     episodes: int = 0
-    """Demonstrations, in waves of 32, each played by all schedules; 0 begins with random weights, and a run with
-    `run.init_from` with its own."""
+    """Demonstrations; 0 begins with random weights, and a run with `run.init_from` with its own."""
+    temperature: float = 1.0
+    """Points: the odds of growing in a task's demonstrations are exp(what growing gains there / temperature)."""
     passes: int = 15
     """Passes over them."""
     schedules: str = ""
@@ -80,6 +82,7 @@ class ImitationConfig:
 
     def __post_init__(self) -> None:
         require(self.episodes >= 0, f"imitation.episodes is {self.episodes}: it cannot be negative; 0 is none")
+        require(self.temperature > 0, f"imitation.temperature is {self.temperature}: it must be above 0")
         require(self.passes >= 1, f"imitation.passes is {self.passes}: it must be at least 1")
 
 
@@ -189,8 +192,8 @@ _QUICK = Config(
 _RESEARCH = replace(
     _QUICK,
     env=replace(_QUICK.env, tasks=RESEARCH_TASKS, rent_warmup_updates=0),
-    # It begins with the best schedule of each task, and pays for straying from it: less and less, as more is known.
-    imitation=ImitationConfig(episodes=756),
+    # It begins with what serves each task best, and pays for straying from that: less and less, as more is known.
+    imitation=ImitationConfig(episodes=1008),
     actors=ActorsConfig(count=2, envs_per_actor=32),
     learner=replace(
         _QUICK.learner,

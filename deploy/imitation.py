@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import torch
 from rich.console import Console
 
@@ -24,7 +25,7 @@ from deploy.doctor import cores
 from deploy.evaluation.cells import workers
 from deploy.evaluation.schedules import NEVER, Schedule, Scheduled
 from deploy.evaluation.suite import protocol
-from deploy.evaluation.tune import SCHEDULES, Tuned, load
+from deploy.evaluation.tune import SCHEDULES, load
 from deploy.launch import checked_spaces
 from learner.checkpoint import Checkpoint, Progress, save_policy
 from learner.imitation import imitate
@@ -35,25 +36,18 @@ EARLIEST_START = 2  # epoch: what two of them show tells whether growing pays, a
 
 
 def demonstrators(config: Config) -> list[Schedule]:
-    """Never growing, the best schedule of each kind, and the periodic one with fewer seeds. Raises `UserError` where
-    nothing is tuned for this environment."""
+    """Never growing, and the tuned periodic schedule. Raises `UserError` where none is for this environment."""
     tuned = load(Path(config.imitation.schedules or SCHEDULES), protocol(config.env, config.env.rent_weight))
-    best = {kind: _nearest(tuned, kind, config.env.rent_weight) for kind in tuned.schedules}
-    fewer = [replace(best["periodic"], seeds=count) for count in range(1, best["periodic"].seeds)]
-    growing = [replace(plan, start=max(plan.start, EARLIEST_START)) for plan in (*best.values(), *fewer)]
-    return [NEVER, *growing]
-
-
-def _nearest(tuned: Tuned, kind: str, rent_weight: float) -> Schedule:
-    known = tuned.schedules[kind]
-    return known[min(known, key=lambda weight: abs(float(weight) - rent_weight))].schedule
+    known = tuned.schedules["periodic"]
+    periodic = known[min(known, key=lambda weight: abs(float(weight) - config.env.rent_weight))].schedule
+    return [NEVER, replace(periodic, start=max(periodic.start, EARLIEST_START))]
 
 
 def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
     """Made once, and kept in the run's folder."""
     own, path = config.imitation, run_dir / POLICY
     if not path.is_file():
-        console.print(f"imitating the best schedule of each task: {own.episodes} episodes ...")
+        console.print(f"imitating what serves each task best: {own.episodes} episodes ...")
         started = time.monotonic()
         episodes = demonstrate(config)
         torch.manual_seed(config.run.seed)
@@ -70,8 +64,8 @@ def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
 def demonstrate(config: Config) -> list[Episode]:
     """As many episodes at least as were asked for, as many of each task, each of a seed of its own.
 
-    All schedules play all of a task, and what is shown of it is by the one that served it best on average: so the
-    policy is told to look at a host and to guess which schedule it needs.
+    All schedules play all of a task, and what is shown of it is by each of them as often as it served the task well:
+    so the policy learns to look at a host and to guess which schedule it needs, and how sure one can be of that.
     """
     plans, tasks = demonstrators(config), config.env.tasks
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
@@ -86,13 +80,17 @@ def demonstrate(config: Config) -> list[Episode]:
     for task, _ in waves:
         for episodes in by_task[task]:
             episodes += next(played)
-    shown = [episode for task in tasks for episode in best(by_task[task])]
+    shown = [e for task in tasks for e in select(by_task[task], config.imitation.temperature, rng)]
     return [shown[i] for i in rng.permutation(len(shown))]
 
 
-def best(played: Sequence[Sequence[Episode]]) -> Sequence[Episode]:
-    """Those of the schedule with the highest mean J; the first of equals."""
-    return max(played, key=lambda episodes: fmean(e.telemetry["objective"] for e in episodes))
+def select(played: Sequence[Sequence[Episode]], temperature: float, rng: np.random.Generator) -> list[Episode]:
+    """One of `played[k][i]`, schedule k's episode of seed i, for each i; k's share is proportional to exp(J /
+    temperature), J being k's mean. This maximises J less `temperature` times the divergence from equal shares."""
+    objective = np.array([fmean(e.telemetry["objective"] for e in episodes) for episodes in played])
+    share = np.exp((objective - objective.max()) / temperature)
+    chosen = rng.choice(len(played), len(played[0]), p=share / share.sum())
+    return [played[k][i] for i, k in enumerate(chosen)]
 
 
 def _wave(run_seed: int, state_stride: int, env: EnvConfig, plan: Schedule, seeds: Sequence[int]) -> list[Episode]:
