@@ -197,7 +197,7 @@ _RESEARCH = replace(
     actors=ActorsConfig(count=2, envs_per_actor=32),
     learner=replace(
         _QUICK.learner,
-        updates=160,
+        updates=100,
         max_seconds=20 * 60.0,
         batch_episodes=64,
         # Families differ in noise more than in what growing brings: small steps, which many episodes add up to.
@@ -205,10 +205,10 @@ _RESEARCH = replace(
         target_kl=0.02,
         entropy_start=0.003,
         entropy_end=0.002,
-        entropy_anneal_updates=200,
+        entropy_anneal_updates=100,
         prior_start=1.0,
         prior_end=0.1,
-        prior_anneal_updates=120,
+        prior_anneal_updates=80,
     ),
 )
 
