@@ -6,6 +6,7 @@ kept in its record. A study that was cut off goes on with the training that was 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import shlex
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,11 +165,13 @@ def _finished(study: Study, entry: Training | Evaluation) -> bool:
 
 def _fingerprint(study: Study, entry: Training | Evaluation) -> str:
     """What the entry asks for; one that was changed since is run anew."""
-    own = json.dumps([study.preset, repr(entry)])
     if isinstance(entry, Training):
-        return own
-    needed = [t for g in (*entry.policies, *entry.blind, *entry.also) for t in study.members(g)]
-    return "\n".join([own, *(_fingerprint(study, t) for t in needed)])
+        resolved = to_yaml(overlay(PRESETS[study.preset], entry.settings))  # a preset may change as well
+        asked = [resolved, repr(replace(entry, settings={}))]
+    else:
+        needed = [t for g in (*entry.policies, *entry.blind, *entry.also) for t in study.members(g)]
+        asked = [repr(entry), *(_fingerprint(study, t) for t in needed)]
+    return hashlib.sha256("\n".join(asked).encode()).hexdigest()[:16]
 
 
 def _train(study: Study, entry: Training) -> int:
