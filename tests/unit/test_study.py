@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,6 @@ def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert load_policy(folder / "policy.safetensors").config.blind
     monkeypatch.setattr(study, "_tamiyo", lambda command: 1)
     assert study.run_study(path) == 0  # nothing is left to run
+    quick = PRESETS["quick"]
+    monkeypatch.setitem(PRESETS, "quick", replace(quick, learner=replace(quick.learner, lr=quick.learner.lr / 2)))
+    assert study.run_study(path) == 1  # what its entry means has changed
