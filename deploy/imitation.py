@@ -24,7 +24,7 @@ from deploy.config import Config
 from deploy.doctor import cores
 from deploy.evaluation.cells import workers
 from deploy.evaluation.schedules import NEVER, Schedule, Scheduled
-from deploy.evaluation.suite import protocol
+from deploy.evaluation.suite import on_family, protocol
 from deploy.evaluation.tune import SCHEDULES, load
 from deploy.launch import checked_spaces
 from learner.checkpoint import Checkpoint, Progress, save_policy
@@ -67,12 +67,12 @@ def demonstrate(config: Config) -> list[Episode]:
     All schedules play all of a task, and what is shown of it is by each of them as often as it served the task well:
     so the policy learns to look at a host and to guess which schedule it needs, and how sure one can be of that.
     """
-    plans, tasks = demonstrators(config), config.env.tasks
+    plans, tasks = demonstrators(config), tuple(dict.fromkeys(config.env.tasks))
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
     seeds = rng.integers(0, 2**31, (len(tasks), -(-config.imitation.episodes // len(tasks))))
     starts = range(0, seeds.shape[1], WAVE)
     waves = [(task, seeds[i, k : k + WAVE].tolist()) for i, task in enumerate(tasks) for k in starts]
-    jobs = [(replace(config.env, tasks=(task,)), plan, wave) for task, wave in waves for plan in plans]
+    jobs = [(on_family(config.env, task), plan, wave) for task, wave in waves for plan in plans]
     with workers(min(len(jobs), cores())) as pool:
         play = partial(_wave, config.run.seed, config.learner.state_stride)
         played = iter(list(pool.map(play, *zip(*jobs, strict=True))))
