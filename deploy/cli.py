@@ -200,8 +200,13 @@ def _study(args: list[str]) -> int:
     from deploy.evaluation.flags import study_flags
 
     options = study_flags(args)
-    from deploy.evaluation.study import run_study
+    from deploy.evaluation.study import read_study, run_study
 
+    if options.tables:
+        from deploy.evaluation.tables import write_tables
+
+        print(f"{options.tables}: {write_tables(read_study(options.file), options.tables)} made anew")
+        return 0
     return run_study(options.file, options.only, options.list)
 
 

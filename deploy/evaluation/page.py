@@ -16,7 +16,7 @@ from rich.table import Table
 
 from actors.env.palette import STYLE
 from deploy.evaluation import pictures
-from deploy.evaluation.results import Results
+from deploy.evaluation.results import BLIND, CEILING, MAIN, PERIODIC, Results
 from deploy.report import as_svg
 from deploy.statistics import Interval
 
@@ -65,6 +65,9 @@ PICTURES = (
     ),
 )
 
+SHOWN = (MAIN, BLIND, PERIODIC, "tuned plateau", CEILING, "static maximum")
+"""Lines of the table by family."""
+
 
 def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], settings: str) -> Path:
     """`index.html`, the pictures and `results.json`; `rows.parquet` too where pyarrow is installed."""
@@ -87,6 +90,8 @@ def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], set
         facts=facts,
         drawn=drawn,
         lines=results.lines,
+        families=results.families,
+        shown=[name for name in SHOWN if name in results.rows],
         targets=results.targets,
         settings=settings,
         span=span,

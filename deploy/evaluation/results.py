@@ -39,6 +39,17 @@ class Line(NamedTuple):
     inference_flops: float  # of never growing
 
 
+class FamilyLine(NamedTuple):
+    """One family: what each player gains over never growing on the same episodes, on average."""
+
+    family: str
+    headline: bool
+    dont_grow: bool
+    over_never: dict[str, float]  # by line
+    policy_over_periodic: Interval | None
+    bare: float | None  # share of the policy's episodes that end with nothing grown
+
+
 class Target(NamedTuple):
     name: str
     value: float | None
@@ -153,8 +164,7 @@ class Results:
         families = [m.family for m in self.members if m.dont_grow]
         if not families:
             return []
-        rows = [row for policy in self.rows[MAIN] for f in families for row in policy[f]]
-        bare = [row.fossilized == 0 and row.final_params == row.host_params for row in rows]
+        bare = [_bare(row) for policy in self.rows[MAIN] for f in families for row in policy[f]]
         share = float(np.mean(bare))
         return [_target("share of don't-grow episodes that end bare", share, 0.9, f"{sum(bare)} of {len(bare)}")]
 
@@ -162,6 +172,21 @@ class Results:
         rows = [row for line in self.rows.values() for policy in line for own in policy.values() for row in own]
         broken = sum(not row.finite for row in rows)
         return Target("episodes with NaN", float(broken), 0.0, broken == 0, f"{broken} of {len(rows):,}")
+
+    @cached_property
+    def families(self) -> list[FamilyLine]:
+        """All of the suite, in its order."""
+        return [self._family(m) for m in self.members]
+
+    def _family(self, member: Member) -> FamilyLine:
+        own = [member.family]
+        gains = {n: float(self.against(n, NEVER, families=own).mean()) for n in self.rows if n != NEVER}
+        told = (member.family, member.headline, member.dont_grow, gains)
+        if MAIN not in self.rows:
+            return FamilyLine(*told, None, None)
+        over = self._interval(self.against(MAIN, PERIODIC, families=own)) if PERIODIC in self.rows else None
+        bare = [_bare(row) for policy in self.rows[MAIN] for row in policy[member.family]]
+        return FamilyLine(*told, over, float(np.mean(bare)))
 
     def by_family(self, line: str) -> dict[str, dict[str, float]]:
         """What each family's rows came to, all families of the suite."""
@@ -209,11 +234,17 @@ class Results:
             "rent_weight": self.rent_weight,
             "families": [m._asdict() if hasattr(m, "_asdict") else vars(m) for m in self.members],
             "targets": [t._asdict() for t in self.targets],
+            "by_family": [_plain(f) for f in self.families],
             "lines": lines,
         }
 
 
-def _plain(line: Line) -> dict[str, Any]:
+def _bare(row: Row) -> bool:
+    """Nothing was kept: the host is what it was."""
+    return row.fossilized == 0 and row.final_params == row.host_params
+
+
+def _plain(line: Line | FamilyLine) -> dict[str, Any]:
     return {k: v._asdict() if isinstance(v, Interval) else v for k, v in line._asdict().items()}
 
 

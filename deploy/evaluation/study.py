@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import shlex
 import subprocess
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console
 from rich.table import Table
@@ -198,6 +200,7 @@ def _train(study: Study, entry: Training) -> int:
         "episodes": checkpoint.progress.episodes_trained,
         "env_steps": checkpoint.progress.env_steps,
         "last": _last_metrics(run_dir),
+        "curve": _curve(run_dir),
     }
     _record(study, entry, command, started, told)
     return 0
@@ -241,6 +244,7 @@ def _record(
         "fingerprint": _fingerprint(study, entry),
         "wall_minutes": round((time.time() - started) / 60, 2),
         "machine": platform.platform(),
+        "cores": os.cpu_count(),
         **told,
     }
     (study.folder(entry.name) / RECORD).write_text(json.dumps(content, indent=1) + "\n")
@@ -250,6 +254,14 @@ def _last_metrics(run_dir: Path) -> dict[str, Any]:
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     last = json.loads(lines[-1]) if lines else {}
     return {k: v for k, v in last.items() if k in ("update", "return_mean", "paid_mean", "elapsed_s")}
+
+
+def _curve(run_dir: Path, points: int = 60) -> list[tuple[float, float]]:
+    """(minutes, what an episode paid) over the run, averaged over equally many updates each."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    told = np.array([(x["elapsed_s"] / 60, x["paid_mean"]) for x in lines if x.get("paid_mean") is not None])
+    parts = np.array_split(told, min(points, len(told))) if len(told) else []
+    return [(round(float(minutes), 2), round(float(paid), 3)) for minutes, paid in (p.mean(0) for p in parts)]
 
 
 def _listing(study: Study) -> Table:

@@ -144,7 +144,7 @@ def test_halving_finds_the_best_and_pays_the_rent() -> None:
     assert tune.halve(scores, plans, ["a", "b"], 5.0, tune.RUNGS[:3]).schedule.start == 0
 
 
-def _row(gain: float, **changes: object) -> Row:
+def made_up_row(gain: float, **changes: object) -> Row:
     own = Row(0, gain, 0.0, 90.0, 90.0, 100, 100, 0, [], 0, False, 8, 0, True, 1.0, 1.0, 1.0)
     return replace(own, **changes)  # type: ignore[arg-type]
 
@@ -156,7 +156,7 @@ def test_the_table_says_what_the_rows_say() -> None:
     def line(shift: float, policies: int, **changes: object) -> list[dict[str, list[Row]]]:
         noise = rng.standard_normal((policies, 3, 6)) * 0.01
         return [
-            {m.family: [_row(shift + x, **changes) for x in noise[p, f]] for f, m in enumerate(members)}
+            {m.family: [made_up_row(shift + x, **changes) for x in noise[p, f]] for f, m in enumerate(members)}
             for p in range(policies)
         ]
 
@@ -167,11 +167,16 @@ def test_the_table_says_what_the_rows_say() -> None:
     found = {t.name: t for t in Results(rows, members, 5.0, resamples=200).targets}
     assert found["share of the gap to the per-task best closed"].value == pytest.approx(0.75, abs=0.02)
     assert all(t.met for t in found.values()), found
-    rows["policy greedy"][0]["b"] = [_row(2.5, fossilized=1, finite=False)] * 6
+    rows["policy greedy"][0]["b"] = [made_up_row(2.5, fossilized=1, finite=False)] * 6
     worse = {t.name: t for t in Results(rows, members, 5.0, resamples=200).targets}
     assert worse["share of don't-grow episodes that end bare"].told == "12 of 18"
     assert worse["episodes with NaN"].told.startswith("6 of")
     assert not worse["episodes with NaN"].met
+    b = Results(rows, members, 5.0, resamples=200).families[1]
+    assert (b.family, b.dont_grow, b.bare) == ("b", True, pytest.approx(12 / 18))
+    assert b.over_never["policy greedy"] == pytest.approx(2.5, abs=0.02)
+    assert b.policy_over_periodic is not None
+    assert b.policy_over_periodic.mean == pytest.approx(1.5, abs=0.02)
     told = Results(rows, members, 5.0, resamples=200).sentences
     assert told[0].startswith("The policy beats the tuned periodic schedule by 1.5")
 

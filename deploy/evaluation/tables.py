@@ -1,0 +1,199 @@
+"""`tamiyo study FILE --tables PAGE`: the tables and pictures of a page, made anew from what a study has left so far.
+
+They stand in the page between `<!-- made KIND NAME -->` and `<!-- end -->`: `targets`, `lines` and `families` of the
+evaluation NAME, `against` (what sets its other lines apart from its policies), `picture NAME/FILE` of it, `curve` of
+the training NAME, and `costs` of the whole study. Pictures go to a folder beside the page that is named like it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from actors.env.palette import GRID, STYLE
+from actors.env.timeline_chart import WIDTH_IN
+from actors.errors import UserError
+from deploy.evaluation.page import PICTURES, SHOWN, span
+from deploy.evaluation.results import MAIN
+from deploy.evaluation.study import RECORD, Study
+from deploy.reference import table
+from deploy.statistics import Interval
+
+BLOCK = re.compile(r"(<!-- made (\w+) ?([\w/.-]*) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def write_tables(study: Study, page: Path) -> int:
+    """Returns how many were made. Raises `UserError` for one that there is nothing for."""
+
+    def made(found: re.Match[str]) -> str:
+        start, kind, name, end = found.groups()
+        if kind not in KINDS:
+            raise UserError(f"{page}: there is no table {kind!r}: choose from {', '.join(KINDS)}")
+        return f"{start}\n{KINDS[kind](study, name, page.with_suffix(''))}\n\n{end}"
+
+    text, count = BLOCK.subn(made, page.read_text(encoding="utf-8"))
+    page.write_text(text, encoding="utf-8")
+    return count
+
+
+def targets(study: Study, name: str, folder: Path) -> str:
+    found = _results(study, name)["targets"]
+    rows = [(t["name"], t["told"], f"{t['goal']:g}", "met" if t["met"] else "**missed**") for t in found]
+    return table(("target", "measured", "goal", ""), rows)
+
+
+def lines(study: Study, name: str, folder: Path) -> str:
+    head = (
+        "player",
+        "n",
+        "J over never growing",
+        "its IQM",
+        "policy's J over it",
+        "P(better)",
+        "test",
+        "params",
+        "FLOPs",
+    )
+    return table(head, (_line(line) for line in _results(study, name)["lines"]))
+
+
+def _line(line: Mapping[str, Any]) -> tuple[str, ...]:
+    iqm, better = line["iqm_over_never"], line["improvement"]
+    return (
+        line["name"],
+        str(line["policies"]),
+        _span(line["over_never"]),
+        "" if iqm is None else f"{iqm['mean']:+.2f}",
+        _span(line["policy_over"]),
+        "" if better is None else f"{better['mean']:.2f}",
+        f"{line['test_accuracy']:.1f}",
+        f"x{line['params']:.2f}",
+        f"x{line['training_flops']:.2f}",
+    )
+
+
+def families(study: Study, name: str, folder: Path) -> str:
+    found = _results(study, name)["by_family"]
+    shown = [line for line in SHOWN if line in found[0]["over_never"]]
+    rows = [
+        (
+            f["family"] + (", don't grow" if f["dont_grow"] else "") + ("" if f["headline"] else " (not in headlines)"),
+            *(f"{f['over_never'][line]:+.2f}" for line in shown),
+            _span(f["policy_over_periodic"]),
+            f"{100 * f['bare']:.0f}%",
+        )
+        for f in found
+    ]
+    return table(("family", *shown, "policy over periodic", "ends bare"), rows)
+
+
+def against(study: Study, name: str, folder: Path) -> str:
+    """A line for each recipe: what it loses or wins against the policies that it is compared with."""
+    asked = next(e for e in study.evaluations if e.name == name)
+    by_name = {line["name"]: line for line in _results(study, name)["lines"]}
+    rows = [
+        (
+            group,
+            str(line["policies"]),
+            _span(line["over_never"]),
+            "" if line["policy_over"] is None else _span(_negative(line["policy_over"])),
+            "exploratory" if line["policies"] == 1 else "",
+        )
+        for group, line in [(asked.policies[0], by_name[MAIN]), *((g, by_name[g]) for g in asked.also)]
+    ]
+    return table(("recipe", "policies", "J over never growing", f"over {asked.policies[0]}", ""), rows)
+
+
+def costs(study: Study, name: str, folder: Path) -> str:
+    """Of all that is finished."""
+    groups = dict.fromkeys(t.group for t in study.trainings)
+    rows = [_cost(g, _records(study, [t.name for t in study.members(g)])) for g in groups]
+    rows += [_cost(f"evaluation `{e.name}`", _records(study, [e.name])) for e in study.evaluations]
+    finished = [row for row in rows if row is not None]
+    total = sum(minutes for _, minutes in finished)
+    told = [cells for cells, _ in finished]
+    return table(
+        ("entry", "finished", "updates", "episodes", "wall minutes each", "core-minutes"),
+        [*told, ("**all**", "", "", "", "", f"**{total:,.0f}**")],
+    )
+
+
+def _cost(name: str, records: list[dict[str, Any]]) -> tuple[tuple[str, ...], float] | None:
+    if not records:
+        return None
+    minutes = [r["wall_minutes"] for r in records]
+    cores = sum(r["wall_minutes"] * r["cores"] for r in records)
+    each = f"{min(minutes):.1f}" + (f" to {max(minutes):.1f}" if max(minutes) - min(minutes) >= 0.1 else "")
+    updates, episodes = records[0].get("updates"), sum(r.get("episodes", 0) for r in records)
+    return (
+        name,
+        str(len(records)),
+        "" if updates is None else f"{updates:,}",
+        f"{episodes:,}" if episodes else "",
+        each,
+        f"{cores:,.0f}",
+    ), cores
+
+
+def picture(study: Study, name: str, folder: Path) -> str:
+    entry, _, file = name.partition("/")
+    source = study.folder(entry) / file
+    if not source.is_file():
+        raise UserError(f"no picture at {source}: run the study's entry {entry} first")
+    kept = folder / f"{entry}-{file}"
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(source, kept)
+    told = {f"{p.name}.png": p for p in PICTURES}[file]
+    return f"![{told.title}]({folder.name}/{kept.name})\n\n*{told.caption}*"
+
+
+def curve(study: Study, name: str, folder: Path) -> str:
+    """What an episode paid, over the minutes of a training."""
+    records = _records(study, [name])
+    if not records:
+        raise UserError(f"no record of {name}: run that entry of the study first")
+    figure = Figure(figsize=(WIDTH_IN, 2.8), layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        ax = figure.subplots()
+        minutes, paid = zip(*records[0]["curve"], strict=True)
+        ax.plot(minutes, paid, color="#0072b2", lw=1.6)
+        ax.axhline(0, color="#b6bec8", lw=0.8)
+        ax.grid(axis="y", color=GRID)
+        ax.set_xlim(0)
+        ax.set_xlabel("minutes of PPO, after the first lesson")
+        ax.set_ylabel("paid per episode, points")
+        folder.mkdir(exist_ok=True)
+        figure.savefig(folder / f"{name}.png", facecolor="white")
+    return f"![What an episode pays, over the minutes of training]({folder.name}/{name}.png)"
+
+
+def _results(study: Study, name: str) -> dict[str, Any]:
+    path = study.folder(name) / "results.json"
+    if not path.is_file():
+        raise UserError(f"no results at {path}: run the study's entry {name} first")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _records(study: Study, names: Iterable[str]) -> list[dict[str, Any]]:
+    paths = [study.folder(name) / RECORD for name in names]
+    return [json.loads(path.read_text()) for path in paths if path.is_file()]
+
+
+def _span(found: Mapping[str, float] | None) -> str:
+    return span(Interval(**found)) if found else ""
+
+
+def _negative(found: Mapping[str, float]) -> dict[str, float]:
+    return {"mean": -found["mean"], "low": -found["high"], "high": -found["low"]}
+
+
+Made = Callable[[Study, str, Path], str]
+KINDS: dict[str, Made] = {f.__name__: f for f in (targets, lines, families, against, costs, picture, curve)}
