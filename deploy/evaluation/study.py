@@ -29,7 +29,7 @@ from actors.errors import UserError
 from deploy.config import PRESETS
 from deploy.settings import overlay, suggest, to_yaml
 
-POLICY, RECORD = "policy.safetensors", "record.json"
+POLICY, RECORD, CURVE = "policy.safetensors", "record.json", "curve.csv"
 KEYS = {
     "the file": {"name", "preset", "settings", "root", "results", "trainings", "evaluations"},
     "a training": {"name", "seeds", "minutes", "settings", "keep", "note"},
@@ -200,8 +200,8 @@ def _train(study: Study, entry: Training) -> int:
         "episodes": checkpoint.progress.episodes_trained,
         "env_steps": checkpoint.progress.env_steps,
         "last": _last_metrics(run_dir),
-        "curve": _curve(run_dir),
     }
+    _write_curve(run_dir, folder / CURVE)
     _record(study, entry, command, started, told)
     return 0
 
@@ -256,12 +256,12 @@ def _last_metrics(run_dir: Path) -> dict[str, Any]:
     return {k: v for k, v in last.items() if k in ("update", "return_mean", "paid_mean", "elapsed_s")}
 
 
-def _curve(run_dir: Path, points: int = 60) -> list[tuple[float, float]]:
-    """(minutes, what an episode paid) over the run, averaged over equally many updates each."""
+def _write_curve(run_dir: Path, path: Path, points: int = 60) -> None:
+    """What an episode paid over the run's minutes, averaged over equally many updates each."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     told = np.array([(x["elapsed_s"] / 60, x["paid_mean"]) for x in lines if x.get("paid_mean") is not None])
-    parts = np.array_split(told, min(points, len(told))) if len(told) else []
-    return [(round(float(minutes), 2), round(float(paid), 3)) for minutes, paid in (p.mean(0) for p in parts)]
+    parts = [part.mean(0) for part in np.array_split(told, min(points, len(told)))] if len(told) else []
+    path.write_text("".join(f"{line}\n" for line in ("minutes,paid", *(f"{m:.2f},{p:.3f}" for m, p in parts))))
 
 
 def _listing(study: Study) -> Table:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 from actors.env.palette import GRID, STYLE
@@ -22,7 +23,7 @@ from actors.env.timeline_chart import WIDTH_IN
 from actors.errors import UserError
 from deploy.evaluation.page import PICTURES, SHOWN, span
 from deploy.evaluation.results import MAIN
-from deploy.evaluation.study import RECORD, Study
+from deploy.evaluation.study import CURVE, RECORD, Study
 from deploy.reference import table
 from deploy.statistics import Interval
 
@@ -156,13 +157,13 @@ def picture(study: Study, name: str, folder: Path) -> str:
 
 def curve(study: Study, name: str, folder: Path) -> str:
     """What an episode paid, over the minutes of a training."""
-    records = _records(study, [name])
-    if not records:
-        raise UserError(f"no record of {name}: run that entry of the study first")
+    source = study.folder(name) / CURVE
+    if not source.is_file():
+        raise UserError(f"no curve at {source}: run the study's entry {name} first")
+    minutes, paid = np.loadtxt(source, delimiter=",", skiprows=1, ndmin=2).T
     figure = Figure(figsize=(WIDTH_IN, 2.8), layout="constrained")
     with matplotlib.rc_context(STYLE):
         ax = figure.subplots()
-        minutes, paid = zip(*records[0]["curve"], strict=True)
         ax.plot(minutes, paid, color="#0072b2", lw=1.6)
         ax.axhline(0, color="#b6bec8", lw=0.8)
         ax.grid(axis="y", color=GRID)

@@ -106,6 +106,7 @@ def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     folder = tmp_path / "results" / "tiny" / "blind-3"
     record = json.loads((folder / "record.json").read_text())
     assert record["updates"] == 2
+    assert len((folder / "curve.csv").read_text().splitlines()) == 3
     assert record["command"].startswith("tamiyo train --preset quick --config")
     assert load_policy(folder / "policy.safetensors").config.blind
     monkeypatch.setattr(study, "_tamiyo", lambda command: 1)

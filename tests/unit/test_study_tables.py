@@ -50,8 +50,9 @@ evaluations: [{{name: headline, policies: [main], also: [flat]}}]
     )
     asked = study.read_study(path)
     for training, minutes in zip(asked.trainings, (3.0, 4.0, 2.5), strict=True):
-        told = {"updates": 7, "episodes": 448, "curve": [[0.1, -1.0], [2.0, 1.5]]}
+        told = {"updates": 7, "episodes": 448}
         asked.folder(training.name).mkdir(parents=True)
+        (asked.folder(training.name) / study.CURVE).write_text("minutes,paid\n0.1,-1.0\n2.0,1.5\n")
         study._record(asked, training, ["train"], 0.0, told | {"wall_minutes": minutes, "cores": 4})
     rng = np.random.default_rng(0)
     members = (Member("a"), Member("b", dont_grow=True))
@@ -97,7 +98,7 @@ def test_tables_say_what_the_records_say(finished: Path, tmp_path: Path, capsys:
 
 @pytest.mark.parametrize(
     ("block", "reason"),
-    [("colours headline", "no table 'colours'"), ("targets other", "other first"), ("curve main-9", "no record of")],
+    [("colours headline", "no table 'colours'"), ("targets other", "other first"), ("curve main-9", "no curve at")],
 )
 def test_what_cannot_be_made_is_refused(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], block: str, reason: str
