@@ -17,7 +17,12 @@ from deploy.statistics import Interval
 
 Array = NDArray[np.float64]
 MAIN, PERIODIC, CEILING, NEVER, BLIND = "policy greedy", "tuned periodic", "per-task best", "never grow", "blind greedy"
-SCRATCH = "from scratch"
+SCRATCH, SAMPLED = "from scratch", "policy sampled"
+SENTENCES = (
+    (MAIN, PERIODIC, "The policy", "the tuned periodic schedule"),
+    (MAIN, NEVER, "The policy", "never growing"),
+    (SAMPLED, PERIODIC, "Sampled instead of greedy, it", "the tuned periodic schedule"),
+)
 MARGIN_POINTS = 0.5  # of accuracy, that growing may cost
 RENT_WEIGHTS = (0.0, 2.0, 5.0, 10.0)
 
@@ -218,9 +223,9 @@ class Results:
         seeds = self.array(MAIN, "objective").shape[2]
         scope = f"{policies} {'policy' if policies == 1 else 'policies'}, {families} families, {seeds} paired episodes"
         told = []
-        for other, name in ((PERIODIC, "the tuned periodic schedule"), (NEVER, "never growing")):
-            if other in self.rows:
-                told.append(_sentence(name, self._interval(self.against(MAIN, other)), scope))
+        for line, other, subject, name in SENTENCES:
+            if line in self.rows and other in self.rows:
+                told.append(_sentence(subject, name, self._interval(self.against(line, other)), scope))
                 scope = ""
         return told
 
@@ -256,11 +261,11 @@ def _target(name: str, value: float, goal: float, told: str, above: bool = False
     return Target(name, value, goal, value > goal if above else value >= goal, told)
 
 
-def _sentence(name: str, i: Interval, scope: str) -> str:
+def _sentence(subject: str, name: str, i: Interval, scope: str) -> str:
     low, high = (-i.high, -i.low) if i.high < 0 else (i.low, i.high)
     within = f"[{low:.2f}, {high:.2f}] (95%{', ' + scope if scope else ''})"
     if i.low > 0:
-        return f"The policy beats {name} by {i.mean:.2f} points {within}."
+        return f"{subject} beats {name} by {i.mean:.2f} points {within}."
     if i.high < 0:
-        return f"The policy is worse than {name} by {-i.mean:.2f} points {within}."
-    return f"The policy does not beat {name}: {i.mean:+.2f} points {within}, an interval that includes zero."
+        return f"{subject} is worse than {name} by {-i.mean:.2f} points {within}."
+    return f"{subject} does not beat {name}: {i.mean:+.2f} points {within}, an interval that includes zero."

@@ -179,6 +179,9 @@ def test_the_table_says_what_the_rows_say() -> None:
     assert b.policy_over_periodic.mean == pytest.approx(1.5, abs=0.02)
     told = Results(rows, members, 5.0, resamples=200).sentences
     assert told[0].startswith("The policy beats the tuned periodic schedule by 1.5")
+    rows["policy sampled"] = line(1, 3)
+    told = Results(rows, members, 5.0, resamples=200).sentences
+    assert told[2].startswith("Sampled instead of greedy, it does not beat the tuned periodic schedule: ")
 
 
 def _policy(folder: Path, **policy: object) -> Path:
