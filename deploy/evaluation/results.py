@@ -134,16 +134,13 @@ class Results:
     def _gap(self) -> list[Target]:
         if PERIODIC not in self.rows or CEILING not in self.rows:
             return []
-        over = self.against(MAIN, PERIODIC)
-        closed = st.share(over, self.against(CEILING, PERIODIC), resamples=self.resamples)
-        margin = self._interval(over)
+        over, gap = self.against(MAIN, PERIODIC), self.against(CEILING, PERIODIC)
+        closed, margin = st.share(over, gap, resamples=self.resamples), self._interval(over)
         points = _target("points of J over the tuned periodic schedule", margin.low, 0.0, _range(margin), above=True)
+        name = "share of the gap to the per-task best closed"
         if closed is None:
-            return [Target("share of the gap to the per-task best closed", None, 0.5, False, "no certain gap"), points]
-        return [
-            _target("share of the gap to the per-task best closed", closed.mean, 0.5, _range(closed).lstrip("+")),
-            points,
-        ]
+            return [Target(name, None, 0.5, False, f"no certain gap: {_range(self._interval(gap))}"), points]
+        return [_target(name, closed.mean, 0.5, _range(closed).lstrip("+")), points]
 
     def _blind(self) -> list[Target]:
         if BLIND not in self.rows:

@@ -179,7 +179,10 @@ def test_the_table_says_what_the_rows_say() -> None:
     assert b.policy_over_periodic.mean == pytest.approx(1.5, abs=0.02)
     told = Results(rows, members, 5.0, resamples=200).sentences
     assert told[0].startswith("The policy beats the tuned periodic schedule by 1.5")
-    rows["policy sampled"] = line(1, 3)
+    rows["policy sampled"], rows["per-task best"] = line(1, 3), line(1, 1)
+    flat = Results(rows, members, 5.0, resamples=200).targets[0]
+    assert (flat.value, flat.met) == (None, False)
+    assert flat.told.startswith("no certain gap: ")
     told = Results(rows, members, 5.0, resamples=200).sentences
     assert told[2].startswith("Sampled instead of greedy, it does not beat the tuned periodic schedule: ")
 
