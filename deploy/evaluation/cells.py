@@ -20,6 +20,9 @@ from deploy.evaluation.players import Player, play_player, play_schedules
 from deploy.evaluation.schedules import Schedule
 
 T = TypeVar("T")
+CELLS = "cells"
+"""Folder of an evaluation's cells."""
+
 LEAST_AT_ONCE = 16  # schedules that one process plays in one fleet
 
 
@@ -58,6 +61,11 @@ def read_cell(job: Job, folder: Path) -> list[Row] | None:
         return None
     data = json.loads(path.read_text())
     return [Row(**row) for row in data["rows"]] if data["fingerprint"] == job.fingerprint() else None
+
+
+def played_seconds(folder: Path) -> float:
+    """What all cells that are kept took, each in one process."""
+    return float(sum(json.loads(path.read_text())["seconds"] for path in folder.glob("*/*.json")))
 
 
 def play_cell(job: Job, folder: Path) -> list[Row]:

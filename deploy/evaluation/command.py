@@ -18,7 +18,7 @@ from actors.env.seed_fleet import compile_kernels
 from actors.errors import UserError
 from deploy.evaluation import suite as suites
 from deploy.evaluation import tune as tuning
-from deploy.evaluation.cells import Job, run_cells, schedule_player, workers
+from deploy.evaluation.cells import CELLS, Job, run_cells, schedule_player, workers
 from deploy.evaluation.page import terminal, write_page
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import Player, roster
@@ -97,7 +97,7 @@ def evaluate(request: Request, console: Console | None = None) -> int:
         folder = request.out or own[0].run_dir / "evaluation"
         folder.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
-        rows = _play(players, config, members, range(request.seeds), tuned, pool, folder / "cells", console)
+        rows = _play(players, config, members, range(request.seeds), tuned, pool, folder / CELLS, console)
     results = Results(rows, members, request.rent_weight)
     rules = _told(request, config, own, blind)
     page = write_page(results, folder, _facts(rows, time.perf_counter() - started, request), rules)

@@ -27,6 +27,7 @@ from rich.table import Table
 from actors.config import ConfigError
 from actors.errors import UserError
 from deploy.config import PRESETS
+from deploy.evaluation.cells import CELLS, played_seconds
 from deploy.settings import overlay, suggest, to_yaml
 
 POLICY, RECORD, CURVE = "policy.safetensors", "record.json", "curve.csv"
@@ -220,7 +221,8 @@ def _evaluate(study: Study, entry: Evaluation) -> int:
     if status:
         return status
     results = json.loads((folder / "results.json").read_text())
-    _record(study, entry, command, started, {"headline": results["headline"], "targets": results["targets"]})
+    told = {"core_minutes": round(played_seconds(folder / CELLS) / 60, 2)}  # whenever its cells were played
+    _record(study, entry, command, started, told | {"headline": results["headline"], "targets": results["targets"]})
     return 0
 
 

@@ -114,33 +114,20 @@ def against(study: Study, name: str, folder: Path) -> str:
 
 def costs(study: Study, name: str, folder: Path) -> str:
     """Of all that is finished."""
-    groups = dict.fromkeys(t.group for t in study.trainings)
-    rows = [_cost(g, _records(study, [t.name for t in study.members(g)])) for g in groups]
-    rows += [_cost(f"evaluation `{e.name}`", _records(study, [e.name])) for e in study.evaluations]
-    finished = [row for row in rows if row is not None]
-    total = sum(minutes for _, minutes in finished)
-    told = [cells for cells, _ in finished]
-    return table(
-        ("entry", "finished", "updates", "episodes", "wall minutes each", "core-minutes"),
-        [*told, ("**all**", "", "", "", "", f"**{total:,.0f}**")],
-    )
-
-
-def _cost(name: str, records: list[dict[str, Any]]) -> tuple[tuple[str, ...], float] | None:
-    if not records:
-        return None
-    minutes = [r["wall_minutes"] for r in records]
-    cores = sum(r["wall_minutes"] * r["cores"] for r in records)
-    each = f"{min(minutes):.1f}" + (f" to {max(minutes):.1f}" if max(minutes) - min(minutes) >= 0.1 else "")
-    updates, episodes = records[0].get("updates"), sum(r.get("episodes", 0) for r in records)
-    return (
-        name,
-        str(len(records)),
-        "" if updates is None else f"{updates:,}",
-        f"{episodes:,}" if episodes else "",
-        each,
-        f"{cores:,.0f}",
-    ), cores
+    rows, total = [], 0.0
+    for group in dict.fromkeys(t.group for t in study.trainings):
+        records = _records(study, [t.name for t in study.members(group)])
+        if records:
+            minutes, cores = [r["wall_minutes"] for r in records], sum(r["wall_minutes"] * r["cores"] for r in records)
+            each = f"{min(minutes):.1f}" + (f" to {max(minutes):.1f}" if len(records) > 1 else "")
+            updates, episodes = records[0]["updates"], sum(r["episodes"] for r in records)
+            rows.append((group, str(len(records)), f"{updates:,}", f"{episodes:,}", each, f"{cores:,.0f}"))
+            total += cores
+    for record in _records(study, [e.name for e in study.evaluations]):
+        rows.append((f"evaluation {record['name']}", "", "", "", "", f"{record['core_minutes']:,.0f}"))
+        total += record["core_minutes"]
+    head = ("entry", "policies", "updates each", "episodes", "wall minutes each", "core-minutes")
+    return table(head, [*rows, ("**all**", "", "", "", "", f"**{total:,.0f}**")])
 
 
 def picture(study: Study, name: str, folder: Path) -> str:

@@ -71,7 +71,7 @@ evaluations: [{{name: headline, policies: [main], also: [flat]}}]
     folder = asked.folder("headline")
     folder.mkdir()
     write_page(Results(rows, members, 5.0, resamples=100), folder, [], "")
-    study._record(asked, asked.evaluations[0], ["evaluate"], 0.0, {"wall_minutes": 1.0, "cores": 4})
+    study._record(asked, asked.evaluations[0], ["evaluate"], 0.0, {"core_minutes": 4.0})
     return path
 
 
