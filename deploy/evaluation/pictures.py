@@ -41,11 +41,15 @@ def intervals(results: Results) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 0.9 + ROW_IN * len(lines)), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for ax, title, of_iqm in zip(panels, ("mean, points of J", "IQM, points of J"), (False, True), strict=True):
-        for row, line in enumerate(lines):
-            found = line.iqm_over_never if of_iqm else line.over_never
-            assert found is not None
-            _bar(ax, row, found.mean, found.low, found.high, line.name)
+        bars = [i for i in (line.iqm_over_never if of_iqm else line.over_never for line in lines) if i is not None]
+        low, high = _window([(i.low, i.high) for i in bars])
+        for row, (line, found) in enumerate(zip(lines, bars, strict=True)):
+            if low <= found.mean <= high:
+                _bar(ax, row, found.mean, found.low, found.high, line.name)
+            else:
+                _beyond(ax, row, found.mean, colour(line.name))
         ax.axvline(0, color="#b6bec8", lw=0.8)
+        ax.set_xlim(low, high)
         ax.set_title(title)
         _across(ax)
     _rows(panels[0], lines)
@@ -75,9 +79,9 @@ def profiles(results: Results) -> Figure:
     """The share of episodes that gain more than so many points over never growing."""
     names = [name for name in PROFILED if name in results.rows]
     gains = {name: results.against(name, NEVER).ravel() for name in names}
-    every = np.concatenate(list(gains.values())) if gains else np.zeros(1)
-    low, high = np.quantile(every, [0.01, 0.99])
-    at = np.linspace(low - 1, high + 1, 300)
+    growers = [x for name, x in gains.items() if name != "static maximum"]  # which is far off on the left
+    low, high = np.quantile(np.concatenate(growers or [np.zeros(1)]), [0.01, 0.99])
+    at = np.linspace(low - 1, high + 1, 400)
     figure = Figure(figsize=(WIDTH_IN, 3.4), layout="constrained")
     ax = figure.subplots()
     for name in names:
@@ -97,20 +101,26 @@ def pareto(results: Results) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
     ax = figure.subplots()
     fronts: dict[str, list[tuple[float, float]]] = {}
+    weights: dict[tuple[str, float, float], list[str]] = {}  # of the points that lie there
     for name in results.rows:
         x, y = float(results.array(name, "rent").mean()), float(results.array(name, "test_accuracy").mean())
         base, at, weight = name.partition(" at rent ")
         front = {"policy": MAIN, "periodic": PERIODIC}.get(base, base)
         if front in (MAIN, PERIODIC):
             fronts.setdefault(front, []).append((x, y))
-            text = weight if at else f"{results.rent_weight:g}"
-            ax.annotate(text, (x, y), xytext=(5, 5), textcoords="offset points", color=colour(front), fontsize=8)
+            weights.setdefault((front, x, y), []).append(weight if at else f"{results.rent_weight:g}")
         label = None if at else name
-        ax.plot(x, y, "o", color=colour(front), ms=5 if at else 7, mec="white", mew=1, label=label)
+        ax.plot(x, y, "o", color=colour(front), ms=5 if at else 7, mec="white", mew=1, label=label, clip_on=False)
     for name, points in fronts.items():
         front_x, front_y = zip(*sorted(points), strict=True)
         ax.plot(front_x, front_y, color=colour(name), lw=1.2, alpha=0.6, zorder=1)
-    ax.set_xlabel("rent: added / host parameters, averaged over the horizon")
+    for (front, x, y), told in weights.items():
+        text, side = ", ".join(sorted(told, key=float)), (6, -11) if front == PERIODIC else (-4, 7)
+        ax.annotate(text, (x, y), xytext=side, textcoords="offset points", color=colour(front), fontsize=8)
+    ax.set_xscale("function", functions=(lambda v: np.sqrt(np.maximum(v, 0)), np.square))
+    ax.set_xlim(0, ax.get_xlim()[1])
+    ax.set_xticks([t for t in (0, 0.1, 0.25, 0.5, 1, 2, 3, 4, 6, 8) if t <= ax.get_xlim()[1]])
+    ax.set_xlabel("rent: added / host parameters, averaged over the horizon (root scale)")
     ax.set_ylabel("final test accuracy, points")
     ax.margins(0.06, 0.1)
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), handletextpad=0.2)
@@ -138,6 +148,28 @@ def regret(results: Results) -> Figure | None:
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, handletextpad=0.1, borderaxespad=0, columnspacing=1.0)
     _across(ax)
     return figure
+
+
+def _window(ranges: list[tuple[float, float]]) -> tuple[float, float]:
+    """What to show of them: one that lies far outside does not squeeze all others together."""
+    low, high = (np.array(side) for side in zip(*ranges, strict=True))
+    room = 2.0 * float(np.median(high - low)) + 1e-6
+    kept = (low >= np.median(low) - room) & (high <= np.median(high) + room)
+    margin = 0.06 * float(high[kept].max() - low[kept].min()) + 1e-6
+    return float(low[kept].min()) - margin, float(high[kept].max()) + margin
+
+
+def _beyond(ax: Axes, row: int, value: float, tint: str) -> None:
+    """Says at the edge what lies outside."""
+    left, told = value < 0, f"{abs(value):.1f}"
+    ax.annotate(
+        f"\N{LEFTWARDS ARROW} \N{MINUS SIGN}{told}" if left else f"{told} \N{RIGHTWARDS ARROW}",
+        (0.01 if left else 0.99, row),
+        xycoords=ax.get_yaxis_transform(),
+        ha="left" if left else "right",
+        va="center",
+        color=tint,
+    )
 
 
 def _bar(ax: Axes, row: int, mean: float, low: float, high: float, name: str) -> None:
