@@ -51,6 +51,7 @@ class FamilyLine(NamedTuple):
     headline: bool
     dont_grow: bool
     over_never: dict[str, float]  # by line
+    deviation: float | None  # standard deviation over episodes of what the tuned periodic schedule gains
     policy_over_periodic: Interval | None
     bare: float | None  # share of the policy's episodes that end with nothing grown
 
@@ -183,7 +184,8 @@ class Results:
     def _family(self, member: Member) -> FamilyLine:
         own = [member.family]
         gains = {n: float(self.against(n, NEVER, families=own).mean()) for n in self.rows if n != NEVER}
-        told = (member.family, member.headline, member.dont_grow, gains)
+        spread = float(self.against(PERIODIC, NEVER, families=own).std(ddof=1)) if PERIODIC in self.rows else None
+        told = (member.family, member.headline, member.dont_grow, gains, spread)
         if MAIN not in self.rows:
             return FamilyLine(*told, None, None)
         over = self._interval(self.against(MAIN, PERIODIC, families=own)) if PERIODIC in self.rows else None

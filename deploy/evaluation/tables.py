@@ -87,12 +87,13 @@ def families(study: Study, name: str, folder: Path) -> str:
         (
             f["family"] + (", don't grow" if f["dont_grow"] else "") + ("" if f["headline"] else " (not in headlines)"),
             *(f"{f['over_never'][line]:+.2f}" for line in shown),
+            f"{f['deviation']:.1f}",
             _span(f["policy_over_periodic"]),
             f"{100 * f['bare']:.0f}%",
         )
         for f in found
     ]
-    return table(("family", *shown, "policy over periodic", "ends bare"), rows)
+    return table(("family", *shown, "sd of periodic", "policy over periodic", "ends bare"), rows)
 
 
 def against(study: Study, name: str, folder: Path) -> str:

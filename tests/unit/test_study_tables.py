@@ -85,7 +85,7 @@ def test_tables_say_what_the_records_say(finished: Path, tmp_path: Path, capsys:
     assert text.startswith("# Words\n")
     assert "\nbetween\n" in text
     assert "| probability of improvement on periodic | 1.00 [" in text
-    assert "| b, don't grow | +2.00 | +1.00 | +1.00 [" in text
+    assert "| b, don't grow | +2.00 | +1.00 | 0.0 | +1.00 [" in text
     assert "| flat | 1 | +1.50 [" in text
     assert "| -0.50 [-0.5" in text  # of the recipe against the base
     assert "| main | 2 | 7 | 896 | 3.0 to 4.0 | 28 |" in text
