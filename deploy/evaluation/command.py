@@ -22,7 +22,7 @@ from deploy.evaluation.cells import CELLS, Job, run_cells, schedule_player, work
 from deploy.evaluation.page import terminal, write_page
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import Player, roster
-from deploy.evaluation.results import RENT_WEIGHTS, Results
+from deploy.evaluation.results import CEILING, RENT_WEIGHTS, Results
 from deploy.evaluation.schedules import Schedule
 from deploy.progress import clock
 from deploy.rollout_command import environment_of
@@ -205,7 +205,9 @@ def _play(
 ) -> dict[str, list[dict[str, list[Row]]]]:
     """All cells, leaders first; by line, policy and family."""
     missing = [m.family for m in members if m.family not in tuned.best]
-    if missing:
+    if len(missing) == len(members):  # of none: then the table has no such line
+        players = [p for p in players if p.line != CEILING]
+    elif missing:
         raise UserError(f"no best schedule was selected for {', '.join(missing)}: run --tune for this suite")
     done, total, started = 0, len(players) * len(members), time.perf_counter()
 
@@ -218,7 +220,7 @@ def _play(
             )
 
     def job(player: Player, family: str) -> Job:
-        if player.line == "per-task best":
+        if player.line == CEILING:
             player = replace(player, schedule=tuned.best[family].schedule)
         leader = found.get((f"{player.leader.replace(' ', '_')}-{player.index}", family), []) if player.leader else []
         own = suites.on_family(config, family)

@@ -220,6 +220,11 @@ def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     out = run / "evaluation"
     told = json.loads((out / "results.json").read_text())
     assert {"policy greedy", "blind sampled", "from scratch", "per-task best"} <= {x["name"] for x in told["lines"]}
+    seen = ["--suite", "train", "--families", "spirals", "--out", str(tmp_path / "seen")]
+    assert main([*command[:5], *flags[3:], *seen]) == 0  # of which no best schedule is known
+    names = {line["name"] for line in json.loads((tmp_path / "seen" / "results.json").read_text())["lines"]}
+    assert "tuned periodic" in names
+    assert "per-task best" not in names
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 5
     assert "http" not in page
