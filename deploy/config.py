@@ -69,12 +69,15 @@ class RunConfig:
 @dataclass(frozen=True)
 class ImitationConfig:
     """What a new run's policy imitates before PPO begins: to grow by the tuned schedule, or not at all, as serves a
-    task best."""
+    host best."""
 
     episodes: int = 0
     """Demonstrations; 0 begins with random weights, and a run with `run.init_from` with its own."""
     temperature: float = 1.0
-    """Points: the odds of growing in a task's demonstrations are exp(what growing gains there / temperature)."""
+    """Points: the odds of growing in a demonstration are exp(what growing is expected to gain / temperature)."""
+    odds: Literal["linear", "task"] = "linear"
+    """What that is expected from: `linear`, a linear function of what the first epochs of a host showed, one for all
+    tasks; or `task`, the mean gain of each task, which policies learn by heart and carry badly to other tasks."""
     passes: int = 15
     """Passes over them."""
     schedules: str = ""

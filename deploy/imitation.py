@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from actors.config import EnvConfig
@@ -32,6 +32,7 @@ from learner.imitation import imitate
 
 POLICY = "imitated.safetensors"
 WAVE = 32  # episodes that one process plays at once
+RIDGE = 0.01  # of the features' own variance
 EARLIEST_START = 2  # epoch: what two of them show tells whether growing pays, and they cost a schedule next to nothing
 
 
@@ -64,8 +65,9 @@ def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
 def demonstrate(config: Config) -> list[Episode]:
     """As many episodes at least as were asked for, as many of each task, each of a seed of its own.
 
-    All schedules play all of a task, and what is shown of it is by each of them as often as it served the task well:
-    so the policy learns to look at a host and to guess which schedule it needs, and how sure one can be of that.
+    Every host is played both ways, and is shown to grow as surely as the first epochs of hosts that looked alike, of
+    whatever task, say that growing serves it (`expected_gain`). With `imitation.odds` of `task` it is what serves the
+    task: a policy then learns to tell these tasks apart, and guesses badly on others.
     """
     plans, tasks = demonstrators(config), tuple(dict.fromkeys(config.env.tasks))
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
@@ -76,21 +78,30 @@ def demonstrate(config: Config) -> list[Episode]:
     with workers(min(len(jobs), cores())) as pool:
         play = partial(_wave, config.run.seed, config.learner.state_stride)
         played = iter(list(pool.map(play, *zip(*jobs, strict=True))))
-    by_task: dict[str, list[list[Episode]]] = {task: [[] for _ in plans] for task in tasks}
-    for task, _ in waves:
-        for episodes in by_task[task]:
-            episodes += next(played)
-    shown = [e for task in tasks for e in select(by_task[task], config.imitation.temperature, rng)]
+    bare: list[Episode] = []
+    grown: list[Episode] = []
+    for _ in waves:
+        bare += next(played)
+        grown += next(played)
+    gains = np.array([g.telemetry["objective"] - b.telemetry["objective"] for b, g in zip(bare, grown, strict=True)])
+    if config.imitation.odds == "task":
+        expected = gains.reshape(len(tasks), -1).mean(1).repeat(seeds.shape[1])
+    else:
+        expected = expected_gain(np.stack([e.obs[min(plans[1].start, len(e) - 1)] for e in bare]), gains)
+    odds = np.exp((expected / config.imitation.temperature).clip(-30, 30))
+    grows = rng.random(len(odds)) < odds / (1 + odds)
+    shown = [g if grow else b for b, g, grow in zip(bare, grown, grows, strict=True)]
     return [shown[i] for i in rng.permutation(len(shown))]
 
 
-def select(played: Sequence[Sequence[Episode]], temperature: float, rng: np.random.Generator) -> list[Episode]:
-    """One of `played[k][i]`, schedule k's episode of seed i, for each i; k's share is proportional to exp(J /
-    temperature), J being k's mean. This maximises J less `temperature` times the divergence from equal shares."""
-    objective = np.array([fmean(e.telemetry["objective"] for e in episodes) for episodes in played])
-    share = np.exp((objective - objective.max()) / temperature)
-    chosen = rng.choice(len(played), len(played[0]), p=share / share.sum())
-    return [played[k][i] for i, k in enumerate(chosen)]
+def expected_gain(seen: NDArray[np.float32], gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What growing gains `[N]` as far as a linear function of the observations `seen [N, D]` tells (ridge regression on
+    standardised features; Hoerl & Kennard, 1970). Gains of single hosts are mostly noise; this is smooth."""
+    spread = seen.std(0, dtype=np.float64)
+    told = spread > 1e-6  # a bare host's slots, say, are all alike
+    x = ((seen - seen.mean(0, dtype=np.float64))[:, told] / spread[told]).clip(-4, 4)
+    weights = np.linalg.solve(x.T @ x + RIDGE * len(x) * np.eye(x.shape[1]), x.T @ (gains - gains.mean()))
+    return np.asarray(x @ weights + gains.mean())
 
 
 def _wave(run_seed: int, state_stride: int, env: EnvConfig, plan: Schedule, seeds: Sequence[int]) -> list[Episode]:

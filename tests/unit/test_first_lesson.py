@@ -6,12 +6,13 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
 
 from actors.config import EnvConfig, PolicyConfig
 from actors.errors import UserError
@@ -19,7 +20,7 @@ from deploy.config import PRESETS, Config, ImitationConfig
 from deploy.evaluation import suite, tune
 from deploy.evaluation.play import play
 from deploy.evaluation.schedules import NEVER, Schedule, Scheduled
-from deploy.imitation import POLICY, demonstrate, demonstrators, select
+from deploy.imitation import POLICY, demonstrate, demonstrators, expected_gain
 from deploy.launch import first_lesson, open_run
 from learner.checkpoint import load_policy
 
@@ -43,8 +44,8 @@ def config(tmp_path: Path) -> Config:
     return replace(base, run=replace(base.run, root=str(tmp_path / "runs"), name="taught", seed=3))
 
 
-def test_demonstrations_grow_where_that_serves_the_task(config: Config) -> None:
-    """As often as an evaluation's own play of the same hosts finds that it does; no seed comes twice."""
+def test_demonstrations_grow_where_the_first_epochs_say_that_it_pays(config: Config) -> None:
+    """As often as a ridge regression of scikit-learn says, on what an evaluation's own play of the hosts gains."""
     env = replace(config.env, tasks=("spirals", "moons"), horizon_epochs=16, inner_steps=16)
     asked = replace(config, env=env, imitation=replace(config.imitation, episodes=64, temperature=2.0))
     schedules = {"periodic": {"5": tune.Winner(replace(PERIODIC, blueprint=3), 0.0, 1)}}
@@ -54,6 +55,9 @@ def test_demonstrations_grow_where_that_serves_the_task(config: Config) -> None:
     assert plans == [NEVER, replace(PERIODIC, blueprint=3, start=2)]  # it looks on for two epochs first
     episodes = demonstrate(asked)
     assert len({e.seed for e in episodes}) == len(episodes) == 64
+    gains: list[float] = []
+    seen: list[Any] = []
+    grown: list[bool] = []
     for task in env.tasks:
         shown = [e for e in episodes if e.task_id == task]
         assert len(shown) == 32
@@ -61,28 +65,36 @@ def test_demonstrations_grow_where_that_serves_the_task(config: Config) -> None:
         for plan in plans:
             rows = play(lambda spaces, p=plan: Scheduled(spaces, [p] * 32, 16), suite.on_family(rules, task),
                         asked.run.seed, [e.seed for e in shown], read_test=False)  # fmt: skip
-            worth.append(np.mean([row.objective(env.rent_weight) for row in rows]))
-        begun = [int(np.flatnonzero(e.actions[:, 0] == 1)[0]) for e in shown if (e.actions[:, 0] == 1).any()]
-        assert set(begun) <= {2}
-        odds = 1.0 / (1.0 + np.exp(-(worth[1] - worth[0]) / 2.0))
-        assert len(begun) / 32 == pytest.approx(odds, abs=2.5 * np.sqrt(odds * (1.0 - odds) / 32) + 0.02)
+            worth.append(np.array([row.objective(env.rent_weight) for row in rows]))
+        gains += (worth[1] - worth[0]).tolist()
+        begun = [np.flatnonzero(e.actions[:, 0] == 1) for e in shown]
+        assert {int(epochs[0]) for epochs in begun if epochs.size} <= {2}
+        grown += [bool(epochs.size) for epochs in begun]
+        seen += [e.obs[2] for e in shown]
+    x = StandardScaler().fit_transform(np.array(seen, np.float64)).clip(-4, 4)
+    x = x[:, np.array(seen).std(0) > 1e-6]
+    told = Ridge(alpha=0.01 * 64, fit_intercept=False).fit(x, np.array(gains) - np.mean(gains)).predict(x)
+    chance = 1.0 / (1.0 + np.exp(-(told + np.mean(gains)) / 2.0))
+    spread = np.sqrt((chance * (1.0 - chance)).sum())
+    assert sum(grown) == pytest.approx(chance.sum(), abs=2.5 * spread)
+    surprise = -np.log(np.where(grown, chance, 1.0 - chance)).sum()  # of each host, not of all together
+    by_task = demonstrate(replace(asked, imitation=replace(asked.imitation, odds="task")))
+    for k, task in enumerate(env.tasks):
+        mean = 1.0 / (1.0 + np.exp(-np.mean(gains[32 * k : 32 * k + 32]) / 2.0))
+        often = np.mean([(e.actions[:, 0] == 1).any() for e in by_task if e.task_id == task])
+        assert often == pytest.approx(mean, abs=2.5 * np.sqrt(mean * (1.0 - mean) / 32) + 0.02)
+    usual = -(chance * np.log(chance) + (1.0 - chance) * np.log(1.0 - chance)).sum()
+    assert surprise == pytest.approx(usual, abs=2.5 * np.sqrt(64) * 0.5)
 
 
-def test_a_low_temperature_shows_the_best_alone_and_a_high_one_shows_all_alike() -> None:
-    def played(*objective: float) -> list[Any]:
-        return [SimpleNamespace(telemetry={"objective": x}) for x in objective]
-
-    steady, lucky_once = played(*[1.0] * 400), played(400.0, *[0.0] * 399)  # means of 1 and 1
-    better = played(*[3.0] * 400)
+def test_what_growing_gains_is_told_from_what_is_seen_and_not_from_the_noise() -> None:
     rng = np.random.default_rng(0)
-
-    def share(of: list[Any], temperature: float) -> float:
-        chosen = select([steady, lucky_once, better], temperature, rng)
-        return sum(e is own for e, own in zip(chosen, of, strict=True)) / 400
-
-    assert share(better, 0.01) == 1.0
-    assert share(steady, 1e6) == pytest.approx(1 / 3, abs=0.08)
-    assert share(better, 2.0) == pytest.approx(np.e / (np.e + 2.0), abs=0.08)
+    seen = rng.standard_normal((4000, 6)).astype(np.float32)
+    seen[:, 5] = 1.0  # says nothing
+    truth = 2.0 * seen[:, 0] - seen[:, 3] + 0.5
+    told = expected_gain(seen, truth + 8.0 * rng.standard_normal(4000))
+    assert np.sqrt(np.mean((told - truth) ** 2)) < 0.5
+    assert expected_gain(seen[:, 5:], np.arange(4000.0)) == pytest.approx(1999.5)  # nothing seen: the mean
 
 
 def test_demonstrations_are_the_same_for_the_same_run_seed(config: Config) -> None:
