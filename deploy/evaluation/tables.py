@@ -39,6 +39,10 @@ def write_tables(study: Study, page: Path) -> int:
             raise UserError(f"{page}: there is no table {kind!r}: choose from {', '.join(KINDS)}")
         return f"{start}\n{KINDS[kind](study, name, page.with_suffix(''))}\n\n{end}"
 
+    if not page.is_file():
+        raise UserError(
+            f"no page at {page}: write one, with `<!-- made costs -->` and `<!-- end -->` where a table goes"
+        )
     text, count = BLOCK.subn(made, page.read_text(encoding="utf-8"))
     page.write_text(text, encoding="utf-8")
     return count
@@ -98,8 +102,8 @@ def families(study: Study, name: str, folder: Path) -> str:
 
 def against(study: Study, name: str, folder: Path) -> str:
     """A line for each recipe: what it loses or wins against the policies that it is compared with."""
-    asked = next(e for e in study.evaluations if e.name == name)
     by_name = {line["name"]: line for line in _results(study, name)["lines"]}
+    asked = next(e for e in study.evaluations if e.name == name)
     rows = [
         (
             group,

@@ -109,6 +109,8 @@ def test_what_cannot_be_made_is_refused(
     assert main(["study", str(finished), "--tables", str(page)]) == 2
     assert reason in capsys.readouterr().err
     assert "as it was" in page.read_text()
+    assert main(["study", str(finished), "--tables", str(tmp_path / "none.md")]) == 2
+    assert "no page at" in capsys.readouterr().err
 
 
 def test_the_page_in_the_repository_is_what_the_records_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
