@@ -40,9 +40,7 @@ def write_tables(study: Study, page: Path) -> int:
         return f"{start}\n{KINDS[kind](study, name, page.with_suffix(''))}\n\n{end}"
 
     if not page.is_file():
-        raise UserError(
-            f"no page at {page}: write one, with `<!-- made costs -->` and `<!-- end -->` where a table goes"
-        )
+        raise UserError(f"no page at {page}: write one, with `<!-- made costs -->` and `<!-- end -->` in it")
     text, count = BLOCK.subn(made, page.read_text(encoding="utf-8"))
     page.write_text(text, encoding="utf-8")
     return count
