@@ -48,7 +48,7 @@ def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
     """Made once, and kept in the run's folder."""
     own, path = config.imitation, run_dir / POLICY
     if not path.is_file():
-        console.print(f"imitating what serves each task best: {own.episodes} episodes ...")
+        console.print(f"imitating what serves each host best: {own.episodes} episodes ...")
         started = time.monotonic()
         episodes = demonstrate(config)
         torch.manual_seed(config.run.seed)

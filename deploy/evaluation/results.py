@@ -48,6 +48,7 @@ class FamilyLine(NamedTuple):
     """One family: what each player gains over never growing on the same episodes, on average."""
 
     family: str
+    label: str  # for tables
     headline: bool
     dont_grow: bool
     over_never: dict[str, float]  # by line
@@ -185,7 +186,9 @@ class Results:
         own = [member.family]
         gains = {n: float(self.against(n, NEVER, families=own).mean()) for n in self.rows if n != NEVER}
         spread = float(self.against(PERIODIC, NEVER, families=own).std(ddof=1)) if PERIODIC in self.rows else None
-        told = (member.family, member.headline, member.dont_grow, gains, spread)
+        label = member.family + ("" if member.headline else " (not in headlines)")
+        label += ", don't grow" if member.dont_grow else ""
+        told = (member.family, label, member.headline, member.dont_grow, gains, spread)
         if MAIN not in self.rows:
             return FamilyLine(*told, None, None)
         over = self._interval(self.against(MAIN, PERIODIC, families=own)) if PERIODIC in self.rows else None

@@ -27,7 +27,6 @@ from rich.table import Table
 from actors.config import ConfigError
 from actors.errors import UserError
 from deploy.config import PRESETS
-from deploy.evaluation.cells import CELLS, played_seconds
 from deploy.settings import overlay, suggest, to_yaml
 
 POLICY, RECORD, CURVE = "policy.safetensors", "record.json", "curve.csv"
@@ -220,6 +219,8 @@ def _evaluate(study: Study, entry: Evaluation) -> int:
     status = _tamiyo(command)
     if status:
         return status
+    from deploy.evaluation.cells import CELLS, played_seconds
+
     results = json.loads((folder / "results.json").read_text())
     told = {"core_minutes": round(played_seconds(folder / CELLS) / 60, 2)}  # whenever its cells were played
     _record(study, entry, command, started, told | {"headline": results["headline"], "targets": results["targets"]})

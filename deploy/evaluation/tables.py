@@ -87,7 +87,7 @@ def families(study: Study, name: str, folder: Path) -> str:
     shown = [line for line in SHOWN if line in found[0]["over_never"]]
     rows = [
         (
-            f["family"] + (", don't grow" if f["dont_grow"] else "") + ("" if f["headline"] else " (not in headlines)"),
+            f["label"],
             *(f"{f['over_never'][line]:+.2f}" for line in shown),
             f"{f['deviation']:.1f}",
             _span(f["policy_over_periodic"]),

@@ -21,6 +21,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from deploy.cli import main
 from deploy.config import Config
 from deploy.evaluation import flops, suite, tune
+from deploy.evaluation.cells import played_seconds
 from deploy.evaluation.play import Row, largest, play
 from deploy.evaluation.players import Player, play_player, play_schedules
 from deploy.evaluation.results import Results
@@ -225,6 +226,9 @@ def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     names = {line["name"] for line in json.loads((tmp_path / "seen" / "results.json").read_text())["lines"]}
     assert "tuned periodic" in names
     assert "per-task best" not in names
+    kept = [json.loads(path.read_text())["seconds"] for path in (out / "cells").rglob("*.json")]
+    assert played_seconds(out / "cells") == pytest.approx(sum(kept))
+    assert max(kept) > 0
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 5
     assert "http" not in page
