@@ -10,7 +10,7 @@ from actors.env.tasks import families, find_family
 from actors.errors import UserError
 from deploy.config import RESEARCH_TASKS
 
-REPORTING, SELECTION, TUNING = 20_261_123, 20_260_202, 20_260_303  # the first is new since recipes were compared
+REPORTING, SELECTION, TUNING = 20_261_124, 20_260_202, 20_260_303  # the first is new since recipes were compared
 """Run seeds. All randomness of an episode is keyed by them, so that what is chosen by one is reported by another."""
 
 EPISODE_SEEDS = 20
