@@ -42,7 +42,7 @@ def test_the_real_study_can_be_run() -> None:
     for group, count, updates in (("main", 5, 100), ("blind", 5, 100), ("q-op", 3, 60), ("causal-masks-off", 1, 60)):
         members = [overlay(PRESETS[found.preset], t.settings) for t in found.members(group)]
         assert (len(members), {m.learner.updates for m in members}) == (count, {updates}), group
-        assert {m.learner.prior_anneal_updates for m in members} == {{100: 80, 60: 50}[updates]}
+        assert {(m.learner.prior_start, m.learner.prior_end) for m in members} == {(3.0, 3.0)}
     blind = overlay(PRESETS[found.preset], found.members("blind")[0].settings)
     assert blind.policy.blind
     lag = overlay(PRESETS[found.preset], found.members("lag-16")[0].settings)
