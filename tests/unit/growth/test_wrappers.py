@@ -123,7 +123,7 @@ def test_convolutions_compile_too(dims: int) -> None:
 
 
 WORKER = """
-import json, sys
+import gc, json, sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tests.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp, prune
@@ -146,7 +146,10 @@ print(json.dumps({
     "weights": [p.double().sum().item() for n, p in own.model.named_parameters()],
     "names": [n for n, p in own.model.named_parameters()],
     "contribution": [s.contribution for s in own.grower._growth.slots],
-}))
+}), flush=True)
+dist.barrier()  # neither leaves while the other still talks to it
+del own, same, evaluate
+gc.collect()  # what holds the group goes before it does, not while the interpreter ends
 dist.destroy_process_group()
 """
 
