@@ -195,8 +195,8 @@ _QUICK = Config(
 _RESEARCH = replace(
     _QUICK,
     env=replace(_QUICK.env, tasks=RESEARCH_TASKS, rent_warmup_updates=0),
-    # It begins with what serves hosts that look alike, and pays three points a nat for straying from that: for less it
-    # learns what serves each of its families, and leaves others alone.
+    # It begins with what serves hosts that look alike, and pays three points a nat for straying from that: where
+    # it cost less and less, PPO unlearnt in some policies what the lesson gained on families they had never seen.
     imitation=ImitationConfig(episodes=1008),
     actors=ActorsConfig(count=2, envs_per_actor=32),
     learner=replace(
