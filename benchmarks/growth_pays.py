@@ -1,9 +1,10 @@
 """Does growing pay? One fixed schedule against never growing, on every task family, with the same seeds.
 
-    python -m benchmarks.growth_pays [--quick] [--kind KIND] [--tasks NAME ...] [--json FILE]
+    python -m benchmarks.growth_pays [--quick] [--kind KIND] [--missing] [--tasks NAME ...] [--json FILE]
 
-A run over all families, or over all of one kind of host, writes `actors/env/tasks/measured.json`, which `tamiyo tasks`
-shows; a quick run, or one of named tasks, does not. Families that are read from files (CIFAR-10) are left out.
+A run over all families, over all of one kind of host, or over those that were never measured writes
+`actors/env/tasks/measured.json`, which `tamiyo tasks` shows; a quick run, or one of named tasks, does not. Families
+that are read from files (CIFAR-10) are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from actors.config import EnvConfig
 from actors.env.family import blueprint_choices
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
-from actors.env.tasks.measured import MEASURED, Gain, Measurement
+from actors.env.tasks.measured import MEASURED, Gain, Measurement, measurements
 from deploy.statistics import paired_interval
 
 SEED_BLUEPRINT, SEED_SLOT, ALPHA_TARGET, ALPHA_SPEED = "mlp_wide/conv_heavy", 1, 2, 1  # target 1.0 in 3 epochs
@@ -81,6 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth_pays", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three families, two seeds, some seconds")
     parser.add_argument("--kind", choices=("vector", "sequence", "image"), help="the families of this host alone")
+    parser.add_argument("--missing", action="store_true", help="the families without a measurement alone")
     parser.add_argument("--tasks", nargs="+", help="these families alone")
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--json", type=Path, help="also write the result here")
@@ -88,6 +90,8 @@ def main() -> None:
     torch.set_num_threads(1)
     settings = Settings(2, 6) if args.quick else Settings(args.seeds)
     known = {family.name: family for family in families(kind=args.kind) if family.factory is not None}
+    if args.missing:
+        known = {name: family for name, family in known.items() if name not in measurements()}
     names = args.tasks or (["spirals", "digits", "xor"] if args.quick else list(known))
     rows = {}
     started = time.perf_counter()
@@ -101,7 +105,7 @@ def main() -> None:
     Console(width=110).print(table)
     print(f"{len(rows)} tasks, {settings.seeds} seeds, {time.perf_counter() - started:.0f} s")
     if not args.quick and not args.tasks:
-        _store(rows, settings, keep=args.kind is not None)
+        _store(rows, settings, keep=args.kind is not None or args.missing)
     if args.json is not None:
         args.json.write_text(json.dumps(_report(rows, settings), indent=1) + "\n")
 

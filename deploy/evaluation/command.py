@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,7 @@ class Request:
     jobs: int = 2
     out: Path | None = None
     tune: bool = False
+    select: bool = False
     configurations: int = 64
     rungs: int = 4
     schedules: Path = tuning.SCHEDULES
@@ -74,8 +76,8 @@ def evaluate(request: Request, console: Console | None = None) -> int:
     members = suites.members(request.suite, request.families)
     compile_kernels()
     with workers(request.jobs) as pool:
-        if request.tune:
-            _tune(request, config, members, pool, console)
+        if request.tune or request.select:
+            (_tune if request.tune else _select)(request, config, members, pool, console)
             if not entrants:
                 return 0
         tuned = tuning.load(request.schedules, config)
@@ -112,13 +114,16 @@ def evaluate(request: Request, console: Console | None = None) -> int:
 
 
 def _check(request: Request) -> None:
-    if not request.checkpoints and not request.tune:
+    if not request.checkpoints and not (request.tune or request.select):
         raise UserError("name the policies: tamiyo evaluate --checkpoint runs/NAME, or tune schedules by --tune")
     for name, least in (("seeds", 2), ("policies", 1), ("jobs", 1), ("configurations", 1), ("rungs", 1)):
         if getattr(request, name) < least:
             raise UserError(f"--{name} is {getattr(request, name)}: it must be at least {least}")
-    if request.tune and request.schedules == tuning.SCHEDULES:
-        raise UserError("--tune needs --schedules FILE: where the tuned schedules are to be kept")
+    if request.tune and request.select:
+        raise UserError("--tune selects the best schedule of each family too: leave --select out")
+    if (request.tune or request.select) and request.schedules == tuning.SCHEDULES:
+        flag = "--tune" if request.tune else "--select"
+        raise UserError(f"{flag} needs --schedules FILE: where the schedules that are chosen are to be kept")
     if request.rungs > len(tuning.RUNGS):
         raise UserError(f"--rungs is {request.rungs}: there are {len(tuning.RUNGS)}")
 
@@ -165,9 +170,6 @@ def _tune(
     pool: ProcessPoolExecutor,
     console: Console,
 ) -> None:
-    def play(schedules: Sequence[Schedule], selection: bool) -> tuning.Play:
-        return schedule_player(pool, config, suites.SELECTION if selection else suites.TUNING, schedules)
-
     started = time.perf_counter()
     small = request.families and request.suite == "train"
     found = tuning.tune(
@@ -178,12 +180,44 @@ def _tune(
         [m.family for m in members],
         RENT_WEIGHTS,
         request.rent_weight,
-        play,
+        partial(_schedule_player, pool, config),
         tuning.RUNGS[: request.rungs],
         lambda text: console.print(f"{clock(time.perf_counter() - started)}  {text}"),
     )
     found.save(request.schedules)
     console.print(f"{clock(time.perf_counter() - started)}  {request.schedules}")
+
+
+def _select(
+    request: Request,
+    config: EnvConfig,
+    members: Sequence[suites.Member],
+    pool: ProcessPoolExecutor,
+    console: Console,
+) -> None:
+    """The best schedule of each family that the file has none for yet; what it has, it keeps."""
+    tuned = tuning.load(request.schedules, config)
+    missing = [m.family for m in members if m.family not in tuned.best]
+    started = time.perf_counter()
+    best = tuning.select(
+        config,
+        len(blueprint_choices()),
+        tuned.configurations,
+        tuned.schedules,
+        missing,
+        request.rent_weight,
+        partial(_schedule_player, pool, config),
+        tuning.RUNGS[: request.rungs],
+        lambda text: console.print(f"{clock(time.perf_counter() - started)}  {text}"),
+    )
+    replace(tuned, best=tuned.best | best).save(request.schedules)
+    console.print(f"{clock(time.perf_counter() - started)}  {request.schedules}")
+
+
+def _schedule_player(
+    pool: ProcessPoolExecutor, config: EnvConfig, schedules: Sequence[Schedule], selection: bool
+) -> tuning.Play:
+    return schedule_player(pool, config, suites.SELECTION if selection else suites.TUNING, schedules)
 
 
 def _schedules(tuned: tuning.Tuned, rent_weight: float) -> dict[str, Schedule]:
@@ -208,7 +242,7 @@ def _play(
     if len(missing) == len(members):  # of none: then the table has no such line
         players = [p for p in players if p.line != CEILING]
     elif missing:
-        raise UserError(f"no best schedule was selected for {', '.join(missing)}: run --tune for this suite")
+        raise UserError(f"no best schedule was selected for {', '.join(missing)}: run --select for this suite")
     done, total, started = 0, len(players) * len(members), time.perf_counter()
 
     def tell(job: Job, played: bool) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from actors.config import EnvConfig
 from actors.env.tasks import families, find_family
+from actors.env.tasks.mlbench import PROBLEMS
 from actors.errors import UserError
 from deploy.config import RESEARCH_TASKS
 
@@ -40,11 +41,15 @@ HELDOUT = (
     Member("diabetes", dont_grow=True, headline=False),
 )
 
+MLBENCH = tuple(Member(name, dont_grow=name not in ("peak", "ringnorm")) for name in PROBLEMS)
+"""Families that others listed; policies and recipe were done before any was played."""
+SUITES = ("heldout", "mlbench", "train")
+
 
 def members(suite: str, only: Sequence[str] = ()) -> tuple[Member, ...]:
-    """Of `heldout` or `train`, or those that are named. Raises `UserError` for a family that is in no suite."""
-    if suite == "heldout":
-        known: tuple[Member, ...] = HELDOUT
+    """Of one of `SUITES`, or those that are named. Raises `UserError` for a family that is not in it."""
+    if suite in ("heldout", "mlbench"):
+        known = HELDOUT if suite == "heldout" else MLBENCH
     else:
         known = tuple(Member(f.name, headline=f.sizes.train >= 200) for f in families("train") if f.factory is not None)
     if not only:

@@ -151,9 +151,25 @@ def tune(
         wanted = dict.fromkeys([*weights, rent_weight] if kind == "periodic" else [rent_weight])
         found[kind] = {f"{w:g}": halve(scores, numbered, families, w, rungs) for w in wanted}
         tell(f"{kind}: {len(scores.known)} episodes of {count} schedules")
-    drawn = [NEVER, *(w.schedule for own in found.values() for w in own.values())]
+    best = select(config, blueprints, count, found, suite, rent_weight, play, rungs, tell)
+    return Tuned(rules(config), count, tuple(families), found, best)
+
+
+def select(
+    config: EnvConfig,
+    blueprints: int,
+    count: int,
+    tuned: dict[str, dict[str, Winner]],
+    suite: Sequence[str],
+    rent_weight: float,
+    play: Callable[[Sequence[Schedule], bool], Play],
+    rungs: Sequence[tuple[int, float]] = RUNGS,
+    tell: Callable[[str], None] = lambda text: None,
+) -> dict[str, Winner]:
+    """For each family of the suite the best of never growing, the tuned schedules and all periodic candidates."""
+    drawn = [NEVER, *(w.schedule for own in tuned.values() for w in own.values())]
     drawn += candidates("periodic", count, config, blueprints)
     scores = Scores(play(drawn, True))
     best = {family: halve(scores, dict(enumerate(drawn)), [family], rent_weight, rungs) for family in suite}
     tell(f"per-task best: {len(scores.known)} episodes of {len(drawn)} schedules")
-    return Tuned(rules(config), count, tuple(families), found, best)
+    return best

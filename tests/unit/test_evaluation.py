@@ -39,11 +39,15 @@ def test_held_out_families_are_disjoint_from_training_ones_and_hold_dont_grow_ta
     assert not training & {m.family for m in held_out}
     assert len([m for m in held_out if m.headline]) >= 6
     measured = measurements()
-    bare = [m.family for m in held_out if m.dont_grow]
-    assert len(bare) >= 2
-    for family in bare:
-        assert measured[family].rent5.verdict == "hurts"
-        assert measured[family].rent0.verdict != "pays"
+    assert len([m for m in held_out if m.dont_grow]) >= 2
+    others = suite.members("mlbench")
+    assert {m.family for m in others} == {f.name for f in families("heldout") if f.factory} - {
+        m.family for m in held_out
+    }
+    for member in (*held_out, *others):
+        row = measured[member.family]
+        if member.dont_grow or member in others:
+            assert member.dont_grow == (row.rent5.verdict == "hurts" and row.rent0.verdict != "pays"), member.family
     assert set(suite.tuning_families()) <= training
     assert len({suite.REPORTING, suite.SELECTION, suite.TUNING}) == 3
 
@@ -238,3 +242,25 @@ def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert {path: path.stat().st_mtime_ns for path in out.rglob("cells/**/*.json")} == before  # nothing played again
     assert main([*command, "--horizon", "4"]) == 2  # tuned for another horizon
     assert "horizon_epochs" in capsys.readouterr().err
+
+
+def test_best_schedules_are_selected_for_families_that_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a task where nothing is to be gained that is never growing, and what is known of others stays."""
+    schedules = tmp_path / "schedules.json"
+    winner = tune.Winner(EARLY, 0.0, 1)
+    rules = tune.rules(suite.protocol(EnvConfig(horizon_epochs=8, inner_steps=8), 5.0))
+    kinds = {kind: {"5": winner} for kind in KINDS}
+    tune.Tuned(rules, 2, ("spirals",), kinds, {"xor": winner}).save(schedules)
+    command = ["evaluate", "--select", "--suite", "mlbench", "--families", "simplex", "--rungs", "1", "--jobs", "1"]
+    assert main(command) == 2
+    assert "--select needs --schedules FILE" in capsys.readouterr().err
+    command += ["--schedules", str(schedules), "--horizon", "8", "--inner-steps", "8"]
+    assert main([*command, "--tune"]) == 2
+    assert "leave --select out" in capsys.readouterr().err
+    assert main(command) == 0
+    best = json.loads(schedules.read_text())["best"]
+    assert list(best) == ["xor", "simplex"]
+    assert best["xor"]["schedule"]["seeds"] == EARLY.seeds
+    assert best["simplex"]["schedule"]["seeds"] == 0

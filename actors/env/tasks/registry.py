@@ -7,12 +7,12 @@ import difflib
 import numpy as np
 
 from actors.config import ConfigError, require
-from actors.env.tasks import boolean, bundled, drawn, functions, images, planar, signals, tabular, waves
+from actors.env.tasks import boolean, bundled, drawn, functions, images, mlbench, planar, signals, tabular, waves
 from actors.env.tasks.family import DataFiles, Membership, TaskFamily
 from actors.env.tasks.own import imported_family, installed_family, installed_names
 from actors.env.tasks.task import Task, TaskKind
 
-_HOMES = (bundled, planar, tabular, functions, drawn, signals, images, boolean, waves)
+_HOMES = (bundled, planar, tabular, functions, drawn, signals, images, boolean, waves, mlbench)
 _FAMILIES: dict[str, TaskFamily] = {family.name: family for home in _HOMES for family in home.FAMILIES}
 _IMPORTED: dict[str, TaskFamily] = {}
 
