@@ -100,23 +100,23 @@ def pareto(results: Results) -> Figure:
     """Accuracy against what it costs to hold; schedules and policies at every rent weight that they were made for."""
     figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
     ax = figure.subplots()
-    fronts: dict[str, list[tuple[float, float]]] = {}
-    weights: dict[tuple[str, float, float], list[str]] = {}  # of the points that lie there
+    fronts: dict[str, list[tuple[float, float, float]]] = {}  # rent weight, x, y
     for name in results.rows:
         x, y = float(results.array(name, "rent").mean()), float(results.array(name, "test_accuracy").mean())
         base, at, weight = name.partition(" at rent ")
         front = {"policy": MAIN, "periodic": PERIODIC}.get(base, base)
         if front in (MAIN, PERIODIC):
-            fronts.setdefault(front, []).append((x, y))
-            weights.setdefault((front, x, y), []).append(weight if at else f"{results.rent_weight:g}")
+            fronts.setdefault(front, []).append((float(weight) if at else results.rent_weight, x, y))
         label = None if at else name
         ax.plot(x, y, "o", color=colour(front), ms=5 if at else 7, mec="white", mew=1, label=label, clip_on=False)
     for name, points in fronts.items():
-        front_x, front_y = zip(*sorted(points), strict=True)
+        front_x, front_y = zip(*sorted((x, y) for _, x, y in points), strict=True)
         ax.plot(front_x, front_y, color=colour(name), lw=1.2, alpha=0.6, zorder=1)
-    for (front, x, y), told in weights.items():
-        text, side = ", ".join(sorted(told, key=float)), (6, -11) if front == PERIODIC else (-4, 7)
-        ax.annotate(text, (x, y), xytext=side, textcoords="offset points", color=colour(front), fontsize=8)
+    widest, tallest = np.sqrt(ax.get_xlim()[1]), np.ptp(ax.get_ylim())
+    for front, points in fronts.items():
+        for told, x, y in _labels(points, 0.04 * widest, 0.04 * float(tallest)):
+            side = (6, -11) if front == PERIODIC else (-4, 7)
+            ax.annotate(told, (x, y), xytext=side, textcoords="offset points", color=colour(front), fontsize=8)
     ax.set_xscale("function", functions=(lambda v: np.sqrt(np.maximum(v, 0)), np.square))
     ax.set_xlim(0, ax.get_xlim()[1])
     ax.set_xticks([t for t in (0, 0.1, 0.25, 0.5, 1, 2, 3, 4, 6, 8) if t <= ax.get_xlim()[1]])
@@ -125,6 +125,17 @@ def pareto(results: Results) -> Figure:
     ax.margins(0.06, 0.1)
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), handletextpad=0.2)
     return figure
+
+
+def _labels(points: list[tuple[float, float, float]], wide: float, tall: float) -> list[tuple[str, float, float]]:
+    """One label for points that lie too close together for labels of their own; `wide` on a root scale."""
+    groups: list[list[tuple[float, float, float]]] = []
+    for point in sorted(points):
+        near = [
+            g for g in groups if abs(np.sqrt(g[0][1]) - np.sqrt(point[1])) < wide and abs(g[0][2] - point[2]) < tall
+        ]
+        near[0].append(point) if near else groups.append([point])
+    return [(", ".join(f"{w:g}" for w, _, _ in g), g[0][1], g[0][2]) for g in groups]
 
 
 def regret(results: Results) -> Figure | None:
