@@ -13,7 +13,8 @@ import yaml
 from actors.errors import UserError
 from deploy.cli import main
 from deploy.config import PRESETS
-from deploy.evaluation import study
+from deploy.evaluation import study, suite, tune
+from deploy.evaluation.schedules import KINDS, Schedule
 from deploy.settings import from_yaml, overlay
 from learner.checkpoint import load_policy
 
@@ -101,7 +102,14 @@ def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         "run": {"reference_episodes": 2},
     }
     training = {"name": "blind", "seeds": [3], "minutes": 1, "keep": True, "settings": settings}
-    path = _write(tmp_path, trainings=[training])
+    early = tune.Winner(Schedule("periodic", 0, 1, 1, 0, 0, 2, 0, 1), 0.0, 1)
+    rules = tune.rules(suite.protocol(overlay(PRESETS["quick"], settings).env, 5.0))
+    kinds = {kind: {"5": early} for kind in KINDS}
+    tune.Tuned(rules, 1, ("spirals",), kinds, {"simplex": early}).save(tmp_path / "schedules.json")
+    flags = ["--suite", "mlbench", "--families", "simplex", "--seeds", "2", "--jobs", "1"]
+    flags += ["--schedules", str(tmp_path / "schedules.json")]
+    played = {"name": "played", "policies": ["blind"], "also": ["blind"], "flags": flags}
+    path = _write(tmp_path, trainings=[training], evaluations=[played])
     assert study.run_study(path) == 0
     folder = tmp_path / "results" / "tiny" / "blind-3"
     record = json.loads((folder / "record.json").read_text())
@@ -109,6 +117,11 @@ def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert len((folder / "curve.csv").read_text().splitlines()) == 3
     assert record["command"].startswith("tamiyo train --preset quick --config")
     assert load_policy(folder / "policy.safetensors").config.blind
+    record = json.loads((tmp_path / "results" / "tiny" / "played" / "record.json").read_text())
+    assert record["core_minutes"] > 0
+    assert (record["targets"][-1]["name"], record["targets"][-1]["value"]) == ("episodes with NaN", 0.0)
+    kept = str(folder / "policy.safetensors")
+    assert record["command"].startswith(f"tamiyo evaluate --checkpoint {kept} --also blind={kept} --out ")
     monkeypatch.setattr(study, "_tamiyo", lambda command: 1)
     assert study.run_study(path) == 0  # nothing is left to run
     quick = PRESETS["quick"]
