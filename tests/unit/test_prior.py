@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from actors.config import QueueConfig
 from actors.episode import Episode
+from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from learner.batching import make_batch
+from learner.checkpoint import Progress, save_checkpoint
 from learner.config import LearnerConfig
 from learner.optimiser import make_optimiser
 from learner.prior import Prior, prior_coefficient
+from learner.service import LearnerService, LearnerSettings
 from learner.update import PPOUpdate
 from tests.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_sequence, toy_wave
 
@@ -82,3 +87,22 @@ def test_the_price_falls_in_a_straight_line() -> None:
     assert [prior_coefficient(config, u) for u in (0, 5, 10, 99)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
     assert config.keeps_prior
     assert not LearnerConfig().keeps_prior
+
+
+def test_a_resumed_run_whose_prior_is_gone_says_where_it_was(tmp_path: Path) -> None:
+    """And one that keeps no prior does not ask for it: it gets as far as the server, which is not there either."""
+    network = toy_network()
+    save_checkpoint(
+        tmp_path / "checkpoints", network, make_optimiser(network, 1e-3, 0.0), Progress(version=1), (), 8, 3
+    )
+
+    def resumed(config: LearnerConfig) -> LearnerService:
+        queue, gone = QueueConfig(), str(tmp_path / "taught.safetensors")
+        return LearnerService(
+            LearnerSettings(config, network.config, queue, SPACES, str(tmp_path), 0, "nowhere://", "run", None, gone)
+        )
+
+    with pytest.raises(UserError, match=r"no checkpoint at .*taught\.safetensors"):
+        resumed(LearnerConfig(prior_start=1.0)).start()
+    with pytest.raises(UserError, match="bad Redis url"):
+        resumed(LearnerConfig()).start()
