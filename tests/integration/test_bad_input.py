@@ -106,7 +106,7 @@ def test_an_unknown_task_and_a_folder_that_cannot_be_written(tmp_path: Path, cap
     (tmp_path / "file").write_text("")
     assert "cannot write to" in complaint(capfd, "train", *small(tmp_path / "file", "x"))
     line = complaint(capfd, "train", *small(tmp_path / "runs", "x", env__tasks="nope"))
-    assert "'nope', which is not a task: choose from breast_cancer, cells_hidden" in line
+    assert "'nope', which is not a task: choose from breast_cancer, cassini" in line
 
 
 def run_folder(root: Path, config: Config) -> Path:
@@ -124,7 +124,7 @@ def run_folder(root: Path, config: Config) -> Path:
     [
         (["--policy.hidden_size", "64"], "the checkpoint's architecture differs from the configuration"),
         (["--env.slots", "2"], "the checkpoint's architecture differs from the configuration"),
-        (["--env.tasks", "nope"], "'nope', which is not a task: choose from breast_cancer, cells_hidden"),
+        (["--env.tasks", "nope"], "'nope', which is not a task: choose from breast_cancer, cassini"),
         (["--learner.device", "cuda"], "this torch sees no CUDA device: use auto or cpu"),
     ],
 )
