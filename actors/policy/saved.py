@@ -23,9 +23,9 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """`path` is a checkpoint file, or a folder that holds some (the newest is taken). Raises `UserError`."""
+    """`path` is a checkpoint or a policy's weights, or a folder of some (the newest is taken). Raises `UserError`."""
     if path.is_dir():
-        found = list_checkpoints(path / "checkpoints") or list_checkpoints(path)
+        found = list_checkpoints(path / "checkpoints") or list_checkpoints(path) or sorted(path.glob("*.safetensors"))
         if not found:
             raise UserError(f"no checkpoint in {path}: name a run folder that has trained, or a checkpoint file")
         path = found[-1]

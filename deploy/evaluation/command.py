@@ -17,6 +17,7 @@ from actors.config import EnvConfig
 from actors.env.family import blueprint_choices
 from actors.env.seed_fleet import compile_kernels
 from actors.errors import UserError
+from actors.policy.saved import find_checkpoint
 from deploy.evaluation import suite as suites
 from deploy.evaluation import tune as tuning
 from deploy.evaluation.cells import CELLS, Job, run_cells, schedule_player, workers
@@ -27,7 +28,6 @@ from deploy.evaluation.results import CEILING, RENT_WEIGHTS, Results
 from deploy.evaluation.schedules import Schedule
 from deploy.progress import clock
 from deploy.rollout_command import environment_of
-from learner.checkpoint import list_checkpoints
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def evaluate(request: Request, console: Console | None = None) -> int:
     compile_kernels()
     with workers(request.jobs) as pool:
         if request.tune or request.select:
-            (_tune if request.tune else _select)(request, config, members, pool, console)
+            _choose(request, config, members, pool, console)
             if not entrants:
                 return 0
         tuned = tuning.load(request.schedules, config)
@@ -129,15 +129,8 @@ def _check(request: Request) -> None:
 
 
 def _entrant(path: Path) -> Entrant:
-    """A run folder stands for its newest checkpoint."""
-    if path.is_dir():
-        found = list_checkpoints(path / "checkpoints") or list_checkpoints(path) or sorted(path.glob("*.safetensors"))
-        if not found:
-            raise UserError(f"no checkpoint in {path}: name a run folder that has trained, or a checkpoint file")
-        path = found[-1]
-    if not path.is_file():
-        raise UserError(f"no checkpoint at {path}: name a run folder or a checkpoint file")
-    return Entrant(path.resolve(), environment_of(path)[0])
+    found = find_checkpoint(path)
+    return Entrant(found.resolve(), environment_of(found)[0])
 
 
 def _also(text: str) -> tuple[str, Entrant]:
@@ -163,55 +156,35 @@ def _rules(request: Request, entrants: Sequence[Entrant]) -> EnvConfig:
     return found[0]
 
 
-def _tune(
+def _choose(
     request: Request,
     config: EnvConfig,
     members: Sequence[suites.Member],
     pool: ProcessPoolExecutor,
     console: Console,
 ) -> None:
+    """Schedules, all of them anew or the best of each family that the file has none for yet."""
     started = time.perf_counter()
-    small = request.families and request.suite == "train"
-    found = tuning.tune(
-        config,
-        len(blueprint_choices()),
-        request.configurations,
-        request.families if small else suites.tuning_families(),
-        [m.family for m in members],
-        RENT_WEIGHTS,
-        request.rent_weight,
-        partial(_schedule_player, pool, config),
-        tuning.RUNGS[: request.rungs],
-        lambda text: console.print(f"{clock(time.perf_counter() - started)}  {text}"),
-    )
+
+    def tell(text: str) -> None:
+        console.print(f"{clock(time.perf_counter() - started)}  {text}")
+
+    size, rungs = len(blueprint_choices()), tuning.RUNGS[: request.rungs]
+    rent, play = request.rent_weight, partial(_schedule_player, pool, config)
+    families = [m.family for m in members]
+    if request.tune:
+        small = request.families and request.suite == "train"
+        common = request.families if small else suites.tuning_families()
+        found = tuning.tune(
+            config, size, request.configurations, common, families, RENT_WEIGHTS, rent, play, rungs, tell
+        )
+    else:
+        found = tuning.load(request.schedules, config)
+        left = [family for family in families if family not in found.best]
+        best = tuning.select(config, size, found.configurations, found.schedules, left, rent, play, rungs, tell)
+        found = replace(found, best=found.best | best)
     found.save(request.schedules)
-    console.print(f"{clock(time.perf_counter() - started)}  {request.schedules}")
-
-
-def _select(
-    request: Request,
-    config: EnvConfig,
-    members: Sequence[suites.Member],
-    pool: ProcessPoolExecutor,
-    console: Console,
-) -> None:
-    """The best schedule of each family that the file has none for yet; what it has, it keeps."""
-    tuned = tuning.load(request.schedules, config)
-    missing = [m.family for m in members if m.family not in tuned.best]
-    started = time.perf_counter()
-    best = tuning.select(
-        config,
-        len(blueprint_choices()),
-        tuned.configurations,
-        tuned.schedules,
-        missing,
-        request.rent_weight,
-        partial(_schedule_player, pool, config),
-        tuning.RUNGS[: request.rungs],
-        lambda text: console.print(f"{clock(time.perf_counter() - started)}  {text}"),
-    )
-    replace(tuned, best=tuned.best | best).save(request.schedules)
-    console.print(f"{clock(time.perf_counter() - started)}  {request.schedules}")
+    tell(str(request.schedules))
 
 
 def _schedule_player(

@@ -152,12 +152,30 @@ def run_study(path: Path, only: Sequence[str] = (), list_only: bool = False, con
         if _finished(study, entry):
             console.print(f"{entry.name}: done already", style="dim")
             continue
-        console.print(f"{entry.name}", style="bold")
-        status = _train(study, entry) if isinstance(entry, Training) else _evaluate(study, entry)
-        if status:
-            console.print(f"{entry.name}: ended with status {status}; `tamiyo study {path}` goes on from here")
-            return status
+        for due in (*_missing(study, entry), entry):
+            console.print(f"{due.name}", style="bold")
+            status = _train(study, due) if isinstance(due, Training) else _evaluate(study, due)
+            if status:
+                console.print(f"{due.name}: ended with status {status}; `tamiyo study {path}` goes on from here")
+                return status
     return 0
+
+
+def _missing(study: Study, entry: Training | Evaluation) -> list[Training]:
+    """Trainings that an evaluation needs and that are left, or whose policies were not kept and are gone."""
+    from actors.policy.saved import list_checkpoints
+
+    def there(training: Training) -> bool:
+        path = _policy(study, training)
+        return _finished(study, training) and (path.is_file() or bool(list_checkpoints(path / "checkpoints")))
+
+    return [t for t in _needed(study, entry) if not there(t)]
+
+
+def _needed(study: Study, entry: Training | Evaluation) -> list[Training]:
+    if isinstance(entry, Training):
+        return []
+    return [t for group in (*entry.policies, *entry.blind, *entry.also) for t in study.members(group)]
 
 
 def _finished(study: Study, entry: Training | Evaluation) -> bool:
@@ -171,8 +189,7 @@ def _fingerprint(study: Study, entry: Training | Evaluation) -> str:
         resolved = to_yaml(overlay(PRESETS[study.preset], entry.settings))  # a preset may change as well
         asked = [resolved, repr(replace(entry, settings={}))]
     else:
-        needed = [t for g in (*entry.policies, *entry.blind, *entry.also) for t in study.members(g)]
-        asked = [repr(entry), *(_fingerprint(study, t) for t in needed)]
+        asked = [repr(entry), *(_fingerprint(study, t) for t in _needed(study, entry))]
     return hashlib.sha256("\n".join(asked).encode()).hexdigest()[:16]
 
 
@@ -228,10 +245,13 @@ def _evaluate(study: Study, entry: Evaluation) -> int:
 
 
 def _paths(study: Study, groups: Sequence[str]) -> Iterator[str]:
-    """Of the groups' policies: as they were kept, else in their runs."""
-    for training in (t for g in groups for t in study.members(g)):
-        kept = study.folder(training.name) / POLICY
-        yield str(kept if kept.is_file() else study.root / f"{study.name}-{training.name}")
+    yield from (str(_policy(study, training)) for g in groups for training in study.members(g))
+
+
+def _policy(study: Study, training: Training) -> Path:
+    """As it was kept, else the run that trained it."""
+    kept = study.folder(training.name) / POLICY
+    return kept if kept.is_file() else study.root / f"{study.name}-{training.name}"
 
 
 def _tamiyo(command: Sequence[str]) -> int:

@@ -91,6 +91,26 @@ def test_what_is_finished_is_listed_and_not_run_again(
     assert not study._finished(changed, changed.trainings[0])
 
 
+def test_an_evaluation_trains_first_what_it_needs_and_cannot_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One policy is kept, one lies in its run, one was not kept and its run is gone, one was never trained."""
+    trainings = [{"name": "main", "seeds": [1, 2, 3, 4], "minutes": 0.5}]
+    path = _write(tmp_path, trainings=trainings, evaluations=[{"name": "played", "policies": ["main"]}])
+    asked = study.read_study(path)
+    for entry in asked.trainings[:3]:
+        asked.folder(entry.name).mkdir(parents=True)
+        study._record(asked, entry, ["train"], 0.0, {})
+    (asked.folder("main-1") / study.POLICY).touch()
+    (asked.root / "tiny-main-2" / "checkpoints").mkdir(parents=True)
+    (asked.root / "tiny-main-2" / "checkpoints" / "update_00000001.safetensors").touch()
+    trained: list[str] = []
+    monkeypatch.setattr(study, "_train", lambda _, entry: trained.append(entry.name) or 0)
+    monkeypatch.setattr(study, "_evaluate", lambda _, entry: trained.append(entry.name) or 0)
+    assert study.run_study(path, only=["played"]) == 0
+    assert trained == ["main-3", "main-4", "played"]
+
+
 @pytest.mark.long
 def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

@@ -28,7 +28,7 @@ def test_no_class_is_rarer_or_more_frequent_than_defined() -> None:
 
 @pytest.mark.parametrize("name", ["friedman2", "friedman3"])
 def test_friedmans_functions_are_those_of_scikit_learn(name: str) -> None:
-    """Its noiseless values of its own rows, cut into quartiles, have the distribution of ours given the inputs."""
+    """A forest that learns the quartiles of theirs, noise and all, knows ours as well as theirs."""
     from sklearn import datasets
     from sklearn.ensemble import RandomForestClassifier
 
