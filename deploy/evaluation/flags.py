@@ -46,7 +46,7 @@ def study_flags(args: list[str]) -> argparse.Namespace:
     """`file`, `only`, `list`, `tables`. Raises `UserError`."""
     parser = CommandParser("study", "Runs a list of trainings and evaluations; what is finished is not repeated.")
     parser.add_argument("file", type=Path, metavar="FILE", help="such as results/study.yaml")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these entries, and the trainings that they cannot do without")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these entries and what they need")
     parser.add_argument("--list", action="store_true", help="show what is done and what is left, and run nothing")
     tables = "run nothing, but make the tables and pictures of a Markdown page anew from what is done"
     parser.add_argument("--tables", type=Path, metavar="PAGE", help=tables)
