@@ -11,7 +11,7 @@ from torch import nn
 
 import tamiyo  # +
 
-EPOCHS, WIDTH = 15, 16
+EPOCHS, WIDTH = 15, 8
 torch.manual_seed(0)
 data = load_digits()
 x = torch.tensor(data.data, dtype=torch.float32) / 16
