@@ -46,9 +46,14 @@ def test_the_real_study_can_be_run() -> None:
         assert {(m.learner.prior_start, m.learner.prior_end) for m in members} == {(3.0, 3.0)}
     blind = overlay(PRESETS[found.preset], found.members("blind")[0].settings)
     assert blind.policy.blind
-    lag = overlay(PRESETS[found.preset], found.members("lag-16")[0].settings)
-    assert lag.actors.count * lag.actors.envs_per_actor == 16 * lag.learner.batch_episodes
-    assert lag.learner.max_policy_lag == 16
+    for name in ("lag-16", "nothing-lag-16"):
+        lag = overlay(PRESETS[found.preset], found.members(name)[0].settings)
+        assert lag.actors.count * lag.actors.envs_per_actor == 16 * lag.learner.batch_episodes
+        assert lag.learner.max_policy_lag == 16
+    alone = [t for t in found.trainings if t.group.startswith("nothing-") or t.group == "from-nothing"]
+    assert len(alone) == 5 + 5 + 7 * 3
+    for config in (overlay(PRESETS[found.preset], t.settings) for t in alone):
+        assert (config.imitation.episodes, config.learner.prior_start, config.learner.updates) == (0, 0.0, 100)
 
 
 @pytest.mark.parametrize(
