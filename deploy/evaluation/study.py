@@ -7,6 +7,7 @@ kept in its record. A study that was cut off goes on with the training that was 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -198,9 +199,12 @@ def _train(study: Study, entry: Training) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     run = {"name": run_dir.name, "root": str(study.root), "seed": entry.seed}
     settings = _merged(entry.settings, {"run": run, "learner": {"max_seconds": entry.minutes * 60}})
-    (folder / "config.yaml").write_text(to_yaml(overlay(PRESETS[study.preset], settings)))
+    asked, before = to_yaml(overlay(PRESETS[study.preset], settings)), run_dir / "config.yaml"
+    (folder / "config.yaml").write_text(asked)
     command = ["train", "--preset", study.preset, "--config", str(folder / "config.yaml")]
-    fresh = not (run_dir / "config.yaml").is_file()
+    if before.is_file() and before.read_text() != asked:
+        _put_aside(run_dir)
+    fresh = not before.is_file()
     started = time.time()
     status = _tamiyo(command if fresh else ["train", "--resume", str(run_dir)])
     if status:
@@ -221,6 +225,12 @@ def _train(study: Study, entry: Training) -> int:
     _write_curve(run_dir, folder / CURVE)
     _record(study, entry, command, started, told)
     return 0
+
+
+def _put_aside(run_dir: Path) -> None:
+    """A run that other settings trained is no beginning of this one."""
+    free = (run_dir.with_name(f"{run_dir.name}-before-{n}") for n in itertools.count(1))
+    run_dir.rename(next(path for path in free if not path.exists()))
 
 
 def _evaluate(study: Study, entry: Evaluation) -> int:

@@ -116,6 +116,22 @@ def test_an_evaluation_trains_first_what_it_needs_and_cannot_find(
     assert trained == ["main-3", "main-4", "played"]
 
 
+def test_a_run_is_resumed_only_for_what_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(study, "_tamiyo", lambda command: ran.append(list(command)) or 130)
+    path, run = _write(tmp_path), tmp_path / "runs" / "tiny-main-1"
+    assert study.run_study(path) == 130
+    run.mkdir(parents=True)  # as `tamiyo train` leaves it when it is cut off
+    (run / "config.yaml").write_text((tmp_path / "results" / "tiny" / "main-1" / "config.yaml").read_text())
+    assert study.run_study(path) == 130
+    assert ran[-1] == ["train", "--resume", str(run)]
+    path = _write(tmp_path, settings={"learner": {"lr": 1e-5}})
+    assert study.run_study(path) == 130
+    assert ran[-1][:2] == ["train", "--preset"]
+    assert not run.exists()
+    assert (run.with_name("tiny-main-1-before-1") / "config.yaml").is_file()
+
+
 @pytest.mark.long
 def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
