@@ -51,7 +51,7 @@ def test_the_real_study_can_be_run() -> None:
         assert lag.actors.count * lag.actors.envs_per_actor == 16 * lag.learner.batch_episodes
         assert lag.learner.max_policy_lag == 16
     alone = [t for t in found.trainings if t.group.startswith("nothing-") or t.group == "from-nothing"]
-    assert len(alone) == 5 + 5 + 7 * 3
+    assert len(alone) == 5 + 5 + 6 * 3
     for config in (overlay(PRESETS[found.preset], t.settings) for t in alone):
         assert (config.imitation.episodes, config.learner.prior_start, config.learner.updates) == (0, 0.0, 100)
 
