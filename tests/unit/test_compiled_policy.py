@@ -90,7 +90,7 @@ def test_the_operators_derivative_is_that_of_the_recurrence(monkeypatch: pytest.
     for a, b in zip(eager, opaque, strict=True):
         assert torch.allclose(a, b, atol=1e-6)
     for a, b in zip(gradients(network, eager), gradients(network, opaque), strict=True):
-        assert torch.allclose(a, b, atol=1e-6)
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_an_operator_that_loses_a_gradient_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,9 @@ def check_casts_are_not_kept(network: FactoredRecurrentActorCritic) -> None:
             network.evaluate(given)
         found = gradients(network, network.evaluate(given))
     named = dict(zip((name for name, _ in network.named_parameters()), found, strict=True))
-    assert all(bool((g != 0).any()) for name, g in named.items() if not name.startswith("core.memory")), named.keys()
+    # What is added to all choices of a head alike has no gradient but for rounding.
+    exempt = ("core.memory", "heads.pointer.2.bias")
+    assert all(bool((g != 0).any()) for name, g in named.items() if not name.startswith(exempt)), named.keys()
 
 
 @pytest.mark.parametrize("core", CORES)
