@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from actors.growth.controller import GrowthController
     from actors.growth.lightning import GrowthCallback
     from actors.growth.slots import SlotSpec
-    from actors.serving.async_client import AsyncPolicyClient
-    from actors.serving.client import PolicyClient
-    from actors.serving.local import LocalPolicy
-    from deploy.config import PRESETS, Config
-    from deploy.local import train
+    from actors.serving.client.asynchronous import AsyncPolicyClient
+    from actors.serving.client.blocking import PolicyClient
+    from actors.serving.client.local import LocalPolicy
+    from deploy.config.schema import PRESETS, Config
+    from deploy.launch.local import train
     from learner.checkpoint import load_policy
 
 __all__ = [
@@ -49,12 +49,12 @@ _HOMES = {
     "GrowthCallback": "actors.growth.lightning",
     "GrowthController": "actors.growth.controller",
     "SlotSpec": "actors.growth.slots",
-    "AsyncPolicyClient": "actors.serving.async_client",
-    "LocalPolicy": "actors.serving.local",
-    "PolicyClient": "actors.serving.client",
-    "Config": "deploy.config",
-    "PRESETS": "deploy.config",
-    "train": "deploy.local",
+    "AsyncPolicyClient": "actors.serving.client.asynchronous",
+    "LocalPolicy": "actors.serving.client.local",
+    "PolicyClient": "actors.serving.client.blocking",
+    "Config": "deploy.config.schema",
+    "PRESETS": "deploy.config.schema",
+    "train": "deploy.launch.local",
     "load_policy": "learner.checkpoint",
     "make_env": "actors.env",
 }

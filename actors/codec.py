@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from actors.episode import EndReason, Episode, InvalidEpisode, RecurrentState
-from actors.weights import WeightSet
+from actors.types.episode import EndReason, Episode, InvalidEpisode, RecurrentState
+from actors.types.weights import WeightSet
 from actors.wire import episode_pb2 as wire
 
 SCHEMA_VERSION = 2

@@ -19,7 +19,7 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
 from actors.env.twin import SHARES, fit_coefficient
 from actors.policy.baselines import RandomPolicy
-from actors.rollout import PolicyNoise
+from actors.rollout.wave import PolicyNoise
 from benchmarks.form import Target, arguments, publish
 
 RUN_SEED = 20250117  # no run that is reported on has it

@@ -21,13 +21,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from actors.actions import Op
 from actors.config import EnvConfig
-from actors.env.family import blueprint_choices
+from actors.env.blueprints.family import blueprint_choices
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
 from actors.env.tasks.measured import MEASURED, Gain, Measurement, measurements
-from deploy.statistics import paired_interval
+from actors.types.actions import Op
+from deploy.report.statistics import paired_interval
 
 SEED_BLUEPRINT, SEED_SLOT, ALPHA_TARGET, ALPHA_SPEED = "mlp_wide/conv_heavy", 1, 2, 1  # target 1.0 in 3 epochs
 SCHEDULE = {0: Op.GERMINATE, 1: Op.ADVANCE, 3: Op.ADVANCE}  # epoch -> op, else WAIT

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks
 from actors.config import ActingConfig, QueueConfig
-from actors.outbox import Outbox
+from actors.policy.acting.programs import ActingPolicy
 from actors.policy.network import Decision
-from actors.policy.programs import ActingPolicy
 from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState
-from actors.rollout import Policy, Provenance
-from actors.sampler import STREAM_STEPS, Sampler, make_sampler
+from actors.rollout.sampler import STREAM_STEPS, Sampler, make_sampler
+from actors.rollout.wave import Policy, Provenance
 from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.types.actions import ActionMasks
+from actors.workers.outbox import Outbox
 from learner.config import LearnerConfig
 from learner.train import Learner
 

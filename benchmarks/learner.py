@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.actions import ActionMasks, ActionSpec, Head
 from actors.config import PolicyConfig
-from actors.episode import EndReason, Episode, RecurrentState
+from actors.policy.acting.programs import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.programs import ActingPolicy
-from actors.spaces import Spaces
+from actors.types.actions import ActionMasks, ActionSpec, Head
+from actors.types.episode import EndReason, Episode, RecurrentState
+from actors.types.spaces import Spaces
 from benchmarks.form import Target, arguments, publish
 from benchmarks.peers import Prepare, Shape, have_sb3, rllib_learner, sb3_learner
-from learner.batching import make_batch
 from learner.config import LearnerConfig
-from learner.optimiser import make_optimiser
-from learner.update import PPOUpdate
+from learner.ppo.batching import make_batch
+from learner.ppo.optimizer import make_optimiser
+from learner.ppo.update import PPOUpdate
 
 STRIDE = 8
 

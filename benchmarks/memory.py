@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.rollout import Policy
+from actors.rollout.wave import Policy
 from benchmarks.form import Target, parser, publish
 from benchmarks.in_process import Run, play
 from benchmarks.memory_rungs import RUNGS, Rung
-from deploy.statistics import mean_interval
+from deploy.report.statistics import mean_interval
 
 SELECTION, REPORTING = range(1_000_000, 1_000_040), 2_000_000  # seeds; the first of them
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from actors.config import ActingConfig, ActorsConfig, GymConfig
-from deploy.config import PRESETS
+from deploy.config.schema import PRESETS
 from learner.config import LearnerConfig
 
 

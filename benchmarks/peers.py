@@ -178,7 +178,7 @@ def rllib_learner(shape: Shape, device: str) -> Prepare:
         own = copy.deepcopy(episodes)
 
         def update() -> None:
-            learner.update(
+            learner.ppo.update(
                 episodes=own,
                 timesteps={"num_env_steps_sampled_lifetime": shape.batch_steps},
                 num_epochs=shape.epochs,

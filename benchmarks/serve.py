@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 import psutil
 
-from actors.serving.endpoint import METHODS
+from actors.serving.client.endpoint import METHODS
 from actors.wire import policy_pb2
 from benchmarks.form import Target, parser, publish
 from benchmarks.serving.load import Load, closed_loop, open_loop

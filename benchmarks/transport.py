@@ -33,8 +33,8 @@ from actors.policy.publish import load_weights, to_weights
 from actors.transport.base import EpisodeHeader
 from actors.transport.redis import connect
 from benchmarks.form import Target, parser, publish
-from deploy.embedded_redis import EmbeddedRedis
-from tests.builders import make_episode
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.builders import make_episode
 
 AT_ONCE = 8  # entries per round trip
 GOALS = {16: 0.6, 128: 0.7, 1024: 0.9}  # KB -> of raw's episodes per second

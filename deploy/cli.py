@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from actors.errors import UserError
-from deploy.command_parser import CommandParser
-from deploy.flags import parse
-from deploy.settings import suggest, summary
+from deploy.commands.parser import CommandParser
+from deploy.config.flags import parse
+from deploy.config.yaml import suggest, summary
 
 USAGE = """\
 usage: tamiyo COMMAND [FLAGS]
@@ -90,7 +90,7 @@ def _dispatch(args: list[str]) -> int:
 def _train(args: list[str]) -> int:
     config, resume, attach = parse("train", args, resumable=True)
     _print(summary(config))
-    from deploy.local import train
+    from deploy.launch.local import train
 
     return train(config, resume, attach)
 
@@ -100,7 +100,7 @@ def _stop(args: list[str]) -> int:
     parser.add_argument("name", metavar="RUN", help="the run's name")
     parser.add_argument("--address", default="auto", help="Ray cluster that it runs on (default: auto)")
     options = parser.parse_args(args)
-    from deploy.cluster import stop_run
+    from deploy.launch.cluster import stop_run
 
     return stop_run(options.name, options.address)
 
@@ -109,7 +109,7 @@ def _learner(args: list[str]) -> int:
     config, resume, _ = parse("learner", args, resumable=True)
     _need_server("learner", config.run.redis)
     _print(summary(config))
-    from deploy.processes import run_learner
+    from deploy.launch.processes import run_learner
 
     return run_learner(config, resume)
 
@@ -118,7 +118,7 @@ def _actors(args: list[str]) -> int:
     config, _, _ = parse("actors", args, resumable=False)
     _need_server("actors", config.run.redis)
     _print(summary(config))
-    from deploy.processes import run_actors
+    from deploy.launch.processes import run_actors
 
     return run_actors(config)
 
@@ -130,7 +130,7 @@ def _status(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
     options = parser.parse_args(args)
     _need_server("status", options.redis)
-    from deploy.status import show_status
+    from deploy.commands.status import show_status
 
     return show_status(options.redis, options.run, options.watch, options.json)
 
@@ -143,7 +143,7 @@ def _dead_letters(args: list[str]) -> int:
     parser.add_store()
     options = parser.parse_args(args)
     _need_server("dead-letters", options.redis)
-    from deploy.dead_letters import dead_letters
+    from deploy.commands.dead_letters import dead_letters
 
     return dead_letters(options.action, options.redis, options.run, options.ids, options.save)
 
@@ -154,7 +154,7 @@ def _report(args: list[str]) -> int:
         return 0
     if len(args) != 1 or args[0].startswith("-"):
         raise UserError("give the folder of one run: tamiyo report runs/NAME")
-    from deploy.report import headline, write_report
+    from deploy.report.page import headline, write_report
 
     page = write_report(Path(args[0]))
     print(headline(Path(args[0])))
@@ -168,7 +168,7 @@ def _tasks(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
     parser.add_argument("--data_dir", "--data-dir", help="folder of data sets that are not bundled, such as CIFAR-10")
     options = parser.parse_args(args)
-    from deploy.tasks import show_tasks
+    from deploy.commands.tasks import show_tasks
 
     return show_tasks(options.names, options.data_dir, options.json)
 
@@ -181,23 +181,23 @@ def _rollout(args: list[str]) -> int:
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8; else as many as in training")
     parser.add_argument("--sampled", action="store_true", help="draw actions, instead of taking the likeliest")
     options = parser.parse_args(args)
-    from deploy.rollout_command import show_rollout
+    from deploy.commands.rollout import show_rollout
 
     return show_rollout(options.checkpoint, options.task, options.seed, options.slots, options.sampled)
 
 
 def _evaluate(args: list[str]) -> int:
-    from deploy.evaluation.flags import evaluation_flags
+    from deploy.commands.evaluation_flags import evaluation_flags
 
     given = vars(evaluation_flags(args)).items()
     options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-    from deploy.evaluation.command import Request, evaluate
+    from deploy.commands.evaluate import Request, evaluate
 
     return evaluate(Request(**options))
 
 
 def _study(args: list[str]) -> int:
-    from deploy.evaluation.flags import study_flags
+    from deploy.commands.evaluation_flags import study_flags
 
     options = study_flags(args)
     from deploy.evaluation.study import read_study, run_study
@@ -216,16 +216,16 @@ def _export(args: list[str]) -> int:
     parser.add_argument("out", type=Path, metavar="OUT", help="file to write, NAME.pt2")
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8; else as many as in training")
     options = parser.parse_args(args)
-    from deploy.export_command import export_policy
+    from deploy.commands.export import export_policy
 
     return export_policy(options.checkpoint, options.out, options.slots)
 
 
 def _serve(args: list[str]) -> int:
-    from deploy.serve_flags import serve_flags
+    from deploy.commands.serve_flags import serve_flags
 
     flags = serve_flags(args)
-    from deploy.serve_command import run_server
+    from deploy.commands.serve import run_server
 
     return run_server(flags)
 
@@ -238,7 +238,7 @@ def _grow(args: list[str]) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="for the script")
     parser.add_argument("--policy", type=Path, metavar="CHECKPOINT", help="else the one that comes with tamiyo")
     options = parser.parse_args(args)
-    from deploy.grow_command import grow
+    from deploy.commands.grow import grow
 
     return grow(options.script, options.arguments, options.policy)
 
@@ -252,7 +252,7 @@ def _secrets(args: list[str]) -> int:
     also = "names and addresses at which clients reach the policy server, for its certificate (default: localhost)"
     parser.add_argument("--host", nargs="+", default=hosts, metavar="NAME", help=also)
     options = parser.parse_args(args)
-    from deploy.secret_files import write_secrets
+    from deploy.commands.secrets import write_secrets
 
     made = write_secrets(options.folder, options.host)
     print(f"{options.folder}: made {', '.join(made)}" if made else f"{options.folder}: all there")
@@ -260,7 +260,7 @@ def _secrets(args: list[str]) -> int:
 
 
 def _health(args: list[str]) -> int:
-    from deploy.health import main as health
+    from deploy.commands.health import main as health
 
     return health(args)
 
@@ -271,7 +271,7 @@ def _dashboards(args: list[str]) -> int:
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where Grafana's provisioning looks for them")
     options = parser.parse_args(args)
-    from deploy.dashboards.command import write_dashboards
+    from deploy.commands.dashboards import write_dashboards
 
     return write_dashboards(options.folder)
 
@@ -282,7 +282,7 @@ def _doctor(args: list[str]) -> int:
         return 0
     if args:
         raise UserError(f"tamiyo doctor takes no arguments, got {args[0]!r}")
-    from deploy.doctor import doctor
+    from deploy.commands.doctor import doctor
 
     return doctor()
 

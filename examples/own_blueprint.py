@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from actors.env import make_env
-from actors.env.blueprints import Blueprint, Param, Params, Units
-from actors.env.family import register_blueprint
+from actors.env.blueprints.family import register_blueprint
+from actors.env.blueprints.vector import Blueprint, Param, Params, Units
 
 
 def shapes(width: int) -> dict[str, Param]:
@@ -23,7 +23,7 @@ def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
 
 
 def register() -> int:
-    """For the MLP; `sequence=` and `image=` take blueprints of the CNNs (see `actors.env.channel_blueprints`)."""
+    """For the MLP; `sequence=` and `image=` take blueprints of the CNNs (see `actors.env.blueprints.channel`)."""
     return register_blueprint(vector=Blueprint("sine", shapes, forward))
 
 

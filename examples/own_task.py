@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 import tamiyo
-from actors.actions import Op
 from actors.env.tasks import Sizes, Task, draw_splits
+from actors.types.actions import Op
 
 
 def stripes(rng: np.random.Generator) -> Task:

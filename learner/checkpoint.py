@@ -24,7 +24,7 @@ from actors.policy.publish import from_weights, spaces_of, to_weights
 from actors.policy.saved import SHIPPED, find_checkpoint, read_weights
 from actors.policy.saved import list_checkpoints as list_checkpoints
 from actors.transport.ledger import Memory, episode_ids
-from actors.weights import WeightSet
+from actors.types.weights import WeightSet
 
 FORMAT = 1
 

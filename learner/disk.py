@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from actors.backoff import Backoff
 from actors.errors import UserError
+from actors.transport.backoff import Backoff
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT)

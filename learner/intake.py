@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from actors.codec import decode_episode
-from actors.episode import Episode, InvalidEpisode
-from actors.spaces import Spaces
 from actors.transport.base import Consumer, Delivery, DropReason
-from learner.batching import StateFormat, check_episode
+from actors.types.episode import Episode, InvalidEpisode
+from actors.types.spaces import Spaces
+from learner.ppo.batching import StateFormat, check_episode
 
 MAX_ATTEMPTS = 3  # crashes with one episode in hand before it is set aside
 

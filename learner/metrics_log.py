@@ -1,6 +1,6 @@
 """Where an update's metrics go: JSON lines, TensorBoard and, if wanted, Weights & Biases.
 
-Every name must be declared in actors/metrics.py.
+Every name must be declared in actors/metrics/registry.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from actors.metrics import lookup
+from actors.metrics.registry import lookup
 from learner.wandb_log import WandbLog
 
 Retry = Callable[[Callable[[], None]], None]

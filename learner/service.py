@@ -12,9 +12,9 @@ import torch
 
 from actors.config import PolicyConfig, QueueConfig
 from actors.errors import UserError
-from actors.patience import Patience
-from actors.spaces import Spaces
 from actors.transport.redis import connect
+from actors.transport.retry import Patience
+from actors.types.spaces import Spaces
 from learner.checkpoint import Progress, list_checkpoints, load_checkpoint
 from learner.config import LearnerConfig
 from learner.train import Learner

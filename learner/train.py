@@ -14,19 +14,20 @@ import numpy as np
 import torch
 
 from actors.config import PolicyConfig
-from actors.env.stage import Stage
-from actors.episode import EndReason, Episode
+from actors.env.slots.stage import Stage
 from actors.errors import UserError
-from actors.patience import Patience
+from actors.heartbeat import Pulse
+from actors.metrics.run_status import standing
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
-from actors.pulse import Pulse
-from actors.spaces import Spaces
 from actors.transport.base import Fenced, Generation, StoreReset, Transport, Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import Ledger
-from actors.weights import WeightSet
-from learner.batching import StateFormat, make_batch
+from actors.transport.retry import Patience
+from actors.types.episode import EndReason, Episode
+from actors.types.spaces import Spaces
+from actors.types.weights import WeightSet
+from learner.ack_tracker import Settlement
 from learner.checkpoint import (
     Checkpoint,
     Progress,
@@ -37,15 +38,14 @@ from learner.checkpoint import (
     save_checkpoint,
 )
 from learner.config import LearnerConfig
+from learner.config_warnings import Notices
 from learner.disk import until_there_is_room
 from learner.intake import Intake, Taken, lag_split
 from learner.interval import t_interval
 from learner.metrics_log import MetricsLog
-from learner.notices import Notices
-from learner.optimiser import make_optimiser
-from learner.settlement import Settlement
-from learner.standing import standing
-from learner.update import PPOUpdate, is_recurrent
+from learner.ppo.batching import StateFormat, make_batch
+from learner.ppo.optimizer import make_optimiser
+from learner.ppo.update import PPOUpdate, is_recurrent
 
 log = logging.getLogger(__name__)
 Report = Callable[[dict[str, float]], None]

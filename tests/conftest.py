@@ -20,7 +20,7 @@ from actors.env.kernels.folder import is_compiled
 from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.transport.redis import connect
-from deploy.embedded_redis import EmbeddedRedis
+from deploy.launch.embedded_redis import EmbeddedRedis
 
 NAMESPACES = itertools.count()
 

@@ -10,21 +10,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks, Op, seed_action_spec
 from actors.config import EnvConfig, require
-from actors.env import observation
-from actors.env.batch_norm import CALIBRATION_ROWS
-from actors.env.family import blueprint_choices
-from actors.env.growing import GrowingNetwork, Optimisation, Switches
-from actors.env.growth import Measured
+from actors.env.blueprints.family import blueprint_choices
 from actors.env.host_episode import EpochResult, HostEpisode, Orders
-from actors.env.lifecycle import Lifecycle
+from actors.env.layers.batch_norm import CALIBRATION_ROWS
+from actors.env.reference_network import GrowingNetwork, Optimisation, Switches
+from actors.env.rendering.timeline import Timeline
 from actors.env.rng import Purpose, stream
-from actors.env.stage import BLENDED
+from actors.env.slots import observation
+from actors.env.slots.lifecycle import Lifecycle
+from actors.env.slots.slot_state import Measured
+from actors.env.slots.stage import BLENDED
 from actors.env.tasks import DataFiles, Task, make_task
-from actors.env.timeline import Timeline
 from actors.env.twin import Trajectory, Twins, twin_config, whole
-from actors.spaces import Spaces
+from actors.types.actions import ActionMasks, Op, seed_action_spec
+from actors.types.spaces import Spaces
 
 Obs = dict[str, NDArray[Any]]
 
@@ -165,7 +165,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         """The episode so far as a picture `[height, width, 3]`; None without a render mode."""
         if self.render_mode is None:
             return None
-        from actors.env.timeline_chart import picture
+        from actors.env.rendering.timeline_chart import picture
 
         return picture(self.timeline)
 

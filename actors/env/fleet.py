@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks
 from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
-from actors.env.timeline import Timeline
-from actors.episode import EndReason
-from actors.spaces import Spaces
+from actors.env.rendering.timeline import Timeline
+from actors.types.actions import ActionMasks
+from actors.types.episode import EndReason
+from actors.types.spaces import Spaces
 
 
 class FleetStep(NamedTuple):

@@ -13,12 +13,12 @@ from math import prod
 from typing import Literal, Protocol, TypeVar
 
 from actors.config import require
-from actors.env.compiled import CompiledNetworks, compilable
-from actors.env.growth import Measured
-from actors.env.host import Host
 from actors.env.host_episode import EpochResult, HostEpisode, Orders
-from actors.env.hosts import make_host, padded_host
-from actors.env.stacked import Settings, StackedNetworks
+from actors.env.hosts.make import make_host, padded_host
+from actors.env.hosts.mlp import Host
+from actors.env.kernels.backend import CompiledNetworks, compilable
+from actors.env.slots.slot_state import Measured
+from actors.env.stacked.networks import Settings, StackedNetworks
 from actors.env.tasks import Task
 
 T = TypeVar("T")

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks, ActionSpec, Op
 from actors.config import EnvConfig
 from actors.env import governor
-from actors.env.contributions import Subset, subsets_to_measure
-from actors.env.growth import Growth, Measured, Place, Setting
-from actors.env.hosts import make_host
-from actors.env.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
+from actors.env.hosts.make import make_host
+from actors.env.rendering.timeline import Timeline
 from actors.env.reward import Payment, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
+from actors.env.slots.contributions import Subset, subsets_to_measure
+from actors.env.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
+from actors.env.slots.slot_state import Growth, Measured, Place, Setting
+from actors.env.slots.topology import Topology, built_in, topology_of
 from actors.env.tasks import DataFiles, Task, make_task
-from actors.env.timeline import Timeline
-from actors.env.topology import Topology, built_in, topology_of
 from actors.env.twin import twin_coefficient
-from actors.episode import EndReason
+from actors.types.actions import ActionMasks, ActionSpec, Op
+from actors.types.episode import EndReason
 
 log = logging.getLogger(__name__)
 

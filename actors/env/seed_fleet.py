@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks
 from actors.config import EnvConfig, require
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.fleet_networks import make_networks
-from actors.env.growing import Optimisation
 from actors.env.host_episode import HostEpisode, Orders
 from actors.env.kernels.folder import is_compiled, note_compiled
-from actors.env.stacked import Settings
-from actors.env.timeline import Timeline
-from actors.env.topology import Topology
+from actors.env.reference_network import Optimisation
+from actors.env.rendering.timeline import Timeline
+from actors.env.slots.topology import Topology
+from actors.env.stacked.networks import Settings
 from actors.env.twin import Trajectory, Twins, twin_config, whole
-from actors.episode import EndReason
+from actors.types.actions import ActionMasks
+from actors.types.episode import EndReason
 
 
 class SeedTrainingFleet:

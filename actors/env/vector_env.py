@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig, require
 from actors.env.env import Obs, gymnasium_spaces
 from actors.env.fleet import FleetStep
-from actors.env.lifecycle import IllegalAction
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.slots.lifecycle import IllegalAction
 
 Flags = NDArray[np.bool_]
 Info = dict[str, Any]
@@ -107,7 +107,7 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         """A picture `[height, width, 3]` of each environment's episode so far; None without a render mode."""
         if self.render_mode is None:
             return None
-        from actors.env.timeline_chart import picture
+        from actors.env.rendering.timeline_chart import picture
 
         return tuple(picture(timeline) for timeline in self.fleet.timelines())
 

@@ -14,21 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from actors.actions import Op
 from actors.config import require
-from actors.env.contributions import Subset, subsets_to_measure
 from actors.env.env import seed_spaces
-from actors.env.growth import Growth, Measured, Setting
-from actors.env.lifecycle import GATES, SeedAction
-from actors.env.stage import Stage
+from actors.env.slots.contributions import Subset, subsets_to_measure
+from actors.env.slots.lifecycle import GATES, SeedAction
+from actors.env.slots.slot_state import Growth, Measured, Setting
+from actors.env.slots.stage import Stage
 from actors.growth.decision import Decision, DecisionLog
-from actors.growth.garden import Garden
 from actors.growth.isolation import fresh_statistics, without_traces
-from actors.growth.oracle import Oracle, find_policy
+from actors.growth.policy_advisor import Oracle, find_policy
 from actors.growth.ranks import Ranks, unwrap
+from actors.growth.seed_manager import Garden
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
-from actors.serving.session import Answer, SessionOpener
+from actors.serving.client.session import Answer, SessionOpener
+from actors.types.actions import Op
 
 logger = logging.getLogger(__name__)
 

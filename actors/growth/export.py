@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
-from actors.env.family import FAMILIES
+from actors.env.blueprints.family import FAMILIES
 from actors.growth.slots import CHILD, Plot
 
 ROWS, SPACE = 3, 16  # of the example that a seed is traced with; neither is remembered

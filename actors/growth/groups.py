@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from actors.growth.seed import Seed
+from actors.growth.seed_module import Seed
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 SCHEDULED_RATES = ("base_lrs", "_last_lr", "max_lrs", "min_lrs")

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from actors.env.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.growth import Place
+from actors.env.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
+from actors.env.slots.slot_state import Place
 from actors.errors import UserError
-from actors.growth.seed import Seed
+from actors.growth.seed_module import Seed
 
 CHILD = "tamiyo"
 """Name under which a plot is a child of the module that carries it; its seed's parameters are `...tamiyo.seed.*`."""

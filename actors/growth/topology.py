@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
-from actors.actions import BLENDS, Op
 from actors.config import require
-from actors.env.growth import Place
-from actors.env.stage import Ramp, Slot, Stage
+from actors.env.slots.slot_state import Place
+from actors.env.slots.stage import Ramp, Slot, Stage
+from actors.types.actions import BLENDS, Op
 
 FORMAT = 1
 LARGEST = 2**31

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks, Op
 from actors.policy.network import Decision
 from actors.policy.state import PolicyState, StateSizes
-from actors.spaces import Spaces
+from actors.types.actions import ActionMasks, Op
+from actors.types.spaces import Spaces
 
 
 def ruled(spaces: Spaces, actions: NDArray[np.int64], masks: ActionMasks) -> Decision:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from actors.config import PolicyConfig
 from actors.policy.normaliser import ObservationNormaliser
-from actors.spaces import Spaces
+from actors.types.spaces import Spaces
 
 
 class Encoded(NamedTuple):

@@ -7,8 +7,8 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from actors.actions import ActionSpec
 from actors.config import PolicyConfig
+from actors.types.actions import ActionSpec
 
 
 def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:

@@ -11,17 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actors.actions import ActionMasks
 from actors.config import PolicyConfig
-from actors.policy.core import Recurrent, make_core
+from actors.policy.cores.core import Recurrent, make_core
+from actors.policy.cores.sequences import Layout, SequenceBatch, Steps, flatten
 from actors.policy.distribution import choose, masked_log_probs
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normaliser import ValueNormaliser
 from actors.policy.scoring import HeadScorer
-from actors.policy.sequences import Layout, SequenceBatch, Steps, flatten
 from actors.policy.state import PolicyState
-from actors.spaces import Spaces
+from actors.types.actions import ActionMasks
+from actors.types.spaces import Spaces
 
 
 class EmptyMask(ValueError):

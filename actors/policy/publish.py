@@ -11,8 +11,8 @@ import torch
 from actors.config import PolicyConfig
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.spaces import Spaces
-from actors.weights import WeightSet
+from actors.types.spaces import Spaces
+from actors.types.weights import WeightSet
 
 NOT_ARCHITECTURE = ("compile",)
 """Fields of `PolicyConfig` that say how to compute, not what: runs that differ in them share weights."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from actors.errors import UserError
-from actors.weights import WeightSet
+from actors.types.weights import WeightSet
 
 SHIPPED = Path(__file__).with_name("shipped") / "policy.safetensors"
 """The policy that comes with the package; policy.json beside it says how it was made."""

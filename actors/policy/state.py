@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from actors.episode import RecurrentState
+from actors.types.episode import RecurrentState
 
 
 class PolicyState(NamedTuple):

@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks, playable
 from actors.serving.refusal import Reason, Refusal
-from actors.spaces import Spaces
+from actors.types.actions import ActionMasks, playable
+from actors.types.spaces import Spaces
 from actors.wire import episode_pb2, policy_pb2
 
 MAX_SLOTS = 8

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from actors.episode import Episode, InvalidEpisode
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger, Memory
-from actors.weights import WeightSet
+from actors.types.episode import Episode, InvalidEpisode
+from actors.types.weights import WeightSet
 
 BUSY_RETRY_S = 0.25
 LARGEST_INTEGER = 2**53 - 1  # stores compare numbers as doubles

@@ -24,7 +24,7 @@ from actors.transport.base import (
 )
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger, Memory
-from actors.weights import WeightSet
+from actors.types.weights import WeightSet
 
 
 @dataclass

@@ -28,7 +28,7 @@ from actors.transport.base import (
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger, Memory
 from actors.transport.server import RETRIES, Argument, OutOfMemory, Server
-from actors.weights import WeightSet
+from actors.types.weights import WeightSet
 
 PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
 WEIGHTS_PASSWORD_VARIABLE = "TAMIYO_WEIGHTS_REDIS_PASSWORD"

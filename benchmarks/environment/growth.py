@@ -8,12 +8,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import Op
 from actors.config import EnvConfig
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.host_episode import HostEpisode
-from actors.env.hosts import make_host
+from actors.env.hosts.make import make_host
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.types.actions import Op
 from benchmarks.environment.hosts import BenchHost
 
 SLOTS = 3

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from actors.env.bank import Working
 from actors.env.host_episode import Orders
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked.param_bank import Working
 from benchmarks.environment.growth import waits
 from benchmarks.environment.rounds import epoch_s
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import grpc
 import numpy as np
 
-from actors.actions import ActionMasks
-from actors.serving.endpoint import METHODS
+from actors.serving.client.endpoint import METHODS
 from actors.serving.messages import step_request
+from actors.types.actions import ActionMasks
 from actors.wire import policy_pb2
 from benchmarks.serving.process import SPACES
 

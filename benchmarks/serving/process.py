@@ -16,11 +16,11 @@ from actors.config import PolicyConfig
 from actors.env.env import seed_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
-from actors.serving.handlers import SERVICE
 from actors.serving.options import ServeOptions, server_channel_options
-from actors.serving.server import Fixed, PolicyServer, serve
+from actors.serving.server.handlers import SERVICE
+from actors.serving.server.server import Fixed, PolicyServer, serve
 from actors.wire import policy_pb2
-from deploy.serve_command import set_up_log
+from deploy.commands.serve import set_up_log
 
 SPACES = seed_spaces(3, "tamiyo")
 

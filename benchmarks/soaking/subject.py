@@ -20,7 +20,7 @@ import grpc
 from actors.transport.ledger import Ledger
 from actors.transport.redis import PASSWORD_VARIABLE, connect
 from benchmarks.serving.load import open_loop
-from deploy.embedded_redis import EmbeddedRedis
+from deploy.launch.embedded_redis import EmbeddedRedis
 
 NAME = "soak"
 SESSIONS, PACE_HZ, ROUND_S = 8, 5.0, 10.0

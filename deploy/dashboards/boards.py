@@ -1,4 +1,4 @@
-"""Which metrics are looked at together, and how. Units and descriptions are those of `actors/metrics.py`."""
+"""Which metrics are looked at together, and how. Units and descriptions are those of `actors/metrics/registry.py`."""
 
 from __future__ import annotations
 

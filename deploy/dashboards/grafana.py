@@ -19,7 +19,7 @@ def dashboard(board: Board) -> Json:
     return {
         "uid": f"tamiyo-{board.name}",
         "title": board.title,
-        "description": "Made by `tamiyo dashboards` from actors/metrics.py: change it there.",
+        "description": "Made by `tamiyo dashboards` from actors/metrics/registry.py: change it there.",
         "tags": ["tamiyo"],
         "schemaVersion": SCHEMA,
         "editable": True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from actors.metrics import FAMILIES, SERVE, Metric, lookup, prometheus_name
+from actors.metrics.registry import FAMILIES, SERVE, Metric, lookup, prometheus_name
 from deploy.dashboards.boards import Panel, View
 
 RATE = "$__rate_interval"

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from actors.env.blueprints import NOOP, Blueprint
-from actors.env.contributions import subsets_to_measure
-from actors.env.host import Host, draw_params
+from actors.env.blueprints.vector import NOOP, Blueprint
 from actors.env.host_episode import HostEpisode
-from actors.env.stage import BLENDED, Stage
-from actors.env.timeline import Timeline
-from actors.env.topology import Topology
+from actors.env.hosts.mlp import Host, draw_params
+from actors.env.rendering.timeline import Timeline
+from actors.env.slots.contributions import subsets_to_measure
+from actors.env.slots.stage import BLENDED, Stage
+from actors.env.slots.topology import Topology
 
 TRAINING_PASSES = 3
 _BLENDED = {stage.name for stage in BLENDED}

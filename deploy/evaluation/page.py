@@ -14,11 +14,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from actors.env.palette import STYLE
+from actors.env.rendering.palette import STYLE
 from deploy.evaluation import pictures
 from deploy.evaluation.results import BLIND, CEILING, MAIN, PERIODIC, Results
-from deploy.report import as_svg
-from deploy.statistics import Interval
+from deploy.report.page import as_svg
+from deploy.report.statistics import Interval
 
 
 class Picture(NamedTuple):

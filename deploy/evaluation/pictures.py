@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from actors.env.palette import GRID, INK, MUTED
-from actors.env.timeline_chart import WIDTH_IN
+from actors.env.rendering.palette import GRID, INK, MUTED
+from actors.env.rendering.timeline_chart import WIDTH_IN
 from deploy.evaluation import statistics as st
 from deploy.evaluation.results import CEILING, MAIN, NEVER, PERIODIC, Line, Results
 

@@ -13,11 +13,11 @@ from actors.config import EnvConfig
 from actors.env.env import seed_spaces
 from actors.env.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stage import Stage
-from actors.env.topology import Grown, Topology
-from actors.episode import Episode
-from actors.rollout import Policy, Provenance, run_wave
-from actors.spaces import Spaces
+from actors.env.slots.stage import Stage
+from actors.env.slots.topology import Grown, Topology
+from actors.rollout.wave import Policy, Provenance, run_wave
+from actors.types.episode import Episode
+from actors.types.spaces import Spaces
 from deploy.evaluation.flops import cost
 
 LONGEST = 4  # horizons that a host trained from scratch may take to match a grown one's training

@@ -8,10 +8,10 @@ from functools import cache
 from typing import Literal
 
 from actors.config import EnvConfig
-from actors.env.topology import Topology
+from actors.env.slots.topology import Topology
 from actors.policy.baselines import NeverGrow
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.spaces import Spaces
+from actors.types.spaces import Spaces
 from deploy.evaluation.play import Row, largest, matched_epochs, play
 from deploy.evaluation.schedules import RandomSchedule, Schedule, Scheduled
 from learner.checkpoint import load_policy

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from deploy.evaluation import statistics as st
 from deploy.evaluation.play import Row
 from deploy.evaluation.suite import Member
-from deploy.statistics import Interval
+from deploy.report.statistics import Interval
 
 Array = NDArray[np.float64]
 MAIN, PERIODIC, CEILING, NEVER, BLIND = "policy greedy", "tuned periodic", "per-task best", "never grow", "blind greedy"

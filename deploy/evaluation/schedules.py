@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks, Op
 from actors.config import require
-from actors.env.observation import BASE, BLIND_EPOCHS, SLOT, BaseFeature, SlotFeature
-from actors.env.stage import Stage
+from actors.env.slots.observation import BASE, BLIND_EPOCHS, SLOT, BaseFeature, SlotFeature
+from actors.env.slots.stage import Stage
 from actors.policy.baselines import ruled
 from actors.policy.network import Decision
 from actors.policy.state import PolicyState, StateSizes
-from actors.spaces import Spaces
+from actors.types.actions import ActionMasks, Op
+from actors.types.spaces import Spaces
 
 Kind = Literal["periodic", "plateau", "gradient"]
 KINDS: tuple[Kind, ...] = ("periodic", "plateau", "gradient")

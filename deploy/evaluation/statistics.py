@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from deploy.statistics import Interval
+from deploy.report.statistics import Interval
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]

@@ -27,8 +27,8 @@ from rich.table import Table
 
 from actors.config import ConfigError
 from actors.errors import UserError
-from deploy.config import PRESETS
-from deploy.settings import overlay, suggest, to_yaml
+from deploy.config.schema import PRESETS
+from deploy.config.yaml import overlay, suggest, to_yaml
 
 POLICY, RECORD, CURVE = "policy.safetensors", "record.json", "curve.csv"
 KEYS = {

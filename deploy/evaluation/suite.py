@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from actors.config import EnvConfig
 from actors.env.tasks import families, find_family
-from actors.env.tasks.mlbench import PROBLEMS
+from actors.env.tasks.families.mlbench import PROBLEMS
 from actors.errors import UserError
-from deploy.config import RESEARCH_TASKS
+from deploy.config.schema import RESEARCH_TASKS
 
 REPORTING, SELECTION, TUNING = 20_261_124, 20_260_202, 20_260_303  # the first is new since recipes were compared
 """Run seeds. All randomness of an episode is keyed by them, so that what is chosen by one is reported by another."""

@@ -18,14 +18,14 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from actors.env.palette import GRID, STYLE
-from actors.env.timeline_chart import WIDTH_IN
+from actors.env.rendering.palette import GRID, STYLE
+from actors.env.rendering.timeline_chart import WIDTH_IN
 from actors.errors import UserError
+from deploy.config.reference import table
 from deploy.evaluation.page import PICTURES, SHOWN, span
 from deploy.evaluation.results import MAIN
 from deploy.evaluation.study import CURVE, RECORD, Study
-from deploy.reference import table
-from deploy.statistics import Interval
+from deploy.report.statistics import Interval
 
 BLOCK = re.compile(r"(<!-- made (\w+) ?([\w/.-]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 

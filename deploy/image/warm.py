@@ -8,10 +8,10 @@ from ray.dashboard.utils import DashboardAgentModule, DashboardHeadModule, get_a
 from actors.env.seed_fleet import compile_kernels
 
 MODULES = (
-    "deploy.health",
-    "deploy.processes",
-    "deploy.serve_command",
-    "deploy.status",
+    "deploy.commands.health",
+    "deploy.launch.processes",
+    "deploy.commands.serve",
+    "deploy.commands.status",
     "grpc_health.v1.health_pb2_grpc",
     "ray.dashboard.agent",
     "ray.dashboard.dashboard",

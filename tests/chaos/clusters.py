@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.embedded_redis import find_server
+from deploy.launch.embedded_redis import find_server
 from tests.chaos.nodes import ANSWER
-from tests.launching import small
+from tests.support.launching import small
 
 PASSWORD = "a-word-for-tests"
 SLOWLY = {"RAY_raylet_start_wait_time_s": "120"}  # on a busy machine

@@ -18,7 +18,7 @@ from actors.config import QueueConfig
 from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
 from learner.checkpoint import Checkpoint, load_checkpoint
-from tests.launching import Command, command_line, rows, small, tamiyo
+from tests.support.launching import Command, command_line, rows, small, tamiyo
 
 TARGETS_S = {"actor": 5.0, "learner": 15.0, "node": 30.0, "redis": 10.0}
 SLACK = float(os.environ.get("TAMIYO_CHAOS_SLACK", "8"))  # targets are for an idle machine; tests share theirs

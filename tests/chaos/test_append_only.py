@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from actors.errors import UserError
-from actors.patience import Patience, is_outage
 from actors.transport.base import PutStatus
 from actors.transport.redis import connect
-from deploy import embedded_redis
-from deploy.embedded_redis import EmbeddedRedis
-from tests.queueing import counts, header
-from tests.toy_learner import ToyProducer, lines, make_learner
+from actors.transport.retry import Patience, is_outage
+from deploy.launch import embedded_redis
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.queueing import counts, header
+from tests.support.toy_learner import ToyProducer, lines, make_learner
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 import torch.utils.tensorboard  # noqa: F401 (here, and not again in every child)
 
-from actors.outbox import Outbox
 from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
-from deploy.embedded_redis import EmbeddedRedis
+from actors.workers.outbox import Outbox
+from deploy.launch.embedded_redis import EmbeddedRedis
 from learner import train as train_module
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from learner.train import Learner
-from tests.builders import make_episode
-from tests.toy_learner import ToyProducer, make_learner
+from tests.support.builders import make_episode
+from tests.support.toy_learner import ToyProducer, make_learner
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 

@@ -11,14 +11,14 @@ import pytest
 
 from learner.checkpoint import load_checkpoint
 from tests.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes, wait_until
-from tests.launching import rows, tamiyo
+from tests.support.launching import rows, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 PATIENCE_S = 300.0  # tests share their machine
 SECRET = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
 OWN_TASK = """
 import numpy as np
-from actors.env.tasks.planar import {factory}
+from actors.env.tasks.families.planar import {factory}
 
 def mine(rng: np.random.Generator):
     return {factory}(rng)

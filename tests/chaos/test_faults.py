@@ -16,15 +16,15 @@ import pytest
 import redis
 
 from actors.codec import encode_episode
-from actors.episode import Episode
-from actors.incarnation import Incarnation, WorkerSettings
 from actors.transport.base import EpisodeHeader, PutStatus
-from deploy.embedded_redis import EmbeddedRedis
-from deploy.flags import parse
-from deploy.launch import acting
-from tests.builders import make_episode
+from actors.types.episode import Episode
+from actors.workers.rollout_worker import Incarnation, WorkerSettings
+from deploy.config.flags import parse
+from deploy.launch.embedded_redis import EmbeddedRedis
+from deploy.launch.run import acting
 from tests.chaos.harness import HurtRun, hurt_run
-from tests.launching import rows, small
+from tests.support.builders import make_episode
+from tests.support.launching import rows, small
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(240)]
 MAX_LAG, QUEUE = 4, 8

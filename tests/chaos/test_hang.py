@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.embedded_redis import EmbeddedRedis
+from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.chaos.harness import SLACK, TARGETS_S, HurtRun, hurt_run
-from tests.launching import rows, tamiyo
+from tests.support.launching import rows, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 HANG_S = 20.0
@@ -91,7 +91,7 @@ def test_at_its_end_the_ledger_and_the_lineage_agree(run: HurtRun) -> None:
 def test_a_deadlock_in_the_environment_is_broken(tmp_path: Path) -> None:
     flag, folder = tmp_path / "flag", tmp_path / "stuck"
     flags = {
-        "--env": "tests.gym_envs:tests/Deadlocked-v0",
+        "--env": "tests.support.gym_envs:tests/Deadlocked-v0",
         "--gym.kwargs": f"flag={flag}",
         "--actors.count": "1",
         "--actors.envs_per_actor": "2",

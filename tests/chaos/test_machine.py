@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from deploy.embedded_redis import EmbeddedRedis, find_server
+from deploy.launch.embedded_redis import EmbeddedRedis, find_server
 from tests.chaos.harness import hurt_run
 
 pytestmark = [

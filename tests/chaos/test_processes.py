@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from actors.transport.base import EpisodeHeader, PutStatus
-from deploy.embedded_redis import EmbeddedRedis
+from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.chaos.harness import HurtRun, hurt_run
-from tests.launching import rows
+from tests.support.launching import rows
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.embedded_redis import EmbeddedRedis
+from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.chaos.harness import HurtRun, hurt_run
-from tests.launching import rows, small, tamiyo
+from tests.support.launching import rows, small, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 AWAY_S = 3.0

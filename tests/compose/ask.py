@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from actors.env.env import seed_spaces
-from actors.serving.client import PolicyClient
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.session import PolicyError
 from actors.serving.refusal import Reason
-from actors.serving.session import PolicyError
-from tests.serving import seen
+from tests.support.serving import seen
 
 STEPS = 4
 

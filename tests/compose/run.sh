@@ -146,7 +146,7 @@ make_bases() { # under the names that the compose file uses
         rm -rf "$base"
     fi
     mkdir -p "$WORK/bases"
-    cp "$("$PYTHON" -c 'from deploy.embedded_redis import find_server; print(find_server())')" "$WORK/bases/valkey-server"
+    cp "$("$PYTHON" -c 'from deploy.launch.embedded_redis import find_server; print(find_server())')" "$WORK/bases/valkey-server"
     docker build -q --network host -t valkey/valkey:8.1 -f - "$WORK/bases" > /dev/null <<'DOCKERFILE'
 FROM debian:bookworm-slim
 RUN apt-get update && apt-get install -y --no-install-recommends redis-tools && rm -rf /var/lib/apt/lists/* \

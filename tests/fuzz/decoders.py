@@ -30,20 +30,20 @@ from actors.codec import (
     encode_episode,
     encode_weights,
 )
-from actors.episode import EndReason, InvalidEpisode
 from actors.errors import UserError
 from actors.policy.publish import to_weights
 from actors.policy.saved import read_weights
-from actors.serving.export import seal, unseal
 from actors.serving.messages import Layout, digest, parse_step, stack, step_request
 from actors.serving.refusal import Refusal
+from actors.serving.session_state import seal, unseal
 from actors.transport.base import EpisodeHeader
+from actors.types.episode import EndReason, InvalidEpisode
 from actors.wire import episode_pb2, policy_pb2
 from learner.checkpoint import Progress, load_checkpoint, load_policy, save_checkpoint
-from learner.optimiser import make_optimiser
-from tests.builders import make_episode
-from tests.growing import GROWN, Run, Script, mlp
-from tests.toy import SPACES, random_masks, toy_network
+from learner.ppo.optimizer import make_optimiser
+from tests.support.builders import make_episode
+from tests.support.growing import GROWN, Run, Script, mlp
+from tests.support.toy import SPACES, random_masks, toy_network
 
 KEY = b"a key for tests only"
 NETWORK = toy_network()

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from deploy.embedded_redis import find_server
+from deploy.launch.embedded_redis import find_server
 
 
 def main(host: str, port: str, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""One MLP host with its seeds as machine code: the arithmetic of `actors.env.growing` for a single environment.
+"""One MLP host with its seeds as machine code: what `actors.env.reference_network` computes, for one environment.
 
 On a CPU these networks are so small that a tensor library spends its time between operations, not in them. Here an
 epoch is one call: Numba compiles plain loops, OpenBLAS multiplies the matrices, and a network's tensors stay in the

@@ -32,7 +32,7 @@ Array = NDArray[Any]
 NORM, RESIDUAL, GATED, EXCITATION = range(4)
 """Forms of blueprint; their hidden width is a number beside them."""
 ADD, MULTIPLY, GATE = range(3)
-"""Blends, as `actors.actions.BLENDS` has them."""
+"""Blends, as `actors.types.actions.BLENDS` has them."""
 
 
 @inner

@@ -7,7 +7,18 @@ import difflib
 import numpy as np
 
 from actors.config import ConfigError, require
-from actors.env.tasks import boolean, bundled, drawn, functions, images, mlbench, planar, signals, tabular, waves
+from actors.env.tasks.families import (
+    boolean,
+    bundled,
+    drawn,
+    functions,
+    images,
+    mlbench,
+    planar,
+    signals,
+    tabular,
+    waves,
+)
 from actors.env.tasks.family import DataFiles, Membership, TaskFamily
 from actors.env.tasks.own import imported_family, installed_family, installed_names
 from actors.env.tasks.task import Task, TaskKind

@@ -10,7 +10,7 @@ import pytest
 from actors.transport.base import Transport
 from actors.transport.ledger import ActorLedger, LedgerError
 from tests.conftest import Connect
-from tests.queueing import BUSY, counts, header, put, report, take_ids
+from tests.support.queueing import BUSY, counts, header, put, report, take_ids
 
 pytestmark = pytest.mark.integration
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from actors.codec import decode_episode, encode_episode
-from actors.episode import InvalidEpisode
 from actors.transport.base import EpisodeHeader, Transport
-from tests.builders import make_episode
+from actors.types.episode import InvalidEpisode
 from tests.conftest import Connect
-from tests.queueing import BUSY, FENCED, OK, counts, header, put, take_ids
+from tests.support.builders import make_episode
+from tests.support.queueing import BUSY, FENCED, OK, counts, header, put, take_ids
 
 pytestmark = pytest.mark.integration
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, Transport
-from tests.builders import make_episode, make_weights
 from tests.conftest import Connect
-from tests.queueing import BUSY, FENCED, OK, counts, put, take_ids
+from tests.support.builders import make_episode, make_weights
+from tests.support.queueing import BUSY, FENCED, OK, counts, put, take_ids
 
 pytestmark = pytest.mark.integration
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from actors.config import QueueConfig
-from actors.outbox import Outbox
 from actors.transport import server as server_module
 from actors.transport.base import Fenced, StoreReset, Unreachable
 from actors.transport.redis import RedisTransport, connect
-from actors.weight_feed import WeightFeed
-from deploy.embedded_redis import EmbeddedRedis
-from tests.builders import make_episode, make_weights
-from tests.queueing import BUSY, OK, counts, header, put, take_ids
+from actors.workers.outbox import Outbox
+from actors.workers.weight_client import WeightFeed
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.builders import make_episode, make_weights
+from tests.support.queueing import BUSY, OK, counts, header, put, take_ids
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,7 @@ import pytest
 
 from actors.errors import UserError
 from actors.transport.redis import connect
-from deploy.embedded_redis import EmbeddedRedis
+from deploy.launch.embedded_redis import EmbeddedRedis
 
 pytestmark = pytest.mark.integration
 

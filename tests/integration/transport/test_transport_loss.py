@@ -13,7 +13,7 @@ from actors.transport.ledger import ActorLedger, Ledger, Memory
 from actors.transport.memory import MemoryTransport
 from actors.transport.redis import RedisTransport
 from tests.conftest import Connect
-from tests.queueing import BUSY, DUPLICATE, FENCED, OK, counts, put, report, take_ids
+from tests.support.queueing import BUSY, DUPLICATE, FENCED, OK, counts, put, report, take_ids
 
 pytestmark = pytest.mark.integration
 

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from actors.codec import decode_episode, encode_episode
-from actors.episode import episodes_equal
 from actors.transport.base import EpisodeHeader, Transport
-from tests.builders import make_episode
+from actors.types.episode import episodes_equal
 from tests.conftest import Connect
-from tests.queueing import BUSY, DUPLICATE, OK, counts, header, put, take_ids
+from tests.support.builders import make_episode
+from tests.support.queueing import BUSY, DUPLICATE, OK, counts, header, put, take_ids
 
 pytestmark = pytest.mark.integration
 

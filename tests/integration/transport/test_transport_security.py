@@ -28,9 +28,9 @@ from cryptography.x509.oid import NameOID
 from actors.errors import UserError
 from actors.transport.base import Transport
 from actors.transport.redis import RedisTransport, connect, namespaces
-from deploy.embedded_redis import find_server
-from tests.builders import make_weights
-from tests.queueing import DUPLICATE, OK, put, report
+from deploy.launch.embedded_redis import find_server
+from tests.support.builders import make_weights
+from tests.support.queueing import DUPLICATE, OK, put, report
 
 pytestmark = pytest.mark.integration
 

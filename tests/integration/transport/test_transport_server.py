@@ -10,13 +10,13 @@ import redis
 
 from actors.codec import InvalidWeights, decode_episode
 from actors.config import QueueConfig
-from actors.episode import InvalidEpisode
 from actors.transport.base import DropReason, Generation, Unreachable
 from actors.transport.ledger import LedgerError
 from actors.transport.redis import RedisTransport, connect
-from deploy.embedded_redis import EmbeddedRedis
-from tests.builders import make_weights
-from tests.queueing import DUPLICATE, OK, counts, put, take_ids
+from actors.types.episode import InvalidEpisode
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.builders import make_weights
+from tests.support.queueing import DUPLICATE, OK, counts, put, take_ids
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from actors.transport.redis import RedisTransport, connect
-from deploy.embedded_redis import EmbeddedRedis
+from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.fuzz.damage import damaged
 
 pytestmark = pytest.mark.integration

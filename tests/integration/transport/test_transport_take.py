@@ -9,7 +9,7 @@ import pytest
 
 from actors.transport.base import DropReason, Generation, Transport
 from tests.conftest import Connect
-from tests.queueing import counts, put, take_ids
+from tests.support.queueing import counts, put, take_ids
 
 pytestmark = pytest.mark.integration
 

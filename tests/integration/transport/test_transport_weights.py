@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.builders import make_weights
 from tests.conftest import Connect
-from tests.queueing import OK, header, put
+from tests.support.builders import make_weights
+from tests.support.queueing import OK, header, put
 
 pytestmark = pytest.mark.integration
 

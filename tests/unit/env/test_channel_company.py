@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.env.batch_norm import batch_statistics
-from actors.env.channel_blueprints import channel_blueprints
-from actors.env.convolution import classify, convolve, plane, pool_max, pool_mean, unplane
+from actors.env.blueprints.channel import channel_blueprints
+from actors.env.layers.batch_norm import batch_statistics
+from actors.env.layers.convolution import classify, convolve, plane, pool_max, pool_mean, unplane
 
 torch.set_num_threads(1)
 ROWS = 64

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from actors.actions import Op
 from actors.config import EnvConfig, PolicyConfig
 from actors.env.env import SeedTrainingEnv, seed_spaces
 from actors.env.fleet import ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stage import Stage
+from actors.env.slots.stage import Stage
 from actors.policy.baselines import RandomPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.rollout import PolicyNoise, Provenance, run_wave
-from actors.spaces import Spaces
-from tests.walks import Action, act
+from actors.rollout.wave import PolicyNoise, Provenance, run_wave
+from actors.types.actions import Op
+from actors.types.spaces import Spaces
+from tests.support.walks import Action, act
 
 torch.set_num_threads(1)
 CLASSIC = EnvConfig(tasks=("spirals", "wine"), horizon_epochs=12, inner_steps=2, batch_size=32, profile="classic")

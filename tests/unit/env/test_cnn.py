@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actors.env.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, recorded_statistics
-from actors.env.batch_norm import running_statistics as evaluate
-from actors.env.blueprints import NOOP
+from actors.env.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
+from actors.env.blueprints.vector import NOOP
 from actors.env.env import SeedTrainingEnv
-from actors.env.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.growing import GrowingNetwork, Optimisation, Switches
-from actors.env.hosts import make_host
+from actors.env.hosts.make import make_host
+from actors.env.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, recorded_statistics
+from actors.env.layers.batch_norm import running_statistics as evaluate
+from actors.env.reference_network import GrowingNetwork, Optimisation, Switches
 from actors.env.rng import Purpose, stream
-from tests import cnn
-from tests.walks import WAIT, act
+from tests.support import cnn
+from tests.support.walks import WAIT, act
 
 torch.set_num_threads(1)
 CHANNELS = [SEQUENCE, IMAGE]

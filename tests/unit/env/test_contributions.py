@@ -8,9 +8,9 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from actors.actions import Op
-from actors.env.contributions import Contributions, measure, subsets_to_measure
-from tests.walks import WAIT, act, tiny_env
+from actors.env.slots.contributions import Contributions, measure, subsets_to_measure
+from actors.types.actions import Op
+from tests.support.walks import WAIT, act, tiny_env
 
 Value = Callable[[frozenset[int]], float]
 

@@ -8,11 +8,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from actors.actions import ActionMasks, Op
 from actors.env.env import SeedTrainingEnv
-from actors.env.lifecycle import IllegalAction
-from actors.env.stage import Stage
-from tests.walks import WAIT, Action, act, legal_actions, random_legal, tiny_env
+from actors.env.slots.lifecycle import IllegalAction
+from actors.env.slots.stage import Stage
+from actors.types.actions import ActionMasks, Op
+from tests.support.walks import WAIT, Action, act, legal_actions, random_legal, tiny_env
 
 RELEVANT = {0: "", 1: "12345", 2: "145", 3: "15", 4: "1", 5: "1"}  # op -> heads besides op
 TARGETS = (0.5, 0.7, 1.0)

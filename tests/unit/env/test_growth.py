@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.actions import BLENDS, Op
-from actors.env.blends import apply_blend, gate_shapes
-from actors.env.blueprints import MLP_BLUEPRINTS, Blueprint, Param, Params
+from actors.env.blueprints.blends import apply_blend, gate_shapes
+from actors.env.blueprints.vector import MLP_BLUEPRINTS, Blueprint, Param, Params
 from actors.env.env import SeedTrainingEnv
-from actors.env.growing import GrowingNetwork, Optimisation, Switches
-from actors.env.host import MLPHost, draw_params
-from tests.walks import WAIT, act, tiny_env
+from actors.env.hosts.mlp import MLPHost, draw_params
+from actors.env.reference_network import GrowingNetwork, Optimisation, Switches
+from actors.types.actions import BLENDS, Op
+from tests.support.walks import WAIT, act, tiny_env
 
 REAL = MLP_BLUEPRINTS[1:]
 

@@ -10,13 +10,13 @@ import pytest
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 
-from actors.actions import independent_spec
 from actors.config import ConfigError, GymConfig
-from actors.env.gym_fleet import GymFleet
-from actors.env.gym_make import gym_spaces, make_vector_env, parse_kwargs
-from actors.env.gym_spaces import GymSpaces
+from actors.env.gym.fleet import GymFleet
+from actors.env.gym.make import gym_spaces, make_vector_env, parse_kwargs
+from actors.env.gym.spaces import GymSpaces
 from actors.errors import UserError
-from tests import gym_envs
+from actors.types.actions import independent_spec
+from tests.support import gym_envs
 
 
 @pytest.mark.parametrize(

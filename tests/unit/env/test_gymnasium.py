@@ -22,13 +22,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from actors.config import ConfigError
 from actors.env.env import SeedTrainingEnv
-from actors.env.lifecycle import IllegalAction
-from actors.env.palette import OPS, STYLE
 from actors.env.registration import ENV_ID, register_envs
-from actors.env.timeline_chart import frame
+from actors.env.rendering.palette import OPS, STYLE
+from actors.env.rendering.timeline_chart import frame
+from actors.env.slots.lifecycle import IllegalAction
 from actors.env.vector_env import SeedTrainingVectorEnv
-from tests.fleets import break_host
-from tests.walks import act
+from tests.support.fleets import break_host
+from tests.support.walks import act
 
 ROOT = Path(__file__).parents[3]
 torch.set_num_threads(1)

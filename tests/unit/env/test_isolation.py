@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.actions import Op
-from actors.env.batch_norm import Normalise
-from actors.env.blueprints import MLP_BLUEPRINTS
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
-from actors.env.growing import GrowingNetwork, Optimisation, Switches
-from actors.env.host import MLPHost
+from actors.env.hosts.mlp import MLPHost
+from actors.env.layers.batch_norm import Normalise
+from actors.env.reference_network import GrowingNetwork, Optimisation, Switches
 from actors.env.rng import Purpose, stream
 from actors.env.tasks import make_task
-from tests.walks import WAIT, act, tiny_env
+from actors.types.actions import Op
+from tests.support.walks import WAIT, act, tiny_env
 
 Isolation = Literal["shadow", "straight_through"]
 DENSE, WIDE = 3, 6

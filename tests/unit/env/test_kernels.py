@@ -11,12 +11,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.actions import BLENDS
-from actors.env.blends import apply_blend, gate_shapes
-from actors.env.blueprints import MLP_BLUEPRINTS, Blueprint
-from actors.env.compiled import FORMS
+from actors.env.blueprints.blends import apply_blend, gate_shapes
+from actors.env.blueprints.vector import MLP_BLUEPRINTS, Blueprint
+from actors.env.kernels.backend import FORMS
 from actors.env.kernels.layers import exponential
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
+from actors.types.actions import BLENDS
 
 WIDTH, ROWS, ALPHA = 6, 10, 0.7
 Array = NDArray[Any]

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from actors.actions import Op
 from actors.env import governor, host_episode
 from actors.env.env import SeedTrainingEnv
 from actors.env.governor import Governor
-from actors.env.stage import Stage
-from actors.episode import EndReason
-from tests.walks import WAIT, act, random_legal, tiny_env
+from actors.env.slots.stage import Stage
+from actors.types.actions import Op
+from actors.types.episode import EndReason
+from tests.support.walks import WAIT, act, random_legal, tiny_env
 
 
 def accuracy(env: SeedTrainingEnv, host: list[torch.Tensor], fossils: bool = False) -> float:

@@ -11,11 +11,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from actors.actions import Op
 from actors.env.env import SeedTrainingEnv
-from actors.env.observation import BASE, SLOT, EnvView, bounds, markdown_table, obs_spec, observe, with_table
-from actors.env.stage import Slot, Stage
-from tests.walks import WAIT, act, random_legal, tiny_env
+from actors.env.slots.observation import BASE, SLOT, EnvView, bounds, markdown_table, obs_spec, observe, with_table
+from actors.env.slots.stage import Slot, Stage
+from actors.types.actions import Op
+from tests.support.walks import WAIT, act, random_legal, tiny_env
 
 
 def places(slots: int) -> dict[str, slice]:
@@ -169,7 +169,7 @@ def test_the_checker_would_refuse_an_observation_out_of_space(monkeypatch: pytes
 
 def test_the_readme_holds_the_present_table() -> None:
     readme = (Path(__file__).parents[3] / "README.md").read_text()
-    assert readme == with_table(readme), "run: python -m actors.env.observation README.md"
+    assert readme == with_table(readme), "run: python -m actors.env.slots.observation README.md"
     assert "| base 0 | `time` | 1 | 0 to 1 |" in readme
     stale = readme.replace("`freshness`", "`staleness`").replace("`alpha_target`", "`goal`")
     assert with_table(stale) == readme != stale

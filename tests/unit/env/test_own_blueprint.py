@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from actors.actions import Op
 from actors.config import ConfigError, EnvConfig
-from actors.env.blueprints import NOOP, Blueprint, Param
+from actors.env.blueprints.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
+from actors.env.blueprints.vector import NOOP, Blueprint, Param
 from actors.env.env import SeedTrainingEnv
-from actors.env.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.types.actions import Op
 from examples import own_blueprint
-from tests import cnn
-from tests.walks import act
+from tests.support import cnn
+from tests.support.walks import act
 
 torch.set_num_threads(1)
 

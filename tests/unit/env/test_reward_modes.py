@@ -13,24 +13,24 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks, Op
 from actors.config import ActingConfig, ActorsConfig, ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv, seed_spaces
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.reward import shaping
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stage import Stage
+from actors.env.slots.stage import Stage
 from actors.env.tasks import families, make_task
 from actors.env.twin import CAPACITY, SHARES, Twins, fit_coefficient, fitted_shares, twin_coefficient
-from actors.episode import Episode
 from actors.policy.baselines import NeverGrow, RandomPolicy
-from actors.rollout import PolicyNoise, Provenance, run_wave
-from actors.sampler import WaveSampler, make_sampler
+from actors.rollout.sampler import WaveSampler, make_sampler
+from actors.rollout.wave import PolicyNoise, Provenance, run_wave
+from actors.types.actions import ActionMasks, Op
+from actors.types.episode import Episode
 from benchmarks import fit_twin
-from deploy.config import Config
+from deploy.config.schema import Config
 from learner.config import LearnerConfig
-from tests.scripted_host import play
-from tests.walks import WAIT, act, random_legal, tiny_env
+from tests.support.scripted_host import play
+from tests.support.walks import WAIT, act, random_legal, tiny_env
 
 torch.set_num_threads(1)
 TINY = EnvConfig(tasks=("spirals",), horizon_epochs=8, inner_steps=2, batch_size=32)

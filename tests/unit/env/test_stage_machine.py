@@ -10,10 +10,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from actors.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, Op
-from actors.env import stage as stage_module
-from actors.env.lifecycle import GATES, Gates, Lifecycle, SeedAction
-from actors.env.stage import IllegalEdge, Ramp, Slot, Stage
+from actors.env.slots import stage as stage_module
+from actors.env.slots.lifecycle import GATES, Gates, Lifecycle, SeedAction
+from actors.env.slots.stage import IllegalEdge, Ramp, Slot, Stage
+from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, Op
 
 EDGES = """
 DORMANT GERMINATED, GERMINATED TRAINING, GERMINATED PRUNED, TRAINING BLENDING, TRAINING PRUNED, BLENDING HOLDING,

@@ -15,8 +15,8 @@ from actors.env.fleet import ReferenceFleet
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, families, find_family, make_task, register, registry
-from actors.env.tasks.bundled import BUNDLES
-from actors.env.tasks.label_noise import with_label_noise
+from actors.env.tasks.families.bundled import BUNDLES
+from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import measurements
 from actors.env.tasks.task import DIMENSIONS, TaskKind
 

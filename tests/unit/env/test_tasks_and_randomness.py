@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actors.actions import Op
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
 from actors.env.tasks import DataFiles, Split, Task, registry
-from tests.walks import act, random_legal, tiny_env
+from actors.types.actions import Op
+from tests.support.walks import act, random_legal, tiny_env
 
 
 def test_an_unknown_task_is_refused_when_the_environment_is_made() -> None:

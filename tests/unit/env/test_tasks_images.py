@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from actors.config import ConfigError, EnvConfig
-from actors.env.tasks import DataFiles, Sizes, Task, images, make_task
+from actors.env.tasks import DataFiles, Sizes, Task, make_task
+from actors.env.tasks.families import images
 
 FILES = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
 

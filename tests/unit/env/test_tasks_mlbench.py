@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
-from actors.env.tasks.mlbench import DIMENSIONS, PROBLEMS
+from actors.env.tasks.families.mlbench import DIMENSIONS, PROBLEMS
 
 Points = NDArray[np.float64]
 ROWS = 20_000

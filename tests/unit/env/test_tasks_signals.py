@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actors.env.tasks import make_task, signals
+from actors.env.tasks import make_task
+from actors.env.tasks.families import signals
 
 NOISELESS = {"CORRELATED_NOISE": 0.0, "WHITE_NOISE": 0.0, "SHEAR": 0.0, "SCALE": 0.0}
 

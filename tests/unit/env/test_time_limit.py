@@ -9,18 +9,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.actions import ActionMasks
 from actors.config import EnvConfig
 from actors.env import host_episode
 from actors.env.fleet import ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.episode import EndReason, Episode
 from actors.policy.baselines import NeverGrow
 from actors.policy.network import Decision
 from actors.policy.state import PolicyState
-from actors.rollout import Provenance, run_wave
-from learner.gae import gae
-from tests.walks import WAIT, tiny_env
+from actors.rollout.wave import Provenance, run_wave
+from actors.types.actions import ActionMasks
+from actors.types.episode import EndReason, Episode
+from learner.ppo.gae import gae
+from tests.support.walks import WAIT, tiny_env
 
 R, GAMMA, T = 2.0, 0.9, 6
 CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=T, inner_steps=1, batch_size=16)

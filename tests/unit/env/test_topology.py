@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.topology import Grown
+from actors.env.slots.topology import Grown
 
 CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=4, device="cpu")
 BUILT = (Grown(0, 2, 0, 1.0), Grown(2, 3, 2, 0.7))

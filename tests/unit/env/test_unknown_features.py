@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
-from actors.env.observation import BASE, SLOT
 from actors.env.seed_fleet import SeedTrainingFleet
-from deploy.config import PRESETS
-from tests.walks import tiny_env
+from actors.env.slots.observation import BASE, SLOT
+from deploy.config.schema import PRESETS
+from tests.support.walks import tiny_env
 
 CONTRIBUTIONS = {"contribution", "contribution_velocity", "contribution_freshness", "interaction"}
 ACCURACY = {"accuracy", "accuracy_known"}

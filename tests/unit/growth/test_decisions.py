@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actors.actions import ActionMasks, Op, playable
-from actors.env.observation import BASE, SLOT
-from actors.env.stage import Stage
+from actors.env.slots.observation import BASE, SLOT
+from actors.env.slots.stage import Stage
 from actors.errors import UserError
 from actors.growth.controller import GrowthController
 from actors.growth.decision import read_log
 from actors.growth.slots import SlotSpec
-from actors.serving.session import Answer, SessionLost
-from tests.growing import (
+from actors.serving.client.session import Answer, SessionLost
+from actors.types.actions import ActionMasks, Op, playable
+from tests.support.growing import (
     GROWN,
     UNREACHABLE,
     WAIT,

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from actors.env.stage import Stage
+from actors.env.slots.stage import Stage
 from actors.growth.slots import SlotSpec
-from tests.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp, prune
+from tests.support.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp, prune
 
 HOSTS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
     "linear": (mlp, "3", (6,)),

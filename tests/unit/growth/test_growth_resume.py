@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from actors.env.stage import Stage
+from actors.env.slots.stage import Stage
 from actors.errors import UserError
-from actors.growth.oracle import find_policy
-from tests.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp, prune
+from actors.growth.policy_advisor import find_policy
+from tests.support.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 BUSY = [germinate(0, 3, 2, 1, 2), germinate(1, 2), advance(1), advance(0), advance(0), prune(1), advance(1)]
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from actors.env.stage import Stage
-from tests.growing import GROWN, Script, data, mlp
+from actors.env.slots.stage import Stage
+from tests.support.growing import GROWN, Script, data, mlp
 
 pl = pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")

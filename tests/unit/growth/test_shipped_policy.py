@@ -14,10 +14,10 @@ import pytest
 
 import tamiyo
 from actors.env.env import seed_spaces
-from actors.growth.oracle import find_policy
+from actors.growth.policy_advisor import find_policy
 from actors.policy.saved import SHIPPED
-from actors.serving.client import PolicyClient
-from actors.serving.local import LocalPolicy
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.local import LocalPolicy
 
 ROOT = Path(__file__).parents[3]
 

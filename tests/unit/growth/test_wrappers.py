@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from actors.env.stage import Stage
-from tests.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
+from actors.env.slots.stage import Stage
+from tests.support.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 ROOT = Path(__file__).parents[3]
 
@@ -126,7 +126,7 @@ WORKER = """
 import gc, json, sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tests.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp, prune
+from tests.support.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp, prune
 rank, rendezvous = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)

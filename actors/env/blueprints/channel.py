@@ -1,0 +1,101 @@
+"""Blueprints of the CNN hosts, 1-D and 2-D alike; every one is residual and starts as the identity.
+
+`h` is `[M, C, *space]`, or `[M, E, C, *space]` with parameters `[E, ...]` (see `convolution`). Nothing averages over
+channels, so that channels of padding, 0 in and with parameters of 0, stay 0 without a mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actors.env.blueprints.vector import NOOP, Blueprint, Param, Params, Units
+from actors.env.layers.convolution import channels_first, convolve, fold, pointwise
+
+TAPS = 3
+
+
+def _vector(size: int) -> Param:
+    return Param((1, size), "zero")
+
+
+def _norm(dims: int) -> Blueprint:
+    """A scaled copy of h with each channel of each sample standardised (Ulyanov et al., 2016)."""
+
+    def shapes(width: int) -> dict[str, Param]:
+        return {"gain": Param((1, width), "one"), "bias": _vector(width), "scale": _vector(width)}
+
+    def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
+        gain, bias = ((p["scale"] * p[name]).flatten() for name in ("gain", "bias"))
+        return h + F.group_norm(fold(h, dims).contiguous(), len(gain), gain, bias).view(h.shape)
+
+    return Blueprint("norm", shapes, forward)
+
+
+def _two_layers(name: str, dims: int, hidden: Callable[[int], int], taps: tuple[int, int]) -> Blueprint:
+    """h + second(ReLU(first(h))) by kernels of that many taps along each dimension."""
+
+    def shapes(width: int) -> dict[str, Param]:
+        k = hidden(width)
+        return {
+            "w1": Param((k, width, *(taps[0],) * dims), "fan_in"),
+            "b1": _vector(k),
+            "w2": Param((width, k, *(taps[1],) * dims), "zero"),
+            "b2": _vector(width),
+        }
+
+    def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
+        return h + convolve(torch.relu(convolve(h, p["w1"], p["b1"], dims)), p["w2"], p["b2"], dims)
+
+    return Blueprint(name, shapes, forward)
+
+
+def _depthwise(dims: int) -> Blueprint:
+    """Two filters for each channel, then all are mixed."""
+
+    def shapes(width: int) -> dict[str, Param]:
+        filters = {"w1": Param((2 * width, 1, *(TAPS,) * dims), "fan_in"), "b1": _vector(2 * width)}
+        return filters | {"w2": Param((2 * width, width), "zero"), "b2": _vector(width)}
+
+    def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
+        filtered = convolve(h, p["w1"], p["b1"], dims, groups=h.shape[-dims - 1])
+        return h + pointwise(torch.relu(filtered), p["w2"], p["b2"], dims)
+
+    return Blueprint("depthwise", shapes, forward)
+
+
+def _attention(dims: int) -> Blueprint:
+    """Squeeze and excitation (Hu et al., 2018); the excitation starts at 2 * sigmoid(0) = 1."""
+
+    def shapes(width: int) -> dict[str, Param]:
+        k = max(2, width // 2)
+        squeeze = {"w1": Param((width, k), "fan_in"), "b1": _vector(k)}
+        return squeeze | {"w2": Param((k, width), "zero"), "b2": _vector(width)}
+
+    def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
+        h = channels_first(h, dims)
+        squeezed = h.flatten(-dims).mean(-1)  # [M, C], or [M, E, C]
+        rows = squeezed if squeezed.dim() == 2 else squeezed.transpose(0, 1).contiguous()
+        excitation = 2.0 * torch.sigmoid(torch.relu(rows @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"])
+        if excitation.requires_grad:  # sums over rows, here and in gradients, have the environments outermost
+            excitation.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+        factor = excitation if squeezed.dim() == 2 else excitation.transpose(0, 1)
+        return h * factor[(..., *(None,) * dims)]
+
+    return Blueprint("attention", shapes, forward)
+
+
+def channel_blueprints(dims: int) -> list[Blueprint]:
+    """The table for hosts with that many spatial dimensions, in the order of the MLP's."""
+    return [
+        NOOP,
+        _norm(dims),
+        _two_layers("bottleneck", dims, lambda width: max(2, width // 4), (1, 1)),
+        _two_layers("conv_light", dims, lambda width: width, (TAPS, 1)),
+        _depthwise(dims),
+        _attention(dims),
+        _two_layers("conv_heavy", dims, lambda width: 2 * width, (TAPS, TAPS)),
+    ]

@@ -1,0 +1,1 @@
+"""Gymnasium environments: vector environments of any kind as a fleet."""

@@ -1,0 +1,113 @@
+"""From `GymConfig` to a vector environment, with one clear line for whatever a person got wrong."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator, registry
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from actors.config import ConfigError, GymConfig
+from actors.env.gym.spaces import GymSpaces
+from actors.errors import UserError
+from actors.types.spaces import Spaces
+
+AnyEnv = gymnasium.Env[Any, Any]
+Wrap = Callable[[AnyEnv], AnyEnv]
+
+
+class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Brings both conventions for masks into one: `info["action_mask"]`, flat and bool.
+
+    `info["action_mask"]` is Gymnasium's convention and goes before `action_masks()`, sb3-contrib's. An environment
+    with neither gets no mask.
+    """
+
+    def __init__(self, env: AnyEnv, env_id: str) -> None:
+        super().__init__(env)
+        self._spaces = GymSpaces(env_id, env.observation_space, env.action_space)
+        self._method = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return obs, self._with_mask(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated, truncated, self._with_mask(info)
+
+    def _with_mask(self, info: dict[str, Any]) -> dict[str, Any]:
+        mask = info.get("action_mask")
+        if mask is None and self._method is not None:
+            mask = self._method()
+        # The rest is for people, and would only be copied about.
+        return {} if mask is None else {"action_mask": self._spaces.flat_mask(mask)}
+
+
+def make_vector_env(config: GymConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
+    """`sync` and `async` reset only when told to, each episode by its own seed; `own` resets as it pleases."""
+    kwargs = parse_kwargs(config.kwargs)
+    wrappers = [*(_load_wrapper(name) for name in config.wrappers), partial(MaskInInfo, env_id=config.id)]
+    mode = {"sync": "sync", "async": "async", "own": "vector_entry_point"}[config.vectorization]
+    seeded = {"wrappers": wrappers, "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}}
+    options: dict[str, Any] = {} if mode == "vector_entry_point" else seeded
+    _check_id(config.id)
+    try:
+        return gymnasium.make_vec(config.id, num_envs, mode, **options, **kwargs)
+    except (gymnasium.error.Error, TypeError, ModuleNotFoundError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"cannot make {config.id}: {reason}") from error
+
+
+def gym_spaces(config: GymConfig) -> Spaces:
+    """Spaces of one environment; raises `UserError` for an environment that is not there or cannot be trained."""
+    env = make_vector_env(config, 1)
+    try:
+        return GymSpaces(config.id, env.single_observation_space, env.single_action_space).spaces
+    finally:
+        env.close()
+
+
+def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """`name=value` pairs; a value that is no JSON is text."""
+    parsed: dict[str, Any] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        try:
+            parsed[name] = json.loads(value)
+        except json.JSONDecodeError:
+            parsed[name] = value
+    return parsed
+
+
+def _load_wrapper(name: str) -> Wrap:
+    try:
+        return load_env_creator(name)  # type: ignore[return-value]
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"gym.wrappers: there is no {name} ({error})") from error
+
+
+def _check_id(env_id: str) -> None:
+    """Import what the id names, and look it up. Raises `UserError` with the closest known id."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise UserError(f"cannot import {module!r}, which {env_id} names: {error}") from error
+    if name in registry:
+        return
+    close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5) or _same_letters(name)
+    hint = f"did you mean {close[0]}?" if close else "is the package that registers it imported, as in mypkg:MyEnv-v0?"
+    raise UserError(f"there is no Gymnasium environment {name!r}; {hint}")
+
+
+def _same_letters(name: str) -> list[str]:
+    folded = {known.lower(): known for known in registry}
+    return [folded[c] for c in difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)]

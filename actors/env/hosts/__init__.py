@@ -1,0 +1,1 @@
+"""Host networks: MLP, 1-D and 2-D CNN, each with slots."""

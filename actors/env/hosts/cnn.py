@@ -1,0 +1,141 @@
+"""The CNN hosts: 1-D for sequences, 2-D for images. Slots follow a residual add or a norm, never a ReLU.
+
+`x` is `[M, C, *space]`, or `[M, E, C, *space]` with parameters `[E, ...]`; logits are `[M, classes]`, or
+`[E, M, classes]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from actors.env.blueprints.family import IMAGE, SEQUENCE, Family
+from actors.env.blueprints.vector import Param, Params, Units
+from actors.env.hosts.mlp import Resume, SlotFunction
+from actors.env.layers.batch_norm import Normalise, batch_statistics
+from actors.env.layers.convolution import classify, convolve, plane, pool_max, pool_mean, unplane
+
+STEM_TAPS, TAPS = 5, 3
+LEAST_POOLED = 8
+"""Shorter sides are not pooled any more."""
+
+
+def _norm_shapes(name: str, channels: int) -> dict[str, Param]:
+    return {f"{name}.gain": Param((1, channels), "one"), f"{name}.bias": Param((1, channels), "zero")}
+
+
+def _head_shapes(channels: int, classes: int) -> dict[str, Param]:
+    return {"out.w": Param((channels, classes), "fan_in"), "out.b": Param((1, classes), "zero")}
+
+
+def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalise: Normalise) -> Tensor:
+    return unplane(normalise(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"]), h, dims)
+
+
+@dataclass(frozen=True)
+class CNN1dHost:
+    """Conv > BN > pool > ReLU > S x [h + Conv(ReLU(BN(h))), slot, pool] > BN > ReLU > global mean > Linear > logits."""
+
+    num_features: int
+    length: int
+    width: int
+    num_classes: int
+    slots: int
+
+    @property
+    def family(self) -> Family:
+        return SEQUENCE
+
+    def slot_width(self, slot: int) -> int:
+        return self.width
+
+    def norms(self) -> dict[str, int]:
+        return dict.fromkeys(("in", *map(str, range(self.slots)), "out"), self.width)
+
+    def shapes(self) -> dict[str, Param]:
+        w = self.width
+        shapes = {"in.w": Param((w, self.num_features, STEM_TAPS), "fan_in")} | _norm_shapes("in", w)
+        for s in range(self.slots):
+            shapes |= {f"{s}.w": Param((w, w, TAPS), "fan_in")} | _norm_shapes(str(s), w)
+        return shapes | _norm_shapes("out", w) | _head_shapes(w, self.num_classes)
+
+    def num_params(self) -> int:
+        return sum(p.size for p in self.shapes().values())
+
+    def forward(
+        self,
+        p: Params,
+        x: Tensor,
+        slot: SlotFunction,
+        units: Units | None = None,
+        normalise: Normalise | None = None,
+        resume: Resume | None = None,
+    ) -> Tensor:
+        norm = normalise or batch_statistics()
+        first, h = resume or (-1, x)
+        if resume is None:
+            h = torch.relu(pool_max(_batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm), 1))
+        for s in range(max(first, 0), self.slots):
+            if s != first:
+                h = h + convolve(torch.relu(_batch_norm(str(s), p, h, 1, norm)), p[f"{s}.w"], None, 1)
+            h = slot(s, h)
+            h = pool_mean(h, 1) if h.shape[-1] >= LEAST_POOLED else h
+        return classify(torch.relu(_batch_norm("out", p, h, 1, norm)), p["out.w"], p["out.b"], 1)
+
+
+@dataclass(frozen=True)
+class CNN2dHost:
+    """S x [Conv > BN > pool (the first two), slot > ReLU] > global mean > Linear > logits.
+
+    Max-pooling and ReLU commute, so that the slot stands between them: after the norm, where the map is small.
+    """
+
+    num_features: int
+    size: tuple[int, int]
+    channels: tuple[int, ...]  # of each slot's block
+    num_classes: int
+
+    @property
+    def family(self) -> Family:
+        return IMAGE
+
+    @property
+    def slots(self) -> int:
+        return len(self.channels)
+
+    def slot_width(self, slot: int) -> int:
+        return self.channels[slot]
+
+    def norms(self) -> dict[str, int]:
+        return {str(s): c for s, c in enumerate(self.channels)}
+
+    def shapes(self) -> dict[str, Param]:
+        shapes: dict[str, Param] = {}
+        before = self.num_features
+        for s, c in enumerate(self.channels):
+            shapes |= {f"{s}.w": Param((c, before, TAPS, TAPS), "fan_in")} | _norm_shapes(str(s), c)
+            before = c
+        return shapes | _head_shapes(before, self.num_classes)
+
+    def num_params(self) -> int:
+        return sum(p.size for p in self.shapes().values())
+
+    def forward(
+        self,
+        p: Params,
+        x: Tensor,
+        slot: SlotFunction,
+        units: Units | None = None,
+        normalise: Normalise | None = None,
+        resume: Resume | None = None,
+    ) -> Tensor:
+        norm = normalise or batch_statistics()
+        first, h = resume or (-1, x)
+        for s in range(max(first, 0), self.slots):
+            if s != first:
+                h = _batch_norm(str(s), p, convolve(h, p[f"{s}.w"], None, 2), 2, norm)
+                h = pool_max(h, 2) if s < 2 and min(h.shape[-2:]) >= LEAST_POOLED else h
+            h = torch.relu(slot(s, h))
+        return classify(h, p["out.w"], p["out.b"], 2)

@@ -1,0 +1,1 @@
+"""Building blocks of hosts and seeds: convolutions, BatchNorm, and operations that may be fused."""

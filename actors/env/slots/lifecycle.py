@@ -1,0 +1,228 @@
+"""The stage machine of all slots of one host: which actions are legal, and what they do to the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.slots.stage import IllegalEdge, Ramp, Slot, Stage
+from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, ActionMasks, Op
+
+LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
+    Op.GERMINATE: frozenset({Stage.DORMANT}),
+    Op.SET_ALPHA_TARGET: frozenset({Stage.BLENDING, Stage.HOLDING}),
+    Op.PRUNE: frozenset({Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING}),
+    Op.FOSSILIZE: frozenset({Stage.HOLDING}),
+    Op.ADVANCE: frozenset({Stage.GERMINATED, Stage.TRAINING}),
+}
+"""Where an op may act at all; gates, budgets and a ramp down to 0 narrow it further."""
+
+
+class IllegalAction(ValueError):
+    """An action that the masks forbid."""
+
+
+@dataclass(frozen=True)
+class SeedAction:
+    """One choice per head; indices as in `actors.types.actions`."""
+
+    op: Op
+    slot: int = 0
+    blueprint: int = 0
+    blend: int = 0
+    alpha_target: int = 0
+    alpha_speed: int = 0
+
+    @classmethod
+    def of(cls, choices: Sequence[int]) -> SeedAction:
+        return cls(Op(int(choices[0])), *(int(c) for c in choices[1:]))
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Evidence that ADVANCE and FOSSILIZE need."""
+
+    germinated_epochs: int  # in GERMINATED before TRAINING
+    trained_epochs: int  # in TRAINING before BLENDING
+    gradient_health: float  # at least, in TRAINING before BLENDING
+    held_epochs: int  # in HOLDING before FOSSILIZED
+    positive_contribution: bool  # a fresh one above 0, before FOSSILIZED
+    measured_contribution: bool = True  # some contribution, before FOSSILIZED; False where nobody can measure one
+
+    def without_contributions(self) -> Gates:
+        """The same where nobody can measure a contribution."""
+        return replace(self, positive_contribution=False, measured_contribution=False)
+
+    def may_train(self, slot: Slot) -> bool:
+        return slot.epochs_in_stage >= self.germinated_epochs
+
+    def may_blend(self, slot: Slot) -> bool:
+        health = slot.gradient_health
+        return slot.trained_epochs >= self.trained_epochs and health is not None and health >= self.gradient_health
+
+    def may_fossilize(self, slot: Slot) -> bool:
+        if not slot.at_target or slot.epochs_in_stage < self.held_epochs:
+            return False
+        if slot.contribution is None:
+            return not self.measured_contribution
+        return not self.positive_contribution or (slot.epochs_since_contribution == 0 and slot.contribution > 0)
+
+
+GATES = {
+    "permissive": Gates(0, 1, 0.5, 0, False),
+    "strict": Gates(1, 3, 0.9, 2, True),
+}
+
+
+class Lifecycle:
+    """Slots of one host. Parameters are counted by the caller: `costs[b, s]` is what blueprint b adds at slot s."""
+
+    def __init__(self, slots: int, gates: Gates, embargo_epochs: int, automatic_advance: bool = False) -> None:
+        self.slots = [Slot() for _ in range(slots)]
+        self.gates = gates
+        self.embargo_epochs = embargo_epochs
+        self.automatic_advance = automatic_advance
+
+    def masks(self, affordable: NDArray[np.bool_]) -> ActionMasks:
+        """Legal choices now; `affordable` is bool `[num_blueprints, S]` (NOOP's row is ignored)."""
+        columns = zip(self.slots, affordable.T.tolist(), strict=True)
+        return _masks(tuple(self._legal(slot, tuple(buyable[1:])) for slot, buyable in columns))
+
+    def _legal(self, slot: Slot, buyable: tuple[bool, ...]) -> Legal:
+        free = not slot.pruning
+        return Legal(
+            germinate=slot.stage is Stage.DORMANT and any(buyable),
+            set_alpha_target=slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
+            prune=Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
+            fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
+            advance=self._may_advance(slot),
+            buyable=buyable,
+            alpha_target=slot.alpha_target,
+        )
+
+    def apply(self, action: SeedAction) -> bool:
+        """Take the action's edge; returns whether the slots show that it took effect. The caller checked the masks.
+
+        Raises `IllegalEdge` for an op that the slot's stage does not have.
+        """
+        if action.op is Op.WAIT:
+            return True
+        slot = self.slots[action.slot]
+        if slot.stage not in LEGAL_STAGES[action.op] or slot.pruning:
+            ramp = ", whose alpha is on its way to 0" if slot.pruning else ""
+            raise IllegalEdge(f"{action.op.name} has no edge from {slot.stage.name}{ramp}")
+        before = (slot.stage, slot.alpha_target, slot.pruning)
+        speed_epochs = ALPHA_SPEEDS_EPOCHS[action.alpha_speed]
+        match action.op:
+            case Op.GERMINATE:
+                slot.move_to(Stage.GERMINATED)
+                slot.blueprint, slot.blend = action.blueprint, action.blend
+                slot.alpha_target = ALPHA_TARGETS[action.alpha_target]
+                slot.alpha_speed_epochs = speed_epochs
+            case Op.ADVANCE:
+                self._advance(slot)
+            case Op.SET_ALPHA_TARGET:
+                if slot.stage is Stage.HOLDING:
+                    slot.move_to(Stage.BLENDING)
+                self._ramp(slot, ALPHA_TARGETS[action.alpha_target], speed_epochs)
+            case Op.PRUNE if slot.alpha == 0.0 or speed_epochs == 0:
+                slot.move_to(Stage.PRUNED)
+            case Op.PRUNE:
+                if slot.stage is Stage.HOLDING:
+                    slot.move_to(Stage.BLENDING)
+                slot.pruning = True
+                self._ramp(slot, 0.0, speed_epochs)
+            case Op.FOSSILIZE:
+                slot.move_to(Stage.FOSSILIZED)
+        return (slot.stage, slot.alpha_target, slot.pruning) != before
+
+    def _may_advance(self, slot: Slot) -> bool:
+        if slot.stage is Stage.GERMINATED:
+            return self.gates.may_train(slot)
+        return slot.stage is Stage.TRAINING and self.gates.may_blend(slot)
+
+    @staticmethod
+    def _advance(slot: Slot) -> None:
+        if slot.stage is Stage.GERMINATED:
+            slot.move_to(Stage.TRAINING)
+        else:
+            slot.move_to(Stage.BLENDING)
+            slot.ramp = Ramp(0.0, slot.alpha_target, slot.alpha_speed_epochs)
+
+    @staticmethod
+    def _ramp(slot: Slot, target: float, epochs: int) -> None:
+        slot.ramp = Ramp(slot.alpha, target, epochs)
+        slot.alpha_target, slot.alpha_speed_epochs = target, epochs
+
+    def tick_alpha(self) -> None:
+        """One epoch of every ramp, before the epoch is trained."""
+        for slot in self.slots:
+            if slot.stage is Stage.BLENDING and slot.ramp is not None:
+                slot.ramp.done = min(slot.ramp.done + 1, slot.ramp.epochs)
+
+    def automatic_edges(self) -> None:
+        """Edges that need no decision, after the epoch was trained; then every slot is one epoch older."""
+        for slot in self.slots:
+            rested = slot.epochs_in_stage >= (self.embargo_epochs if slot.stage is Stage.EMBARGOED else 1)
+            if slot.stage is Stage.BLENDING and slot.at_target:
+                slot.move_to(Stage.PRUNED if slot.pruning else Stage.HOLDING)
+            elif slot.stage is Stage.PRUNED and rested:
+                slot.move_to(Stage.EMBARGOED)
+            elif slot.stage is Stage.EMBARGOED and rested:
+                slot.move_to(Stage.RESETTING)
+            elif slot.stage is Stage.RESETTING and rested:
+                slot.move_to(Stage.DORMANT)
+            slot.epochs_in_stage += 1
+            slot.age_epochs += slot.active
+            if self.automatic_advance and self._may_advance(slot):
+                self._advance(slot)
+
+    def prune_live(self) -> None:
+        """The governor's doing: every active seed that is not fossilized is pruned at once."""
+        for slot in self.slots:
+            if slot.active and slot.stage is not Stage.FOSSILIZED:
+                slot.move_to(Stage.PRUNED)
+
+
+class Legal(NamedTuple):
+    """What may be done with one slot."""
+
+    germinate: bool
+    set_alpha_target: bool
+    prune: bool
+    fossilize: bool
+    advance: bool
+    buyable: tuple[bool, ...]  # of each blueprint after NOOP
+    alpha_target: float
+
+
+@lru_cache(maxsize=4096)
+def _masks(legal: tuple[Legal, ...]) -> ActionMasks:
+    """The masks of slots where this is legal; situations recur, so they are kept. Read-only."""
+    num_blueprints = 1 + len(legal[0].buyable)
+    sections = np.cumsum([0, num_blueprints, len(BLENDS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS_EPOCHS)])
+    blueprint, blend, target, speed = (slice(a, b) for a, b in pairwise(sections))
+    slot_mask = np.zeros((len(Op), len(legal)), dtype=np.bool_)
+    rest: NDArray[np.bool_] = np.zeros((len(Op), len(legal), int(sections[-1])), dtype=np.bool_)
+    for s, own in enumerate(legal):
+        slot_mask[Op.GERMINATE, s] = own.germinate
+        slot_mask[Op.SET_ALPHA_TARGET, s] = own.set_alpha_target
+        slot_mask[Op.PRUNE, s] = own.prune
+        slot_mask[Op.FOSSILIZE, s] = own.fossilize
+        slot_mask[Op.ADVANCE, s] = own.advance
+        rest[Op.GERMINATE, s, blueprint] = (False, *own.buyable)  # never NOOP
+        rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
+        rest[Op.SET_ALPHA_TARGET, s, target] = [t != own.alpha_target for t in ALPHA_TARGETS]
+        rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
+    op: NDArray[np.bool_] = np.any(slot_mask, axis=1)
+    op[Op.WAIT] = True
+    rest = np.logical_and(rest, slot_mask[..., None])
+    for mask in (op, slot_mask, rest):
+        mask.flags.writeable = False
+    return ActionMasks(op, slot_mask, rest)

@@ -1,0 +1,38 @@
+"""`Topology`: what has grown in a host, and a host that is built with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from actors.env.slots.stage import BLENDED, Ramp, Slot, Stage
+
+
+class Grown(NamedTuple):
+    """One seed that is part of its host's function."""
+
+    slot: int
+    blueprint: int
+    blend: int
+    alpha: float
+
+
+Topology = tuple[Grown, ...]  # by slot
+
+
+def topology_of(slots: Sequence[Slot]) -> Topology:
+    """What belongs to the host's function now."""
+    return tuple(
+        Grown(s, slot.blueprint, slot.blend, slot.alpha) for s, slot in enumerate(slots) if slot.stage in BLENDED
+    )
+
+
+def built_in(grown: Grown) -> Slot:
+    """A slot of a host that was built with this seed: fossilized before the first epoch."""
+    return Slot(
+        stage=Stage.FOSSILIZED,
+        blueprint=grown.blueprint,
+        blend=grown.blend,
+        alpha_target=grown.alpha,
+        ramp=Ramp(grown.alpha, grown.alpha),
+    )

@@ -1,0 +1,1 @@
+"""The torch backend: many growing networks as one tensor program."""

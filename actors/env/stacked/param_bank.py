@@ -1,0 +1,102 @@
+"""`ParamBank`: many small networks of one padded shape as rows of one matrix, with an AdamW of their own each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.env.blueprints.vector import Param
+from actors.env.layers.fusion import piece
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+
+class ParamBank:
+    """`rows` parameter vectors `[rows, size]` with their moments and step counters."""
+
+    def __init__(
+        self, shapes: dict[str, Param], rows: int, max_steps: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.shapes = shapes
+        self.size = sum(p.size for p in shapes.values())
+        self.params = torch.zeros(rows, self.size, dtype=dtype, device=device)
+        self.first_moment = torch.zeros_like(self.params)
+        self.second_moment = torch.zeros_like(self.params)
+        self.steps = torch.zeros(rows, dtype=torch.long, device=device)
+        t = np.arange(max_steps + 1, dtype=np.float64)
+        self.correction1 = torch.tensor(1.0 - BETA1**t, dtype=dtype, device=device)
+        self.correction2 = torch.tensor(np.sqrt(1.0 - BETA2**t), dtype=dtype, device=device)
+
+    def draw(self, row: int, shapes: dict[str, Param], rng: np.random.Generator) -> None:
+        """Fresh parameters and moments for a row; `shapes` are the true ones, drawn in the table's order."""
+        self.clear_moments(slice(row, row + 1))
+        self.params[row] = 0.0
+        views = self.views(self.params[row : row + 1])
+        for name, p in shapes.items():
+            views[name][0][tuple(slice(n) for n in p.shape)] = torch.from_numpy(p.draw(rng))
+
+    def clear_moments(self, rows: slice) -> None:
+        for t in (self.first_moment, self.second_moment, self.steps):
+            t[rows] = 0.0
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """`flat [n, size]` as named parameters `[n, *shape]`, sharing its memory."""
+        views, start = {}, 0
+        for name, p in self.shapes.items():
+            views[name] = flat[:, start : start + p.size].view(flat.shape[0], *p.shape)
+            start += p.size
+        return views
+
+    def leaves(self, flat: Tensor) -> dict[str, Tensor]:
+        """`views` that gradients can be taken for."""
+        return {name: t.detach().requires_grad_() for name, t in self.views(flat).items()}
+
+
+class Working:
+    """Rows of a bank while they train: gathered (`store` puts them back), or all of them in place."""
+
+    def __init__(self, bank: ParamBank, rows: Tensor | None, lr: float, weight_decay: float) -> None:
+        self.bank, self.rows, self.lr, self.weight_decay = bank, rows, lr, weight_decay
+        everything = (bank.params, bank.first_moment, bank.second_moment, bank.steps)
+        self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in everything)
+
+    def store(self) -> None:
+        if self.rows is not None:
+            bank = self.bank
+            own = (self.params, self.first, self.second, self.steps)
+            for t, mine in zip((bank.params, bank.first_moment, bank.second_moment, bank.steps), own, strict=True):
+                t[self.rows] = mine
+
+    def adam(self, grad: Tensor) -> None:
+        """One AdamW step (Loshchilov & Hutter, 2019) for every row, with the row's own step counter."""
+        self.steps += 1
+        correction1, correction2 = _corrections(self.bank, self.steps)
+        kept = 1.0 - self.lr * self.weight_decay
+        _adam_(self.params, self.first, self.second, grad, self.lr / correction1, correction2, kept)
+
+
+@piece
+def _adam_(
+    params: Tensor, first: Tensor, second: Tensor, grad: Tensor, rate: Tensor, root: Tensor, kept: float
+) -> None:
+    """In place; `rate` and `root` are `[n, 1]`."""
+    params.mul_(kept)
+    first.lerp_(grad, 1.0 - BETA1)
+    second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)
+    denominator = second.sqrt().div_(root).add_(EPS)
+    params.sub_((first / denominator).mul_(rate))
+
+
+def _corrections(bank: ParamBank, steps: Tensor) -> tuple[Tensor, Tensor]:
+    """1 - beta1^t and sqrt(1 - beta2^t), `[n, 1]`, looked up: a power taken over a tensor changes its last bit with
+    the tensor's length. Rows that idle step on without end."""
+    steps = steps.clamp(max=len(bank.correction1) - 1)
+    return bank.correction1[steps, None], bank.correction2[steps, None]
+
+
+def flat_gradients(grads: Sequence[Tensor]) -> Tensor:
+    """Gradients `[n, *shape]` of one bank's parameters, in its order, as `[n, size]`."""
+    return torch.cat([g.flatten(1) for g in grads], 1)

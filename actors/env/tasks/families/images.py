@@ -1,0 +1,71 @@
+"""Images: the bundled digits as 8x8 pictures, and CIFAR-10 through torchvision where it lies on this machine."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from actors.config import ConfigError
+from actors.env.tasks.families.bundled import BUNDLES, fixed_order, load
+from actors.env.tasks.family import DataFiles, TaskFamily
+from actors.env.tasks.task import Sizes, Split, Task, split_rows, standardised
+
+CIFAR_SIZES = Sizes(10_000, 2_000, 10_000)
+"""An episode sees about 25,600 samples, and every environment of a fleet holds its own rows: not all 50,000."""
+
+
+@cache
+def _digit_splits() -> tuple[Split, Split, Split]:
+    x, y = load("digits")
+    return standardised(*split_rows(x.reshape(-1, 1, 8, 8), y, BUNDLES["digits"].sizes))
+
+
+def digits_image(rng: np.random.Generator) -> Task:
+    return Task("digits_image", 10, 8, *_digit_splits(), kind="image")
+
+
+def cifar10(files: DataFiles) -> Task:
+    """Raises `ConfigError` where the data set or torchvision is absent; fetches it only if told to."""
+    if files.data_dir is None:
+        raise ConfigError("task 'cifar10' needs env.data_dir: the folder that holds cifar-10-batches-py")
+    return Task("cifar10", 10, 16, *_cifar_splits(files.data_dir, files.download), kind="image")
+
+
+@cache
+def _cifar_splits(data_dir: str, download: bool) -> tuple[Split, Split, Split]:
+    root = Path(data_dir).expanduser()
+    if not download and not (root / "cifar-10-batches-py").is_dir():
+        raise ConfigError(
+            f"task 'cifar10': {root} holds no cifar-10-batches-py; give its parent folder as env.data_dir, "
+            "or set env.download to fetch 170 MB"
+        )
+    try:
+        from torchvision.datasets import CIFAR10
+    except ImportError as error:
+        raise ConfigError("task 'cifar10' needs torchvision: pip install 'tamiyo[vision]'") from error
+    except RuntimeError as error:  # its operators were built for another torch
+        raise ConfigError(
+            f"task 'cifar10': torchvision does not fit this torch ({error}): install the two together, from one index"
+        ) from error
+    try:
+        learning = CIFAR10(str(root), train=True, download=download)
+        testing = CIFAR10(str(root), train=False, download=download)
+    except (RuntimeError, OSError) as error:  # torchvision: files missing or damaged; or the download failed
+        raise ConfigError(f"task 'cifar10': cannot load it from {root}: {error}") from error
+    order = fixed_order(len(learning.data))
+    kept = order[: CIFAR_SIZES.train + CIFAR_SIZES.val]
+    train, val, _ = split_rows(
+        np.asarray(learning.data)[kept].transpose(0, 3, 1, 2),
+        np.asarray(learning.targets)[kept],
+        Sizes(CIFAR_SIZES.train, CIFAR_SIZES.val, 0),
+    )
+    pixels = np.asarray(testing.data).transpose(0, 3, 1, 2).astype(np.float32)
+    return standardised(train, val, Split(pixels, np.asarray(testing.targets, dtype=np.int64)))
+
+
+FAMILIES = (
+    TaskFamily("digits_image", "train", "image", "the digits as pictures", digits_image, BUNDLES["digits"].sizes),
+    TaskFamily("cifar10", "heldout", "image", "CIFAR-10 from env.data_dir", None, CIFAR_SIZES, from_files=cifar10),
+)

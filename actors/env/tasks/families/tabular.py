@@ -1,0 +1,85 @@
+"""Point clouds: mixtures of Gaussians, scikit-learn's `make_classification`, and the linearly separable."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.tasks.families.label_noise import with_label_noise
+from actors.env.tasks.family import TaskFamily
+from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardised
+
+Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
+SIZES = Sizes(1024, 512, 1024)
+FEW = Sizes(256, 512, 1024)
+
+
+def clusters(
+    rng: np.random.Generator, name: str = "clusters", host_width: int = 4, sizes: Sizes = SIZES, centres: int = 5
+) -> Task:
+    """Five classes of several Gaussian clusters each; centres and spread vary with the seed."""
+    classes, features = 5, 6
+    middle = rng.standard_normal((classes * centres, features))
+    spread = rng.uniform(0.35, 0.5)
+
+    def draw(n: int) -> Rows:
+        which = rng.integers(0, classes * centres, n)
+        return middle[which] + spread * rng.standard_normal((n, features)), which % classes
+
+    return Task(name, classes, host_width, *draw_splits(draw, sizes))
+
+
+def clusters_noisy(rng: np.random.Generator) -> Task:
+    clean = clusters(rng, "clusters_noisy", host_width=6, sizes=FEW)
+    return with_label_noise(clean, "clusters_noisy", 0.3, rng)
+
+
+def classification(rng: np.random.Generator, name: str = "classification", flipped: float = 0.0) -> Task:
+    """scikit-learn's generator: four classes of three clusters at a hypercube's corners; 8 of 20 features tell."""
+    from sklearn.datasets import make_classification
+
+    x, y = make_classification(
+        n_samples=sum(SIZES),
+        n_features=20,
+        n_informative=8,
+        n_redundant=4,
+        n_classes=4,
+        n_clusters_per_class=3,
+        flip_y=flipped,
+        random_state=int(rng.integers(2**32)),
+    )
+    return Task(name, 4, 8, *standardised(*split_rows(x, y, SIZES)))
+
+
+def classification_noisy(rng: np.random.Generator) -> Task:
+    """A quarter of the labels is drawn at random in all splits: no network can learn them."""
+    return classification(rng, "classification_noisy", 0.25)
+
+
+def linear(rng: np.random.Generator, features: int = 10, classes: int = 3) -> Task:
+    """The largest of three linear functions: the host suffices."""
+    weights = rng.standard_normal((features, classes))
+
+    def draw(n: int) -> Rows:
+        x = rng.standard_normal((n, features))
+        return x, (x @ weights).argmax(1)
+
+    return Task("linear", classes, 8, *draw_splits(draw, Sizes(512, 512, 1024)))
+
+
+FAMILIES = (
+    TaskFamily("clusters", "train", "vector", "five classes of five Gaussian clusters each", clusters, SIZES),
+    TaskFamily(
+        "clusters_noisy", "train", "vector", "clusters, few rows, a third of the labels wrong", clusters_noisy, FEW
+    ),
+    TaskFamily("classification", "train", "vector", "hypercube corners among distractors", classification, SIZES),
+    TaskFamily(
+        "classification_noisy",
+        "train",
+        "vector",
+        "hypercube corners, a quarter of all labels random",
+        classification_noisy,
+        SIZES,
+    ),
+    TaskFamily("linear", "train", "vector", "linearly separable", linear, Sizes(512, 512, 1024)),
+)

@@ -1,0 +1,1 @@
+"""The table of metrics, its exporters, and the status of a run."""

@@ -1,0 +1,1 @@
+"""The policy in programs that only act: fewer operations, TorchScript, and torch.export."""

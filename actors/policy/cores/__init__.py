@@ -1,0 +1,1 @@
+"""Recurrent cores: one step, and whole sequences in length buckets."""

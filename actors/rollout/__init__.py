@@ -1,0 +1,1 @@
+"""Rollouts: (environment fleet, policy) to complete episodes. No Ray, no Redis."""

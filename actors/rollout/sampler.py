@@ -1,0 +1,140 @@
+"""Samplers: how one actor turns weights into episodes. No Ray, no Redis.
+
+`WaveSampler` plays seed hosts in waves; `StreamSampler` keeps Gymnasium environments running from call to call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from actors.config import ActingConfig, GymConfig
+from actors.env.fleet import Fleet
+from actors.env.gym.fleet import GymFleet
+from actors.env.gym.make import make_vector_env
+from actors.env.reward import rent_share
+from actors.env.rng import Purpose, stream
+from actors.env.seed_fleet import make_fleet
+from actors.rollout.stream import EpisodeStream
+from actors.rollout.wave import Policy, Provenance, run_wave
+from actors.types.episode import EndReason, Episode
+from actors.types.spaces import Spaces
+
+STREAM_STEPS = 64  # steps of every environment between two looks at the weights
+PLAYED_STEPS = 10_000  # an episode that is played for comparison and has not ended by then counts as it stands
+
+
+class Sampler(Protocol):
+    spaces: Spaces
+
+    def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
+        """Act for a while and return what became complete; perhaps nothing."""
+        ...
+
+    def play(
+        self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
+    ) -> list[dict[str, Any]]:
+        """One whole episode of each seed, not for training: `seed`, `return`, and what else there is to tell."""
+        ...
+
+
+class EpisodeSeeds:
+    """Seeds of episodes: a function of run, actor and lineage. A lineage is a generation of the learner, or the
+    incarnation of an actor that is not the first of its name, which must not repeat what others did."""
+
+    def __init__(self, run_seed: int, actor: int, incarnation: int | None) -> None:
+        self._run_seed, self._actor, self._incarnation = run_seed, actor, incarnation
+        self._draws = 0
+
+    def draw(self, count: int, generation: int) -> list[int]:
+        lineage = generation if self._incarnation is None else self._incarnation
+        rng = stream(self._run_seed, self._actor, Purpose.EPISODE_SEEDS, (lineage << 20) + self._draws)
+        self._draws += 1
+        return [int(s) for s in rng.integers(0, 2**31, count)]
+
+
+class WaveSampler:
+    def __init__(self, fleet: Fleet, seeds: EpisodeSeeds, share: Callable[[int], float] = lambda version: 1.0) -> None:
+        """`share(version)` of the rent is in the rewards of what weights of a version act."""
+        self.fleet, self.seeds, self.spaces, self.share = fleet, seeds, fleet.spaces, share
+
+    def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
+        """One wave."""
+        self.fleet.rent_share = self.share(source.version)
+        return run_wave(
+            self.fleet, policy, self.seeds.draw(self.fleet.num_envs, source.generation), source, name_episode
+        )
+
+    def play(
+        self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
+    ) -> list[dict[str, Any]]:
+        """Timelines (see `actors.env.rendering.timeline`)."""
+        self.fleet.rent_share = 1.0
+        timelines: list[dict[str, Any]] = []
+        width = self.fleet.num_envs
+        for start in range(0, len(seeds), width):
+            part = list(seeds[start : start + width])
+            wave = part + part[:1] * (width - len(part))  # a fleet is always full
+            run_wave(self.fleet, policy, wave, source, lambda: "played/0/0/0", deterministic)
+            timelines += [t.as_dict() for t in self.fleet.timelines()[: len(part)]]
+        return timelines
+
+
+class StreamSampler:
+    def __init__(self, config: GymConfig, num_envs: int, run_seed: int, seeds: EpisodeSeeds) -> None:
+        self.config, self.num_envs, self.run_seed = config, num_envs, run_seed
+        self._generation = 0
+        self._fleet = GymFleet(
+            config.id, make_vector_env(config, num_envs), lambda row: seeds.draw(1, self._generation)[0]
+        )
+        self._stream: EpisodeStream | None = None
+        self.spaces = self._fleet.spaces
+
+    def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
+        """`STREAM_STEPS` steps of every environment."""
+        self._generation = source.generation
+        if self._stream is None:
+            self._stream = EpisodeStream(self._fleet, policy, self.run_seed, self.config.max_segment_steps)
+        episodes: list[Episode] = []
+        for _ in range(STREAM_STEPS):
+            episodes += self._stream.advance(policy, source, name_episode)
+        return episodes
+
+    def play(
+        self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
+    ) -> list[dict[str, Any]]:
+        """Environments of their own, so that the stream's episodes go on undisturbed."""
+        waiting = deque(seeds)
+        width = min(self.num_envs, len(seeds))
+        fleet = GymFleet(
+            self.config.id,
+            make_vector_env(self.config, width),
+            lambda row: int(waiting.popleft()) if waiting else int(seeds[0]),
+        )
+        played: dict[int, dict[str, Any]] = {}
+        playing = EpisodeStream(fleet, policy, self.run_seed, PLAYED_STEPS)
+        while len(played) < len(set(seeds)):
+            for episode in playing.advance(policy, source, lambda: "played/0/0/0", deterministic):
+                if episode.telemetry["segment"] == 0:
+                    played.setdefault(
+                        episode.seed,
+                        {
+                            "seed": episode.seed,
+                            "return": episode.undiscounted_return,
+                            "steps": len(episode),
+                            "ended": episode.end_reason is not EndReason.CUT,
+                        },
+                    )
+        fleet.env.close()
+        return [dict(played[int(seed)]) for seed in seeds]
+
+
+def make_sampler(acting: ActingConfig, index: int, run_seed: int, incarnation: int | None) -> Sampler:
+    """By configuration; `incarnation` is None for the first actor of its name."""
+    seeds = EpisodeSeeds(run_seed, index, incarnation)
+    width = acting.actors.envs_per_actor
+    if acting.gym.id:
+        return StreamSampler(acting.gym, width, run_seed, seeds)
+    return WaveSampler(make_fleet(acting.env, width, run_seed), seeds, partial(rent_share, acting.env))

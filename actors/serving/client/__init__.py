@@ -1,0 +1,1 @@
+"""Clients of a policy: blocking, asyncio, and in-process."""

@@ -1,0 +1,109 @@
+"""`LocalPolicy`: a policy in this process, asked in the same way and with the same answers as a served one."""
+
+from __future__ import annotations
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import from_weights, to_weights
+from actors.policy.state import PolicyState
+from actors.serving.client.session import Answer, PolicyError
+from actors.serving.noise import step_noise
+from actors.serving.refusal import Reason
+from actors.serving.session_state import seal, unseal
+from actors.types.actions import ActionMasks, playable
+from actors.types.spaces import Spaces
+from actors.wire import policy_pb2
+
+LOCAL_KEY = b"a local session"
+"""Nobody is kept out of their own process: the signature tells a state that was damaged, or made elsewhere."""
+
+
+class LocalPolicy:
+    """`network` as `tamiyo.load_policy` gives it; other numbers of slots are served too, where its encoder can."""
+
+    def __init__(self, network: FactoredRecurrentActorCritic, version: int = -1) -> None:
+        self.version = version
+        self._networks = {network.spaces.hash: network}
+        self._own = network
+
+    def __enter__(self) -> LocalPolicy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
+        """Raises `UserError` where the policy does not fit `spaces`, and `Refusal` for a `state` of something else."""
+        if spaces.hash not in self._networks:
+            weights = to_weights(self._own, self.version, 0, 1)
+            self._networks[spaces.hash] = from_weights(weights, self._own.norm.weight.device, spaces)
+        return LocalSession(self._networks[spaces.hash], self.version, seed, state)
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+
+class LocalSession:
+    """See `PolicySession`."""
+
+    def __init__(self, network: FactoredRecurrentActorCritic, version: int, seed: int, state: bytes = b"") -> None:
+        self.policy_version = version
+        self._network, self._seed, self._next_index = network, seed, 0
+        self._state = network.initial_state(1)
+        if state:
+            known, memory = unseal(state, network.core.sizes, LOCAL_KEY)
+            self._seed, self._next_index = known.seed, known.next_step_index
+            self._state = PolicyState(*(t.to(own.device) for t, own in zip(memory, self._state, strict=True)))
+
+    def __enter__(self) -> LocalSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def exported(self) -> bytes:
+        known = policy_pb2.SessionState(
+            spaces_hash=self._network.spaces.hash,
+            next_step_index=self._next_index,
+            seed=self._seed,
+            policy_version=self.policy_version,
+        )
+        return seal(known, self._state, 0, LOCAL_KEY) if self._next_index else b""
+
+    def step(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        deterministic: bool = True,
+    ) -> Answer:
+        spec = self._network.spaces.action
+        if not np.isfinite(obs).all():
+            raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "obs holds NaN or Inf", Reason.NOT_FINITE)
+        if not playable(spec, masks):
+            raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "the masks leave no choice", Reason.ILLEGAL_MASK)
+        batch = ActionMasks(masks.op[None], None if masks.slot is None else masks.slot[None], masks.rest[None])
+        noise = step_noise(self._seed, self._next_index, len(spec.heads))[None]
+        decision, self._state = self._network.act(
+            np.asarray(obs, dtype=np.float32)[None], np.asarray(blueprint_indices, dtype=np.int64)[None], batch,
+            self._state, noise, deterministic,
+        )  # fmt: skip
+        self._next_index += 1
+        return Answer(
+            decision.actions[0],
+            decision.log_probs[0],
+            float(decision.values[0]),
+            self.policy_version,
+            self._next_index - 1,
+        )
+
+    def reset(self, seed: int = 0) -> None:
+        self._seed, self._next_index = seed, 0
+        self._state = self._network.initial_state(1)
+
+    def close(self) -> None:
+        """Nothing to let go."""

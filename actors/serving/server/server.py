@@ -1,0 +1,223 @@
+"""The running server: address, TLS, health, reflection, new weights, expiry, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import grpc
+import structlog
+import torch
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import start_http_server
+
+from actors.codec import InvalidWeights
+from actors.errors import UserError
+from actors.serving.options import ServeOptions, server_channel_options
+from actors.serving.server.auth import TokenInterceptor, Tokens
+from actors.serving.server.handlers import SERVICE, Handlers
+from actors.serving.server.models import Models
+from actors.serving.server.service import PolicyService
+from actors.serving.server.telemetry import Telemetry
+from actors.serving.session_state import read_key
+from actors.transport.base import Unreachable
+from actors.types.weights import WeightSet
+
+SWEEP_S = 1.0  # between two looks for expired sessions
+FLUSH_S = 0.5  # for the last answers to leave
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Source(Protocol):
+    """Where weights come from: a `WeightStore`, or a checkpoint."""
+
+    def fetch(self, newer_than: int) -> WeightSet | None: ...
+
+
+class Fixed:
+    """One set of weights that never changes."""
+
+    def __init__(self, weights: WeightSet) -> None:
+        self._weights: WeightSet | None = weights
+
+    def fetch(self, newer_than: int) -> WeightSet | None:
+        weights, self._weights = self._weights, None
+        return weights
+
+
+class PolicyServer:
+    """`start`, then `run` until `stop` is set. `address` is known after `start`."""
+
+    def __init__(self, options: ServeOptions, source: Source) -> None:
+        self.options, self.source, self.address = options, source, options.listen
+        self.telemetry = Telemetry()
+        self.stop = asyncio.Event()
+        self._log = structlog.get_logger("tamiyo.serving")
+        self._key = read_key(options.state_key_file)
+        tokens = Tokens(options.token_file) if options.token_file else None
+        self.handlers = Handlers(self.telemetry, tokens)
+        interceptors = [TokenInterceptor(tokens, self.handlers.refused)] if tokens else []
+        self._server = grpc.aio.server(
+            interceptors=interceptors,
+            options=server_channel_options(options),
+            maximum_concurrent_rpcs=options.max_concurrent_calls,
+        )
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+
+    async def start(self) -> None:
+        """Listen, not yet serving. Raises `UserError`."""
+        for name in ("", SERVICE):
+            await self._health.set(name, _NOT_SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._server.add_generic_rpc_handlers((self.handlers.generic(),))
+        if self.options.reflection:
+            names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
+        listen = self.options.listen
+        try:
+            if self.options.tls_cert is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, _credentials(self.options))
+        except RuntimeError as error:
+            raise UserError(f"cannot listen on {listen} ({error}): give another address to --listen") from error
+        if not listen.startswith("unix:"):
+            self.address = f"{listen.rpartition(':')[0]}:{port}"
+        await self._server.start()
+        self._log.info("listening", address=self.address, tls=self.options.tls_cert is not None)
+
+    async def run(self) -> None:
+        """Load, serve, follow new weights; returns after `stop`, everything under way answered."""
+        metrics = None
+        if self.options.metrics_port is not None:
+            host = "0.0.0.0" if not self.options.is_local else "127.0.0.1"
+            try:
+                metrics, _ = start_http_server(self.options.metrics_port, host, self.telemetry.registry)
+            except OSError as error:
+                raise UserError(f"cannot show metrics on port {self.options.metrics_port} ({error})") from error
+        chores = [asyncio.create_task(work) for work in (self._follow(), self._sweep())]
+        stopping = asyncio.create_task(self.stop.wait())
+        try:
+            await asyncio.wait([*chores, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await self._drain()
+            for chore in chores:
+                if chore.done():
+                    chore.result()  # which raises
+        finally:
+            for task in (*chores, stopping):
+                task.cancel()
+            await asyncio.gather(*chores, stopping, return_exceptions=True)
+            await self._server.stop(0)
+            if metrics is not None:
+                metrics.shutdown()
+                metrics.server_close()
+
+    async def _drain(self) -> None:
+        self._log.info("draining", calls=self.handlers.calls)
+        await self._health.enter_graceful_shutdown()
+        if self.handlers.service is not None:
+            self.handlers.service.draining = True
+        self.handlers.end_streams()
+        deadline = time.monotonic() + self.options.drain_s
+        while self.handlers.calls and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        await self._server.stop(FLUSH_S)
+        self._log.info("stopped", calls=self.handlers.calls)
+
+    async def _follow(self) -> None:
+        """Load the first weights, then take up new ones as they appear."""
+        while self.handlers.service is None:
+            weights = await self._fetch(-1)
+            if weights is not None:
+                await self._load(weights)
+            else:
+                await asyncio.sleep(min(0.2, self.options.poll_s))
+        service = self.handlers.service
+        waiting = False
+        while True:
+            await asyncio.sleep(self.options.poll_s)
+            if service.models.full():
+                if not waiting:
+                    self._log.warning("new weights wait: sessions hold all versions", versions=len(service.models.held))
+                waiting = True
+                continue
+            waiting = False
+            weights = await self._fetch(service.models.newest.version)
+            if weights is None:
+                continue
+            try:
+                model = await asyncio.to_thread(service.models.build, weights)
+            except UserError as error:
+                self._log.error("weights refused", version=weights.version, reason=str(error))
+                continue
+            service.adopt(model)
+            self._log.info("weights taken up", version=model.version, versions_held=len(service.models.held))
+
+    async def _load(self, weights: WeightSet) -> None:
+        models = await asyncio.to_thread(Models, weights, _device(self.options.device), self.options.max_versions)
+        self.handlers.service = PolicyService(models, self.options, self._key, self.telemetry)
+        for name in ("", SERVICE):
+            await self._health.set(name, _SERVING)
+        self._log.info("serving", version=weights.version, spaces=models.spaces.hash)
+
+    async def _fetch(self, newer_than: int) -> WeightSet | None:
+        try:
+            return await asyncio.to_thread(self.source.fetch, newer_than)
+        except InvalidWeights as error:
+            self._log.error("weights damaged", reason=str(error))
+        except Unreachable as error:
+            self._log.warning("no new weights", reason=str(error))
+        return None
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            if self.handlers.service is not None and (count := self.handlers.service.expire()):
+                self._log.info("sessions expired", count=count)
+
+
+async def serve(options: ServeOptions, source: Source, started: Callable[[PolicyServer], Awaitable[None]]) -> None:
+    """Until SIGTERM or Ctrl-C; `started` is told when the server listens."""
+    server = PolicyServer(options, source)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop.set)
+    await server.start()
+    await started(server)
+    settled = asyncio.create_task(_settle(server))
+    await server.run()
+    settled.cancel()
+
+
+async def _settle(server: PolicyServer) -> None:
+    """What is loaded with the first weights stays: to look through it again and again takes tenths of a second."""
+    while server.handlers.service is None:
+        await asyncio.sleep(0.05)
+    gc.collect()
+    gc.freeze()
+
+
+def _credentials(options: ServeOptions) -> grpc.ServerCredentials:
+    assert options.tls_cert is not None
+    assert options.tls_key is not None
+    try:
+        pair = (options.tls_key.read_bytes(), options.tls_cert.read_bytes())
+        authority = options.tls_client_ca.read_bytes() if options.tls_client_ca else None
+    except OSError as error:
+        raise UserError(f"the TLS files cannot be read: {error}") from error
+    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"there is no device {name}: give cpu or auto")
+    return torch.device(name)

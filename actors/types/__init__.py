@@ -1,0 +1,1 @@
+"""What everything else speaks of: actions, spaces, episodes and published weights."""

@@ -1,0 +1,53 @@
+"""`Worker`: the Ray actor around an `Incarnation`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+import torch
+
+from actors.heartbeat import Pulse
+from actors.metrics.ray import RayMetrics
+from actors.workers.process_handle import Place
+from actors.workers.rollout_worker import Incarnation, Player, WaveReport, WorkerSettings
+
+SIGNS = "signs"  # concurrency group, a thread of its own: signs of life are asked for while the actor is at work
+
+
+class Worker:
+    """Made at once, whatever its settings: what can fail happens in calls, whose errors reach the fleet as they are."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._incarnation: Incarnation | None = None
+        self._pulse = Pulse()
+
+    def ping(self) -> Place:
+        """Returns once the process is there, and says where."""
+        return Place.here()
+
+    @ray.method(concurrency_group=SIGNS)
+    def beats(self) -> int:
+        """Signs of progress so far."""
+        return self._pulse.beats
+
+    def sample(self) -> WaveReport:
+        return self._life().sample()
+
+    def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
+        return self._life().play(player, seeds, deterministic)
+
+    def _life(self) -> Incarnation:
+        if self._incarnation is None:
+            torch.set_num_threads(1)
+            reborn = self._settings.reborn or ray.get_runtime_context().was_current_actor_reconstructed
+            report = RayMetrics(f"actor-{self._settings.index}", self._settings.run).report
+            self._incarnation = Incarnation(self._settings, reborn, report, self._pulse)
+        return self._incarnation
+
+
+def limit_threads() -> dict[str, str]:
+    """Environment of a worker process: one thread per numerical library."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

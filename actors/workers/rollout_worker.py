@@ -1,0 +1,161 @@
+"""`Incarnation`: one life of an actor: a sampler, a copy of the policy and an outbox. No Ray."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from actors.config import ActingConfig
+from actors.errors import UserError
+from actors.heartbeat import Felt, Pulse
+from actors.policy.acting.programs import ActingPolicy
+from actors.policy.baselines import NeverGrow, RandomPolicy
+from actors.policy.publish import from_weights
+from actors.rollout.sampler import make_sampler
+from actors.rollout.wave import Policy, Provenance
+from actors.transport.base import Transport
+from actors.transport.redis import connect
+from actors.transport.retry import Patience
+from actors.workers.outbox import Outbox
+from actors.workers.weight_client import WeightFeed
+
+Player = Literal["learned", "random", "never_grow"]
+PATIENCE_S = 5.0  # how long a call waits for a busy queue before it says so; the next one waits on
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What one actor is given."""
+
+    acting: ActingConfig
+    index: int
+    run: str  # first part of its episodes' ids
+    seed: int  # of the run
+    redis: str = field(repr=False)  # may hold a password
+    namespace: str
+    reborn: bool = False  # an earlier actor of this index was given up
+
+
+@dataclass(frozen=True)
+class WaveReport:
+    """What the fleet hears of a wave; the episodes themselves go through the queue."""
+
+    incarnation: int
+    episodes: int
+    steps: int
+    seconds: float
+    waited_s: float  # for a busy queue
+    away_s: float  # for a server that did not answer
+    unsent: int
+    actor: str
+    metrics: dict[str, float]  # names are those of `actors/metrics/registry.py`
+
+
+class Incarnation:
+    """From the actor's start to its death. `reborn`: the actor has lived before, and must not repeat what it did."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        reborn: bool = False,
+        report: Callable[[Mapping[str, float]], None] = lambda metrics: None,
+        pulse: Pulse | None = None,
+    ) -> None:
+        self.settings = settings
+        acting = settings.acting
+        self._pulse = pulse or Pulse()
+        self._patience = Patience(beat=self._pulse)
+        self._report = report
+        self.transport: Transport = self._patience(lambda: connect(settings.redis, acting.queue, settings.namespace))
+        self.name = f"actor-{settings.index}"
+        seen = self._patience(self._seen)
+        # The clock survives a death, which a counter in memory does not; beyond all that the store has seen of this
+        # actor, should the clock of the machine it now lives on be behind.
+        self.number = max(time.time_ns() // 1_000_000, 1 + max(seen, default=0))
+        lineage = self.number if reborn or seen else None
+        self.sampler = make_sampler(acting, settings.index, settings.seed, lineage)
+        self.outbox = Outbox(self.transport, self.name, self.number, acting.actors.buffer_episodes)
+        self.feed = WeightFeed(self.transport)
+        self.policy: ActingPolicy | None = None
+        self.version, self.generation, self.state_stride = -1, 0, 1
+        self.sequence = 0
+
+    def sample(self) -> WaveReport:
+        """A while with the newest weights, and what became complete shipped. While the queue takes no more it parks:
+        nothing new is played. Waits for the first weights; raises `UserError` without any."""
+        start, away_before_s = time.monotonic(), self._patience.away_s
+        parked_s = self._ship()
+        if len(self.outbox):
+            return self._told(0, 0, 0.0, parked_s, self._patience.away_s - away_before_s)
+        began = time.monotonic()
+        self._fetch()
+        fetch_s = time.monotonic() - began
+        assert self.policy is not None
+        source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed)
+        episodes = self.sampler.sample(Felt(self.policy, self._pulse), source, self._name_episode)
+        for episode in episodes:
+            self.outbox.add(episode)
+        played_s = time.monotonic() - start - parked_s
+        self.outbox.health["fetch_s"] = self.outbox.health.get("fetch_s", 0.0) + fetch_s
+        self.outbox.health |= {"version": self.version, "damaged_weights": self.feed.damaged}
+        waited_s = parked_s + self._ship()
+        steps = sum(len(e) for e in episodes)
+        return self._told(len(episodes), steps, played_s, waited_s, self._patience.away_s - away_before_s)
+
+    def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
+        """Episodes of the given seeds, not shipped: what `Sampler.play` tells of each."""
+        policy: Policy
+        if player == "learned":
+            self._fetch()
+            assert self.policy is not None
+            policy = self.policy
+        else:
+            policy = (RandomPolicy if player == "random" else NeverGrow)(self.sampler.spaces)
+        source = Provenance(self.version, self.generation, 1, self.settings.seed)
+        played = self.sampler.play(Felt(policy, self._pulse), source, seeds, deterministic)
+        return [told | {"policy_version": self.version} for told in played]
+
+    def _seen(self) -> list[int]:
+        """Other lives of this actor: earlier ones, and those in fleets that were started beside this one."""
+        return [number for actor, number in self.transport.ledger().actors if actor == self.name]
+
+    def _ship(self) -> float:
+        return self._patience(lambda: self.outbox.ship(PATIENCE_S))
+
+    def _told(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> WaveReport:
+        metrics = {
+            "actor_episodes": self.outbox.accounts.produced,
+            "actor_steps_per_s": steps / played_s if played_s > 0 else 0.0,
+            "actor_dropped_backpressure": self.outbox.accounts.dropped_backpressure,
+            "actor_wait_s": waited_s,
+            "actor_damaged_weights": self.feed.damaged,
+        }
+        self._report(metrics)
+        return WaveReport(
+            self.number, episodes, steps, played_s, waited_s, away_s, len(self.outbox), self.name, metrics
+        )
+
+    def _fetch(self) -> None:
+        deadline = time.monotonic() + self.settings.acting.actors.fetch_timeout_s
+        while True:
+            weights = self._patience(lambda: self.feed.newest(self.version))
+            if weights is not None:
+                if self.policy is None:
+                    self.policy = ActingPolicy(from_weights(weights))
+                else:
+                    self.policy.take(weights)
+                self.version, self.generation = weights.version, weights.generation
+                self.state_stride = weights.state_stride
+            if self.policy is not None:
+                return
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{self.name} found no weights: is a learner running against the same Redis and run name?"
+                )
+            time.sleep(0.1)
+
+    def _name_episode(self) -> str:
+        self.sequence += 1
+        return f"{self.settings.run}/{self.name}/{self.number}/{self.sequence}"

@@ -1,0 +1,1 @@
+"""The commands of `tamiyo`, one file each."""

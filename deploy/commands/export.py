@@ -1,0 +1,42 @@
+"""`tamiyo export CHECKPOINT OUT`: the policy as a torch.export program, and what it takes and gives as JSON inside."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import torch
+
+from actors.errors import UserError
+from actors.policy.acting.exported import INPUTS, OUTPUTS, example_inputs, export_step
+from actors.policy.publish import architecture_hash
+from learner.checkpoint import load_policy
+
+
+def export_policy(checkpoint: Path, out: Path, slots: int | None) -> int:
+    """Writes `out` (.pt2), to be read by `torch.export.load`. Raises `UserError`."""
+    if slots is not None and not 1 <= slots <= 8:
+        raise UserError(f"--slots is {slots}: a host has 1 to 8 slots")
+    if out.suffix != ".pt2":
+        raise UserError(f"{out} is no .pt2 file: give a name such as policy.pt2")
+    if not out.parent.is_dir():
+        raise UserError(f"there is no folder {out.parent}: make it, or give another file")
+    network = load_policy(checkpoint, slots)
+    description = {
+        "inputs": {n: _shape(t) for n, t in zip(INPUTS, example_inputs(network, 1), strict=True)},
+        "outputs": OUTPUTS,
+        "heads": {head.name: head.choices for head in network.spaces.action.heads},
+        "spaces_hash": network.spaces.hash,
+        "architecture_hash": architecture_hash(network.spaces, network.config),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about nn.LSTM's list of its own weights, which it makes anew
+        program = export_step(network)
+    torch.export.save(program, out, extra_files={"tamiyo.json": json.dumps(description)})
+    print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB, inputs {', '.join(INPUTS)}")
+    return 0
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,0 +1,87 @@
+"""`tamiyo grow SCRIPT`: somebody's training script with a policy at its side, and what was decided as a timeline."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import nan
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from actors.env.rendering.timeline import Timeline
+from actors.errors import UserError
+from actors.growth.controller import LOG_VARIABLE
+from actors.growth.decision import Decision, read_log
+from actors.growth.policy_advisor import ADDRESS_VARIABLE
+from actors.policy.saved import SHIPPED, read_weights
+from actors.serving.options import ServeOptions
+from actors.serving.server.server import Fixed
+from actors.serving.server.thread import serve_beside
+from deploy.commands.rollout import timeline_table
+from deploy.commands.serve import set_up_log
+
+
+def grow(script: Path, arguments: list[str], policy: Path | None, console: Console | None = None) -> int:
+    """The script's exit status. Raises `UserError`."""
+    if not script.is_file():
+        raise UserError(f"there is no script {script}: give a Python file that makes a GrowthController")
+    with tempfile.TemporaryDirectory() as folder, _served(policy or SHIPPED) as address:
+        log = Path(folder) / "decisions.jsonl"
+        environment = os.environ | {ADDRESS_VARIABLE: address, LOG_VARIABLE: str(log)}
+        ended = subprocess.run([sys.executable, str(script), *arguments], env=environment, check=False)
+        decisions = read_log(log) if log.is_file() else []
+    if ended.returncode == 0 and not decisions:
+        raise UserError(f"{script} made no decision: it needs a tamiyo.GrowthController whose step() it calls")
+    if decisions:
+        _show(decisions, console or Console(highlight=False))
+    return ended.returncode
+
+
+@contextmanager
+def _served(policy: Path) -> Iterator[str]:
+    """The address of a server that lasts as long as the block."""
+    weights = read_weights(policy)
+    set_up_log("text", logging.WARNING)
+    with serve_beside(ServeOptions(listen="127.0.0.1:0", max_sessions=8), Fixed(weights)) as beside:
+        yield beside.server.address
+
+
+def _show(decisions: list[Decision], console: Console) -> None:
+    last = decisions[-1]
+    accuracy = "" if last.accuracy is None else f"accuracy {last.accuracy:.1f}   "
+    answered = sum(bool(d.asked) for d in decisions)
+    console.width = max(console.width, 66 + 30 * len(last.slots))
+    console.print(
+        Text.assemble(
+            (f"{len(decisions)} decisions, {answered} answered   ", "dim"),
+            (f"loss {last.loss:.3f}   {accuracy}", "bold"),
+            (f"{last.added_params} parameters grown ({last.growth_ratio:.2f} of the model)", "dim"),
+        )
+    )
+    console.print(timeline_table(timeline(decisions)))
+
+
+def timeline(decisions: list[Decision]) -> Timeline:
+    """A row per decision, with the accuracy that it was taken at."""
+    slots = decisions[0].slots
+    points = [nan if d.accuracy is None else d.accuracy for d in decisions]
+    return Timeline(
+        task="",
+        seed=0,
+        horizon=len(decisions),
+        slots=len(slots),
+        accuracy=[nan, *points],
+        ops=[d.op for d in decisions],
+        op_slots=[slots.index(d.slot) if d.op != "WAIT" else -1 for d in decisions],
+        stages=[[d.stages[s] for d in decisions] for s in range(len(slots))],
+        alphas=[[d.alphas[s] for d in decisions] for s in range(len(slots))],
+        blueprints=[[d.blueprints[s] for d in decisions] for s in range(len(slots))],
+        growth_ratio=[d.growth_ratio for d in decisions],
+    )

@@ -1,0 +1,119 @@
+"""`tamiyo rollout CHECKPOINT`: one episode of a trained policy as a timeline in the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from actors.config import EnvConfig
+from actors.env.env import seed_spaces
+from actors.env.rendering.palette import OPS, STAGES
+from actors.env.rendering.timeline import Timeline
+from actors.env.seed_fleet import make_fleet
+from actors.errors import UserError
+from actors.rollout.wave import Provenance, run_wave
+from actors.types.spaces import Spaces
+from deploy.config.schema import PRESETS
+from deploy.config.yaml import from_yaml
+from learner.checkpoint import load_policy
+
+BAR = 10  # characters of the accuracy's bar
+ACTIVE = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
+
+
+def show_rollout(
+    checkpoint: Path, task: str | None, seed: int, slots: int | None, sampled: bool, console: Console | None = None
+) -> int:
+    """Plays and prints; greedy unless `sampled`. The environment is that of the checkpoint's run where it lies in
+    one. Raises `UserError`."""
+    if slots is not None and not 1 <= slots <= 8:
+        raise UserError(f"--slots is {slots}: a host has 1 to 8 slots")
+    if seed < 0:
+        raise UserError(f"--seed is {seed}: it cannot be negative")
+    policy = load_policy(checkpoint, slots)
+    config, run_seed = environment_of(checkpoint)
+    tasks = (task,) if task is not None else config.tasks
+    config = replace(config, tasks=tasks, slots=policy.spaces.slots, profile=_profile(policy.spaces))
+    fleet = make_fleet(config, 1, run_seed)
+    source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
+    run_wave(fleet, policy, [seed], source, lambda: "played/0/0/0", deterministic=not sampled)
+    console = console or Console(highlight=False)
+    # A narrow terminal wraps the lines and a pipe has no width at all: either is better than columns cut off.
+    console.width = max(console.width, 66 + 30 * config.slots)
+    console.print(_headline(fleet.timelines()[0], sampled))
+    console.print(timeline_table(fleet.timelines()[0]))
+    return 0
+
+
+def environment_of(checkpoint: Path) -> tuple[EnvConfig, int]:
+    """(environment, run seed) of the run that the checkpoint lies in, else the defaults."""
+    for folder in (checkpoint, checkpoint.parent, checkpoint.parent.parent):
+        if (folder / "config.yaml").is_file():
+            config = from_yaml(folder / "config.yaml", PRESETS["tamiyo"])
+            return config.env, config.run.seed
+    return EnvConfig(), 0
+
+
+def _profile(spaces: Spaces) -> Literal["tamiyo", "classic"]:
+    profiles: tuple[Literal["tamiyo", "classic"], ...] = ("tamiyo", "classic")
+    for profile in profiles:
+        if spaces.slots and seed_spaces(spaces.slots, profile).hash == spaces.hash:
+            return profile
+    raise UserError("this checkpoint is not a policy of the seed-training environment: only those have a timeline")
+
+
+def _headline(episode: Timeline, sampled: bool) -> Text:
+    epochs = len(episode.ops)
+    parts = (
+        ("task ", "dim"),
+        (episode.task, "bold"),
+        (f"   seed {episode.seed}   {'sampled' if sampled else 'greedy'}   {epochs} epochs   ", "dim"),
+        (f"accuracy {episode.accuracy[0]:.1f} > {episode.accuracy[-1]:.1f}", "bold"),
+        (f"   growth {episode.growth_ratio[-1] if epochs else 0.0:.2f}   ", "dim"),
+        (f"J {sum(episode.shares):+.2f}", "bold"),
+    )
+    return Text.assemble(*parts)
+
+
+def timeline_table(episode: Timeline) -> Table:
+    """A row per epoch: accuracy after it, what was decided, and what each slot held then."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("epoch", justify="right")
+    table.add_column("accuracy", no_wrap=True)
+    table.add_column("decision", no_wrap=True)
+    for slot in range(episode.slots):
+        table.add_column(f"slot {slot}", no_wrap=True)
+    table.add_column("growth", justify="right")
+    for t, op in enumerate(episode.ops):
+        where = f" {episode.op_slots[t]}" if episode.op_slots[t] >= 0 else ""
+        table.add_row(
+            str(t + 1),
+            _accuracy(episode.accuracy[t], episode.accuracy[t + 1]),
+            Text(op + where, style="dim" if op == "WAIT" else OPS.get(op, "")),
+            *(_slot(episode, slot, t) for slot in range(episode.slots)),
+            f"{episode.growth_ratio[t]:.2f}",
+        )
+    return table
+
+
+def _accuracy(before: float, after: float) -> Text:
+    """With its change; what is not known stays empty."""
+    if isnan(after):
+        return Text("")
+    bar = "█" * round(after / 100 * BAR)
+    change = "" if isnan(before) else f"{after - before:+5.1f}"
+    return Text.assemble((f"{bar:<{BAR}}", OPS["FOSSILIZE"]), f" {after:5.1f} ", (change, "dim"))
+
+
+def _slot(episode: Timeline, slot: int, t: int) -> Text:
+    stage = episode.stages[slot][t]
+    if stage == "DORMANT":
+        return Text("·", style="dim")
+    name = f"{episode.blueprints[slot][t]} " if stage in ACTIVE else ""
+    return Text.assemble((f"{name}{stage.lower()}", STAGES[stage]), (f" {episode.alphas[slot][t]:.2f}", "dim"))

@@ -1,0 +1,211 @@
+"""Command-line flags: made by tyro from the configuration dataclasses, every complaint one line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, get_args, get_type_hints
+
+import tyro
+
+from actors.config import ConfigError
+from actors.errors import UserError
+from deploy.config.schema import PRESETS, Config
+from deploy.config.yaml import from_yaml
+
+Settings = Annotated[Config, tyro.conf.arg(name="")]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Settings come from the preset, then from the file, then from the flags below."""
+
+    preset: Literal["quick", "tamiyo", "research", "general"] = "tamiyo"
+    """Where settings start: `quick` takes minutes on two cores, `tamiyo` holds the reference settings, `general` is for
+    Gymnasium environments and the default with --env."""
+    config: Path | None = None
+    """YAML file of settings that differ from the preset."""
+    redis: str | None = None
+    """URL of a Redis or Valkey server; short for --run.redis."""
+    address: str | None = None
+    """Ray cluster to run on, such as auto; short for --run.address."""
+    gpus_per_actor: float | None = None
+    """Share of a GPU that each actor claims; short for --actors.gpus_per_actor."""
+    weights_redis: str | None = None
+    """URL of a server for the weights alone; short for --queue.weights_redis."""
+    task: str | None = None
+    """One task to train on, or mypkg:factory for your own; short for --env.tasks."""
+    env: str | None = None
+    """Gymnasium environment to train on, such as CartPole-v1 or mypkg:MyEnv-v0; short for --gym.id."""
+    settings: Settings = dataclasses.field(default_factory=Config)
+
+
+@dataclass(frozen=True)
+class ResumableFlags(Flags):
+    """Settings come from the preset (or the resumed run), then from the file, then from the flags below."""
+
+    resume: Path | None = None
+    """Folder of a run to go on with; its settings take the preset's place."""
+    attach: bool = False
+    """Only follow the run of this --run.name that is under way at --address."""
+    init_from: str | None = None
+    """Checkpoint whose weights a new run starts from, optimizer and counters afresh; short for --run.init_from."""
+
+
+class Request(NamedTuple):
+    """What the command line asked for."""
+
+    config: Config
+    resume: Path | None
+    attach: bool = False
+
+
+def parse(command: str, args: list[str], *, resumable: bool) -> Request:
+    """Reads flags; raises UserError in one line, or SystemExit(0) after printing help."""
+    kind = ResumableFlags if resumable else Flags
+    _refuse_unknown(command, args, resumable)
+    first = _first_pass(args)
+    base = dataclasses.replace(kind(), settings=_base(first, resumable))
+    with one_line(command):
+        flags = tyro.cli(
+            kind,
+            prog=f"tamiyo {command}",
+            description=_DESCRIPTIONS[command],
+            args=list(_with_none(args)),
+            default=base,
+            use_underscores=True,
+        )
+    config = flags.settings
+    if flags.redis is not None:
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, redis=flags.redis))
+    if flags.address is not None:
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, address=flags.address))
+    if flags.gpus_per_actor is not None:
+        actors = dataclasses.replace(config.actors, gpus_per_actor=flags.gpus_per_actor)
+        config = dataclasses.replace(config, actors=actors)
+    if flags.weights_redis is not None:
+        queue = dataclasses.replace(config.queue, weights_redis=flags.weights_redis)
+        config = dataclasses.replace(config, queue=queue)
+    if flags.task is not None:
+        config = dataclasses.replace(config, env=dataclasses.replace(config.env, tasks=(flags.task,)))
+    if isinstance(flags, ResumableFlags) and flags.init_from is not None:
+        if first.resume is not None:
+            raise UserError("--init-from and --resume exclude each other: a resumed run has weights of its own")
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=flags.init_from))
+    if flags.env is not None:
+        config = dataclasses.replace(config, gym=dataclasses.replace(config.gym, id=flags.env))
+    attach = isinstance(flags, ResumableFlags) and flags.attach
+    return Request(config, first.resume if resumable else None, attach)
+
+
+_DESCRIPTIONS = {
+    "train": "A whole run on this machine: server, actors, learner, progress and report.",
+    "learner": "The learner alone; it meets the actors through --redis URL.",
+    "actors": "The actors alone; they meet the learner through --redis URL.",
+}
+
+
+def _first_pass(args: list[str]) -> argparse.Namespace:
+    """Only what decides the defaults of all other flags."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--preset", default=None)
+    parser.add_argument("--env", "--gym.id", dest="env", default=None)
+    parser.add_argument("--config", type=Path, default=None)
+    parser.add_argument("--resume", type=Path, default=None)
+    try:
+        return parser.parse_known_args(args)[0]
+    except argparse.ArgumentError as error:
+        raise UserError(f"{error.argument_name} needs a value") from error
+
+
+def _base(first: argparse.Namespace, resumable: bool) -> Config:
+    if first.preset is not None and first.preset not in PRESETS:
+        raise UserError(f"there is no preset {first.preset!r}: give one of {', '.join(sorted(PRESETS))}")
+    base = PRESETS[first.preset or ("general" if first.env else "tamiyo")]
+    if first.resume is not None and resumable:
+        if first.preset is not None:
+            raise UserError("--preset and --resume exclude each other: a resumed run keeps its own settings")
+        base = _resumed(first.resume)
+    return base if first.config is None else from_yaml(first.config, base)
+
+
+def _resumed(run_dir: Path) -> Config:
+    if not run_dir.is_dir():
+        raise UserError(f"cannot resume: there is no run folder {run_dir}")
+    if not (run_dir / "config.yaml").is_file():
+        raise UserError(f"cannot resume: {run_dir} holds no config.yaml, so it is not the folder of a run")
+    return from_yaml(run_dir / "config.yaml", PRESETS["tamiyo"])
+
+
+def _refuse_unknown(command: str, args: list[str], resumable: bool) -> None:
+    known = list(known_flags(resumable))
+    for arg in args:
+        name = "--" + arg.partition("=")[0][2:].replace("-", "_")
+        if not arg.startswith("--") or name in known:
+            continue
+        leaf = name.removeprefix("--").rpartition(".")[2]
+        close = [k for k in known if k.rpartition(".")[2].removeprefix("--") == leaf]
+        close = close or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        hint = f"did you mean {close[0]}?" if close else f"`tamiyo {command} --help` lists all flags"
+        raise UserError(f"unknown flag {arg.partition('=')[0]}; {hint}")
+
+
+def known_flags(resumable: bool) -> Iterator[str]:
+    """Every flag, spelt with underscores, as the help shows them."""
+    yield from ("--help", "--preset", "--config", "--redis", "--weights_redis", "--task", "--env")
+    yield from ("--address", "--gpus_per_actor")
+    if resumable:
+        yield from ("--resume", "--init_from", "--attach", "--no_attach")
+    base = Config()
+    for section in dataclasses.fields(base):
+        for f in dataclasses.fields(getattr(base, section.name)):
+            yield f"--{section.name}.{f.name}"
+            if isinstance(getattr(getattr(base, section.name), f.name), bool):
+                yield f"--{section.name}.no_{f.name}"
+
+
+def _with_none(args: list[str]) -> Iterator[str]:
+    """YAML's `null` as tyro spells it, for fields that may be absent."""
+    optional = {
+        f"--{section}.{f.name}"
+        for section, kind in get_type_hints(Config).items()
+        for f in dataclasses.fields(kind)
+        if type(None) in get_args(get_type_hints(kind)[f.name])
+    }
+    flag = ""
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if arg.startswith("--"):
+            flag = "--" + name[2:].replace("-", "_")
+        absent = flag in optional and (value if equals else arg) in ("null", "none")
+        yield (f"{name}=None" if equals else "None") if absent else arg
+
+
+@contextlib.contextmanager
+def one_line(command: str) -> Iterator[None]:
+    """tyro explains itself in a box on stderr; its first paragraph is the reason, and becomes a UserError."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            yield
+    except SystemExit as end:
+        if not end.code:
+            raise
+        lines = [line.strip(" │") for line in box.getvalue().splitlines()[1:]]
+        reason: list[str] = []
+        for line in lines:
+            if line.startswith(("─", "╰")):
+                break
+            reason.append(line)
+        text = re.sub(r"^Error parsing (settings\.[a-z]+: )?", "", " ".join(filter(None, reason)))
+        # Of a field that may be absent tyro says what each of its types made of the value: the last one's word will do.
+        text = re.sub(r"(?<=: )no type matching .* - <class '\w+'>: ", "", text)
+        text = re.sub(r" -+ typing\.Literal\[.*?\]: .*? does not match choices \(([^)]*?),?\)", r"; or give \1", text)
+        raise ConfigError(text or f"bad flags; see `tamiyo {command} --help`") from None

@@ -1,0 +1,165 @@
+"""Settings from files: a YAML mapping laid over a base, checked field by field against the dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit, urlunsplit
+
+import yaml
+from rich.table import Table
+from rich.text import Text
+
+from actors.config import ConfigError
+from deploy.config.schema import PRESETS, Config
+
+
+def from_yaml(path: Path, base: Config) -> Config:
+    """`base` overlaid with the YAML file at `path`; raises ConfigError with the file's name and the reason."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} is not YAML: {reason}") from error
+    try:
+        return overlay(base, {} if data is None else data)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def to_yaml(config: Config) -> str:
+    """All of `config` as YAML that `from_yaml` reads back. A password in the server's URL is left out."""
+    data = {
+        section: {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
+        for section, fields in _sections(config)
+    }
+    data["run"]["redis"] = _without_password(config.run.redis, "")
+    data["queue"]["weights_redis"] = _without_password(config.queue.weights_redis, "")
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+
+def overlay(base: Config, data: object) -> Config:
+    """`base` with the sections and keys of a mapping; raises ConfigError for an unknown key or an impossible value."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"settings are sections with keys, such as `learner: {{lr: 0.001}}`, not {_show(data)}")
+    names = [f.name for f in dataclasses.fields(base)]
+    changed = {}
+    for section, values in data.items():
+        if section not in names:
+            raise ConfigError(f"unknown section {section!r}{suggest(str(section), names)}")
+        changed[section] = _overlay_section(getattr(base, section), section, values)
+    return dataclasses.replace(base, **changed)
+
+
+def _overlay_section(base: Any, section: str, values: object) -> Any:
+    if values is None:
+        return base
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"section {section!r} holds keys and values, not {_show(values)}")
+    hints = get_type_hints(type(base))
+    for key in values:
+        if key not in hints:
+            raise ConfigError(f"unknown key {key!r} in section {section!r}{suggest(str(key), list(hints))}")
+    return dataclasses.replace(base, **{k: _convert(v, hints[k], f"{section}.{k}") for k, v in values.items()})
+
+
+def _convert(value: object, hint: Any, where: str) -> Any:
+    """`value` as the type `hint` names, or ConfigError. A bool is no number; `1e-3` is one, though text in YAML 1.1."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        words = [word for a in args if get_origin(a) is Literal for word in get_args(a)]
+        if value in words:
+            return value
+        try:
+            return _convert(value, next(a for a in args if a is not type(None) and get_origin(a) is not Literal), where)
+        except ConfigError as error:
+            raise ConfigError(" or ".join([str(error), *words])) from error
+    if origin is Literal:
+        if value not in args:
+            raise ConfigError(f"{where} is {_show(value)}: give one of {', '.join(map(str, args))}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{where} is {_show(value)}: give a list, such as [a, b]")
+        return tuple(_convert(v, args[0], f"{where}[{i}]") for i, v in enumerate(value))
+    if hint is float:
+        try:
+            if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+                return float(value)
+        except ValueError:
+            pass
+        raise ConfigError(f"{where} is {_show(value)}: give a number")
+    if type(value) is not hint:
+        wanted = {int: "a whole number", bool: "true or false", str: "text"}[hint]
+        raise ConfigError(f"{where} is {_show(value)}: give {wanted}")
+    return value
+
+
+def _show(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return str(yaml.safe_dump(value)).split("\n")[0]
+    return f"a {type(value).__name__}" if isinstance(value, (Mapping, list)) else repr(value)
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """`; did you mean 'x'?` for the closest known name, else a list of what there is where that is short."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known are {', '.join(known)}" if len(known) <= 20 else ""
+
+
+def summary(config: Config) -> Table:
+    """What is in force, a row per section; values that differ from preset `tamiyo` are bold and bear a star."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    reference = PRESETS["tamiyo"]
+    for section, fields in _sections(config):
+        row = Text()
+        for name, value in fields:
+            differs = value != getattr(getattr(reference, section), name)
+            row.append(f"{name}=", style="dim")
+            row.append(_brief(name, value), style="bold yellow" if differs else "")
+            row.append("*  " if differs else "  ", style="bold yellow")
+        table.add_row(section, row)
+    table.add_row("", Text("* differs from preset tamiyo", style="dim italic"))
+    return table
+
+
+def _sections(config: Config) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    for section in dataclasses.fields(config):
+        values = getattr(config, section.name)
+        yield section.name, [(f.name, getattr(values, f.name)) for f in dataclasses.fields(values)]
+
+
+def _brief(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if name.endswith("_bytes") and isinstance(value, int) and value >= 2**20:
+        return f"{value / 2**20:g}MiB"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if value is None:
+        return "none"
+    return (_without_password(value, "***") or "auto") if isinstance(value, str) else str(value)
+
+
+def _without_password(url: str, mask: str) -> str:
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    name = user.partition(":")[0]
+    login = f"{name}:{mask}" if mask else name
+    return urlunsplit(parts._replace(netloc=f"{login}@{host}" if login else host))

@@ -1,0 +1,1 @@
+"""Launching runs: on one machine, on a Ray cluster, and what supervises them."""

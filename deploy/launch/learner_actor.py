@@ -1,0 +1,162 @@
+"""`LearnerKeeper`: the learner as a Ray actor in a place of its own, started again whenever it dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.util import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from actors.errors import UserError
+from actors.heartbeat import Stillness
+from actors.transport.backoff import Backoff
+from actors.transport.base import Fenced
+from actors.workers.process_handle import Place
+from actors.workers.ray_worker import limit_threads
+from actors.workers.worker_pool import last_line
+from deploy.launch.run import learner_report
+from learner.checkpoint import Progress
+from learner.service import LearnerService, LearnerSettings, LearnerStatus
+
+MAX_FAILURES = 5  # errors in a row without an update between them, before they count as a fault of code
+LOOK_S = 0.25  # between looks at it
+
+
+class LearnerKeeper:
+    """`tick` returns at once and says how the learner is; a death is noted, counted, and followed by a new start from
+    the newest checkpoint, after a wait that grows while it keeps dying."""
+
+    def __init__(self, settings: LearnerSettings, gpus: float, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._run_dir, self._max_seconds = settings.run_dir, settings.config.max_seconds
+        self._bundle = placement_group([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}], strategy="STRICT_PACK")
+        remote: Any = ray.remote(
+            num_cpus=1,
+            num_gpus=gpus,
+            max_restarts=-1,
+            max_task_retries=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundle),
+            runtime_env={"env_vars": limit_threads()},
+        )(LearnerService)
+        report = partial(learner_report, settings.namespace)
+        self._handle = remote.options(max_concurrency=2).remote(settings, report)  # polled while it starts
+        self._call: Any = None
+        self._starting = True  # the next call is `start`
+        self.up = False  # has its place, and learns
+        self._place: Place | None = None  # of its process
+        self._look_at_s = 0.0
+        self._hang_s, self._still, self._beats = settings.config.hang_s, Stillness(), -1
+        self._backoff = Backoff()
+        self._updates_at_failure = -1
+        self.began_s: float | None = None  # when it was up for the first time: from then on `max_seconds` count
+        self.status = LearnerStatus(Progress(), False)
+        self.restarts = 0
+
+    def tick(self) -> LearnerStatus:
+        """Raises `UserError` for what starting again cannot mend."""
+        self.status = replace(self.status, new_metrics=[], new_notes=[])
+        now = time.monotonic()
+        still_s = self._still.look()
+        if self._call is None and self._backoff.due and now >= self._look_at_s:
+            self._look_at_s = now + LOOK_S
+            start = self._handle.start
+            self._call = start.remote(self._remaining_s(), Place.here) if self._starting else self._handle.poll.remote()
+        if self._call is not None and ray.wait([self._call], timeout=0)[0]:
+            call, self._call = self._call, None
+            self._hear(call)
+        elif self.up and still_s > self._hang_s:
+            self._kill(f"the learner has hung for {self._hang_s:g} s")
+        return self.status
+
+    def _hear(self, call: Any) -> None:
+        try:
+            reply: LearnerStatus | Place = ray.get(call)
+        except ActorUnavailableError:
+            self._lost("its process is gone")
+        except RayActorError as error:
+            self._lost(last_line(error))
+        except RayTaskError as error:
+            self._failed(error)
+        else:
+            if isinstance(reply, Place):
+                self._place, self._starting, self.up = reply, False, True
+                self._still.moved()
+                self.began_s = self.began_s or time.monotonic()
+            elif reply.progress is None:
+                self._lost("its process is gone")
+            else:
+                self._told(reply)
+
+    def _told(self, status: LearnerStatus) -> None:
+        assert status.progress is not None
+        if status.done or status.beats != self._beats:
+            self._beats = status.beats
+            self._still.moved()
+        if status.progress.update > max(0, self._updates_at_failure) and status.new_metrics:
+            self._backoff.succeed()
+        self.status = status
+
+    def _lost(self, reason: str) -> None:
+        if self.up:
+            self.up = False
+            self.restarts += 1
+            self._backoff.fail()
+            self._note(f"the learner died ({reason}); it goes on from its newest checkpoint")
+        self._starting = True
+
+    def _failed(self, error: RayTaskError) -> None:
+        cause = error.cause
+        if isinstance(cause, UserError):
+            raise UserError(str(cause)) from error
+        if isinstance(cause, Fenced):
+            raise UserError(
+                f"another learner took over this run's queue ({cause}): give this run a --run.name of its own"
+            ) from error
+        update = self.status.progress.update if self.status.progress else 0
+        if update > self._updates_at_failure:
+            self._backoff.succeed()
+        self._updates_at_failure = update
+        self._backoff.fail()
+        if self._backoff.failures >= MAX_FAILURES:
+            raise UserError(
+                f"the learner failed {MAX_FAILURES} times in a row without an update ({last_line(error)}): "
+                f"starting again does not mend that; its checkpoints are in {self._run_dir}"
+            ) from error
+        self._kill(f"the learner failed ({last_line(error)})")
+
+    def _kill(self, reason: str) -> None:
+        self._note(f"{reason}; it is started again from its newest checkpoint")
+        ray.kill(self._handle, no_restart=False)
+        if self._place is not None:
+            self._place.kill()
+            self._place = None
+        self.restarts += 1
+        self._call, self.up, self._starting = None, False, True
+
+    def _remaining_s(self) -> float | None:
+        if self.began_s is None or self._max_seconds is None:
+            return None
+        return max(0.1, self.began_s + self._max_seconds - time.monotonic())
+
+    def stop(self) -> None:
+        """Let it write its checkpoint and end. A learner that is dead has written its last one."""
+        try:
+            progress = ray.get(self._handle.stop.remote())
+        except RayActorError:
+            return
+        except RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise UserError(str(error.cause)) from error
+            raise UserError(f"the learner failed ({last_line(error)}); go on with --resume {self._run_dir}") from error
+        if self.up:
+            self.status = replace(self.status, progress=progress)
+
+    def close(self) -> None:
+        ray.kill(self._handle)
+        remove_placement_group(self._bundle)

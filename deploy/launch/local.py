@@ -1,0 +1,65 @@
+"""The one-machine launch: server, Ray, and a supervisor in this process."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+from actors.errors import UserError
+from actors.transport.redis import connect
+from deploy.config.schema import Config
+from deploy.launch.embedded_redis import EmbeddedRedis
+from deploy.launch.following import conclude, follow, named, plan
+from deploy.launch.run import (
+    check_machine,
+    compile_environments,
+    first_lesson,
+    local_ray,
+    namespace,
+    open_run,
+    stop_on_signal,
+)
+from deploy.launch.supervisor import OVER, Supervisor
+
+
+def train(config: Config, resume: Path | None = None, attach: bool = False) -> int:
+    """A whole run on this machine, or on the cluster at `run.address`, where `attach` only follows one that is under
+    way. Returns 0, or 130 when it was interrupted (and can be resumed)."""
+    if config.run.address:
+        from deploy.launch.cluster import train_on_cluster
+
+        return train_on_cluster(config, resume, attach)
+    if attach:
+        raise UserError("--attach needs --address: on one machine a run ends with the command that started it")
+    check_machine(config)
+    run_dir = open_run(config, resume)
+    console = Console(highlight=False)
+    if config.run.redis:
+        connect(config.run.redis, config.queue, namespace(config)).close()  # one that is not there is told at once
+    compile_environments(config, console)
+    config = first_lesson(named(config, run_dir), run_dir, console)
+    with ExitStack() as stack:
+        stop = stack.enter_context(stop_on_signal())
+        server: EmbeddedRedis | None = None
+        if config.run.redis:
+            redis = config.run.redis
+        else:
+            server = stack.enter_context(EmbeddedRedis(config.run.append_only))
+            redis = server.url
+        dashboard = stack.enter_context(local_ray(config, config.run.metrics_port))
+        if dashboard:
+            console.print(dashboard, soft_wrap=True, markup=False)
+        supervisor = Supervisor(plan(config, run_dir, redis))
+        stack.callback(supervisor.close)
+
+        def look_after_server() -> list[str]:
+            return ["the embedded Redis died; it is started again"] if server is not None and server.revive() else []
+
+        status = follow(supervisor, stop, console, run_dir.name, look_after_server)
+        if stop.is_set() and status.phase not in OVER:
+            supervisor.stop()
+            status = follow(supervisor, threading.Event(), console, run_dir.name, look_after_server, quiet=True)
+    return conclude(status, console)

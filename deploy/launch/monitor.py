@@ -1,0 +1,47 @@
+"""`Watch`: tells Prometheus how a run stands, from a thread of its own, also while learner or store are away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from actors.errors import UserError
+from actors.metrics.run_status import standing
+from actors.transport.base import Transport, Unreachable
+
+EVERY_S = 2.0
+CLOSE_S = 1.0
+
+
+class Watch:
+    """Looks at once and then every `EVERY_S`, until `close`. `counts` are reported as well, whatever the store says."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Transport],
+        report: Callable[[Mapping[str, float]], None],
+        counts: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        self._connect, self._report, self._counts = connect, report, counts
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """A look at a store that does not answer is not waited for."""
+        self._stop.set()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        transport: Transport | None = None
+        while not self._stop.is_set():
+            self._report(self._counts())
+            with suppress(Unreachable, UserError):  # the store is away: a later look may find it
+                transport = transport or self._connect()
+                stands = standing(transport.ledger(), transport.health())
+                if not self._stop.is_set():
+                    self._report(stands)
+            self._stop.wait(EVERY_S)
+        if transport is not None:
+            transport.close()

@@ -1,0 +1,105 @@
+"""The learner and the actors as processes of their own, which meet through the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import ray
+from rich.console import Console
+
+from actors.metrics.prometheus import ProcessMetrics
+from actors.transport.redis import connect
+from actors.workers.worker_pool import ActorFleet
+from deploy.config.schema import Config
+from deploy.launch.cluster import cluster, with_passwords
+from deploy.launch.monitor import Watch
+from deploy.launch.run import (
+    acting,
+    check_machine,
+    checked_spaces,
+    compile_environments,
+    first_lesson,
+    learner_settings,
+    local_ray,
+    namespace,
+    open_run,
+    own_metrics,
+    require_free_port,
+    stop_on_signal,
+)
+from learner.service import LearnerService
+
+
+def run_learner(config: Config, resume: Path | None = None) -> int:
+    """The learner alone, in this process, without Ray. Returns 0, or 130 when it was interrupted."""
+    connect(config.run.redis, config.queue, namespace(config)).close()
+    check_machine(config)
+    run_dir = open_run(config, resume)
+    console = Console(highlight=False)
+    config = first_lesson(config, run_dir, console)
+    with stop_on_signal() as stop, own_metrics(config) as metrics, _watch(config, metrics):
+        report = metrics.reporter("learner")
+        service = LearnerService(learner_settings(config, run_dir, config.run.redis), lambda: report)
+        service.start()
+        console.print(f"learner: {run_dir}, waiting for episodes of run {namespace(config)!r}")
+        while True:
+            status = service.poll()
+            for note in status.new_notes:
+                console.print(note, soft_wrap=True, markup=False)
+            for m in status.new_metrics:
+                console.print(
+                    f"update {m['update']:.0f}: return {m['return_mean']:.2f}, lag {m['policy_lag_mean']:.1f}, "
+                    f"{m['episodes_per_s']:.1f} episodes/s, waited {m['wait_s']:.1f} s"
+                )
+            if status.done or stop.wait(0.2):
+                break
+        if config.run.service and status.done:
+            console.print("learner: the run is done; waiting to be stopped")
+            stop.wait()
+        progress = service.stop()
+    console.print(f"learner: {progress.update} updates, {progress.episodes_trained} episodes; checkpoint in {run_dir}")
+    return 130 if stop.is_set() and not status.done else 0
+
+
+def run_actors(config: Config) -> int:
+    """The actors alone, on a Ray of this machine or on the cluster at `run.address`, until they are told to stop."""
+    checked_spaces(config)
+    require_free_port(config.run.metrics_port, "run.metrics_port")
+    connect(config.run.redis, config.queue, namespace(config)).close()
+    console = Console(highlight=False)
+    compile_environments(config, console)
+    place: AbstractContextManager[str | None] = cluster(config.run.address) if config.run.address else local_ray(config)
+    with stop_on_signal() as stop, own_metrics(config) as metrics, place as dashboard:
+        if dashboard:
+            console.print(dashboard, soft_wrap=True, markup=False)
+        config = with_passwords(config) if config.run.address else config
+        fleet = ActorFleet(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
+        console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
+        while not stop.wait(0.2):
+            fleet.fit(ray.available_resources)
+            reports = fleet.pump(timeout_s=0.0)
+            metrics.reporter("fleet")(fleet.counts())
+            for report in reports:
+                metrics.reporter(report.actor)(report.metrics)
+                console.print(
+                    f"wave: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
+                    f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
+                    + (f", the server was away for {report.away_s:.1f} s" if report.away_s else "")
+                )
+        fleet.stop()
+    return 0
+
+
+@contextmanager
+def _watch(config: Config, metrics: ProcessMetrics) -> Iterator[None]:
+    """How the run stands, where metrics are shown at all: no supervisor tells it here."""
+    if not config.run.metrics_port:
+        yield
+        return
+    watch = Watch(lambda: connect(config.run.redis, config.queue, namespace(config)), metrics.reporter("watch"))
+    try:
+        yield
+    finally:
+        watch.close()

@@ -1,0 +1,205 @@
+"""Pictures of a run over its updates, each a pure function of the run folder; None where there is nothing to draw."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from actors.env.rendering.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, colour
+from actors.env.rendering.timeline_chart import WIDTH_IN
+from deploy.report.run_folder import References, RunFolder
+from deploy.report.statistics import Interval, mean_interval, stratified_mean
+
+Floats = NDArray[np.float64]
+
+
+def learning_curve(run: RunFolder) -> Figure | None:
+    """Mean return of the episodes so far, tasks weighted equally, with a 95% band; references as horizontal lines."""
+    if not run.metrics:
+        return None
+    x, y = run.series("update"), run.series("return_mean")
+    figure, ax = _figure(3.6)
+    mean, low, high = _rolling(run, x, y, window=max(3, len(x) // 6))
+    ax.axvspan(x[0] + 0.8 * (x[-1] - x[0]), x[-1], color="#f2f5f8", zorder=0, lw=0)
+    labels: list[tuple[float, str, str]] = []
+    if run.references is not None:
+        for name, values in run.references.baselines.items():
+            interval = stratified_mean(values, run.references.tasks)
+            ax.axhline(interval.mean, color=POLICIES[name], lw=1.4, ls=(0, (5, 3)))
+            labels.append((interval.mean, name, POLICIES[name]))
+    ax.fill_between(x, low, high, color=POLICIES["learned"], alpha=0.18, lw=0)
+    ax.plot(x, mean, color=POLICIES["learned"], lw=2.2, marker="o" if len(x) == 1 else "")
+    labels.append((float(mean[-1]), "learned", POLICIES["learned"]))
+    _updates_axis(ax, x)
+    label_right(ax, labels)
+    ax.set_ylabel("return (points)" if run.unit else "return of whole episodes")
+    if len(x) >= 5:
+        ax.text(0.9, 1.015, "last fifth", transform=ax.transAxes, ha="center", color=MUTED, fontsize=8)
+    return figure
+
+
+def op_shares(run: RunFolder) -> Figure | None:
+    """Share of steps that chose each op, stacked, over updates."""
+    shares = run.families("op")
+    if not shares:
+        return None
+    names = [n for n in OPS if n in shares] + [n for n in shares if n not in OPS]
+    names = names[1:] + names[:1]
+    x, stack = _widened(run.series("update"), np.nan_to_num(np.stack([shares[n] for n in names])))
+    figure, ax = _figure(3.0)
+    ax.stackplot(x, stack, colors=[colour(n, OPS) for n in names], lw=0.4, edgecolor="white")
+    _updates_axis(ax, x)
+    ax.set_ylim(0, 1)
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    ax.set_ylabel("share of steps")
+    middles: Floats = np.cumsum(stack[:, -1]) - stack[:, -1] / 2
+    label_right(ax, [(float(m), _title(n), colour(n, OPS)) for m, n in zip(middles, names, strict=True)])
+    return figure
+
+
+def head_entropies(run: RunFolder) -> Figure | None:
+    """Normalised entropy of each head over updates."""
+    heads = run.families("entropy")
+    if not heads:
+        return None
+    x = run.series("update")
+    figure, ax = _figure(3.0)
+    labels = []
+    for name, values in heads.items():
+        ax.plot(
+            x, values, color=colour(name, HEADS), lw=2.0 if name == "op" else 1.5, marker="o" if len(x) == 1 else ""
+        )
+        known = values[np.isfinite(values)]
+        if known.size:
+            labels.append((float(known[-1]), name.replace("_", " "), colour(name, HEADS)))
+    _updates_axis(ax, x)
+    ax.set_ylim(0, 1.03)
+    ax.set_ylabel("entropy (1 = uniform)")
+    label_right(ax, labels)
+    return figure
+
+
+def flow(run: RunFolder) -> Figure | None:
+    """Throughput, policy lag and queue depth over updates: three panels, one scale each."""
+    if not run.metrics:
+        return None
+    x = run.series("update")
+    figure = Figure(figsize=(WIDTH_IN, 2.5), layout="constrained")
+    rate, lag, queue = figure.subplots(1, 3)
+    marker = "o" if len(x) == 1 else ""
+    for ax, title, name in (
+        (rate, "episodes per second", "episodes_per_s"),
+        (lag, "policy lag: mean, shaded to the largest", "policy_lag_mean"),
+        (queue, "episodes waiting in the queue", "queue_depth"),
+    ):
+        ax.plot(x, run.series(name), color=POLICIES["learned"], lw=1.5, marker=marker)
+        ax.set_title(title)
+        _updates_axis(ax, x)
+    lag.fill_between(
+        x, run.series("policy_lag_mean"), run.series("policy_lag_max"), color=MUTED, alpha=0.2, lw=0, step="mid"
+    )
+    for ax in (rate, lag, queue):
+        ax.set_ylim(bottom=0)
+    return figure
+
+
+def task_returns(run: RunFolder) -> Figure | None:
+    """Mean return per task with 95% intervals: the learned policy and its baselines on the same seeds."""
+    references = run.references
+    if references is None or not references.tasks:
+        return None
+    counts = Counter(references.tasks)
+    tasks = sorted(counts)
+    figure, ax = _figure(0.9 + 0.72 * len(tasks))
+    for row, task in enumerate(tasks):
+        by_policy = _by_policy(references, task)
+        for k, (name, values) in enumerate(by_policy.items()):
+            offset = 0.24 * ((len(by_policy) - 1) / 2 - k)
+            interval = _interval(values)
+            ax.plot([interval.low, interval.high], [row + offset] * 2, color=POLICIES[name], lw=2.4, alpha=0.45)
+            label = name if row == 0 else None
+            ax.plot(interval.mean, row + offset, "o", color=POLICIES[name], ms=6.5, mec="white", mew=1, label=label)
+    ax.axvline(0, color="#b6bec8", lw=0.8)
+    ax.set_yticks(range(len(tasks)), [f"{t}  (n={counts[t]})" for t in tasks], color=INK)
+    ax.set_ylim(-0.55, len(tasks) - 0.45)
+    ax.grid(axis="x", color=GRID)
+    ax.grid(axis="y", visible=False)
+    ax.spines["left"].set_visible(False)
+    ax.set_xlabel("return (points)" if run.unit else "return of whole episodes")
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, handletextpad=0.2, borderaxespad=0, columnspacing=1.2)
+    return figure
+
+
+def _by_policy(references: References, task: str) -> dict[str, list[float]]:
+    rows = [i for i, t in enumerate(references.tasks) if t == task]
+    by_name = {"learned": references.learned} | references.baselines
+    return {name: [values[i] for i in rows] for name, values in by_name.items()}
+
+
+def _interval(values: list[float]) -> Interval:
+    return mean_interval(values) if len(values) > 1 else Interval(values[0], values[0], values[0])
+
+
+def _rolling(run: RunFolder, x: Floats, y: Floats, window: int) -> tuple[Floats, Floats, Floats]:
+    """Stratified mean over the last `window` updates' episodes, and its band; updates' own means without episodes."""
+    rows = []
+    for i in range(len(x)):
+        first = x[max(0, i - window + 1)]
+        inside = [e for e in run.episodes if first <= e["update"] <= x[i]]
+        if inside:
+            rows.append(stratified_mean([e["return"] for e in inside], [e["task_id"] for e in inside]))
+        else:
+            rows.append(Interval(y[i], y[i], y[i]))
+    mean, low, high = np.array(rows).T
+    return mean, low, high
+
+
+def _figure(height_in: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _updates_axis(ax: Axes, x: Floats) -> None:
+    if len(x) == 1:
+        ax.set_xlim(x[0] - 0.5, x[0] + 0.5)
+        ax.set_xticks([x[0]])
+    else:
+        ax.set_xlim(x[0], x[-1])
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+    ax.set_xlabel("update")
+
+
+def _widened(x: Floats, stack: Floats) -> tuple[Floats, Floats]:
+    """A single update as a bar one update wide, since an area needs two points."""
+    if len(x) > 1:
+        return x, stack
+    return np.array([x[0] - 0.5, x[0] + 0.5]), np.repeat(stack, 2, axis=1)
+
+
+def label_right(ax: Axes, labels: list[tuple[float, str, str]], height_in: float = 3.0) -> None:
+    """Names (value, text, colour) at the right edge of axes about `height_in` high, apart where they would touch."""
+    low, high = ax.get_ylim()
+    gap = 0.16 * (high - low) / height_in
+    y = -np.inf
+    placed = []
+    for value, name, ink in sorted(label for label in labels if np.isfinite(label[0])):
+        y = max(value, y + gap)
+        placed.append((y, name, ink))
+    overflow = max(0.0, y - high)
+    for i, (at, name, ink) in enumerate(placed):
+        ceiling = high - gap * (len(placed) - 1 - i)
+        at = min(at, ceiling) if overflow else at
+        ink = MUTED if name == "wait" else ink
+        ax.annotate(
+            name, (1, at), xycoords=("axes fraction", "data"), xytext=(7, 0), textcoords="offset points",
+            va="center", color=ink, fontsize=8.5, fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _title(op: str) -> str:
+    return op.lower().replace("_", " ")

@@ -1,0 +1,77 @@
+"""What one step of the update minimises, and what all steps of an update tell about themselves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from actors.policy.network import Evaluation
+from learner.config import LearnerConfig
+from learner.ppo import losses
+from learner.ppo.targets import Targets
+
+
+class Denominators(NamedTuple):
+    """A minibatch's share of the batch's steps, so that minibatches add up to the batch."""
+
+    policy: Tensor  # scalar: unforced steps; [H]: each head's active steps
+    value: float  # valid steps
+
+
+def make_denominators(targets: Targets, config: LearnerConfig, minibatches: int) -> Denominators:
+    steps = targets.counted.sum(0) if config.policy_denominator == "head_steps" else targets.unforced.sum()
+    return Denominators(steps.clamp(min=1) / minibatches, targets.unforced.numel() / minibatches)
+
+
+def entropy_coefficient(config: LearnerConfig, update: int) -> float:
+    """Linear from `entropy_start` to `entropy_end` over `entropy_anneal_updates`; constant where that is 0."""
+    if config.entropy_anneal_updates == 0:
+        return config.entropy_coef
+    share = min(1.0, update / config.entropy_anneal_updates)
+    return config.entropy_start + share * (config.entropy_end - config.entropy_start)
+
+
+class Loss(NamedTuple):
+    total: Tensor
+    policy: Tensor  # without gradient
+    value: Tensor  # without gradient
+
+
+def objective(
+    out: Evaluation, t: Targets, config: LearnerConfig, entropy_coef: float, denominators: Denominators
+) -> Loss:
+    """The loss of some steps.
+
+    Ratios are to the behaviour policy; `decoupled` takes them to the proximal one, its advantages being weighted
+    already. With one joint ratio the advantage is that of the whole action.
+    """
+    reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
+    moved, counted = out.log_probs - reference, t.counted
+    if config.ratio == "joint":
+        moved, counted = moved.sum(-1, keepdim=True), t.unforced[:, None]
+    policy = losses.policy_loss(moved.exp(), t.advantages, counted, config.clip, denominators.policy)
+    value = losses.value_loss(out.values, t.proximal_values, t.returns, config.value_clip, denominators.value)
+    entropy = losses.entropy_bonus(out.entropies, t.counted, denominators.policy)
+    total = policy + config.value_coef * value - entropy_coef * entropy
+    return Loss(total, policy.detach(), value.detach())
+
+
+@torch.no_grad()
+def ratio_metrics(
+    log_probs: Tensor, t: Targets, live: Tensor, config: LearnerConfig, heads: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Of all steps that were evaluated, `log_probs [M, H]`, those `live [M]` that were before the KL stop."""
+    log_ratio = log_probs - t.behaviour_log_probs
+    moved = log_probs - t.proximal_log_probs if config.objective == "decoupled" else log_ratio
+    if config.ratio == "joint":
+        moved = moved.sum(-1, keepdim=True)
+    counted, seen = t.counted & live[:, None], live.sum().clamp(min=1)
+    active = counted.sum(0).clamp(min=1)
+    clipped = ((moved.exp() - 1.0).abs() > config.clip) & counted
+    k3 = (log_ratio.exp() - 1.0 - log_ratio).masked_fill(~counted, 0.0).sum(0) / active
+    joint = log_ratio.sum(-1).exp().masked_fill(~t.unforced, 1.0).masked_fill(~live, 0.0)
+    metrics = {"ratio_mean": joint.sum() / seen, "ratio_max": joint.amax()}
+    metrics |= {f"clip_fraction/{name}": share for name, share in zip(heads, clipped.sum(0) / active, strict=True)}
+    return metrics | {f"kl/{name}": kl for name, kl in zip(heads, k3, strict=True)}

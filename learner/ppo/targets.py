@@ -1,0 +1,102 @@
+"""What an update aims at: one pass with the weights before it, advantages, and the move of the value scale."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from learner.config import LearnerConfig
+from learner.ppo import losses
+from learner.ppo.batching import Batch
+from learner.ppo.chunks import Chunks
+from learner.ppo.gae import gae, head_advantages, normalise
+
+WEIGHT_LIMIT = 2.0  # of the decoupled objective's importance weight
+
+
+class Targets(NamedTuple):
+    """N flat valid steps, in the order of the chunks."""
+
+    advantages: Tensor  # [N, H] normalised; [N, 1] with one ratio for all heads
+    returns: Tensor  # [N] in the critic's new units
+    proximal_values: Tensor  # [N] in the critic's new units
+    proximal_log_probs: Tensor  # [N, H]
+    behaviour_log_probs: Tensor  # [N, H]
+    counted: Tensor  # [N, H] relevant and unforced
+    unforced: Tensor  # [N]
+
+
+@torch.no_grad()
+def make_targets(
+    network: FactoredRecurrentActorCritic, proximal: Evaluation, batch: Batch, chunks: Chunks, config: LearnerConfig
+) -> tuple[Targets, Tensor]:
+    """Targets, and `[N]` the proximal values in the return's own units. Moves the network's value scale."""
+
+    def flat(t: Tensor) -> Tensor:
+        return t.flatten(0, 1).index_select(0, chunks.places)
+
+    scale = network.value_normaliser
+    values = scale.denormalise(proximal.values.float())
+    padded = torch.zeros(batch.valid.numel(), device=values.device).index_copy(0, chunks.places, values)
+    estimate = gae(
+        batch.rewards,
+        padded.view_as(batch.valid),
+        batch.valid,
+        batch.terminated,
+        batch.bootstrap_value,
+        config.gamma,
+        config.gae_lambda,
+    )
+    unforced, behaviour, returns = ~flat(batch.forced), flat(batch.log_probs), flat(estimate.returns)
+    baseline = scale.denormalise(proximal.baseline_values.float())  # equal to the values where they know no op
+    heads = 1 if config.ratio == "joint" else behaviour.shape[1]
+    advantages = normalise(head_advantages(flat(estimate.advantages), values, baseline, heads), unforced)
+    if config.objective == "decoupled":
+        weight = (proximal.log_probs - behaviour).sum(-1).exp().clamp(max=WEIGHT_LIMIT)
+        advantages = advantages * weight[:, None]
+    scale.update(returns, network.value_output)
+    targets = Targets(
+        advantages=advantages,
+        returns=scale.normalise(returns),
+        proximal_values=scale.normalise(values),
+        proximal_log_probs=proximal.log_probs,
+        behaviour_log_probs=behaviour,
+        counted=network.counted[chunks.actions[:, 0]] & unforced[:, None],
+        unforced=unforced,
+    )
+    return targets, values
+
+
+@torch.no_grad()
+def batch_metrics(
+    network: FactoredRecurrentActorCritic,
+    proximal: Evaluation,
+    values: Tensor,
+    targets: Targets,
+    batch: Batch,
+    chunks: Chunks,
+    version: int,
+) -> dict[str, Tensor]:
+    """What the batch says before any step is taken; `ratio_error` is NaN where these very weights acted no episode."""
+    log_ratio = (targets.proximal_log_probs - targets.behaviour_log_probs).sum(-1)
+    # An episode that older weights began carries a state of theirs, which burn-in replays by the present ones.
+    throughout = (batch.version[:, :1] == version).expand_as(batch.version)
+    fresh = targets.unforced & throughout.flatten().index_select(0, chunks.places)
+    error = (log_ratio.exp() - 1.0).abs().masked_fill(~fresh, 0.0).amax()
+    returns = network.value_normaliser.denormalise(targets.returns)
+    metrics = {
+        "explained_variance": losses.explained_variance(values, returns),
+        "lag_kl": losses.k3(log_ratio, targets.unforced),
+        "ratio_error": torch.where(fresh.any(), error, torch.full_like(error, torch.nan)),
+        "hidden_norm": proximal.hidden.norm(dim=-1).mean(),
+        "forced_fraction": 1.0 - targets.unforced.double().mean(),
+    }
+    spec = network.spaces.action
+    entropy = proximal.entropies.masked_fill(~targets.counted, 0.0).sum(0) / targets.counted.sum(0).clamp(min=1)
+    ops = torch.nn.functional.one_hot(chunks.actions[:, 0], spec.num_ops).double().mean(0)
+    metrics |= {f"memory/{name}": proximal.memory[:, k].mean() for k, name in enumerate(network.core.statistics)}
+    metrics |= {f"entropy/{name}": entropy[k] for k, name in enumerate(spec.names)}
+    return metrics | {f"op/{name}": ops[o] for o, name in enumerate(spec.heads[0].choices)}

@@ -1,0 +1,157 @@
+"""The factored recurrent PPO update: one batch in, better weights out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import isnan
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.policy.cores.sequences import Steps
+from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from learner.config import LearnerConfig
+from learner.ppo import losses
+from learner.ppo.batching import Batch
+from learner.ppo.chunks import Chunks, Part, cut, load, minibatch, pick, whole
+from learner.ppo.objective import entropy_coefficient, make_denominators, objective, ratio_metrics
+from learner.ppo.optimizer import clip_gradients
+from learner.ppo.precision import autocast
+from learner.ppo.prior import Prior, prior_coefficient
+from learner.ppo.targets import Targets, batch_metrics, make_targets
+
+KL_STOP = 1.5  # times target_kl
+
+
+class PPOUpdate:
+    """Holds the network and its optimizer; `seed` and the update's number alone order the minibatches. `pulse` is
+    called at each."""
+
+    def __init__(
+        self,
+        network: FactoredRecurrentActorCritic,
+        optimiser: torch.optim.Optimizer,
+        config: LearnerConfig,
+        seed: int = 0,
+        pulse: Callable[[], None] = lambda: None,
+        prior: FactoredRecurrentActorCritic | None = None,
+    ) -> None:
+        self.network, self.optimiser, self.seed, self._pulse = network, optimiser, seed, pulse
+        self.config = config.for_core(is_recurrent(network))
+        self.device = next(network.parameters()).device
+        self.prior = Prior(prior.to(self.device), config.max_padding_waste) if prior and config.keeps_prior else None
+        self.reads_flags = self.device.type == "cpu"  # where that is free, what follows a KL stop is not computed
+
+    def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
+        """One update on a batch; `version` is that of the weights before it. Returns metrics by name."""
+        c = self.config
+        batch, charged = batch.to(self.device), dict[str, Tensor]()
+        if self.prior is not None:
+            batch, charged = self.prior.charge(batch, prior_coefficient(c, update))
+        chunks, proximal = self.forward(batch)
+        targets, values = make_targets(self.network, proximal, batch, chunks, c)
+        metrics = charged | batch_metrics(self.network, proximal, values, targets, batch, chunks, version)
+        del proximal
+        coefficient = entropy_coefficient(c, update)
+        metrics |= self._optimise(chunks, targets, coefficient, update)
+        metrics["entropy_coef"] = torch.tensor(coefficient)
+        self.network.update_normaliser(chunks.obs)
+        names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
+        measured = dict(zip(names, values.tolist(), strict=True))
+        if isnan(measured["ratio_error"]):  # no step of these very weights: nothing to compare
+            del measured["ratio_error"]
+        return measured
+
+    @torch.no_grad()
+    def forward(self, batch: Batch) -> tuple[Chunks, Evaluation]:
+        """The batch in chunks, and what the present weights make of all of them."""
+        c = self.config
+        chunks = cut(batch.to(self.device), c.chunk_length or batch.valid.shape[1], c.state_stride, c.burn_in)
+        return chunks, self._evaluate(load(chunks, whole(chunks, c.max_padding_waste), self._advance))
+
+    def _evaluate(self, steps: Steps) -> Evaluation:
+        with autocast(self.config, self.device):
+            return self.network.evaluate_steps(steps)
+
+    def _advance(self, steps: Steps) -> PolicyState:
+        with autocast(self.config, self.device):
+            return self.network.advance(steps)
+
+    def _parts(self, chunks: Chunks, update: int) -> list[Part]:
+        """The minibatches of all passes, whole rows each, in an order of their own per pass."""
+
+        def split() -> Iterator[Part]:
+            for epoch in range(self.config.update_epochs or 1):
+                key, counter = (self.seed, update), [0, 0, 0, epoch]
+                order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(len(chunks.lengths))
+                for rows in np.array_split(order, self.config.minibatches):
+                    yield minibatch(chunks, np.sort(rows), self.config.max_padding_waste)
+
+        return list(split())
+
+    def _optimise(self, chunks: Chunks, targets: Targets, entropy_coef: float, update: int) -> dict[str, Tensor]:
+        """`update_epochs` passes over minibatches. The KL stop and the skip of a non-finite step are a 0/1 flag on
+        the device (the optimizer's `found_inf`), so that nothing in the loop waits for the host."""
+        c = self.config
+        denominators = make_denominators(targets, c, c.minibatches)
+        parts = self._parts(chunks, update)
+        zero = torch.zeros((), device=self.device)
+        stopped, skipped, kl = zero, zero, zero
+        flags: list[Tensor] = []  # 1 where a minibatch came before the stop
+        measured: list[Tensor] = []  # [2 + groups] each: losses and gradient norms
+        log_probs: list[Tensor] = []  # [n, H] each
+        groups: tuple[str, ...] = ()
+        for part in parts:
+            self._pulse()
+            t = Targets(*(pick(x, part.chunk.source) for x in targets))
+            out = self._evaluate(load(chunks, part, self._advance))
+            log_probs.append(out.log_probs.detach())
+            kl = losses.k3((log_probs[-1] - t.proximal_log_probs).sum(-1), t.unforced)
+            stopped = torch.maximum(stopped, (kl > KL_STOP * c.target_kl).to(zero.dtype))
+            flags.append(1.0 - stopped)
+            if self.reads_flags and stopped > 0:
+                break
+            loss = objective(out, t, c, entropy_coef, denominators)
+            self.optimiser.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss.total)
+            norm, by_group = clip_gradients(self.optimiser, c.grad_clip)
+            broken = (~norm.isfinite()).to(zero.dtype)
+            self.optimiser.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]
+            self.optimiser.grad_scale = None  # type: ignore[attr-defined]
+            self.optimiser.step()
+            skipped = skipped + broken * flags[-1]
+            groups = tuple(by_group)
+            measured.append(torch.stack([loss.policy, loss.value, *by_group.values()]))
+        metrics = self._step_metrics(parts[: len(flags)], targets, log_probs, flags)
+        if measured:
+            rows = (
+                torch.stack(measured).nan_to_num(posinf=0.0, neginf=0.0) * torch.stack(flags[: len(measured)])[:, None]
+            )
+            means = rows.sum(0) / torch.stack(flags).sum().clamp(min=1.0)
+            metrics |= dict(zip(("loss_policy", "loss_value", *groups), means, strict=True))
+        waste = sum(p.chunk.layout.padded for p in parts[: c.minibatches]) / max(1, len(chunks.places))
+        return metrics | {
+            "kl": kl,
+            "update_epochs_done": torch.stack(flags).sum() / c.minibatches,
+            "skipped_steps": skipped,
+            "padding_waste": torch.tensor(waste),
+        }
+
+    def _step_metrics(
+        self, parts: list[Part], targets: Targets, log_probs: list[Tensor], flags: list[Tensor]
+    ) -> dict[str, Tensor]:
+        """Once for all minibatches, which the loop would pay for in many small operations."""
+        sizes = torch.tensor([len(x) for x in log_probs], device=self.device)
+        live = torch.stack(flags).repeat_interleave(sizes, output_size=sum(len(x) for x in log_probs)) > 0
+        order = [
+            torch.arange(len(targets.returns), device=self.device) if (s := p.chunk.source) is None else s
+            for p in parts
+        ]
+        t = Targets(*(pick(x, torch.cat(order)) for x in targets))
+        return ratio_metrics(torch.cat(log_probs), t, live, self.config, self.network.spaces.action.names)
+
+
+def is_recurrent(network: FactoredRecurrentActorCritic) -> bool:
+    return network.config.core != "feedforward"

@@ -1,0 +1,148 @@
+"""What a person can do wrong: each is one clear line on stderr and exit code 2, and nothing is lost or left."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors.env.env import seed_spaces
+from actors.policy.network import FactoredRecurrentActorCritic
+from deploy.cli import main
+from deploy.config.schema import Config
+from deploy.config.yaml import to_yaml
+from learner.checkpoint import Progress, save_checkpoint
+from learner.ppo.optimizer import make_optimiser
+from tests.support.launching import small
+
+pytestmark = pytest.mark.integration
+
+
+def complaint(capfd: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one line on stderr of a command that must exit with 2."""
+    assert main(list(args)) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("tamiyo: error: ")
+    return lines[0]
+
+
+@pytest.fixture(autouse=True)
+def restored_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands set variables for Ray; and no run may land in the repository."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_an_unknown_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("learner: {learning_rate: 0.1}\n")
+    line = complaint(capfd, "train", "--config", "mine.yaml")
+    assert "unknown key 'learning_rate' in section 'learner'" in line
+    assert "mine.yaml" in line
+    assert "unknown flag --learner.lrr; did you mean --learner.lr?" in complaint(capfd, "train", "--learner.lrr", "1")
+    assert "env.slots is 9: a host has 1 to 8 slots" in complaint(capfd, "train", "--env.slots", "9")
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("Pendulum-v1", "Pendulum-v1 takes continuous actions (Box): only Discrete and MultiDiscrete"),
+        ("CartPole-v8", "there is no Gymnasium environment 'CartPole-v8'; did you mean CartPole-v1?"),
+    ],
+)
+def test_an_environment_that_cannot_be_trained_on(
+    env: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert words in complaint(capfd, "train", "--env", env)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["train", "learner", "actors"])
+def test_a_server_that_is_not_there(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as bound:  # bound and not listening: nobody answers, and nobody else gets the port
+        bound.bind(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{bound.getsockname()[1]}/0"
+        line = complaint(capfd, command, *small(tmp_path / "runs", "lost"), "--redis", url)
+    assert url in line
+
+
+@pytest.mark.parametrize("command", ["learner", "actors"])
+def test_a_server_is_needed(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "--redis redis://HOST:6379/0" in complaint(capfd, command, *small(tmp_path / "runs", "lost"))
+
+
+def test_a_port_in_use(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        line = complaint(capfd, "train", *small(tmp_path, "ported", run__metrics_port=port))
+    assert f"run.metrics_port is {port}, but that port is in use" in line
+
+
+def test_a_run_of_that_name_is_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "runs" / "mine" / "checkpoints" / "update_00000007.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"precious")
+    (kept.parents[1] / "config.yaml").write_text("run: {seed: 4}\n")
+    line = complaint(capfd, "train", *small(tmp_path / "runs", "mine"))
+    assert "holds a run already" in line
+    assert "--resume" in line
+    assert kept.read_bytes() == b"precious"
+    assert (kept.parents[1] / "config.yaml").read_text() == "run: {seed: 4}\n"
+
+
+def test_resuming_what_is_no_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "there is no run folder nowhere" in complaint(capfd, "train", "--resume", "nowhere")
+    (tmp_path / "empty").mkdir()
+    assert "holds no config.yaml" in complaint(capfd, "train", "--resume", "empty")
+
+
+def test_an_unknown_task_and_a_folder_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot write to" in complaint(capfd, "train", *small(tmp_path / "file", "x"))
+    line = complaint(capfd, "train", *small(tmp_path / "runs", "x", env__tasks="nope"))
+    assert "'nope', which is not a task: choose from breast_cancer, cassini" in line
+
+
+def run_folder(root: Path, config: Config) -> Path:
+    """A folder as a run leaves it that made no update."""
+    folder = root / "runs" / "mine"
+    network = FactoredRecurrentActorCritic(seed_spaces(config.env.slots), config.policy)
+    optimiser = make_optimiser(network, 1e-3, 0.0)
+    save_checkpoint(folder / "checkpoints", network, optimiser, Progress(), (), 8, 3)
+    (folder / "config.yaml").write_text(to_yaml(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--policy.hidden_size", "64"], "the checkpoint's architecture differs from the configuration"),
+        (["--env.slots", "2"], "the checkpoint's architecture differs from the configuration"),
+        (["--env.tasks", "nope"], "'nope', which is not a task: choose from breast_cancer, cassini"),
+        (["--learner.device", "cuda"], "this torch sees no CUDA device: use auto or cpu"),
+    ],
+)
+def test_resuming_with_what_cannot_work_changes_nothing(
+    flags: list[str], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if "cuda" in flags and torch.cuda.is_available():
+        pytest.skip("a CUDA device is here")
+    folder = run_folder(tmp_path, Config())
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert words in complaint(capfd, "train", "--resume", str(folder), *flags)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_damaged_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path, Config())
+    path = folder / "checkpoints" / "update_00000001.safetensors"
+    path.write_bytes(b"\x00" * 64)
+    line = complaint(capfd, "train", "--resume", str(folder))
+    assert "update_00000001.safetensors is not a readable checkpoint" in line
+    assert path.exists()

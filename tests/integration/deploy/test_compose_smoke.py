@@ -1,0 +1,214 @@
+"""docker-compose.yml without containers: what its services' commands start, as plain processes of this machine.
+
+Places of containers are rewritten to this machine's; the rest of each command is as it stands in the file. The real
+thing is `tests/compose/run.sh`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.commands.health import fault
+from deploy.commands.serve_flags import serve_flags
+from deploy.config.flags import parse
+from deploy.launch.embedded_redis import find_server
+from tests.compose.ask import STEPS, ask
+from tests.support.composing import ROOT, Service, command_of, free_ports, project
+from tests.support.launching import SMALL
+
+pytestmark = pytest.mark.integration
+FILE = project()
+OURS = {name: service for name, service in FILE["services"].items() if service["image"].startswith("tamiyo:")}
+SETTINGS = {
+    "TAMIYO_FLAGS": " ".join(
+        f"{flag} {value}" for flag, value in SMALL.items() if flag not in ("--actors.count", "--learner.updates")
+    ),
+    "TAMIYO_ACTORS_MOST": "2",
+}
+
+
+def has_compose() -> bool:
+    docker = shutil.which("docker")
+    found = docker and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0
+    return bool(found)
+
+
+@pytest.mark.skipif(not has_compose(), reason="docker compose is not installed here, so that it cannot read the file")
+@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+def test_docker_compose_takes_the_file(profile: str) -> None:
+    command = ["docker", "compose", "--project-directory", str(ROOT), "--profile", profile, "config"]
+    ended = subprocess.run([*command, "--services"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    learners = {name for name in ended.stdout.split() if name.startswith("learner")}
+    assert learners == ({"learner"} if profile == "cpu" else {"learner-gpu"})
+
+
+def test_every_service_is_bounded_watched_and_closed() -> None:
+    for name, service in FILE["services"].items():
+        limits = service["deploy"]["resources"]["limits"]
+        assert {"cpus", "memory"} <= set(limits), name
+        assert service["restart"] == ("no" if name == "init" else "unless-stopped"), name
+        assert service["cap_drop"] == ["ALL"], name
+        assert name in OURS or "test" in service["healthcheck"], name
+        assert name in OURS or re.search(r":v?\d", service["image"]), f"{name}: a version is named"
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), name
+        for mount in service.get("volumes", ()):
+            source, _, _ = mount.partition(":")
+            assert source in FILE["volumes"] or (ROOT / source).exists(), mount
+        if name != "init" and any(m.startswith("secrets:") for m in service.get("volumes", ())):
+            assert "secrets:/run/tamiyo:ro" in service["volumes"]
+    assert [n for n, s in FILE["services"].items() if s.get("ports")] == ["fleet", "serve", "grafana"]
+
+
+def test_no_secret_is_in_the_file() -> None:
+    for name, service in FILE["services"].items():
+        for variable, value in service.get("environment", {}).items():
+            if re.search("PASSWORD|TOKEN|KEY", variable):
+                assert str(value).startswith("/run/tamiyo/"), f"{name}: {variable}"
+
+
+def test_the_commands_are_ours() -> None:
+    for name in ("learner", "learner-gpu"):
+        _, command, *flags = command_of(OURS[name], {})
+        assert parse(command, flags, resumable=True).config.run.service
+    _, _, script = command_of(OURS["fleet"], {})
+    words = script.partition("exec tamiyo actors ")[2].split()
+    learner = parse("learner", command_of(OURS["learner"], {})[2:], resumable=True).config
+    fleet = parse("actors", words, resumable=False).config
+    assert (fleet.run.name, fleet.env, fleet.policy) == (learner.run.name, learner.env, learner.policy)
+    assert fleet.run.address == "fleet:6379"
+    assert serve_flags(command_of(OURS["serve"], {})[2:]).name == learner.run.name
+
+
+class Stack:
+    """The services, started one by one in places of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = iter(free_ports(16))
+        store, head = next(self.ports), next(self.ports)
+        self.secrets = folder / "secrets"
+        self.places = {
+            "/run/tamiyo": str(self.secrets),
+            "/runs": str(folder / "runs"),
+            "/data": str(folder / "data"),
+            "/etc/tamiyo/valkey.conf": str(folder / "valkey.conf"),
+            "redis:6379": f"127.0.0.1:{store}",
+            "fleet:6379": f"127.0.0.1:{head}",
+            "port 6379": f"port {store}",
+            "--port=6379": f"--port={head} --node-ip-address=127.0.0.1",
+            "--address=fleet:6379": f"--address=127.0.0.1:{head} --node-ip-address=127.0.0.1",
+            "0.0.0.0": "127.0.0.1",
+            "bind * -::*": "bind 127.0.0.1",
+            "valkey-server": str(find_server()),
+        }
+        (folder / "data").mkdir()
+        (folder / "valkey.conf").write_text(self.here((ROOT / "deploy/redis/valkey.conf").read_text()))
+
+    def here(self, text: str, ports: Mapping[str, str] | None = None) -> str:
+        for there in sorted(self.places, key=len, reverse=True):
+            text = text.replace(there, self.places[there])
+        for there, port in (ports or {}).items():
+            text = re.sub(rf"\b{there}\b", port, text)
+        return text
+
+    def start(self, name: str) -> tuple[Service, list[str]]:
+        """The service, and the addresses that its health is told by."""
+        service = FILE["services"][name]
+        ports = {port: str(next(self.ports)) for port in INNER_PORTS.get(name, ())}
+        words = [self.here(word, ports) for word in command_of(service, SETTINGS)]
+        words = [part for word in words for part in (word.split() if word.startswith("--") else [word])]
+        environment = {key: self.here(str(value), ports) for key, value in service.get("environment", {}).items()}
+        running = Service(name, words, environment, self.folder)
+        self.places |= {f"{name}:{there}": f"127.0.0.1:{port}" for there, port in ports.items()}
+        return running, environment.get("TAMIYO_HEALTH", "").split()
+
+
+INNER_PORTS = {
+    "learner": ["9100"],
+    "fleet": ["8265", "52365", "10001", "8090", "9102"],
+    "actors": ["52365", "8090"],
+    "serve": ["50051", "9101"],
+}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Stack:
+    return Stack(tmp_path)
+
+
+@contextmanager
+def up(places: Stack, *names: str) -> Iterator[dict[str, Service]]:
+    """These services, each healthy before the next begins."""
+    services: dict[str, Service] = {}
+    with ExitStack() as cleaning:
+        for name in names:
+            services[name], addresses = places.start(name)
+            cleaning.callback(services[name].clean)
+            if name == "init":
+                assert services[name].process.wait(60) == 0, services[name].said
+            for address in addresses:
+                services[name].wait_for(
+                    lambda at=address: not fault(at, places.secrets / "serve.crt", 3.0),  # type: ignore[misc]
+                    60,
+                )
+        yield services
+
+
+def metric(address: str, name: str) -> float:
+    """Sum over its series; 0 without any, and where nobody answers."""
+    try:
+        page = urllib.request.urlopen(f"http://{address}/metrics", timeout=5).read().decode()
+    except OSError:
+        return 0.0
+    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if re.match(rf"{name}[{{ ]", line))
+
+
+def trains_and_answers(places: Stack, services: dict[str, Service]) -> None:
+    learner, endpoint, served = (places.places[at] for at in ("learner:9100", "serve:50051", "serve:9101"))
+    services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") >= 2, 120)
+    assert metric(places.places["fleet:9102"], "tamiyo_actor_episodes_total") >= 2
+    services["serve"].wait_for(lambda: metric(served, "tamiyo_serve_policy_version") >= 1, 30)
+    assert min(ask(endpoint, places.secrets)) >= 1
+    assert metric(served, "tamiyo_serve_steps_total") >= STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_services_train_and_answer(places: Stack) -> None:
+    with up(places, "init", "redis", "learner", "fleet", "actors", "serve") as services:
+        trains_and_answers(places, services)
+        for name in ("serve", "learner", "fleet"):
+            assert services[name].terminate() in (0, 130), name
+        words = [path.read_text().strip() for path in places.secrets.glob("*.password")]
+        assert len(words) == 5
+        for service in services.values():
+            assert not any(word in service.said for word in words)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(480)
+def test_a_learner_that_was_killed_goes_on_while_a_second_machine_acts(places: Stack) -> None:
+    with up(places, "init", "redis", "learner", "fleet", "actors", "serve") as services:
+        trains_and_answers(places, services)
+        assert metric(places.places["actors:8090"], "ray_node_mem_used") > 0
+        update = metric(places.places["learner:9100"], "tamiyo_update")
+        services["learner"].process.kill()
+        services["learner"].process.wait(10)
+        services["learner"], (address,) = places.start("learner")  # as its restart policy does it
+        try:
+            services["learner"].wait_for(lambda: not fault(address, None, 3.0), 30)
+            learner = places.places["learner:9100"]
+            services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") > update, 120)
+        finally:
+            services["learner"].clean()

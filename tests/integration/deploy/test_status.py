@@ -1,0 +1,128 @@
+"""`tamiyo status` and `tamiyo dead-letters`: what they say is what the store holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from actors.codec import encode_episode
+from actors.metrics.bottleneck import bottleneck, shares
+from actors.transport.base import EpisodeHeader
+from actors.transport.ledger import ActorLedger
+from actors.transport.redis import RedisTransport, connect
+from deploy.cli import main
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.builders import make_episode, make_weights
+from tests.support.queueing import put, take_ids
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def run(embedded_redis: EmbeddedRedis, namespace: str) -> RedisTransport:
+    """Of ten episodes four trained, one dead, two in hand, three waiting; an actor holds one back."""
+    transport = connect(embedded_redis.url, None, namespace)
+    transport.open_generation(-1, "learner")
+    transport.publish(make_weights(0))
+    put(transport, *range(10))
+    health = {"elapsed_s": 10.0, "waited_s": 6.0, "put_s": 0.5, "fetch_s": 0.1, "version": 0.0}
+    transport.report("a", 0, ActorLedger(11, 10, unsent=1), health)
+    ids = take_ids(transport, 7)
+    transport.ack(ids[:4])
+    transport.dead_letter(ids[4], "a reason")
+    transport.tell({"update": 4, "cycle_s": 2.0, "wait_s": 0.2, "starved_s": 0.1, "policy_lag_in_queue": 1.5})
+    return transport
+
+
+def ask(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    capsys.readouterr()
+    status = main(list(args))
+    return status, capsys.readouterr().out
+
+
+def test_status_shows_both_identities_and_who_is_waited_for(
+    run: RedisTransport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out = ask(capsys, "status", "--redis", embedded_redis.url, "--run", namespace, "--json")
+    seen = json.loads(out)
+    assert (status, seen["exact"], seen["bottleneck"]) == (0, True, "learner-bound")
+    wanted = {"accepted": 10, "trained": 4, "dead_lettered": 1, "pending": 2, "queued": 3}
+    assert {k: seen["ledger"][k] for k in wanted} == wanted
+    assert seen["waits"]["learner-bound"] == pytest.approx(0.6)
+    assert 0 < seen["oldest_s"] < 60
+    assert (seen["generation"], seen["head_version"], seen["learner"]["update"]) == (1, 0, 4)
+    status, out = ask(capsys, "status", "--redis", embedded_redis.url, "--run", namespace)
+    plain = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
+    for part in ("accepted 10 = trained 4", "queued 3 + pending 2 exact", "learner-bound 60%", "a/0", "0.0 in flight"):
+        assert part in plain
+    password = embedded_redis.url.partition("@")[0].rpartition(":")[2]
+    assert password not in out
+
+
+def test_status_says_so_where_the_accounts_do_not_add_up(
+    run: RedisTransport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run._queue.client.hincrby(f"{{{namespace}}}:ledger", "trained", -1)
+    status, out = ask(capsys, "status", "--redis", embedded_redis.url, "--run", namespace)
+    assert status == 1
+    assert "WRONG" in out
+
+
+def test_a_run_that_is_not_there_is_told(
+    run: RedisTransport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--redis", embedded_redis.url, "--run", "nobody"]) == 2
+    assert namespace in capsys.readouterr().err
+    with EmbeddedRedis() as other:
+        assert main(["status", "--redis", other.url]) == 2
+        assert "no run has used that server" in capsys.readouterr().err
+        connect(other.url, None, "only").open_generation(-1, "learner")
+        assert main(["status", "--redis", other.url, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["run"] == "only"
+
+
+def test_dead_letters_are_listed_shown_saved_and_queued_again(
+    run: RedisTransport,
+    embedded_redis: EmbeddedRedis,
+    namespace: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    episode = make_episode(1, actor="b")
+    payload = encode_episode(episode)
+    run.take(9, 0)
+    run.put(EpisodeHeader.of(episode), payload)
+    run.dead_letter(take_ids(run)[0], "a bug since mended")
+    where = ("--redis", embedded_redis.url, "--run", namespace)
+    _, out = ask(capsys, "dead-letters", *where)
+    assert "run/a/0/4" in out
+    assert "a bug since mended" in out
+    bad, good = (letter.dead_id for letter in run.dead_letters())
+    assert "cannot be read" in ask(capsys, "dead-letters", "show", bad, *where)[1]
+    saved = tmp_path / "letter"
+    assert "reads well: 25 steps" in ask(capsys, "dead-letters", "show", good, "--save", str(saved), *where)[1]
+    assert saved.read_bytes() == payload
+    assert ask(capsys, "dead-letters", "requeue", good, *where)[0] == 0
+    assert [d.payload for d in run.take(9, 0)] == [payload]
+    assert main(["dead-letters", "requeue", good, *where]) == 2
+    assert ask(capsys, "dead-letters", "requeue", "all", *where)[0] == 0
+    run.ledger().check()
+    assert run.ledger().dead_lettered == 0
+
+
+@pytest.mark.parametrize(
+    ("learner", "actor", "expected"),
+    [
+        ({"cycle_s": 1.0, "starved_s": 0.8, "wait_s": 0.8}, {"elapsed_s": 10.0, "put_s": 0.2}, "actor-bound"),
+        ({"cycle_s": 1.0, "starved_s": 0.0, "wait_s": 0.5}, {"elapsed_s": 10.0, "put_s": 3.0}, "queue-bound"),
+        ({"cycle_s": 1.0, "publish_s": 0.4}, {"elapsed_s": 10.0, "fetch_s": 3.0}, "broadcast-bound"),
+        ({"cycle_s": 1.0, "wait_s": 0.01}, {"elapsed_s": 10.0, "waited_s": 7.0}, "learner-bound"),
+        ({"cycle_s": 1.0, "wait_s": 0.05}, {"elapsed_s": 10.0, "waited_s": 0.2}, "balanced"),
+        ({}, {}, "balanced"),
+    ],
+)
+def test_who_is_waited_for(learner: dict[str, float], actor: dict[str, float], expected: str) -> None:
+    assert bottleneck(shares(learner, [actor, actor])) == expected

@@ -1,0 +1,115 @@
+"""The .proto files are enough: a Node client that is made from them, and what buf says of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.serving.client.local import LocalPolicy
+from actors.serving.messages import step_request
+from tests.support.serving import seen, serving
+from tests.support.toy import SPACES, toy_network
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+ROOT = Path(__file__).parents[3]
+SCRIPT = Path(__file__).with_name("foreign_client.js")
+PACKAGES = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1", "@bufbuild/buf@1.75.0")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the Node packages; skips where there is no npm, or no registry that it reaches."""
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        pytest.skip("node and npm are not installed")
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "package.json").write_text("{}")
+    command = ["npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", *PACKAGES]
+    try:
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm's registry did not answer in time")
+    if ended.returncode != 0:
+        pytest.skip(f"npm could not install the packages: {ended.stderr.strip()[-200:]}")
+    return folder
+
+
+def as_json(step: int) -> dict[str, Any]:
+    request = step_request("", step, *seen(0, step), True, False)
+    names = ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask")
+    types = {1: "DTYPE_FLOAT32", 3: "DTYPE_INT16", 6: "DTYPE_BITS"}
+    arrays = {name: getattr(request, name) for name in names}
+    return {
+        name: {"dtype": types[a.dtype], "shape": list(a.shape), "data": base64.b64encode(a.data).decode()}
+        for name, a in arrays.items()
+    }
+
+
+def test_a_node_client_steps_a_session(node: Path) -> None:
+    shutil.copy(SCRIPT, node)
+    local = LocalPolicy(toy_network(), 1).open(SPACES)
+    expected = [local.step(*seen(0, step)).action.tolist() for step in range(5)]
+    with serving() as running:
+        steps = json.dumps([as_json(step) for step in range(5)])
+        ended = subprocess.run(
+            ["node", SCRIPT.name, str(ROOT / "proto"), running.address, steps],
+            cwd=node, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["heads"] == list(SPACES.action.names)
+    assert told["answers"] == told["streamed"] == expected
+    assert told["refused"] == {"code": "FAILED_PRECONDITION", "details": 1}
+
+
+def buf(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(node / "node_modules" / ".bin" / "buf"), *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_buf_finds_nothing_in_the_definitions(node: Path) -> None:
+    ended = buf(node, "lint", "proto")
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+
+
+def test_nothing_breaks_those_who_use_the_last_release(node: Path, tmp_path: Path) -> None:
+    tag = last_tag()
+    if tag is None or not git("ls-tree", tag, "proto"):
+        pytest.skip("there is no release to compare with yet")
+    archive = tmp_path / "released.tar"
+    archive.write_bytes(
+        subprocess.run(["git", "archive", tag, "proto"], cwd=ROOT, check=True, capture_output=True).stdout
+    )
+    ended = buf(node, "breaking", "proto", "--against", f"{archive}#subdir=proto")
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+
+
+def test_a_breaking_change_is_found(node: Path, tmp_path: Path) -> None:
+    """The comparison itself, against definitions in which one field had another number."""
+    before = tmp_path / "proto"
+    shutil.copytree(ROOT / "proto", before)
+    policy = before / "actors" / "wire" / "policy.proto"
+    policy.write_text(
+        policy.read_text().replace("uint64 step_index = 2; // required", "uint64 step_index = 12; // required")
+    )
+    ended = buf(node, "breaking", "proto", "--against", str(before))
+    assert ended.returncode != 0
+    assert "step_index" in ended.stdout
+
+
+def last_tag() -> str | None:
+    tags = git("tag", "--list", "v*", "--sort=-creatordate").split()
+    return tags[0] if tags else None
+
+
+def git(*arguments: Sequence[str] | str) -> str:
+    ended = subprocess.run(["git", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False)
+    return ended.stdout.strip()

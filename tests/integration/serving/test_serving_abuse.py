@@ -1,0 +1,263 @@
+"""Bad requests and bad connections each meet a clear status, and those who behave notice nothing."""
+
+from __future__ import annotations
+
+import socket
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import grpc
+import numpy as np
+import pytest
+
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.endpoint import METHODS
+from actors.serving.client.local import LocalPolicy
+from actors.serving.messages import step_request
+from actors.serving.refusal import Reason, error_info
+from actors.wire import episode_pb2, policy_pb2
+from tests.support.serving import Running, seen, serving
+from tests.support.toy import SPACES, toy_network
+
+pytestmark = pytest.mark.integration
+Request = policy_pb2.StepRequest
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def channel(server: Running) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.address) as own:
+        yield own
+
+
+def open_session(channel: grpc.Channel) -> str:
+    request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
+    return channel.unary_unary(*METHODS["OpenSession"])(request, timeout=10).session_id
+
+
+def good(session: str, index: int = 0) -> Request:
+    return step_request(session, index, *seen(0, index), True, False)
+
+
+def _short(r: Request) -> None:
+    r.obs.data = r.obs.data[:-4]
+
+
+def _shape(r: Request) -> None:
+    r.obs.shape[0] += 1
+
+
+def _rank(r: Request) -> None:
+    r.mask.shape.append(1)
+
+
+def _dtype(r: Request) -> None:
+    r.obs.dtype = episode_pb2.DTYPE_INT32
+
+
+def _absent(r: Request) -> None:
+    r.ClearField("slot_mask_by_op")
+
+
+def _huge_shape(r: Request) -> None:
+    r.rest_mask.shape[:] = [2**31, 2**31, 2**31]
+
+
+def _nan(r: Request) -> None:
+    obs = np.frombuffer(r.obs.data, "<f4").copy()
+    obs[3] = np.nan
+    r.obs.data = obs.tobytes()
+
+
+def _inf(r: Request) -> None:
+    obs = np.frombuffer(r.obs.data, "<f4").copy()
+    obs[0] = np.inf
+    r.obs.data = obs.tobytes()
+
+
+def _nothing_legal(r: Request) -> None:
+    for array in (r.mask, r.slot_mask_by_op, r.rest_mask):
+        array.data = bytes(len(array.data))
+
+
+def _contradiction(r: Request) -> None:
+    r.mask.data = bytes([r.mask.data[0] ^ 0b00010000]) + r.mask.data[1:]
+
+
+def _no_slot(r: Request) -> None:
+    """PLANT is legal, and no slot for it."""
+    mask = np.zeros(SPACES.action.flat_size, dtype=bool)
+    mask[1] = True
+    r.mask.data = np.packbits(mask).tobytes()
+    r.slot_mask_by_op.data = bytes(len(r.slot_mask_by_op.data))
+
+
+def _blueprint(r: Request) -> None:
+    r.blueprint_indices.data = np.array([SPACES.num_blueprints, 0], "<i2").tobytes()
+
+
+BAD: list[tuple[Callable[[Request], None], Reason]] = [
+    (_short, Reason.WRONG_SHAPE),
+    (_shape, Reason.WRONG_SHAPE),
+    (_rank, Reason.WRONG_SHAPE),
+    (_dtype, Reason.WRONG_SHAPE),
+    (_absent, Reason.WRONG_SHAPE),
+    (_huge_shape, Reason.WRONG_SHAPE),
+    (_nan, Reason.NOT_FINITE),
+    (_inf, Reason.NOT_FINITE),
+    (_nothing_legal, Reason.ILLEGAL_MASK),
+    (_contradiction, Reason.ILLEGAL_MASK),
+    (_no_slot, Reason.ILLEGAL_MASK),
+    (_blueprint, Reason.OUT_OF_RANGE),
+]
+
+
+@pytest.mark.parametrize(("spoil", "reason"), BAD)
+def test_a_bad_step_is_refused_and_leaves_its_session_where_it_was(
+    channel: grpc.Channel, spoil: Callable[[Request], None], reason: Reason
+) -> None:
+    session, step = open_session(channel), channel.unary_unary(*METHODS["Step"])
+    local = LocalPolicy(toy_network(), 1).open(SPACES)
+    for index in range(2):
+        bad = good(session, index)
+        spoil(bad)
+        with pytest.raises(grpc.RpcError) as caught:
+            step(bad, timeout=10)
+        assert (caught.value.code(), error_info(caught.value).reason) == (INVALID, reason)
+        assert caught.value.details()
+        answer = step(good(session, index), timeout=10)
+        np.testing.assert_allclose(answer.log_probs, local.step(*seen(0, index)).log_probs, atol=1e-5)
+
+
+def test_bad_steps_in_a_batch_or_a_stream_leave_the_others_alone(channel: grpc.Channel) -> None:
+    sessions = [open_session(channel) for _ in range(len(BAD) * 2)]
+    requests = []
+    for i, session in enumerate(sessions):
+        request = good(session)
+        if i % 2:
+            BAD[i // 2][0](request)
+        requests.append(policy_pb2.StepStreamRequest(step=request))
+    answers = {a.session_id: a for a in channel.stream_stream(*METHODS["StepStream"])(iter(requests), timeout=20)}
+    expected = LocalPolicy(toy_network(), 1).open(SPACES).step(*seen(0, 0))
+    for i, session in enumerate(sessions):
+        if i % 2:
+            assert answers[session].failure.reason == BAD[i // 2][1]
+            assert answers[session].failure.code == 3
+        else:
+            assert list(answers[session].step.action) == expected.action.tolist()
+            np.testing.assert_allclose(answers[session].step.log_probs, expected.log_probs, atol=1e-5)
+
+
+def test_bytes_that_are_no_message_and_messages_that_are_too_large(channel: grpc.Channel) -> None:
+    def call(method: str, data: bytes) -> grpc.RpcError:
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(METHODS[method][0])(data, timeout=10)
+        return caught.value
+
+    for method in ("Step", "OpenSession", "ResetSession", "CloseSession", "GetModel"):
+        error = call(method, b"\xff\xff\xff\xffnonsense")
+        assert (error.code(), error_info(error).reason) == (INVALID, Reason.MALFORMED)
+    oversize = call("Step", Request(session_id="x" * (2 << 20)).SerializeToString())
+    assert oversize.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in oversize.details()
+    assert call("Step", b"").code() is grpc.StatusCode.NOT_FOUND
+    assert channel.unary_unary(*METHODS["Step"])(good(open_session(channel)), timeout=10).policy_version == 1
+
+
+def test_spaces_that_do_not_fit_are_told_which_would(channel: grpc.Channel) -> None:
+    for spaces_hash in ("", "0123456789abcdef", "x" * 10_000):
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(*METHODS["OpenSession"])(
+                policy_pb2.OpenSessionRequest(spaces_hash=spaces_hash), timeout=10
+            )
+        info = error_info(caught.value)
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert (info.reason, info.metadata["expected"]) == (Reason.SPACES_MISMATCH, SPACES.hash)
+
+
+def test_connections_that_say_nothing_are_closed_and_others_served() -> None:
+    """200 of them: half silent, half stuck in the middle of the preface."""
+    with serving(handshake_timeout_s=1.0) as running:
+        host, _, port = running.address.rpartition(":")
+        quiet = [socket.create_connection((host, int(port))) for _ in range(200)]
+        for i, connection in enumerate(quiet):
+            connection.settimeout(10)
+            if i % 2:
+                connection.sendall(b"PRI * HTTP/2.0\r\n")
+        with PolicyClient(running.address, deadline_s=5) as client:
+            session = client.open(SPACES)
+            start = time.monotonic()
+            for step in range(20):
+                session.step(*seen(0, step))
+            assert time.monotonic() - start < 5
+        for connection in quiet:
+            while connection.recv(4096):
+                pass  # the server's own settings, then the end
+            connection.close()
+
+
+def test_ten_thousand_opens_without_a_step_do_not_lock_others_out_for_long() -> None:
+    with serving(max_sessions=500, first_step_ttl_s=1.0) as running, grpc.insecure_channel(running.address) as channel:
+        mine = open_session(channel)
+        step = channel.unary_unary(*METHODS["Step"])
+        step(good(mine), timeout=10)
+        opening = channel.unary_unary(*METHODS["OpenSession"])
+        codes: dict[str, int] = {}
+        request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
+        for _ in range(20):
+            for future in [opening.future(request, timeout=30) for _ in range(500)]:
+                error = future.exception()
+                code = "OK" if error is None else f"{error.code().name} {error_info(error).reason}"
+                codes[code] = codes.get(code, 0) + 1
+        assert set(codes) == {"OK", f"RESOURCE_EXHAUSTED {Reason.SESSIONS_FULL}"}
+        assert codes["OK"] >= 499
+        assert len(running.service.sessions) <= 500
+        assert step(good(mine, 1), timeout=10).step_index == 1  # a session that steps keeps its place
+        time.sleep(1.1)
+        assert open_session(channel)
+
+
+def churn(running: Running, count: int) -> None:
+    """Open sessions and let them expire, `count` times, in the server's loop."""
+    service = running.service
+    layout = service.models.layout(SPACES.hash)
+
+    def some() -> None:
+        for _ in range(1000):
+            session = service.sessions.open(layout, 1, service.models.hold(service.models.newest))
+            session.answer = b"x" * 60
+            session.touched_s -= 1e6
+        assert service.expire() == 1000
+
+    for _ in range(count // 1000):
+        running.call(some)
+
+
+def flat_memory(sessions: int) -> None:
+    with serving(max_sessions=1000) as running:
+        tracemalloc.start()
+        try:
+            churn(running, 11_000)  # the memory of expired ids is full by then
+            before = tracemalloc.get_traced_memory()[0]
+            churn(running, sessions)
+            assert tracemalloc.get_traced_memory()[0] - before < 200_000  # under two bytes a session
+        finally:
+            tracemalloc.stop()
+        assert len(running.service.sessions) == 0
+        assert running.service.models.newest.sessions == 0
+
+
+def test_sessions_that_come_and_go_leave_nothing_behind() -> None:
+    flat_memory(5_000)
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_sessions_leave_nothing_behind() -> None:
+    flat_memory(100_000)

@@ -1,0 +1,317 @@
+"""A step is decided once: repeated, joined, refused, exported and gone on with elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from actors.serving.client.asynchronous import AsyncPolicyClient
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.endpoint import METHODS
+from actors.serving.client.local import LocalPolicy
+from actors.serving.client.session import PolicyError, SessionLost
+from actors.serving.messages import step_request
+from actors.serving.refusal import Reason, Refusal, error_info
+from actors.serving.server.server import Fixed
+from actors.serving.server.sessions import Session
+from actors.wire import policy_pb2
+from tests.support.serving import Running, Shelf, seen, serving, weights, write
+from tests.support.toy import SPACES, toy_network
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with serving(max_wait_ms=5.0) as running:
+        yield running
+
+
+class Raw:
+    """The service without our clients."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.insecure_channel(address)
+
+    def __call__(self, method: str, request: object, timeout: float = 10.0) -> object:
+        return self.channel.unary_unary(*METHODS[method])(request, timeout=timeout)
+
+    def open(self, **fields: object) -> str:
+        request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash, **fields)  # type: ignore[arg-type]
+        return self("OpenSession", request).session_id  # type: ignore[attr-defined]
+
+    def step(self, session: str, index: int, look: int | None = None, **fields: bool) -> policy_pb2.StepResponse:
+        options = {"deterministic": True, "export_state": False} | fields
+        at = index if look is None else look
+        response = self("Step", step_request(session, index, *seen(0, at), **options))
+        assert isinstance(response, policy_pb2.StepResponse)
+        return response
+
+
+@pytest.fixture
+def raw(server: Running) -> Iterator[Raw]:
+    own = Raw(server.address)
+    yield own
+    own.channel.close()
+
+
+def refused(call: object, *arguments: object, **fields: object) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(*arguments, **fields)  # type: ignore[operator]
+    return caught.value.code(), error_info(caught.value).reason
+
+
+def test_a_repeated_step_gives_the_same_answer_and_moves_nothing(raw: Raw) -> None:
+    twice, once = raw.open(seed=3), raw.open(seed=3)
+    for index in range(6):
+        answers = [raw.step(twice, index, deterministic=False) for _ in range(3)]
+        other = raw.step(once, index, deterministic=False)
+        assert answers[0] == answers[1] == answers[2]
+        assert answers[0].action == other.action
+        np.testing.assert_allclose(answers[0].log_probs, other.log_probs, atol=1e-6)
+
+
+def test_other_contents_and_gaps_are_refused(raw: Raw) -> None:
+    session = raw.open()
+    raw.step(session, 0)
+    conflict = (grpc.StatusCode.ABORTED, Reason.STEP_CONFLICT)
+    gap = (grpc.StatusCode.FAILED_PRECONDITION, Reason.STEP_GAP)
+    assert refused(raw.step, session, 0, look=5) == conflict
+    assert refused(raw.step, session, 0, deterministic=False) == conflict
+    assert refused(raw.step, session, 2) == gap
+    first = raw.step(session, 1)
+    assert refused(raw.step, session, 0) == gap
+    assert raw.step(session, 1) == first
+
+
+def test_a_repeat_joins_the_computation_under_way() -> None:
+    """Four calls before the pass, one of which its client gives up, and one with other contents: one step."""
+    with serving() as running:
+        service = running.service
+
+        async def main() -> None:
+            session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
+            request = step_request(session.id, 0, *seen(0, 0), True, False)
+            calls = [service.begin(request) for _ in range(4)]
+            with pytest.raises(Refusal) as caught:
+                service.begin(step_request(session.id, 0, *seen(0, 1), True, False))
+            assert caught.value.reason == Reason.STEP_CONFLICT
+            calls[0].cancel()
+            # the next step may come before this one's answer, and waits for it
+            ahead = service.begin(step_request(session.id, 1, *seen(0, 1), True, False))
+            async with asyncio.timeout(10):
+                answers = await asyncio.gather(*calls[1:])
+                following = policy_pb2.StepResponse.FromString(await ahead)
+            assert answers[0] == answers[1] == answers[2]
+            assert following.step_index == 1
+            assert session.next_index == 2
+            assert running.server.telemetry.registry.get_sample_value("tamiyo_serve_steps_total") == 2
+
+        asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
+
+
+def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused() -> None:
+    with serving() as running:
+        service = running.service
+
+        async def main() -> None:
+            session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
+
+            def begin(index: int) -> asyncio.Future[bytes]:
+                future: asyncio.Future[bytes] = service.begin(
+                    step_request(session.id, index, *seen(0, index), True, False)
+                )
+                return future
+
+            async with asyncio.timeout(10):
+                answers = [policy_pb2.StepResponse.FromString(a) for a in await asyncio.gather(*map(begin, range(4)))]
+                local = LocalPolicy(toy_network(), version=1).open(SPACES)
+                for index, answer in enumerate(answers):
+                    assert answer.step_index == index
+                    assert list(answer.action) == local.step(*seen(0, index)).action.tolist()
+                late, gap = begin(4), begin(6)  # 5 never comes
+                with pytest.raises(Refusal) as caught:
+                    await gap
+                assert caught.value.reason == Reason.STEP_GAP
+                await late
+                pending = begin(5)
+                with pytest.raises(Refusal):
+                    begin(1000)
+                await pending
+            assert session.next_index == 6
+
+        asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
+
+
+def test_a_step_whose_client_is_gone_before_its_batch_is_not_taken() -> None:
+    with serving() as running:
+        service = running.service
+
+        def withdrawn() -> Session:
+            session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
+            service.begin(step_request(session.id, 0, *seen(0, 0), True, False)).cancel()
+            return session
+
+        session = running.call(withdrawn)
+        running.call(lambda: None)
+        assert session.next_index == 0
+        assert session.pending is None
+
+
+def test_closing_waits_for_the_step_under_way() -> None:
+    """Its row goes to nobody else while the pass still writes to it."""
+    with serving(max_sessions=1) as running:
+        service = running.service
+
+        def close_early() -> tuple[object, object]:
+            session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
+            answer = service.begin(step_request(session.id, 0, *seen(0, 0), True, False))
+            service.close_session(policy_pb2.CloseSessionRequest(session_id=session.id))
+            assert service.sessions.find(session.id) is session
+            return session, answer
+
+        session, answer = running.call(close_early)
+        for _ in range(5):
+            running.call(lambda: None)
+        assert answer.done()  # type: ignore[attr-defined]
+        assert service.sessions.find(session.id) is None  # type: ignore[attr-defined]
+        assert service.sessions.rows.free == 1
+
+
+def test_an_expired_session_says_so() -> None:
+    with serving(session_ttl_s=0.3, first_step_ttl_s=0.1) as running:
+        raw = Raw(running.address)
+        session, fresh = raw.open(), raw.open()
+        raw.step(session, 0)
+        time.sleep(0.15)
+        running.call(running.service.expire)
+        raw.step(session, 1)
+        with pytest.raises(grpc.RpcError) as caught:
+            raw.step(fresh, 0)
+        info = error_info(caught.value)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert (info.reason, info.metadata["import_required"]) == (Reason.SESSION_EXPIRED, "true")
+        assert info.metadata["session_ttl_s"] == "0.3"
+        assert refused(raw.step, "nobody", 0) == (grpc.StatusCode.NOT_FOUND, Reason.SESSION_UNKNOWN)
+        # our own client opens it again by itself
+        with PolicyClient(running.address) as client:
+            local = LocalPolicy(toy_network(), 1).open(SPACES)
+            own = client.open(SPACES)
+            for step in range(4):
+                assert own.step(*seen(0, step)).action.tolist() == local.step(*seen(0, step)).action.tolist()
+                time.sleep(0.35)
+                running.call(running.service.expire)
+                assert len(running.service.sessions) == 0
+
+
+def test_a_session_goes_on_at_another_replica(tmp_path: Path) -> None:
+    """Its first server is stopped in the middle; the second has newer weights, and the first's too."""
+    key = write(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+    local = LocalPolicy(toy_network(), 1).open(SPACES, seed=9)
+    shelf = Shelf(weights())
+    with serving(shelf, state_key_file=key) as second:
+        held = second.call(lambda: second.service.models.hold(second.service.models.newest))
+        shelf.newest = weights(seed=1, version=2)
+        wait_for_version(second, 2)
+        with serving(state_key_file=key) as first:
+            client = PolicyClient([first.address, second.address], deadline_s=20)
+            session = client.open(SPACES, seed=9)
+            for step in range(3):
+                assert (
+                    session.step(*seen(0, step), False).action.tolist() == local.step(*seen(0, step), False)[0].tolist()
+                )
+        for step in range(3, 6):
+            mine, served = local.step(*seen(0, step), False), session.step(*seen(0, step), False)
+            assert served.policy_version == 1
+            assert served.action.tolist() == mine.action.tolist()
+            np.testing.assert_allclose(served.log_probs, mine.log_probs, atol=1e-5)
+        assert held.sessions == 2
+        client.close()
+
+
+def test_an_imported_session_replays_its_last_answer_and_lands_on_newer_weights_if_it_must(tmp_path: Path) -> None:
+    key = write(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+    with serving(state_key_file=key) as first:
+        raw = Raw(first.address)
+        session = raw.open(seed=1)
+        raw.step(session, 0)
+        last = raw.step(session, 1, export_state=True)
+    with serving(Fixed(weights(seed=1, version=2)), state_key_file=key) as second:
+        raw = Raw(second.address)
+        gone = (grpc.StatusCode.FAILED_PRECONDITION, Reason.VERSION_GONE)
+        assert refused(raw.open, exported_state=last.exported_state) == gone
+        again = raw.open(exported_state=last.exported_state, other_version=True)
+        assert again == session
+        replayed = raw.step(session, 1)
+        assert (replayed.action, replayed.policy_version) == (last.action, 1)
+        assert raw.step(session, 2).policy_version == 2
+        # importing again, as a client whose first try was cut off would, does not take the step back
+        raw.open(exported_state=last.exported_state, other_version=True)
+        assert refused(raw.step, session, 1)[1] == Reason.STEP_GAP
+
+
+def test_a_state_of_another_key_or_with_a_changed_byte_is_refused(server: Running, raw: Raw, tmp_path: Path) -> None:
+    session = raw.open()
+    sealed = raw.step(session, 0, export_state=True).exported_state
+    invalid = (grpc.StatusCode.INVALID_ARGUMENT, Reason.STATE_INVALID)
+    changed = bytearray(sealed)
+    changed[20] ^= 1
+    assert refused(raw.open, exported_state=bytes(changed)) == invalid
+    assert refused(raw.open, exported_state=b"nonsense") == invalid
+    with serving() as other:
+        assert refused(Raw(other.address).open, exported_state=sealed) == invalid
+        with PolicyClient([server.address, other.address], deadline_s=5) as client:
+            own = client.open(SPACES)
+            own.step(*seen(0, 0))
+            client._target = 1
+            with pytest.raises(SessionLost, match="cannot go on"):
+                own.step(*seen(0, 1))
+
+
+def wait_for_version(running: Running, version: int) -> None:
+    deadline = time.monotonic() + 20
+    while running.service.models.newest.version != version:
+        assert time.monotonic() < deadline, "the weights were not taken up"
+        time.sleep(0.01)
+
+
+def test_no_server_at_all_is_told_within_the_deadline() -> None:
+    start = time.monotonic()
+    with PolicyClient("127.0.0.1:1", deadline_s=0.5) as client, pytest.raises(PolicyError) as caught:
+        client.open(SPACES)
+    assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+    assert time.monotonic() - start < 3
+
+
+def test_a_session_goes_on_from_what_another_client_exported(server: Running) -> None:
+    with PolicyClient(server.address) as client, PolicyClient(server.address) as later:
+        session = client.open(SPACES, seed=3)
+        assert session.exported == b""
+        for step in range(3):
+            session.step(*seen(2, step), deterministic=False)
+        other = later.open(SPACES, state=session.exported)
+        expected, answer = (s.step(*seen(2, 3), deterministic=False) for s in (session, other))
+        assert answer.step_index == expected.step_index == 3
+        assert answer.action.tolist() == expected.action.tolist()
+        np.testing.assert_allclose(answer.value, expected.value, rtol=1e-6)
+
+
+def test_so_it_does_with_the_asyncio_client(server: Running) -> None:
+    async def main() -> None:
+        async with AsyncPolicyClient(server.address) as client, AsyncPolicyClient(server.address, stream=True) as later:
+            session = await client.open(SPACES, seed=3)
+            assert session.exported == b""
+            for step in range(3):
+                await session.step(*seen(2, step), deterministic=False)
+            other = await later.open(SPACES, state=session.exported)
+            expected, answer = [await s.step(*seen(2, 3), deterministic=False) for s in (session, other)]
+            assert answer.step_index == expected.step_index == 3
+            assert answer.action.tolist() == expected.action.tolist()
+
+    asyncio.run(main())

@@ -1,0 +1,121 @@
+"""New weights under load: no call fails, and every answer is that of the version it names."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from actors.policy.publish import from_weights
+from actors.serving.client.asynchronous import AsyncPolicyClient
+from actors.serving.client.local import LocalPolicy
+from actors.serving.client.session import Answer
+from actors.serving.noise import step_noise
+from tests.conftest import Connect
+from tests.support.serving import Shelf, seen, serving, weights
+from tests.support.toy import SPACES
+
+pytestmark = pytest.mark.integration
+SESSIONS, LENGTH = 12, 6
+
+
+async def play(client: AsyncPolicyClient, seed: int, latest: bool) -> tuple[int, bool, list[Answer]]:
+    async with await client.open(SPACES, seed=seed, latest=latest) as session:
+        return seed, latest, [await session.step(*seen(seed, step), seed % 2 == 0) for step in range(LENGTH)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream: bool) -> None:
+    versions = {v: weights(seed=v, version=v) for v in range(1, 9)}
+    shelf = Shelf(versions[1])
+
+    async def main(address: str) -> list[tuple[int, bool, list[Answer]]]:
+        played: list[tuple[int, bool, list[Answer]]] = []
+        async with AsyncPolicyClient(address, stream=stream) as client:
+
+            async def keep_playing(worker: int) -> None:
+                seed = worker
+                while shelf.newest is not versions[8] or played[-1][2][-1].policy_version != 8:
+                    played.append(await play(client, seed, latest=worker % 3 == 0))
+                    seed += SESSIONS
+
+            async def publish() -> None:
+                for v in range(2, 9):
+                    await asyncio.sleep(0.15)
+                    shelf.newest = versions[v]
+
+            await asyncio.gather(publish(), *(keep_playing(w) for w in range(SESSIONS)))
+        return played
+
+    with serving(shelf, poll_s=0.02, session_ttl_s=3.0) as running:
+        played = asyncio.run(asyncio.wait_for(main(running.address), 60))
+        deadline = time.monotonic() + 20  # a close is not insisted on: its session may have to expire
+        while running.call(lambda: len(running.service.models.held)) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    seen_versions = {a.policy_version for _, _, answers in played for a in answers}
+    assert len(seen_versions) >= 4
+    networks = {v: from_weights(w) for v, w in versions.items()}
+    mixed = 0
+    for seed, latest, answers in played:
+        told = {a.policy_version for a in answers}
+        assert latest or len(told) == 1  # pinned
+        mixed += len(told) > 1
+        state = networks[1].initial_state(1)
+        for step, answer in enumerate(answers):
+            obs, blueprints, masks = seen(seed, step)
+            batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
+            decision, state = networks[answer.policy_version].act(
+                obs[None], blueprints[None], batch, state, step_noise(seed, step, 4)[None], seed % 2 == 0
+            )
+            assert answer.action.tolist() == decision.actions[0].tolist()
+            np.testing.assert_allclose(answer.log_probs, decision.log_probs[0], atol=2e-5)
+    assert mixed or not any(latest for _, latest, _ in played)
+
+
+def test_versions_in_use_are_kept_and_bounded() -> None:
+    shelf = Shelf(weights(version=1))
+    with serving(shelf, max_versions=2) as running:
+
+        async def main() -> list[int]:
+            async with AsyncPolicyClient(running.address) as client:
+                sessions, newest = [], []
+                for version in (2, 3, 4):
+                    sessions.append(await client.open(SPACES))
+                    await sessions[-1].step(*seen(0, 0))
+                    shelf.newest = weights(seed=version, version=version)
+                    await asyncio.sleep(0.6)
+                    newest.append((await client.model()).policy_version)
+                assert [s.policy_version for s in sessions] == [1, 2, 2]
+                assert [(await s.step(*seen(0, 1))).policy_version for s in sessions] == [1, 2, 2]
+                await sessions[0].close()
+                await asyncio.sleep(0.6)
+                newest.append((await client.model()).policy_version)
+                return newest
+
+        assert asyncio.run(main()) == [2, 2, 2, 4]
+
+
+def test_weights_come_from_the_store_that_a_learner_publishes_to(open_transport: Connect) -> None:
+    learner, reader = open_transport(), open_transport()
+    generation = learner.open_generation(-1, "learner")
+    with serving(reader, loaded=False) as running:
+        time.sleep(0.2)
+        assert running.service is None
+        for version in (generation.next_version, generation.next_version + 3):
+            learner.publish(replace(weights(version=version), generation=generation.number))
+            deadline = time.monotonic() + 20
+            while running.service is None or running.service.models.newest.version != version:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+
+def test_a_local_session_is_the_same_whatever_else_it_shares_its_policy_with() -> None:
+    policy = LocalPolicy(from_weights(weights()), 1)
+    alone, beside = policy.open(SPACES, seed=1), policy.open(SPACES, seed=1)
+    for step in range(4):
+        policy.open(SPACES, seed=2).step(*seen(5, step))
+        assert alone.step(*seen(0, step), False)[0].tolist() == beside.step(*seen(0, step), False)[0].tolist()

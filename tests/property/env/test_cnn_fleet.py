@@ -1,0 +1,260 @@
+"""The fleet of CNN hosts against the one-environment reference, and each environment against its neighbours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actors.config import EnvConfig
+from actors.env import fleet_networks
+from actors.env.fleet import FleetStep, ReferenceFleet
+from actors.env.fleet_networks import FleetNetworks
+from actors.env.reference_network import GrowingNetwork, Trained
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked.networks import StackedNetworks
+from actors.policy.baselines import RandomPolicy
+from actors.policy.state import PolicyState, StateSizes
+from actors.rollout.wave import PolicyNoise
+from tests.support import cnn
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).parents[3]
+NO_STATE = PolicyState.zeros(StateSizes(), 0)
+MIXES = {
+    "sequences": ("sequences", "wide_sequences"),
+    "images": ("images", "wide_images"),
+    "all": ("sequences", "images", "spirals"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _known_tasks() -> Iterator[None]:
+    cnn.register()
+    yield
+    cnn.forget()
+
+
+def config(tasks: Sequence[str], **settings: Any) -> EnvConfig:
+    defaults = {"horizon_epochs": 10, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0, "form": "stacked"}
+    return EnvConfig(tasks=tuple(tasks), **(defaults | settings))
+
+
+def reference_fleet(config: EnvConfig, num_envs: int, dtype: torch.dtype) -> ReferenceFleet:
+    fleet = ReferenceFleet(config, num_envs, run_seed=0)
+    for env in fleet.envs:
+        env.dtype = dtype
+    return fleet
+
+
+def stacks(fleet: SeedTrainingFleet) -> Iterator[tuple[int, StackedNetworks, int]]:
+    """(environment, its stack, its row there)."""
+    if isinstance(fleet.networks, FleetNetworks):
+        for e in range(fleet.num_envs):
+            block, row = fleet.networks._at[e]
+            yield e, block.networks, row
+    else:
+        assert isinstance(fleet.networks, StackedNetworks)
+        yield from ((e, fleet.networks, e) for e in range(fleet.num_envs))
+
+
+def groups(network: GrowingNetwork, n: StackedNetworks, row: int) -> Iterator[tuple[Any, Trained, int]]:
+    """(bank, reference's parameters, row) of a host and its seeds."""
+    yield n.hosts, network.trained, row
+    for s, seed in network.seeds.items():
+        own = row * n.host.slots + s
+        yield n.banks[n._bank(n._seeds[row, s])], seed.trained, own
+        yield n.gates, seed.trained, own
+
+
+def assert_same_state(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
+    """Parameters of hosts, seeds and gates, and running statistics."""
+    for e, n, row in stacks(fleet):
+        network = reference.envs[e].network
+        for bank, trained, own in groups(network, n, row):
+            views = bank.views(bank.params)
+            for name, p in trained.params.items():
+                if name in views:
+                    mine = views[name][own][tuple(slice(size) for size in p.shape)]
+                    torch.testing.assert_close(mine, p.detach(), rtol=rtol, atol=atol)
+        for name, moments in network.running.items():
+            for mine, theirs in zip(n.running[name], moments, strict=True):
+                torch.testing.assert_close(mine[row, : len(theirs)], theirs, rtol=rtol, atol=atol)
+
+
+def synchronise(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
+    """Put the reference's parameters, moments, step counters and running statistics into the fleet."""
+    for e, n, row in stacks(fleet):
+        network = reference.envs[e].network
+        for bank, trained, own in groups(network, n, row):
+            views = [bank.views(t) for t in (bank.params, bank.first_moment, bank.second_moment)]
+            for name, p in trained.params.items():
+                if name not in views[0]:
+                    continue
+                place = tuple(slice(size) for size in p.shape)
+                state = trained.optimizer.state.get(p, {})
+                values = (p.detach(), *(state.get(k, torch.zeros_like(p)) for k in ("exp_avg", "exp_avg_sq")))
+                for view, value in zip(views, values, strict=True):
+                    view[name][own][place] = value
+                bank.steps[own] = int(state.get("step", torch.zeros(())))
+        for name, moments in network.running.items():
+            for mine, theirs in zip(n.running[name], moments, strict=True):
+                mine[row, : len(theirs)] = theirs
+
+
+def assert_same_step(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
+    for mine, theirs in zip(a.masks, b.masks, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(a.terminated, b.terminated)
+    np.testing.assert_allclose(a.obs, b.obs, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(a.rewards, b.rewards, rtol=rtol, atol=atol)
+
+
+def act(policy: RandomPolicy, seen: FleetStep, noise: NDArray[np.float64]) -> NDArray[np.int64]:
+    return policy.act(seen.obs, seen.blueprint_indices, seen.masks, NO_STATE, noise)[0].actions
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("first_seed", [0, 40])
+def test_in_double_precision_whole_episodes_are_the_references(mix: str, first_seed: int) -> None:
+    c = config(MIXES[mix])
+    reference, fleet = reference_fleet(c, 5, torch.float64), SeedTrainingFleet(c, 5, 0, torch.float64)
+    seeds = range(first_seed, first_seed + 5)
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(1, seeds, 6)
+    a, b = reference.reset(seeds), fleet.reset(seeds)
+    for _ in range(c.horizon_epochs):
+        assert_same_step(a, b, rtol=1e-6, atol=1e-7)  # observations are fp32
+        actions = act(policy, a, noise.step())
+        a, b = reference.step(actions), fleet.step(actions)
+        assert_same_state(fleet, reference, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("task", ["sequences", "images"])
+@pytest.mark.parametrize("blend", range(3))
+def test_every_blueprint_and_blend_agrees_with_the_reference(task: str, blend: int) -> None:
+    c = config([task], horizon_epochs=6)
+    reference, fleet = reference_fleet(c, 6, torch.float64), SeedTrainingFleet(c, 6, 0, torch.float64)
+    a, b = reference.reset(range(6)), fleet.reset(range(6))
+    for op, slot in [(1, 2), (5, 2), (5, 2), (0, 0), (2, 2), (0, 0)]:
+        actions = np.array([[op, slot, e + 1, blend, 1 if op == 2 else 2, 1] for e in range(6)])
+        a, b = reference.step(actions), fleet.step(actions)
+        assert_same_step(a, b, rtol=1e-6, atol=1e-7)
+    assert_same_state(fleet, reference, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("mix", ["sequences", "images"])
+def test_in_single_precision_an_epoch_is_the_references(mix: str) -> None:
+    """Re-synchronised each epoch: the same function.
+
+    Parameters that a norm takes out again have a gradient of rounding alone, which Adam makes a step of, so that
+    parameters themselves agree in bulk only.
+    """
+    c = config(MIXES[mix])
+    reference, fleet = reference_fleet(c, 5, torch.float32), SeedTrainingFleet(c, 5, 0)
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(3, range(5), 6)
+    a = reference.reset(range(5))
+    fleet.reset(range(5))
+    for _ in range(c.horizon_epochs):
+        actions = act(policy, a, noise.step())
+        a = reference.step(actions)
+        fleet.step(actions)
+        losses = [
+            [ep.val_losses[-1] for ep in eps] for eps in ([env.episode for env in reference.envs], fleet.episodes)
+        ]
+        np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+        for e, n, row in stacks(fleet):
+            views = n.hosts.views(n.hosts.params)
+            for name, p in reference.envs[e].network.trained.params.items():
+                mine = views[name][row][tuple(slice(size) for size in p.shape)]
+                assert (mine - p).norm() <= 1e-3 * p.norm() + 1e-4
+        synchronise(fleet, reference)
+
+
+def play(mix: str, num_envs: int, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
+    c = config(MIXES[mix])
+    fleet = SeedTrainingFleet(c, num_envs, 0)
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(7, noise_seeds, 6)
+    seen = [fleet.reset(seeds)]
+    for _ in range(c.horizon_epochs):
+        seen.append(fleet.step(act(policy, seen[-1], noise.step())))
+    return seen
+
+
+def check_neighbours(mix: str) -> None:
+    plain = play(mix, 6, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
+    other = play(mix, 6, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
+    for a, b in zip(plain, other, strict=True):
+        np.testing.assert_array_equal(a.obs[0], b.obs[0])
+        assert a.rewards[0] == b.rewards[0]
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_what_neighbours_do_changes_no_bit(mix: str) -> None:
+    """In a process of its own, whose matrix products and convolutions round a row alike whatever lies beside it.
+
+    So they do by themselves with AVX-512; with AVX2, where nothing is told, a neighbour may move the last bit.
+    """
+    program = f"from tests.property import test_cnn_fleet as t\nt.cnn.register()\nt.check_neighbours({mix!r})"
+    env = os.environ | {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = play("sequences", 5, range(5), range(5))
+    monkeypatch.setattr(fleet_networks, "MOST_ENVS", 2)
+    for a, b in zip(whole, play("sequences", 5, range(5), range(5)), strict=True):
+        assert_same_step(a, b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("mix", ["sequences", "images"])
+def test_padding_stays_exactly_zero(mix: str) -> None:
+    c = config(MIXES[mix])
+    fleet = SeedTrainingFleet(c, 6, 0)
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(5, range(6), 6)
+    seen = fleet.reset(range(6))
+    for _ in range(8):
+        seen = fleet.step(act(policy, seen, noise.step()))
+    for e, n, row in stacks(fleet):
+        episode = fleet.episodes[e]
+        rows = [(n.hosts, episode.host.shapes(), row)]
+        for (env, s), seed in n._seeds.items():
+            if env == row:
+                shapes = episode.host.family.blueprints[seed.blueprint].shapes(episode.host.slot_width(s))
+                rows.append((n.banks[n._bank(seed)], shapes, row * c.slots + s))
+        for bank, shapes, own in rows:
+            for values in (bank.params, bank.first_moment, bank.second_moment):
+                views = bank.views(values)
+                for name, p in shapes.items():
+                    beyond = views[name][own].clone()
+                    beyond[tuple(slice(size) for size in p.shape)] = 0.0
+                    assert not beyond.any(), name
+
+
+def test_a_broken_neighbour_is_rolled_back_alone() -> None:
+    """NaN in one host: it panics and ends; its running statistics come back, the others never notice."""
+    c = config(["images"])
+    calm, hurt = SeedTrainingFleet(c, 4, 0), SeedTrainingFleet(c, 4, 0)
+    waits = np.zeros((4, 6), dtype=np.int64)
+    for fleet in (calm, hurt):
+        fleet.reset(range(4))
+        fleet.step(waits)
+    assert isinstance(hurt.networks, StackedNetworks)
+    before = {name: m.mean[2].clone() for name, m in hurt.networks.running.items()}
+    hurt.networks.hosts.params[2] = float("nan")
+    a, b = calm.step(waits), hurt.step(waits)
+    assert b.terminated.tolist() == [False, False, True, False]
+    assert all(torch.equal(m.mean[2], before[name]) for name, m in hurt.networks.running.items())
+    keep = [0, 1, 3]
+    for _ in range(3):
+        np.testing.assert_array_equal(a.obs[keep], b.obs[keep])
+        a, b = calm.step(waits), hurt.step(waits)

@@ -1,0 +1,76 @@
+"""The tensor program's options, fused pieces and replayed steps, against the same program run plainly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actors.config import ConfigError, EnvConfig
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
+from actors.env.layers.fusion import compiling, piece
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked.networks import StackedNetworks
+
+ENVS = len(MLP_BLUEPRINTS) - 1
+CONFIG = EnvConfig(horizon_epochs=6, inner_steps=4, budget_ratio=20.0, form="stacked", device="cpu")
+SCRIPT = [(1, 1), (5, 1), (1, 2), (5, 1), (5, 2), (2, 1)]  # germinate, train, blend; two slots, unlike each other
+
+
+def _play(config: EnvConfig) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(observations, parameters) after every epoch of a script in which each environment grows another blueprint."""
+    fleet = SeedTrainingFleet(config, ENVS, 0)
+    fleet.reset(range(ENVS))
+    assert isinstance(fleet.networks, StackedNetworks)
+    seen, params = [], []
+    for op, slot in SCRIPT:
+        actions = np.array([[op, slot, e + 1, e % 3, 1 if op == 2 else 2, 1] for e in range(ENVS)])
+        seen.append(fleet.step(actions).obs)
+        params.append(fleet.networks.hosts.params.cpu().numpy().copy())
+    return np.stack(seen), np.stack(params)
+
+
+def _assert_equal(config: EnvConfig, plain: EnvConfig) -> None:
+    (a, b), (c, d) = _play(config), _play(plain)
+    np.testing.assert_allclose(b[0], d[0], rtol=1e-5, atol=1e-6)  # one epoch: rounding
+    np.testing.assert_allclose(b, d, rtol=1e-3, atol=1e-3)  # six: rounding that training has magnified
+    assert np.median(np.abs(a - c)) < 1e-5
+
+
+def test_a_piece_is_compiled_where_that_is_asked_for_and_nowhere_else() -> None:
+    traced: list[bool] = []
+
+    @piece
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        traced.append(torch.compiler.is_compiling())
+        return x + x
+
+    x = torch.ones(3)
+    assert torch.equal(doubled(x), 2 * x)
+    assert traced == [False]
+    with compiling(False):
+        doubled(x)
+    assert traced == [False, False]
+
+
+def test_a_cuda_graph_needs_a_cuda_device() -> None:
+    with pytest.raises(ConfigError, match=r"env\.cuda_graph needs a CUDA device"):
+        replace(CONFIG, cuda_graph=True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_fused_pieces_are_the_plain_ones() -> None:
+    _assert_equal(replace(CONFIG, compile=True), CONFIG)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("options", [{"cuda_graph": True}, {"compile": True}, {"compile": True, "cuda_graph": True}])
+def test_on_cuda_replayed_and_fused_steps_are_the_plain_ones(options: dict[str, bool]) -> None:
+    plain = replace(CONFIG, device="cuda")
+    _assert_equal(replace(plain, **options), plain)  # type: ignore[arg-type]

@@ -1,0 +1,192 @@
+"""The fleet against the one-environment reference, and each environment against its neighbours (property 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from actors.config import EnvConfig
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
+from actors.env.fleet import FleetStep, ReferenceFleet
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked.networks import StackedNetworks
+from actors.policy.baselines import RandomPolicy
+from actors.policy.state import PolicyState, StateSizes
+from actors.rollout.wave import PolicyNoise
+from tests.support.fleets import FORMS, Form, assert_same_params, break_host, synchronise
+
+torch.set_num_threads(1)
+CONFIGS = {form: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, form=form) for form in FORMS}
+both_forms = pytest.mark.parametrize("form", FORMS)
+NO_STATE = PolicyState.zeros(StateSizes(), 0)
+
+
+def _reference(config: EnvConfig, num_envs: int, dtype: torch.dtype) -> ReferenceFleet:
+    fleet = ReferenceFleet(config, num_envs, run_seed=0)
+    for env in fleet.envs:
+        env.dtype = dtype
+    return fleet
+
+
+def _act(policy: RandomPolicy, seen: FleetStep, noise: NDArray[np.float64]) -> NDArray[np.int64]:
+    return policy.act(seen.obs, seen.blueprint_indices, seen.masks, NO_STATE, noise)[0].actions
+
+
+def _assert_same(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
+    for mine, theirs in zip(a.masks, b.masks, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(a.blueprint_indices, b.blueprint_indices)
+    np.testing.assert_array_equal(a.terminated, b.terminated)
+    np.testing.assert_allclose(a.obs, b.obs, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(a.rewards, b.rewards, rtol=rtol, atol=atol)
+    assert a.end_reasons == b.end_reasons
+
+
+@both_forms
+@settings(max_examples=4, deadline=None)
+@given(first_seed=st.integers(0, 2**20))
+def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(form: Form, first_seed: int) -> None:
+    """fp64, free running: parameters to 1e-9, and so every observation, reward and mask."""
+    config = CONFIGS[form]
+    reference, fleet = _reference(config, 5, torch.float64), SeedTrainingFleet(config, 5, 0, torch.float64)
+    seeds = range(first_seed, first_seed + 5)
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(1, seeds, 6)
+    a, b = reference.reset(seeds), fleet.reset(seeds)
+    for _ in range(config.horizon_epochs):
+        _assert_same(a, b, rtol=1e-6, atol=1e-7)  # observations are fp32
+        actions = _act(policy, a, noise.step())
+        a, b = reference.step(actions), fleet.step(actions)
+        assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
+
+
+@both_forms
+@pytest.mark.parametrize("blend", range(3))
+def test_every_blueprint_and_blend_agrees_with_the_reference(form: Form, blend: int) -> None:
+    """Each blueprint is germinated, trained, blended and held in both, beside the others."""
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=3, budget_ratio=20.0, form=form)
+    count = len(MLP_BLUEPRINTS) - 1
+    reference, fleet = _reference(config, count, torch.float64), SeedTrainingFleet(config, count, 0, torch.float64)
+    a, b = reference.reset(range(count)), fleet.reset(range(count))
+    script = [(1, 1), (5, 1), (5, 1), (0, 0), (2, 1), (0, 0)]
+    for op, slot in script:
+        target = 1 if op == 2 else 2
+        actions = np.array([[op, slot, e + 1, blend, target, 1] for e in range(count)])
+        a, b = reference.step(actions), fleet.step(actions)
+        _assert_same(a, b, rtol=1e-6, atol=1e-7)
+        assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
+
+
+@both_forms
+def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(form: Form) -> None:
+    """fp32, re-synchronised each epoch: one epoch's difference is rounding."""
+    config = CONFIGS[form]
+    reference, fleet = _reference(config, 6, torch.float32), SeedTrainingFleet(config, 6, 0)
+    seeds = range(6)
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(3, seeds, 6)
+    a = reference.reset(seeds)
+    fleet.reset(seeds)
+    for _ in range(config.horizon_epochs):
+        actions = _act(policy, a, noise.step())
+        a = reference.step(actions)
+        fleet.step(actions)
+        assert_same_params(fleet, reference, rtol=1e-5, atol=1e-6)
+        synchronise(fleet, reference)
+
+
+def _play(form: Form, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
+    config = CONFIGS[form]
+    fleet = SeedTrainingFleet(config, len(seeds), 0)
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(7, noise_seeds, 6)
+    seen = [fleet.reset(seeds)]
+    for _ in range(config.horizon_epochs):
+        seen.append(fleet.step(_act(policy, seen[-1], noise.step())))
+    return seen
+
+
+@both_forms
+def test_what_neighbours_do_changes_no_bit(form: Form) -> None:
+    """At a fixed E the first environment is bit-equal whatever tasks, seeds and actions its neighbours have."""
+    plain = _play(form, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
+    other = _play(form, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
+    for a, b in zip(plain, other, strict=True):
+        np.testing.assert_array_equal(a.obs[0], b.obs[0])
+        assert a.rewards[0] == b.rewards[0]
+
+
+@pytest.mark.parametrize(("form", "least"), [("compiled", 1), ("stacked", 2)])
+def test_the_size_of_the_fleet_changes_no_bit(form: Form, least: int) -> None:
+    """Across E, on one thread."""
+    alone = _play(form, [11, 12][:least], [0, 1][:least])
+    among = _play(form, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
+    for a, b in zip(alone, among, strict=True):
+        np.testing.assert_array_equal(a.obs[:least], b.obs[:least])
+        np.testing.assert_array_equal(a.rewards[:least], b.rewards[:least])
+
+
+def test_padding_stays_exactly_zero() -> None:
+    """Hosts of different tasks share one shape; what lies beyond a host's own is 0 after training, moments too."""
+    fleet = SeedTrainingFleet(CONFIGS["stacked"], 6, 0)
+    seeds = range(6)
+    policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(5, seeds, 6)
+    seen = fleet.reset(seeds)
+    for _ in range(8):
+        seen = fleet.step(_act(policy, seen, noise.step()))
+    n = fleet.networks
+    assert isinstance(n, StackedNetworks)
+    for e, episode in enumerate(fleet.episodes):
+        for values in (n.hosts.params, n.hosts.first_moment, n.hosts.second_moment):
+            views = n.hosts.views(values)
+            for name, p in episode.host.shapes().items():
+                beyond = views[name][e].clone()
+                beyond[: p.shape[0], : p.shape[1]] = 0.0
+                assert not beyond.any(), name
+        for s, slot in enumerate(episode.lifecycle.slots):
+            if slot.active:
+                row = e * fleet.config.slots + s
+                bank = n.banks[slot.blueprint]
+                shapes = MLP_BLUEPRINTS[slot.blueprint].shapes(episode.host.width)
+                views = bank.views(bank.params)
+                for name, p in shapes.items():
+                    beyond = views[name][row].clone()
+                    beyond[: p.shape[0], : p.shape[1]] = 0.0
+                    assert not beyond.any(), name
+
+
+@both_forms
+def test_a_broken_neighbour_is_rolled_back_alone(form: Form) -> None:
+    """NaN in one host: it panics, ends and is charged; the others are bit-equal to a run without the accident."""
+    calm, hurt = SeedTrainingFleet(CONFIGS[form], 4, 0), SeedTrainingFleet(CONFIGS[form], 4, 0)
+    waits = np.zeros((4, 6), dtype=np.int64)
+    for fleet in (calm, hurt):
+        fleet.reset(range(4))
+        fleet.step(waits)
+    break_host(hurt, 2)
+    a, b = calm.step(waits), hurt.step(waits)
+    assert b.terminated.tolist() == [False, False, True, False]
+    assert b.end_reasons[2] == "governor"
+    assert b.rewards[2] <= -5.0 + 1e-6
+    keep = [0, 1, 3]
+    for _ in range(3):
+        np.testing.assert_array_equal(a.obs[keep], b.obs[keep])
+        np.testing.assert_array_equal(a.rewards[keep], b.rewards[keep])
+        a, b = calm.step(waits), hurt.step(waits)
+
+
+def test_an_environment_that_ended_may_wait_for_as_long_as_it_likes() -> None:
+    """While others start anew again and again; its row goes on without meaning."""
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=2)
+    fleet = SeedTrainingFleet(config, 2, 0)
+    fleet.reset([0, 1])
+    for episode in range(4):
+        for epoch in range(3):
+            step = fleet.step(np.zeros((2, 6), dtype=np.int64))
+            assert step.terminated.tolist() == [epoch == 2, epoch == 2 and episode == 0]
+        fleet.reset_some({0: 2 + episode})
+    again = fleet.reset_some({1: 1})
+    np.testing.assert_array_equal(again.obs[1], SeedTrainingFleet(config, 2, 0).reset([0, 1]).obs[1])

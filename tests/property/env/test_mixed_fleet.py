@@ -1,0 +1,132 @@
+"""A fleet of all kinds of host that start anew one by one: each environment is the reference's, and rows stay few."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from actors.config import EnvConfig
+from actors.env import fleet_networks
+from actors.env.env import SeedTrainingEnv
+from actors.env.fleet_networks import LEAST_ENVS, Block, FleetNetworks, kind_of
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.policy.baselines import RandomPolicy
+from actors.policy.state import PolicyState, StateSizes
+from actors.types.actions import ActionMasks
+from tests.support import cnn
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.timeout(300)
+NO_STATE = PolicyState.zeros(StateSizes(), 0)
+CONFIG = EnvConfig(
+    tasks=("sequences", "wide_sequences", "images", "spirals", "moons"),
+    horizon_epochs=6,
+    random_horizon=True,
+    inner_steps=2,
+    batch_size=16,
+    budget_ratio=40.0,
+)
+ENVS = 7
+
+
+@pytest.fixture(autouse=True)
+def _known_tasks() -> Iterator[None]:
+    cnn.register()
+    yield
+    cnn.forget()
+
+
+def rows_by_kind(fleet: SeedTrainingFleet) -> Counter[int]:
+    assert isinstance(fleet.networks, FleetNetworks)
+    return Counter(len(b.kind) for b in fleet.networks.blocks for _ in b.members)
+
+
+def play(steps: int, seed: int) -> Counter[str]:
+    """Random actions and random partial resets, beside single environments; counts what happened."""
+    fleet = SeedTrainingFleet(CONFIG, ENVS, 0, torch.float64)
+    single = [SeedTrainingEnv(CONFIG, 0, dtype=torch.float64) for _ in range(ENVS)]
+    policy, rng = RandomPolicy(fleet.spaces), np.random.default_rng(seed)
+    fleet.reset(range(ENVS))
+    seen = [env.reset(seed=e) for e, env in enumerate(single)]
+    met: Counter[str] = Counter()
+    for _ in range(steps):
+        obs = np.stack([s["obs"] for s, _ in seen])
+        blueprints = np.stack([s["blueprint_indices"] for s, _ in seen])
+        masks = ActionMasks(*(np.stack(part) for part in zip(*(info["masks"] for _, info in seen), strict=True)))
+        actions = policy.act(obs, blueprints, masks, NO_STATE, rng.uniform(size=(ENVS, 6)))[0].actions
+        now = fleet.step(actions)
+        ended = np.zeros(ENVS, dtype=np.bool_)
+        for e, env in enumerate(single):
+            observation, reward, terminated, _, info = env.step(actions[e])
+            np.testing.assert_allclose(now.obs[e], observation["obs"], rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(now.rewards[e], reward, rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(now.masks.rest[e], info["masks"].rest)
+            assert now.terminated[e] == terminated
+            ended[e], seen[e] = terminated, (observation, info)
+        again = ended | (rng.random(ENVS) < 0.1)
+        before = [kind_of(env.task) for env in single]
+        if new := {int(e): int(rng.integers(2**20)) for e in np.flatnonzero(again)}:
+            now = fleet.reset_some(new)
+            for e, own in new.items():
+                seen[e] = single[e].reset(seed=own)
+                np.testing.assert_allclose(now.obs[e], seen[e][0]["obs"], rtol=1e-6, atol=1e-7)
+                met["moved" if kind_of(single[e].task) != before[e] else "stayed"] += 1
+        met["some" if 0 < len(new) < ENVS else "none or all"] += 1
+    return met
+
+
+@pytest.mark.parametrize("most", [2, 16], ids=["blocks of two", "large blocks"])
+def test_partial_resets_across_kinds_are_the_references(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_networks, "MOST_ENVS", most)
+    met = play(16, seed=most)
+    assert min(met["moved"], met["stayed"], met["some"]) >= 8, met
+
+
+def test_a_row_that_is_not_drawn_anew_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Block.join
+
+    def stale(self: Block, waiting: list[int]) -> list[int]:
+        return honest(self, waiting)[:0]
+
+    monkeypatch.setattr(Block, "join", stale)
+    monkeypatch.setattr(Block, "leave", lambda self, envs, honest=Block.leave: honest(self, envs)[:0])
+    with pytest.raises(AssertionError):
+        play(16, seed=0)
+
+
+def most_rows(rounds: int) -> list[Counter[int]]:
+    """Rows by kind after each of many resets of a few environments."""
+    fleet = SeedTrainingFleet(CONFIG, ENVS, 0)
+    rng = np.random.default_rng(5)
+    fleet.reset(range(ENVS))
+    found = []
+    for _ in range(rounds):
+        some = rng.permutation(ENVS)[: rng.integers(1, 4)]
+        fleet.reset_some({int(e): int(rng.integers(2**20)) for e in some})
+        found.append(rows_by_kind(fleet))
+        networks = fleet.networks
+        assert isinstance(networks, FleetNetworks)
+        assert sorted(e for b in networks.blocks for e in b.members if e is not None) == list(range(ENVS))
+        for block in networks.blocks:
+            assert not block.idle
+            for e in block.members:
+                assert e is None or kind_of(fleet.episodes[e].task) == block.kind
+    return found
+
+
+def test_idle_rows_do_not_accumulate() -> None:
+    found = most_rows(40)
+    assert max(max(rows.values()) for rows in found) <= ENVS + LEAST_ENVS
+    assert max(sum(rows.values()) for rows in found) <= 3 * (ENVS + LEAST_ENVS)
+    assert sum(found[-1].values()) <= max(sum(rows.values()) for rows in found[:20])
+
+
+def test_rows_that_are_never_taken_again_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Block, "join", lambda self, waiting: [])
+    monkeypatch.setattr(Block, "idle", property(lambda self: False))
+    with pytest.raises((AssertionError, StopIteration)):
+        test_idle_rows_do_not_accumulate()

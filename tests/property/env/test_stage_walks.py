@@ -1,0 +1,124 @@
+"""Random legal walks through the stage machine stay on its graph, whatever is chosen and whatever is measured."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.env.slots.lifecycle import GATES, Lifecycle, SeedAction
+from actors.env.slots.stage import Slot, Stage
+from actors.types.actions import ActionMasks, Op
+from tests.support.walks import legal_actions
+
+SIZES = (6, 3, 7, 3, 3, 4)
+NEXT = {
+    "DORMANT": "GERMINATED",
+    "GERMINATED": "TRAINING PRUNED",
+    "TRAINING": "BLENDING PRUNED",
+    "BLENDING": "HOLDING PRUNED",
+    "HOLDING": "BLENDING FOSSILIZED PRUNED",
+    "FOSSILIZED": "",
+    "PRUNED": "EMBARGOED",
+    "EMBARGOED": "RESETTING",
+    "RESETTING": "DORMANT",
+}
+
+
+def walk(seed: int, gates: str, embargo: int, epochs: int = 40) -> list[list[tuple[str, float]]]:
+    """[S][2 * epochs] (stage, alpha) after each decision and after each epoch's automatic edges."""
+    rng = np.random.default_rng(seed)
+    machine = Lifecycle(3, GATES[gates], embargo)
+    lanes: list[list[tuple[str, float]]] = [[("DORMANT", 0.0)] for _ in range(3)]
+
+    def note() -> None:
+        for lane, slot in zip(lanes, machine.slots, strict=True):
+            lane.append((slot.stage.name, slot.alpha))
+
+    for _ in range(epochs):
+        masks = machine.masks(rng.random((7, 3)) < 0.7)
+        actions = legal_actions(masks, SIZES)
+        ops = sorted({int(a[0]) for a in actions})
+        op = int(rng.choice(ops))
+        choices = [a for a in actions if a[0] == op]
+        action = SeedAction.of(choices[int(rng.integers(len(choices)))].tolist())
+        assert machine.apply(action)
+        note()
+        machine.tick_alpha()
+        for slot in machine.slots:
+            if slot.active and slot.stage is not Stage.GERMINATED:
+                slot.gradient_health = float(rng.random() < 0.9)
+                slot.trained_epochs += slot.stage is Stage.TRAINING
+                slot.contribution = float(rng.normal())
+        machine.automatic_edges()
+        note()
+        check_slots(machine)
+    return lanes
+
+
+def check_slots(machine: Lifecycle) -> None:
+    for slot in machine.slots:
+        assert 0.0 <= slot.alpha <= 1.0
+        assert slot.active == (slot.stage in list(Stage)[1:6])
+        if not slot.active:
+            assert slot == Slot(stage=slot.stage, epochs_in_stage=slot.epochs_in_stage)  # nothing is remembered
+        if slot.stage is Stage.HOLDING:
+            assert slot.alpha == slot.alpha_target > 0
+
+
+def complaints(lane: list[tuple[str, float]], embargo: int) -> list[str]:
+    """Ways in which one slot's history leaves the graph."""
+    found = []
+    for (a, alpha), (b, then) in pairwise(lane):
+        if a != b and b not in NEXT[a].split():
+            found.append(f"{a} to {b}")
+        if a == "FOSSILIZED" and alpha != then:
+            found.append("alpha of a fossil moved")
+    epoch_ends = [stage for stage, _ in lane[2::2]]
+    text = " ".join(epoch_ends)
+    away = " ".join(["EMBARGOED"] * embargo)
+    for rest in text.split("PRUNED ")[1:]:
+        full = f"{away} RESETTING DORMANT"
+        if not (rest.startswith(full) or full.startswith(rest)):
+            found.append(f"after PRUNED came {rest[:60]}")
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["permissive", "strict"]), st.integers(1, 3))
+def test_legal_walks_stay_on_the_graph(seed: int, gates: str, embargo: int) -> None:
+    for lane in walk(seed, gates, embargo):
+        assert complaints(lane, embargo) == []
+
+
+def test_walks_reach_every_stage() -> None:
+    seen = {stage for seed in range(20) for lane in walk(seed, "permissive", 2) for stage, _ in lane}
+    assert seen == set(NEXT)
+
+
+def test_a_machine_that_skips_the_embargo_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = Lifecycle.automatic_edges
+
+    def hasty(self: Lifecycle) -> None:
+        self.embargo_epochs = 1
+        straight(self)
+
+    monkeypatch.setattr(Lifecycle, "automatic_edges", hasty)
+    assert any(complaints(lane, 3) for seed in range(5) for lane in walk(seed, "permissive", 3))
+
+
+def test_a_machine_that_forgets_the_gates_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = Lifecycle.masks
+
+    def open_gates(self: Lifecycle, affordable: np.ndarray) -> object:
+        legal = ActionMasks(*(mask.copy() for mask in masks(self, affordable) if mask is not None))
+        assert legal.slot is not None
+        legal.op[Op.FOSSILIZE] = legal.slot[Op.FOSSILIZE, 0] = True
+        return legal
+
+    monkeypatch.setattr(Lifecycle, "masks", open_gates)
+    with pytest.raises(RuntimeError, match="no edge"):
+        walk(0, "permissive", 2)

@@ -1,0 +1,229 @@
+"""Property 7: burn-in steps are replayed without gradient and not counted; unchanged weights give the stored state."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from actors.policy.cores.sequences import Steps
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from actors.types.episode import Episode
+from learner.config import LearnerConfig
+from learner.ppo import chunks as chunks_module
+from learner.ppo import update as update_module
+from learner.ppo.batching import make_batch
+from learner.ppo.chunks import Chunks, cut, load, minibatch, whole
+from learner.ppo.optimizer import make_optimiser
+from learner.ppo.update import PPOUpdate
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+
+LENGTHS = (9, 4, 1, 7, 12)
+Advance = Callable[[Steps], PolicyState]
+
+
+def episodes(stride: int) -> list[Episode]:
+    seeds = [toy_seed(n, truncated=i % 2 == 1, salt=i) for i, n in enumerate(LENGTHS)]
+    return toy_wave(toy_network(), seeds, state_stride=stride)
+
+
+def states_before_rows(network: FactoredRecurrentActorCritic, episode: Episode, starts: list[int]) -> list[Tensor]:
+    """h before each of `starts`, by stepping the network through the whole episode from its initial state."""
+    state = PolicyState(*(torch.from_numpy(t) for t in episode.initial_state.arrays))
+    found = []
+    with torch.no_grad():
+        for t in range(len(episode)):
+            if t in starts:
+                found.append(state.h[:, 0].clone())
+            obs, blueprints = (torch.from_numpy(a[t : t + 1]) for a in (episode.obs, episode.blueprint_indices))
+            _, after = network.lstm(network.encoder(obs, blueprints).core_input.unsqueeze(0), (state.h, state.c))
+            state = PolicyState(*after, *state[2:])
+    return found
+
+
+def check_states(stride: int, chunk: int, burn_in: int, advance: Callable[..., PolicyState], moved: bool) -> None:
+    """The state each row starts from: that of whole episodes under the present weights, where burn-in reaches back to
+    the start or weights have not changed."""
+    own = episodes(stride)
+    network = toy_network()
+    if moved:
+        with torch.no_grad():
+            network.lstm.weight_hh_l0.add_(0.3)
+    chunks = cut(make_batch(own, SPACES), chunk, stride, burn_in)
+    steps = load(chunks, whole(chunks, 1.3), lambda s: advance(network, s))
+    row = 0
+    for episode in own:
+        starts = list(range(0, len(episode), chunk))
+        for start, expected in zip(starts, states_before_rows(network, episode, starts), strict=True):
+            assert int(chunks.burn_in[row]) == min(burn_in, start)
+            assert torch.allclose(steps.state.h[:, row], expected, atol=2e-6)
+            row += 1
+    assert row == len(chunks.lengths)
+    assert not steps.state.h.requires_grad
+
+
+def replay(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
+    return network.advance(steps)
+
+
+@pytest.mark.parametrize(("stride", "chunk", "burn_in"), [(1, 3, 2), (2, 4, 2), (3, 3, 6), (2, 2, 8), (1, 1, 1)])
+def test_with_unchanged_weights_it_reproduces_the_stored_state(stride: int, chunk: int, burn_in: int) -> None:
+    check_states(stride, chunk, burn_in, replay, moved=False)
+
+
+def test_with_new_weights_a_burn_in_from_the_start_gives_their_own_state() -> None:
+    check_states(2, 4, 12, replay, moved=True)
+    with pytest.raises(AssertionError):
+        check_states(2, 4, 2, replay, moved=True)  # too short: still an older policy's state
+
+
+def from_zero(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
+    return network.advance(steps._replace(state=PolicyState(*(torch.zeros_like(t) for t in steps.state))))
+
+
+def not_replayed(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
+    return steps.state
+
+
+def one_step_short(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
+    return network.advance(steps._replace(obs=steps.obs.roll(1, 0)))
+
+
+def neighbours(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
+    return PolicyState(*(t.roll(1, 1) for t in network.advance(steps)))
+
+
+@pytest.mark.parametrize("wrong", [from_zero, not_replayed, one_step_short, neighbours])
+def test_a_wrong_replay_is_caught(wrong: Callable[..., PolicyState]) -> None:
+    with pytest.raises(AssertionError):
+        check_states(2, 4, 2, wrong, moved=False)
+
+
+def make(**changes: Any) -> PPOUpdate:
+    fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0, "chunk_length": 3, "burn_in": 2}
+    network = toy_network()
+    return PPOUpdate(network, make_optimiser(network, 1e-2, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+
+
+def gradient_by_step(ppo: PPOUpdate, weights: Callable[[Chunks], Tensor]) -> tuple[Chunks, Tensor]:
+    """d loss / d obs of every step, for a loss on the chunks' own steps, weighted."""
+    chunks = cut(make_batch(episodes(1), SPACES), 3, 1, 2)
+    chunks = chunks._replace(obs=chunks.obs.clone().requires_grad_())
+    out = ppo._evaluate(update_module.load(chunks, whole(chunks, 1.3), ppo._advance))
+    (grad,) = torch.autograd.grad((out.values * weights(chunks)).sum(), chunks.obs)
+    return chunks, grad.abs().sum(-1)
+
+
+def check_no_gradient(ppo: PPOUpdate) -> None:
+    def second_row(chunks: Chunks) -> Tensor:
+        """A loss on the second row of the first episode alone, whose burn-in is the end of the first row."""
+        weight = torch.zeros(len(chunks.places))
+        weight[3:6] = 1.0
+        return weight
+
+    _, grad = gradient_by_step(ppo, second_row)
+    assert bool((grad[3:6] > 0).all())
+    assert not bool(grad[:3].any())
+    assert not bool(grad[6:].any())
+
+
+def test_no_gradient_reaches_burn_in_steps() -> None:
+    check_no_gradient(make())
+
+
+def with_gradient(self: PPOUpdate, steps: Steps) -> PolicyState:
+    with torch.enable_grad():
+        advance = type(self.network).advance.__wrapped__  # type: ignore[attr-defined]
+        state: PolicyState = advance(self.network, steps)
+    return state
+
+
+def test_a_burn_in_with_gradient_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PPOUpdate, "_advance", with_gradient)
+    with pytest.raises(AssertionError):
+        check_no_gradient(make())
+
+
+def check_not_counted() -> None:
+    """Every step of the batch is in the losses of one pass exactly once, whatever is replayed before it."""
+    ppo, seen = make(minibatches=2), list[int]()
+    batch = make_batch(episodes(1), SPACES)
+    objective = update_module.objective
+    total = int(batch.valid.sum())
+
+    def count(out: Any, t: Any, *rest: Any) -> Any:
+        seen.append(len(out.values))
+        assert len(out.values) == len(t.returns)
+        return objective(out, t, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(update_module, "objective", count)
+        ppo(batch, update=0, version=0)
+    assert sum(seen) == total
+
+
+def test_burn_in_steps_are_not_counted() -> None:
+    check_not_counted()
+
+
+def test_burn_in_steps_that_are_counted_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def longer(chunks: Chunks, rows: Any, max_waste: float) -> Any:
+        """Rows that begin with their burn-in."""
+        real = minibatch(chunks, rows, max_waste)
+        wide = chunks._replace(lengths=chunks.lengths + chunks.burn_in)
+        first = chunks.first[rows] - chunks.burn_in[rows]
+        device = chunks.places.device
+        reading = chunks_module._reading(rows, first, wide.lengths[rows], max_waste, -1, device)
+        return real._replace(chunk=reading, burn_in=None)
+
+    monkeypatch.setattr(update_module, "minibatch", longer)
+    with pytest.raises(AssertionError):
+        check_not_counted()
+
+
+def test_minibatches_of_chunks_hold_each_row_once_sorted_by_length() -> None:
+    chunks = cut(make_batch(episodes(1), SPACES), 4, 1, 2)
+    rows = torch.randperm(len(chunks.lengths), generator=torch.Generator().manual_seed(0)).numpy()
+    part = minibatch(chunks, rows, 1.3)
+    lengths = chunks.lengths[part.chunk.rows.numpy()]
+    assert sorted(part.chunk.rows.tolist()) == list(range(len(rows)))
+    assert (lengths[:-1] >= lengths[1:]).all()
+    assert all(b.first_row is not None and b.first_step is not None for b in part.chunk.layout.buckets)  # no gathers
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 12])
+@pytest.mark.parametrize("burn_in", [0, 2])
+def test_the_first_step_of_an_update_meets_ratio_one_at_every_offset(chunk: int, burn_in: int) -> None:
+    """What is replayed and cut is what was acted: the shipped log-probs come back from any chunk."""
+    metrics = make(chunk_length=chunk, burn_in=burn_in, update_epochs=1)(make_batch(episodes(1), SPACES), 0, 0)
+    assert metrics["ratio_error"] < 1e-5
+    assert metrics["lag_kl"] < 1e-9
+
+
+def test_segments_go_on_from_the_state_they_carry() -> None:
+    """An episode shipped in two parts: the second starts in mid-episode, from a state that is not zero."""
+    network = toy_network()
+    (episode,) = toy_wave(network, [toy_seed(9, truncated=True)], state_stride=1)
+    cut_at = 4
+
+    def part(a: int, b: int) -> Episode:
+        own = copy.copy(episode)
+        for name in ("policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values"):
+            object.__setattr__(own, name, getattr(episode, name)[a:b])
+        for name in ("baseline_values", "rewards"):
+            object.__setattr__(own, name, getattr(episode, name)[a:b])
+        states = type(episode.states)(*(t[:, a:b] for t in episode.states.arrays))
+        object.__setattr__(own, "states", states)
+        object.__setattr__(own, "initial_state", type(states)(*(t[:, :1] for t in states.arrays)))
+        return own
+
+    batch = make_batch([part(0, cut_at), part(cut_at, 9)], SPACES)
+    for fields in ({"chunk_length": None, "burn_in": 0}, {"chunk_length": 2, "burn_in": 2}):
+        assert make(**fields)(batch, update=0, version=0)["ratio_error"] < 1e-5
+    lost = batch._replace(states=PolicyState(*(torch.zeros_like(t) for t in batch.states)))
+    assert make(chunk_length=None, burn_in=0)(lost, update=0, version=0)["ratio_error"] > 1e-3

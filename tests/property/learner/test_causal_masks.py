@@ -1,0 +1,236 @@
+"""Property 9: a head that the op makes irrelevant gets exactly no gradient, and the rest get the exact one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from actors.policy.cores.sequences import SequenceBatch
+from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from learner.ppo import losses
+from learner.ppo.gae import head_advantages
+from tests.support.toy import CORES, SPACES, SPEC, toy_network
+
+JOINT = [
+    a for a in itertools.product(*map(range, SPEC.sizes)) if all(SPEC.relevance[a[0]][k] or a[k] == 0 for k in range(4))
+]
+Loss = Callable[[Evaluation, Tensor], Tensor]
+
+
+def one_step(
+    actions: list[tuple[int, ...]], states: int = 1, network: FactoredRecurrentActorCritic | None = None
+) -> SequenceBatch:
+    """One step of every action in each of `states` states, everything legal; episodes of one step."""
+    noise, count = torch.Generator().manual_seed(7), len(actions)
+    obs = torch.randn(states, SPACES.obs_size, generator=noise).repeat_interleave(count, 0)[:, None]
+    blueprints = torch.randint(-1, 4, (states, SPACES.slots), generator=noise).repeat_interleave(count, 0)[:, None]
+    masks = torch.ones(states * count, 1, SPEC.flat_size, dtype=torch.bool)
+    taken = torch.tensor(actions).repeat(states, 1)[:, None]
+    valid = torch.ones(states * count, 1, dtype=torch.bool)
+    network = network or toy_network()
+    return SequenceBatch(obs, blueprints, taken, masks, valid, network.initial_state(states * count))
+
+
+def policy_term(out: Evaluation, counted: Tensor) -> Tensor:
+    ratio = (out.log_probs - out.log_probs.detach() + 0.05).exp()
+    advantages = torch.linspace(-1.0, 2.0, ratio.shape[0])
+    return losses.policy_loss(ratio, advantages, counted, 0.2, ratio.shape[0])
+
+
+def entropy_term(out: Evaluation, counted: Tensor) -> Tensor:
+    return losses.entropy_bonus(out.entropies, counted, 1.0)
+
+
+def kl_term(out: Evaluation, counted: Tensor) -> Tensor:
+    return losses.k3((out.log_probs - out.log_probs.detach() - 0.1).sum(-1), counted.any(-1))
+
+
+TERMS = [policy_term, entropy_term, kl_term]
+
+
+def head_parameters(network: FactoredRecurrentActorCritic, head: str) -> list[Tensor]:
+    modules = {"op": network.heads.op, "slot": network.heads.pointer}
+    return list((modules.get(head) or network.heads.rest[head]).parameters())
+
+
+def check_irrelevant_heads_are_still(network: FactoredRecurrentActorCritic, term: Loss, op: int) -> None:
+    """All steps chose `op`, everything is legal: the causal table alone stands between a head and a gradient."""
+    sequence = one_step([a for a in JOINT if a[0] == op], states=3, network=network)
+    out = network.evaluate(sequence)
+    counted = network.relevance[sequence.actions[:, 0, 0]]
+    loss = term(out, counted)
+    for k, head in enumerate(SPEC.names):
+        grads = torch.autograd.grad(
+            loss, head_parameters(network, head), retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        moved = any(bool((g != 0).any()) for g in grads)
+        assert moved == SPEC.relevance[op][k], f"{head} under {SPEC.heads[0].choices[op]}"
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("op", range(SPEC.num_ops))
+@pytest.mark.parametrize("core", CORES)
+def test_an_irrelevant_head_has_exactly_no_gradient_and_a_relevant_one_has_some(term: Loss, op: int, core: str) -> None:
+    check_irrelevant_heads_are_still(toy_network(core=core), term, op)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_a_causal_table_that_is_all_true_is_caught(term: Loss) -> None:
+    network = toy_network()
+    network.relevance = torch.ones_like(network.relevance)
+    with pytest.raises(AssertionError):
+        check_irrelevant_heads_are_still(network, term, op=0)
+
+
+def test_an_irrelevant_head_has_log_prob_and_entropy_zero_even_where_all_is_legal() -> None:
+    sequence = one_step(JOINT, states=2)
+    with torch.no_grad():
+        out = toy_network().evaluate(sequence)
+    relevant = torch.from_numpy(SPEC.relevance_table)[sequence.actions[:, 0, 0]]
+    for values in (out.log_probs, out.entropies):
+        assert torch.equal(values != 0, relevant)
+
+
+def rewards(states: int) -> Tensor:
+    """Of every joint action in every state; far apart, so that wrong weights show."""
+    rng = np.random.default_rng(3)
+    return torch.from_numpy(rng.normal(0.0, 2.0, (states, len(JOINT))) ** 3).float()
+
+
+def exact_gradient(network: FactoredRecurrentActorCritic, states: int) -> list[Tensor]:
+    """Of sum over states and joint actions of pi * R, by differentiating the enumerated expectation itself."""
+    probability = network.evaluate(one_step(JOINT, states, network)).log_probs.sum(-1).exp().view(states, -1)
+    assert torch.allclose(probability.sum(1), torch.ones(states), atol=1e-5)
+    return gradient(network, (probability * rewards(states)).sum())
+
+
+def gradient(network: FactoredRecurrentActorCritic, loss: Tensor) -> list[Tensor]:
+    parameters = [*network.encoder.parameters(), *network.core.parameters(), *network.heads.parameters()]
+    return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
+
+
+Estimator = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
+
+
+def check_estimator(estimator: Estimator, baseline: float = 0.0, core: str = "lstm") -> None:
+    """Ratio 1, no normalisation, no entropy: the mean over all joint actions, weighted by their probability.
+
+    The surrogate is linear in the advantage, so weights may stand in it.
+    """
+    states = 4
+    network = toy_network(probability_floor=0.0, core=core)
+    out = network.evaluate(one_step(JOINT, states, network))
+    counted = network.relevance[one_step(JOINT, states).actions[:, 0, 0]]
+    probability = out.log_probs.sum(-1).exp().detach()
+    ratio = (out.log_probs - out.log_probs.detach()).exp()
+    weighted = (rewards(states).flatten() - baseline) * probability
+    estimate = gradient(network, -estimator(ratio, weighted, counted, 0.2, 1.0))
+    exact = exact_gradient(network, states)
+    scale = max(float(g.abs().max()) for g in exact)
+    assert scale > 1e-2
+    for a, b in zip(estimate, exact, strict=True):
+        assert torch.allclose(a, b, atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize("baseline", [0.0, 3.0])
+@pytest.mark.parametrize("core", CORES)
+def test_the_estimator_averages_to_the_exact_policy_gradient(baseline: float, core: str) -> None:
+    """With any baseline that does not depend on the action."""
+    check_estimator(losses.policy_loss, baseline, core)
+
+
+def mean_over_each_head(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
+    """Each head divided by its own active steps: re-weights the heads in the shared trunk."""
+    terms = (ratio * a[:, None]).masked_fill(~counted, 0.0)
+    return -(terms.sum(0) * (len(a) / counted.sum(0))).sum() / denominator
+
+
+def first_head_only(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
+    return losses.policy_loss(ratio[:, :1], a, counted[:, :1], clip, denominator)
+
+
+def without_one_head(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
+    dropped = counted.clone()
+    dropped[:, 2] = False
+    return losses.policy_loss(ratio, a, dropped, clip, denominator)
+
+
+def absolute_advantages(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
+    return losses.policy_loss(ratio, a.abs(), counted, clip, denominator)
+
+
+def wrong_sign(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
+    return -losses.policy_loss(ratio, a, counted, clip, denominator)
+
+
+@pytest.mark.parametrize(
+    "wrong", [mean_over_each_head, first_head_only, without_one_head, absolute_advantages, wrong_sign]
+)
+def test_a_biased_estimator_is_caught(wrong: Estimator) -> None:
+    with pytest.raises(AssertionError):
+        check_estimator(wrong)
+
+
+def op_values(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
+    """Of every joint action in every state: Q of its op, and V, the expectation of Q over ops; any numbers would do."""
+    q = torch.from_numpy(np.random.default_rng(8).normal(0.0, 3.0, (states, SPEC.num_ops))).float()
+    with torch.no_grad():
+        probability = network.evaluate(one_step(JOINT, states)).log_probs.sum(-1).exp().view(states, -1)
+    ops = torch.tensor([a[0] for a in JOINT])
+    own = q[:, ops]
+    return own.flatten(), (probability * own).sum(1, keepdim=True).expand_as(own).flatten()
+
+
+HeadAdvantages = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+
+def check_q_op(advantages: HeadAdvantages, behaviour_seed: int | None = None) -> None:
+    """The op head's advantage is G - V, the others' G - Q(op): together the exact gradient. With `behaviour_seed`
+    another policy acted, and the decoupled weight brings its actions back to the present one's."""
+    states = 4
+    network = toy_network(probability_floor=0.0)
+    out = network.evaluate(one_step(JOINT, states))
+    counted = network.relevance[one_step(JOINT, states).actions[:, 0, 0]]
+    q, v = op_values(states, network)
+    head = advantages(rewards(states).flatten() - q, q, v, len(SPEC.heads))
+    acted = out.log_probs.detach()
+    if behaviour_seed is not None:
+        with torch.no_grad():
+            acted = toy_network(behaviour_seed, probability_floor=0.0).evaluate(one_step(JOINT, states)).log_probs
+    weight = (out.log_probs.detach() - acted).sum(-1).exp()
+    ratio = (out.log_probs - out.log_probs.detach()).exp()
+    weighted = head * (weight * acted.sum(-1).exp())[:, None]
+    estimate = gradient(network, -losses.policy_loss(ratio, weighted, counted, 0.2, 1.0))
+    exact = exact_gradient(network, states)
+    scale = max(float(g.abs().max()) for g in exact)
+    for a, b in zip(estimate, exact, strict=True):
+        assert torch.allclose(a, b, atol=5e-5 * scale)
+
+
+@pytest.mark.parametrize("behaviour_seed", [None, 1])
+def test_with_q_op_the_estimator_averages_to_the_exact_policy_gradient(behaviour_seed: int | None) -> None:
+    check_q_op(head_advantages, behaviour_seed)
+
+
+def action_dependent_for_all(a: Tensor, q: Tensor, v: Tensor, heads: int) -> Tensor:
+    """G - Q(op) for the op head too: its own gradient is erased."""
+    return a[:, None].expand(-1, heads)
+
+
+def added_twice(a: Tensor, q: Tensor, v: Tensor, heads: int) -> Tensor:
+    return head_advantages(a, 2 * q, v, heads)
+
+
+def the_wrong_way_round(a: Tensor, q: Tensor, v: Tensor, heads: int) -> Tensor:
+    return head_advantages(a, v, q, heads)
+
+
+@pytest.mark.parametrize("wrong", [action_dependent_for_all, added_twice, the_wrong_way_round])
+def test_a_wrong_baseline_of_the_op_head_is_caught(wrong: HeadAdvantages) -> None:
+    with pytest.raises(AssertionError):
+        check_q_op(wrong)

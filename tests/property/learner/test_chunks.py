@@ -1,0 +1,248 @@
+"""Property 2: how episodes are cut into chunks changes neither outputs nor advantages."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from actors.policy.cores.core import Feedforward
+from actors.policy.cores.sequences import length_buckets
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from actors.types.episode import Episode
+from learner.config import LearnerConfig
+from learner.ppo.batching import Batch, make_batch
+from learner.ppo.chunks import cut, load, whole
+from tests.support.chunking import evaluate_chunks, targets_of
+from tests.support.toy import CORES, POLICIES, SPACES, toy_network, toy_seed, toy_wave
+
+CHUNKS = (1, 3, 7, 9)
+LENGTHS = (1, 3, 4, 7, 8, 9, 2)  # 1, L and L + 1 for every L above
+CONFIG = LearnerConfig(gamma=0.9, gae_lambda=0.8, state_stride=1)
+Break = Callable[[Batch], Batch]
+
+
+def make(stride: int = 1, **options: Any) -> tuple[FactoredRecurrentActorCritic, list[Episode]]:
+    network = toy_network(**options)
+    seeds = [toy_seed(n, truncated=i % 2 == 1, salt=i) for i, n in enumerate(LENGTHS)]
+    return network, toy_wave(network, seeds, state_stride=stride)
+
+
+def outputs_by_cell(network: FactoredRecurrentActorCritic, episode: Episode) -> tuple[Tensor, Tensor]:
+    """(core output `[T, hidden]`, denormalised values `[T]`) by the core's equations, one step at a time."""
+    core, size = network.core, network.config.hidden_size
+    h = [torch.zeros(size) for _ in range(network.config.num_layers)]
+    c = [torch.zeros(size) for _ in range(network.config.num_layers)]
+    memory = SlowMemory(network)
+    cores, values = [], []
+    for t in range(len(episode)):
+        obs, blueprints = (
+            torch.from_numpy(episode.obs[t : t + 1]),
+            torch.from_numpy(episode.blueprint_indices[t : t + 1]),
+        )
+        x = network.encoder(obs, blueprints).core_input[0]
+        if isinstance(core, Feedforward):
+            x = core.layers(x)
+        else:
+            for k in range(core.lstm.num_layers):
+                names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+                w_x, w_h, b_x, b_h = (getattr(core.lstm, f"{n}_l{k}") for n in names)
+                i, f, g, o = (w_x @ x + b_x + w_h @ h[k] + b_h).chunk(4)
+                c[k] = f.sigmoid() * c[k] + i.sigmoid() * g.tanh()
+                x = h[k] = o.sigmoid() * c[k].tanh()
+        cores.append(network.norm(memory(x)))
+        value = network.critic(cores[-1])
+        chosen = int(episode.actions[t, 0]) if network.config.critic == "q_op" else 0
+        values.append(network.value_normaliser.denormalise(value[chosen]))
+    return torch.stack(cores), torch.stack(values)
+
+
+class SlowMemory:
+    """The external memory as lists of cells, in float64, with its rules spelt out one by one."""
+
+    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
+        self.network, config = network, network.config
+        self.size = config.memory_size
+        self.cells = [np.zeros(config.memory_size) for _ in range(config.memory_cells)]
+        self.usage = [0.0] * config.memory_cells
+
+    def __call__(self, out: Tensor) -> Tensor:
+        memory = getattr(self.network.core, "memory", None)
+        if memory is None:
+            return out
+        projected = (memory.inputs.weight @ out + memory.inputs.bias).detach().double().numpy()
+        query, write, gate = projected[: self.size], projected[self.size : -1], 1 / (1 + np.exp(-projected[-1]))
+        likeness = np.exp([query @ cell / self.size**0.5 for cell in self.cells])
+        attention = likeness / likeness.sum()
+        read = sum(a * cell for a, cell in zip(attention, self.cells, strict=True))
+        self.usage = [0.95 * u + a for u, a in zip(self.usage, attention, strict=True)]
+        least = min(range(len(self.cells)), key=lambda k: round(self.usage[k], 9))
+        self.cells[least] = (1 - gate) * self.cells[least] + gate * np.tanh(write)
+        self.usage[least] = (1 - gate) * self.usage[least] + gate
+        return out + memory.read.weight @ torch.from_numpy(np.asarray(read)).float()
+
+
+def advantages_by_sum(episode: Episode, values: Tensor) -> Tensor:
+    """O(T^2): every advantage as its own discounted sum over what is left of the one episode."""
+    v = [*values.double().tolist(), 0.0 if episode.terminated else episode.bootstrap_value]
+    r, steps = episode.rewards.astype(np.float64), len(episode)
+    delta = [r[t] + CONFIG.gamma * v[t + 1] - v[t] for t in range(steps)]
+    decay = CONFIG.gamma * CONFIG.gae_lambda
+    return torch.tensor([sum(decay ** (s - t) * delta[s] for s in range(t, steps)) for t in range(steps)])
+
+
+@torch.no_grad()
+def check_forward(network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, spoil: Break) -> None:
+    batch = spoil(make_batch(episodes, SPACES))
+    stride = episodes[0].state_stride
+    chunks = cut(batch, chunk, stride)
+    places = chunks.places
+    assert sorted(places.tolist()) == batch.valid.flatten().nonzero().squeeze(1).tolist()  # every step, once
+    out = evaluate_chunks(network, chunks)
+    wide = batch.valid.shape[1]
+    for row, episode in enumerate(episodes):
+        cores, values = outputs_by_cell(network, episode)
+        mine = places // wide == row
+        order = places[mine] % wide
+        assert torch.allclose(out.hidden[mine], cores[order], atol=2e-6)
+        scale = float(network.value_normaliser.std)
+        assert torch.allclose(network.value_normaliser.denormalise(out.values[mine]), values[order], atol=1e-5 * scale)
+
+
+def check_targets(network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, spoil: Break) -> None:
+    learning = copy.deepcopy(network)
+    batch = spoil(make_batch(episodes, SPACES))
+    chunks = cut(batch, chunk, 1)
+    targets = targets_of(learning, batch, chunks, CONFIG)
+    with torch.no_grad():
+        values = [outputs_by_cell(network, e)[1] for e in episodes]
+    raw = [advantages_by_sum(e, v) for e, v in zip(episodes, values, strict=True)]
+    unforced = torch.cat([~batch.forced[i, : len(e)] for i, e in enumerate(episodes)])
+    counted = torch.cat(raw)[unforced]
+    places, wide = chunks.places, batch.valid.shape[1]
+    for row in range(len(episodes)):
+        mine = places // wide == row
+        order = places[mine] % wide
+        expected = ((raw[row] - counted.mean()) / counted.std(unbiased=False)).float()
+        assert torch.allclose(targets.advantages[mine], expected[order, None].expand(-1, 4), atol=1e-5)
+        returns = learning.value_normaliser.normalise((raw[row] + values[row].double()).float())
+        assert torch.allclose(targets.returns[mine], returns[order], atol=1e-5)
+
+
+def untouched(batch: Batch) -> Batch:
+    return batch
+
+
+def post_step_states(batch: Batch) -> Batch:
+    return batch._replace(states=PolicyState(*(t.roll(-1, 2) for t in batch.states)))
+
+
+def zeros_in_mid_episode(batch: Batch) -> Batch:
+    def only_first(t: Tensor) -> Tensor:
+        return torch.where((torch.arange(t.shape[2]) > 0)[None, None, :, None], 0.0, t)
+
+    return batch._replace(states=PolicyState(*(only_first(t) for t in batch.states)))
+
+
+def neighbours_states(batch: Batch) -> Batch:
+    return batch._replace(states=PolicyState(*(t.roll(1, 1) for t in batch.states)))
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("options", POLICIES)
+def test_outputs_do_not_depend_on_the_chunk_length(chunk: int, options: dict[str, str]) -> None:
+    check_forward(*make(**options), chunk, untouched)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("core", CORES)
+def test_advantages_and_returns_do_not_depend_on_the_chunk_length(chunk: int, core: str) -> None:
+    check_targets(*make(core=core), chunk, untouched)
+
+
+def test_a_stride_above_one_finds_the_right_states() -> None:
+    network, episodes = make(stride=3)
+    for chunk in (3, 6, 9):
+        check_forward(network, episodes, chunk, untouched)
+    with pytest.raises(ValueError, match="states are stored every 3 steps"):
+        cut(make_batch(episodes, SPACES), 4, 3)
+
+
+@pytest.mark.parametrize("check", [check_forward, check_targets])
+@pytest.mark.parametrize("spoil", [post_step_states, zeros_in_mid_episode, neighbours_states])
+@pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
+def test_wrong_states_in_mid_episode_are_caught(check: Callable[..., None], spoil: Break, core: str) -> None:
+    with pytest.raises(AssertionError):
+        check(*make(core=core), 3, spoil)
+
+
+def empty_memory(batch: Batch) -> Batch:
+    return batch._replace(states=batch.states._replace(cells=torch.zeros_like(batch.states.cells)))
+
+
+def usage_forgotten(batch: Batch) -> Batch:
+    return batch._replace(states=batch.states._replace(usage=torch.zeros_like(batch.states.usage)))
+
+
+@pytest.mark.parametrize("spoil", [empty_memory, usage_forgotten])
+def test_a_memory_that_does_not_travel_whole_is_caught(spoil: Break) -> None:
+    with pytest.raises(AssertionError):
+        check_forward(*make(core="lstm+memory"), 3, spoil)
+
+
+def check_burn_in(network: FactoredRecurrentActorCritic, episodes: list[Episode], burn_in: int, spoil: Break) -> None:
+    """Property 7: the steps between two stored states, replayed by unchanged weights, lead from one to the other."""
+    chunks = cut(spoil(make_batch(episodes, SPACES)), burn_in, 1)
+    after = network.advance(load(chunks, whole(chunks, 1.0), network.advance))
+    assert not any(t.requires_grad for t in after)
+    wide, checked = max(LENGTHS), 0
+    for row, length in enumerate(chunks.lengths.tolist()):
+        episode, t = divmod(int(chunks.places[chunks.first[row]]), wide)
+        if t + length < len(episodes[episode]):  # the state after the last step is not stored
+            checked += 1
+            for ours, stored in zip(after, episodes[episode].states.arrays, strict=True):
+                assert np.allclose(ours[:, row].numpy(), stored[:, t + length], atol=2e-6)
+    assert checked > 1
+
+
+@pytest.mark.parametrize("burn_in", [1, 3, 7])
+@pytest.mark.parametrize("core", CORES)
+def test_burn_in_by_unchanged_weights_reproduces_the_stored_state(burn_in: int, core: str) -> None:
+    check_burn_in(*make(core=core), burn_in, untouched)
+
+
+@pytest.mark.parametrize("spoil", [post_step_states, zeros_in_mid_episode, neighbours_states])
+def test_burn_in_from_a_wrong_state_is_caught(spoil: Break) -> None:
+    with pytest.raises(AssertionError):
+        check_burn_in(*make(core="lstm+memory"), 3, spoil)
+
+
+def test_zeros_at_the_start_of_an_episode_are_its_true_state() -> None:
+    """The mutation above fails for mid-episode alone: whole episodes start at zero anyway."""
+    check_forward(*make(), max(LENGTHS), zeros_in_mid_episode)
+
+
+def test_an_empty_episode_takes_no_chunk_and_no_bucket() -> None:
+    _, episodes = make()
+    batch = make_batch(episodes, SPACES)
+    empty = batch._replace(valid=batch.valid & (torch.arange(len(episodes)) != 2)[:, None])
+    chunks = cut(empty, 3, 1)
+    assert 2 not in (chunks.places // batch.valid.shape[1]).tolist()
+    assert bool((chunks.lengths > 0).all())
+    assert length_buckets([0, 3, 0], 1.3) == [([1], 3)]
+    assert length_buckets([0, 0], 1.3) == length_buckets([], 1.3) == []
+
+
+def test_a_batch_without_steps_gives_no_rows() -> None:
+    network, episodes = make()
+    batch = make_batch(episodes, SPACES)
+    none = batch._replace(valid=torch.zeros_like(batch.valid))
+    chunks = cut(none, 3, 1)
+    assert len(chunks.lengths) == 0
+    assert evaluate_chunks(network, chunks).log_probs.shape[0] == 0

@@ -1,0 +1,146 @@
+"""Property 14: credit reaches back through time inside a chunk, and not across a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from learner.config import LearnerConfig
+from learner.ppo.batching import Batch, make_batch
+from learner.ppo.chunks import Chunks, cut
+from learner.ppo.gae import gae
+from learner.ppo.optimizer import make_optimiser
+from learner.ppo.update import PPOUpdate
+from tests.support.chunking import evaluate_chunks
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+
+STEPS = 8
+Spoil = Callable[[Chunks], Chunks]
+
+
+def batch_of(lengths: tuple[int, ...]) -> Batch:
+    seeds = [toy_seed(n, truncated=False, salt=3 + i) for i, n in enumerate(lengths)]
+    return make_batch(toy_wave(toy_network(), seeds), SPACES)
+
+
+def paid_at_the_end(batch: Batch, reward: float) -> Batch:
+    """No reward but one in the last step of the first episode."""
+    rewards = torch.zeros_like(batch.rewards)
+    rewards[0, int(batch.valid[0].sum()) - 1] = reward
+    return batch._replace(rewards=rewards)
+
+
+def advantages(lam: float, reward: float) -> Tensor:
+    batch = paid_at_the_end(batch_of((STEPS, 5)), reward)
+    zeros = torch.zeros_like(batch.rewards)
+    return gae(batch.rewards, zeros, batch.valid, batch.terminated, batch.bootstrap_value, 0.9, lam).advantages
+
+
+def check_reaches_back(lam: float) -> None:
+    moved = advantages(lam, 10.0) - advantages(lam, 0.0)
+    assert bool((moved[0] != 0).all())
+    assert not bool((moved[1] != 0).any())
+    assert torch.allclose(moved[0], 10.0 * (0.9 * lam) ** torch.arange(STEPS - 1, -1, -1.0))
+
+
+def test_a_reward_at_the_end_moves_the_first_advantage() -> None:
+    check_reaches_back(0.97)
+
+
+def test_one_step_advantages_that_do_not_look_back_are_caught() -> None:
+    with pytest.raises(AssertionError):
+        check_reaches_back(0.0)
+
+
+def recurrent_gradient(reward: float) -> float:
+    """Norm of the policy loss's gradient in the recurrent weights, for reward at the last step alone.
+
+    Advantages are not normalised and the critic says 0, so that nothing else moves the policy.
+    """
+    network = toy_network()
+    batch = paid_at_the_end(batch_of((STEPS,)), reward)
+    chunks = cut(batch, STEPS, 1)
+    early = gae(
+        batch.rewards, torch.zeros_like(batch.rewards), batch.valid, batch.terminated, batch.bootstrap_value, 1.0, 0.97
+    ).advantages[0]
+    out = evaluate_chunks(network, chunks)
+    loss = -(out.log_probs.sum(-1) * early)[: STEPS - 1].sum()  # of steps before the reward only
+    (grad,) = torch.autograd.grad(loss, network.lstm.weight_hh_l1, materialize_grads=True)
+    return float(grad.norm())
+
+
+def test_a_late_reward_trains_the_recurrent_weights_through_early_steps() -> None:
+    assert recurrent_gradient(10.0) > 1e-3
+    assert recurrent_gradient(0.0) == 0.0
+
+
+def test_a_late_reward_trains_them_through_the_update_itself() -> None:
+    """Value loss and entropy aside, the trunk learns from one late reward, and from none it learns nothing."""
+    norms = {}
+    for reward in (0.0, 10.0):
+        network = toy_network()
+        config = LearnerConfig(state_stride=1, value_coef=0.0, entropy_anneal_updates=0, entropy_coef=0.0, gamma=0.9)
+        with torch.no_grad():  # a critic that says 0, in the units it has after the batch
+            network.value_output.weight.zero_()
+            network.value_output.bias.zero_()
+            network.value_normaliser.mean.zero_()
+        ppo = PPOUpdate(network, make_optimiser(network, 1e-3, 0.0), config)
+        norms[reward] = ppo(paid_at_the_end(batch_of((STEPS, 3)), reward), 0, 0)["grad_norm_trunk"]
+    assert norms[0.0] == 0.0
+    assert norms[10.0] > 1e-3
+
+
+def gradient_of_last_loss(chunk: int, spoil: Spoil) -> Tensor:
+    """`[STEPS]` size of d loss_T / d obs_t, the loss being that of the last step alone, for chunks of `chunk`."""
+    network: FactoredRecurrentActorCritic = toy_network()
+    batch = batch_of((STEPS,))
+    obs = batch.obs.clone().requires_grad_()
+    chunks = cut(batch._replace(obs=obs), chunk, 1)
+    out = evaluate_chunks(network, spoil(chunks))
+    last = (chunks.places == STEPS - 1).nonzero().item()
+    loss = out.values[int(last)].square() - out.log_probs[int(last)].sum()
+    (grad,) = torch.autograd.grad(loss, obs)
+    return grad[0].abs().sum(-1)
+
+
+def whole(chunks: Chunks) -> Chunks:
+    return chunks
+
+
+def check_reach(chunk: int, spoil: Spoil = whole) -> None:
+    """Everything since the start of the last chunk is felt, and nothing before it."""
+    grad = gradient_of_last_loss(chunk, spoil)
+    start = (STEPS - 1) // chunk * chunk
+    assert bool((grad[start:] > 0).all())
+    assert bool((grad[:start] == 0).all())
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, STEPS])
+def test_the_last_loss_reaches_the_start_of_its_chunk_and_stops_there(chunk: int) -> None:
+    check_reach(chunk)
+
+
+def cut_inside(chunks: Chunks) -> Chunks:
+    """A chunk that is torn in two: the gradient ends earlier than the chunk."""
+    return chunks._replace(obs=torch.cat([chunks.obs[:2].detach(), chunks.obs[2:]]))
+
+
+def joined_across(chunks: Chunks) -> Chunks:
+    """A state that is not detached: the gradient runs on into the chunk before."""
+    first = chunks.obs[0].mean()
+    return chunks._replace(state=PolicyState(*(t + 0.1 * first for t in chunks.state)))
+
+
+@pytest.mark.parametrize(("chunk", "wrong"), [(STEPS, cut_inside), (3, joined_across)])
+def test_a_gradient_that_ends_early_or_runs_on_is_caught(chunk: int, wrong: Spoil) -> None:
+    with pytest.raises(AssertionError):
+        check_reach(chunk, wrong)
+
+
+def test_stored_states_carry_no_gradient() -> None:
+    assert not any(t.requires_grad for t in batch_of((STEPS,)).states)

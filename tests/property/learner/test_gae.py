@@ -1,0 +1,194 @@
+"""Property 6: advantages against an O(T^2) sum in float64, and what they are for a critic that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from learner.ppo.gae import Advantages, gae, normalise
+
+Gae = Callable[..., Advantages]
+
+
+class Case(NamedTuple):
+    rewards: Tensor
+    values: Tensor
+    valid: Tensor
+    terminated: Tensor
+    bootstrap_value: Tensor
+    gamma: float
+    gae_lambda: float
+
+
+def make_case(lengths: list[int], ends: list[bool], gamma: float, lam: float, seed: int = 0) -> Case:
+    """Random rewards and values, NaN in padding and in the bootstrap of terminated episodes."""
+    noise = torch.Generator().manual_seed(seed)
+    shape = (len(lengths), max(lengths))
+    rewards, values = (torch.randn(shape, generator=noise, dtype=torch.float64) * 5 for _ in range(2))
+    valid = torch.arange(shape[1])[None, :] < torch.tensor(lengths)[:, None]
+    terminated = torch.tensor(ends)
+    bootstrap = torch.randn(shape[0], generator=noise, dtype=torch.float64).masked_fill(terminated, torch.nan)
+    hole = ~valid
+    return Case(
+        rewards.masked_fill(hole, torch.nan),
+        values.masked_fill(hole, torch.nan),
+        valid,
+        terminated,
+        bootstrap,
+        gamma,
+        lam,
+    )
+
+
+def by_sum(case: Case) -> tuple[list[list[float]], list[list[float]]]:
+    """A_t = sum over k of (gamma lambda)^k delta_{t+k}, each from its own loop over one episode alone."""
+    advantages, returns = [], []
+    for row in range(case.rewards.shape[0]):
+        steps = int(case.valid[row].sum())
+        r, v = case.rewards[row, :steps].tolist(), case.values[row, :steps].tolist()
+        after = 0.0 if case.terminated[row] else float(case.bootstrap_value[row])
+        own = []
+        for t in range(steps):
+            total = 0.0
+            for k in range(steps - t):
+                following = v[t + k + 1] if t + k + 1 < steps else after
+                total += (case.gamma * case.gae_lambda) ** k * (r[t + k] + case.gamma * following - v[t + k])
+            own.append(total)
+        advantages.append(own)
+        returns.append([a + b for a, b in zip(own, v, strict=True)])
+    return advantages, returns
+
+
+def check(estimate: Gae, case: Case, tolerance: float) -> None:
+    out = estimate(*case)
+    for expected, actual in zip(by_sum(case), out, strict=True):
+        for row, own in enumerate(expected):
+            dense = torch.zeros(case.rewards.shape[1], dtype=torch.float64)
+            dense[: len(own)] = torch.tensor(own, dtype=torch.float64)
+            assert torch.allclose(actual[row].double(), dense, rtol=tolerance, atol=tolerance)
+
+
+rows = st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=5)
+factor = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.0, 1.0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=rows, gamma=factor, lam=factor, seed=st.integers(0, 99))
+def test_it_is_the_double_sum_for_any_pattern_of_ends(
+    rows: list[tuple[int, bool]], gamma: float, lam: float, seed: int
+) -> None:
+    case = make_case([n for n, _ in rows], [end for _, end in rows], gamma, lam, seed)
+    check(gae, case, 1e-9)
+    single = case._replace(**{k: getattr(case, k).float() for k in ("rewards", "values", "bootstrap_value")})
+    check(gae, single, 1e-4)
+
+
+def all_terminated(r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float) -> Advantages:
+    return gae(r, v, valid, torch.ones_like(end), boot, g, lam)
+
+
+def all_truncated(r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float) -> Advantages:
+    return gae(r, v, valid, torch.zeros_like(end), boot.nan_to_num(1.0), g, lam)
+
+
+def interleaved(r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float) -> Advantages:
+    """All episodes as one chain: the first of the traps."""
+    flat, width = valid.flatten(), valid.shape[1]
+    out = gae(
+        r[valid][None], v[valid][None], torch.ones_like(r[valid][None], dtype=torch.bool), end[-1:], boot[-1:], g, lam
+    )
+    advantages = torch.zeros(flat.shape[0], dtype=r.dtype)
+    advantages[flat] = out.advantages[0]
+    dense = advantages.view(-1, width)
+    return Advantages(dense, (dense + v).masked_fill(~valid, 0.0))
+
+
+def bootstrap_at_the_padded_end(
+    r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float
+) -> Advantages:
+    """The value after the last step put at the end of the row instead of the end of the episode."""
+    full = torch.ones_like(valid)
+    out = gae(r.masked_fill(~valid, 0.0), v.masked_fill(~valid, 0.0), full, end, boot, g, lam)
+    return Advantages(*(t.masked_fill(~valid, 0.0) for t in out))
+
+
+def discount_without_gamma(
+    r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float
+) -> Advantages:
+    return gae(r, v, valid, end, boot, g, min(1.0, lam / g))
+
+
+@pytest.mark.parametrize(
+    "wrong", [all_terminated, all_truncated, interleaved, bootstrap_at_the_padded_end, discount_without_gamma]
+)
+def test_a_wrong_estimate_is_caught(wrong: Gae) -> None:
+    with pytest.raises(AssertionError):
+        check(wrong, make_case([3, 7, 1, 5], [True, False, False, True], 0.9, 0.8), 1e-9)
+
+
+def check_constant_reward(estimate: Gae, terminated: bool) -> None:
+    """A critic that knows the value of reward r for ever (or to the end) is told so, exactly: nothing to learn."""
+    r, gamma, lengths = 2.0, 0.75, [1, 4, 6]  # 0.75 and 2 have short binary fractions, so that equality is exact
+    steps = torch.arange(max(lengths), dtype=torch.float64)
+    left = (torch.tensor(lengths)[:, None] - steps).clamp(min=0)
+    values = r * (1 - gamma**left) / (1 - gamma) if terminated else torch.full_like(left, r / (1 - gamma))
+    valid = left > 0
+    bootstrap = torch.full((len(lengths),), r / (1 - gamma), dtype=torch.float64)
+    end = torch.full((len(lengths),), terminated)
+    out = estimate(torch.full_like(values, r), values, valid, end, bootstrap, gamma, 0.5)
+    assert torch.equal(out.advantages, torch.zeros_like(values))
+    assert torch.equal(out.returns, values.masked_fill(~valid, 0.0))
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_an_oracle_critic_gives_the_closed_form(terminated: bool) -> None:
+    check_constant_reward(gae, terminated)
+
+
+@pytest.mark.parametrize(("wrong", "terminated"), [(all_terminated, False), (all_truncated, True)])
+def test_the_wrong_kind_of_end_moves_an_oracle_critic(wrong: Gae, terminated: bool) -> None:
+    with pytest.raises(AssertionError):
+        check_constant_reward(wrong, terminated)
+
+
+def check_confined(estimate: Gae) -> None:
+    """Another episode's rewards, values and bootstrap change nothing here."""
+    case = make_case([4, 6, 2], [False, True, False], 0.9, 0.8)
+    before = estimate(*case).advantages
+    for row in range(3):
+        louder = case._replace(
+            rewards=case.rewards.index_fill(0, torch.tensor([row]), 1e6),
+            bootstrap_value=case.bootstrap_value.index_fill(0, torch.tensor([row]), -1e6),
+        )
+        after = estimate(*louder).advantages
+        others = torch.arange(3) != row
+        assert torch.equal(before[others], after[others])
+        assert not torch.equal(before[row], after[row])
+
+
+def test_nothing_crosses_the_end_of_an_episode() -> None:
+    check_confined(gae)
+
+
+def test_a_chain_over_all_episodes_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        check_confined(interleaved)
+
+
+def test_normalisation_counts_unforced_steps_only_and_survives_one_or_equal_ones() -> None:
+    a = torch.tensor([1.0, 2.0, 6.0, 1e6])[:, None]
+    counted = torch.tensor([True, True, True, False])
+    out = normalise(a, counted)
+    assert out[:3].mean().abs() < 1e-6
+    assert abs(float(out[:3].std(unbiased=False)) - 1.0) < 1e-6
+    assert torch.equal(normalise(a, torch.zeros(4, dtype=torch.bool)), torch.zeros(4, 1))
+    one = torch.tensor([False, False, True, False])
+    assert torch.equal(normalise(a, one), a)
+    equal = normalise(torch.full((3, 1), 7.0), torch.ones(3, dtype=torch.bool))
+    assert torch.equal(equal, torch.zeros(3, 1))

@@ -1,0 +1,112 @@
+"""Property 15: a recurrent core learns to remember; the same with its state zeroed each step stays at chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actors.config import PolicyConfig
+from actors.env.fleet import FleetStep
+from actors.policy.network import Decision, FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from actors.rollout import wave as rollout
+from actors.types.actions import ActionMasks, independent_spec
+from actors.types.episode import EndReason
+from actors.types.spaces import Spaces
+from learner.config import LearnerConfig
+from learner.ppo.batching import make_batch
+from learner.ppo.optimizer import make_optimiser
+from learner.ppo.update import PPOUpdate
+
+RECALL = Spaces.flat(independent_spec([2]), 2)
+STEPS = 4
+
+
+class Recall:
+    """A bit is shown at the first step alone and asked for at the last: 1 point for it, -1 for the other."""
+
+    env_id, spaces, num_envs = "recall", RECALL, 64
+
+    def reset(self, seeds: Sequence[int]) -> FleetStep:
+        self.bits, self.t = np.array([seed % 2 for seed in seeds]), 0
+        return self._show(np.zeros(self.num_envs, np.float32))
+
+    def step(self, actions: NDArray[np.int64]) -> FleetStep:
+        self.t += 1
+        right = np.where(actions[:, 0] == self.bits, 1.0, -1.0)
+        return self._show((right * (self.t == STEPS)).astype(np.float32))
+
+    def task_ids(self) -> tuple[str, ...]:
+        return ("recall",) * self.num_envs
+
+    def timelines(self) -> tuple[Any, ...]:
+        return ()
+
+    def _show(self, rewards: NDArray[np.float32]) -> FleetStep:
+        n, ended = self.num_envs, self.t == STEPS
+        shown = np.where(self.bits == 1, 1.0, -1.0) * (self.t == 0)
+        obs = np.stack([shown, np.full(n, self.t / STEPS)], 1).astype(np.float32)
+        masks = ActionMasks(np.ones((n, 2), np.bool_), None, np.ones((n, 0), np.bool_))
+        ends = np.full(n, ended)
+        reasons = (EndReason.ENVIRONMENT if ended else None,) * n
+        return FleetStep(obs, np.zeros((n, 0), np.int64), masks, rewards, ends, ends & False, reasons, ({},) * n)
+
+
+class Forgetful:
+    """The control: the same network, its state zeroed before every step."""
+
+    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
+        self.network, self.initial_state = network, network.initial_state
+
+    def act(
+        self, obs: Any, blueprints: Any, masks: Any, state: PolicyState, *rest: Any
+    ) -> tuple[Decision, PolicyState]:
+        return self.network.act(obs, blueprints, masks, self.network.initial_state(len(obs)), *rest)
+
+
+def share_recalled(core: str, critic: str, forgetful: bool, updates: int = 20) -> float:
+    """Of the greedy policy after training, on both bits equally often."""
+    torch.set_num_threads(1)
+    torch.manual_seed(2)
+    size = {"hidden_size": 16, "encoder_size": 16, "head_size": 16, "memory_cells": 4, "memory_size": 8}
+    network = FactoredRecurrentActorCritic(RECALL, PolicyConfig(core=core, critic=critic, **size))  # type: ignore[arg-type]
+    length = 1 if forgetful else STEPS
+    config = LearnerConfig(state_stride=1, update_epochs=4, target_kl=0.5, entropy_start=0.01, entropy_end=0.01)
+    ppo = PPOUpdate(network, make_optimiser(network, 1e-2, 0.0), config)
+    player: rollout.Policy = Forgetful(network) if forgetful else network
+    fleet, source = Recall(), rollout.Provenance(0, 0, 1, run_seed=0)
+
+    def play(seeds: Sequence[int], greedy: bool) -> list[Any]:
+        return rollout.run_wave(fleet, player, seeds, source, lambda: "run/a/0/0", greedy)
+
+    for update in range(updates):
+        episodes = play([update * 64 + e for e in range(64)], False)
+        ppo(make_batch(episodes if length > 1 else forgotten(episodes), RECALL), update, 0)
+    return float(np.mean([e.undiscounted_return > 0 for e in play(range(64), True)]))
+
+
+def forgotten(episodes: list[Any]) -> list[Any]:
+    """What the forgetful policy acted on: the last step of each episode, as an episode of its own."""
+    import dataclasses
+
+    per_step = ("policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values")
+    last = (*per_step, "baseline_values", "rewards")
+    return [
+        dataclasses.replace(e, states=e.initial_state, **{name: getattr(e, name)[-1:] for name in last})
+        for e in episodes
+    ]
+
+
+@pytest.mark.parametrize(("core", "critic"), [("lstm", "v"), ("lstm", "q_op"), ("lstm+memory", "v")])
+def test_a_recurrent_core_learns_to_recall(core: str, critic: str) -> None:
+    assert share_recalled(core, critic, forgetful=False) > 0.95
+
+
+def test_without_recurrence_or_with_a_zeroed_state_it_stays_at_chance() -> None:
+    assert share_recalled("feedforward", "v", forgetful=False) <= 0.55
+    assert share_recalled("lstm+memory", "v", forgetful=True) <= 0.55

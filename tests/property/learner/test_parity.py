@@ -1,0 +1,157 @@
+"""Property 1: what the learner computes for a shipped step is what the actor computed when it took it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.codec import decode_episode, encode_episode
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from actors.types.actions import ActionMasks
+from actors.types.episode import Episode
+from learner.ppo.batching import Batch, make_batch
+from learner.ppo.chunks import cut
+from tests.support.chunking import evaluate_chunks
+from tests.support.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
+
+LENGTHS = (1, 2, 5, 8, 11)
+Change = Callable[[FactoredRecurrentActorCritic, Batch], Batch]
+
+
+def shipped(network: FactoredRecurrentActorCritic) -> list[Episode]:
+    """Episodes of unequal lengths and both kinds of end, after a trip through the codec."""
+    seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
+    return [decode_episode(encode_episode(e)) for e in toy_wave(network, seeds)]
+
+
+def largest_differences(
+    network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, change: Change | None
+) -> tuple[float, float]:
+    """Of log-probs, and of values in units of the return's deviation, step by step against the episodes."""
+    batch = make_batch(episodes, SPACES)
+    learning = copy.deepcopy(network)
+    if change is not None:
+        batch = change(learning, batch)
+    chunks = cut(batch, chunk, 1)
+    with torch.no_grad():
+        out = evaluate_chunks(learning, chunks)
+    values, baselines = (learning.value_normaliser.denormalise(v) for v in (out.values, out.baseline_values))
+    worst_log_prob = worst_value = 0.0
+    seen = set()
+    for step, place in enumerate(chunks.places.tolist()):
+        row, t = divmod(place, batch.valid.shape[1])
+        seen.add((row, t))
+        log_prob = torch.from_numpy(episodes[row].log_probs[t])
+        worst_log_prob = max(worst_log_prob, float((out.log_probs[step] - log_prob).abs().max()))
+        scale = float(network.value_normaliser.std)
+        for ours, acted in ((values, episodes[row].values), (baselines, episodes[row].baseline_values)):
+            worst_value = max(worst_value, abs(float(ours[step]) - float(acted[t])) / scale)
+    assert seen == {(row, t) for row, e in enumerate(episodes) for t in range(len(e))}
+    return worst_log_prob, worst_value
+
+
+OPTIONS = [*POLICIES, {"heads": "independent"}, {"encoder": "flat"}, {"num_layers": 3}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_learner_reproduces_every_step_from_chunks_at_every_offset(options: dict[str, Any]) -> None:
+    network = toy_network(**options)
+    episodes = shipped(network)
+    assert sum(float(e.log_probs.min()) < -0.7 for e in episodes) > 1  # the policy is far from trivial
+    assert any(not e.masks.all() for e in episodes)
+    for chunk in range(1, max(LENGTHS) + 1):  # a chunk of length L starts at offset L, so every offset occurs
+        log_prob, value = largest_differences(network, episodes, chunk, None)
+        assert log_prob < 1e-5
+        assert value < 1e-5
+
+
+def all_legal(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+    return batch._replace(masks=torch.ones_like(batch.masks))
+
+
+def without_floor(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+    object.__setattr__(network.config, "probability_floor", 0.0)
+    return batch
+
+
+def newer_statistics(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+    network.encoder.update_normaliser(batch.obs[batch.valid])
+    return batch
+
+
+def zeroed_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+    return batch._replace(states=PolicyState(*(torch.zeros_like(t) for t in batch.states)))
+
+
+def neighbours_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+    return batch._replace(states=PolicyState(*(t.roll(1, 1) for t in batch.states)))
+
+
+def post_step_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+    return batch._replace(states=PolicyState(*(t.roll(-1, 2) for t in batch.states)))
+
+
+def without_memory(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+    return batch._replace(states=batch.states._replace(cells=torch.zeros_like(batch.states.cells)))
+
+
+def shifted_blueprints(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+    return batch._replace(blueprint_indices=(batch.blueprint_indices + 1).clamp(max=SPACES.num_blueprints - 1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        all_legal,
+        without_floor,
+        newer_statistics,
+        zeroed_states,
+        neighbours_states,
+        post_step_states,
+        shifted_blueprints,
+    ],
+)
+@pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
+def test_a_learner_that_sees_something_else_is_caught(change: Change, core: str) -> None:
+    network = toy_network(core=core)
+    log_prob, _ = largest_differences(network, shipped(network), 3, change)
+    assert log_prob > 1e-3
+
+
+def test_a_learner_that_starts_chunks_with_an_empty_memory_is_caught() -> None:
+    network = toy_network(core="lstm+memory")
+    assert largest_differences(network, shipped(network), 3, without_memory)[0] > 1e-3
+
+
+def test_one_version_later_the_log_probs_differ() -> None:
+    """The check is not blind to weights: a tiny step of the network shows."""
+    network = toy_network()
+    episodes = shipped(network)
+    with torch.no_grad():
+        network.lstm.weight_hh_l0.add_(1e-2)
+    assert largest_differences(network, episodes, 4, None)[0] > 1e-4
+
+
+def test_the_deterministic_policy_takes_the_likeliest_legal_choice_head_by_head() -> None:
+    """`deterministic` is argmax in order, so each chosen log-prob is the largest that the learner finds there."""
+    network = toy_network()
+    episodes = shipped(network)
+    batch = make_batch(episodes, SPACES)
+    state = network.initial_state(len(episodes))
+    ones = [np.ones((len(episodes), *s), dtype=np.bool_) for s in ((3,), (3, 2), (3, 2, 5))]
+    masks = ActionMasks(*ones)
+    first, blueprints = batch.obs[:, 0].numpy(), batch.blueprint_indices[:, 0].numpy()
+    noise = np.full((len(episodes), 4), 0.999)
+    greedy, _ = network.act(first, blueprints, masks, state, noise, deterministic=True)
+    for draw in range(40):
+        noise = np.random.default_rng(draw).random((len(episodes), 4))
+        sampled, _ = network.act(first, blueprints, masks, state, noise)
+        assert (greedy.log_probs[:, 0] >= sampled.log_probs[:, 0]).all()
+        same_op = greedy.actions[:, 0] == sampled.actions[:, 0]
+        assert (greedy.log_probs[same_op, 1] >= sampled.log_probs[same_op, 1]).all()

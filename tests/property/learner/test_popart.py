@@ -1,0 +1,141 @@
+"""Property 10: a move of the value scale moves no value, and no parameter out of its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from actors.policy.normaliser import ValueNormaliser
+from learner.ppo.optimizer import make_optimiser
+from tests.support.toy import CRITICS, toy_network
+
+Move = Callable[[ValueNormaliser, Tensor, nn.Linear], None]
+BATCHES = [(5.0, 2.0), (-300.0, 40.0), (1e4, 1e-3), (0.0, 1e5)]  # mean and deviation of the returns
+
+
+def returns(mean: float, deviation: float) -> Tensor:
+    return mean + deviation * torch.randn(64, dtype=torch.float64)
+
+
+def check_outputs_stay(move: Move, critic: str = "v") -> None:
+    torch.manual_seed(0)
+    network = toy_network(critic=critic).double()
+    scale, output = network.value_normaliser, network.value_output
+    core = torch.randn(30, network.config.hidden_size, dtype=torch.float64)
+    for mean, deviation in BATCHES:
+        with torch.no_grad():
+            before, old = scale.denormalise(network.critic(core)), float(scale.std)
+            move(scale, returns(mean, deviation), output)
+            after = scale.denormalise(network.critic(core))
+        assert abs(float(scale.std) / old - 1.0) > 1e-3  # the scale did move
+        assert torch.allclose(before, after, rtol=1e-12, atol=1e-12 * float(scale.std + scale.mean.abs()))
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_denormalised_outputs_survive_a_statistics_update(critic: str) -> None:
+    """Of every row of the output layer: V's one, or those of Q(s, op)."""
+    check_outputs_stay(ValueNormaliser.update, critic)
+
+
+def first_row_only(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+    """As if an op that no return was seen for could keep its weights."""
+    weight, bias = output.weight[1:].clone(), output.bias[1:].clone()
+    scale.update(batch, output)
+    output.weight[1:], output.bias[1:] = weight, bias
+
+
+def test_rows_that_are_not_rescaled_are_caught() -> None:
+    with pytest.raises(AssertionError):
+        check_outputs_stay(first_row_only, "q_op")
+
+
+def weights_forgotten(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+    weight = output.weight.clone()
+    scale.update(batch, output)
+    output.weight.copy_(weight)
+
+
+def bias_forgotten(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+    bias = output.bias.clone()
+    scale.update(batch, output)
+    output.bias.copy_(bias)
+
+
+def mean_forgotten(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+    mean = scale.mean.clone()
+    scale.update(batch, output)
+    scale.mean.copy_(mean)
+
+
+def twice(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+    """The layer is rescaled once more than the statistics moved."""
+    std = scale.std.clone()
+    scale.update(batch, output)
+    output.weight.mul_(std / scale.std)
+
+
+@pytest.mark.parametrize("wrong", [weights_forgotten, bias_forgotten, mean_forgotten, twice])
+def test_half_an_update_is_caught(wrong: Move) -> None:
+    with pytest.raises(AssertionError):
+        check_outputs_stay(wrong)
+
+
+def parameters_in_optimiser(move: Move) -> bool:
+    network = toy_network()
+    optimiser = make_optimiser(network, 1e-3, 0.0)
+    move(network.value_normaliser, returns(50.0, 9.0), network.value_output)
+    held = {id(p) for group in optimiser.param_groups for p in group["params"]}
+    return {id(p) for p in network.parameters()} == held
+
+
+def replaced(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+    """The trap: a new Parameter, which the optimizer never sees."""
+    scale.update(batch, output)
+    output.weight = nn.Parameter(output.weight.detach().clone())
+
+
+def test_parameters_are_still_the_optimisers_own() -> None:
+    assert parameters_in_optimiser(ValueNormaliser.update)
+    assert not parameters_in_optimiser(replaced)
+
+
+def test_statistics_are_those_of_the_returns() -> None:
+    """An average over all batches at first, an exponential one later; never below a share of the returns' size."""
+    torch.manual_seed(1)
+    scale, output = ValueNormaliser(popart=True), nn.Linear(3, 1)
+    means, squares = 0.0, 0.0
+    for n in range(25):
+        batch = returns(2.0 * n, 3.0)
+        step = max(0.1, 1.0 / (n + 1))
+        means += step * (float(batch.mean()) - means)
+        squares += step * (float(batch.square().mean()) - squares)
+        scale.update(batch, output)
+        assert float(scale.mean) == pytest.approx(means, rel=1e-12)
+        assert float(scale.std) == pytest.approx((squares - means**2) ** 0.5, rel=1e-9)
+    equal = ValueNormaliser(popart=True)
+    equal.update(torch.full((9,), 4.0), nn.Linear(3, 1))
+    assert float(equal.std) == pytest.approx(0.05 * 4.0)  # a task that is solved: noise is not blown up to 1
+    for size in (1e-4, 1.0, 1e4):  # of rewards, which nobody promised to be about 1
+        small = ValueNormaliser(popart=True)
+        small.update(torch.tensor([size, -size, size, -size]), nn.Linear(3, 1))
+        assert float(small.std) == pytest.approx(size)
+    kept = [t.clone() for t in scale.state_dict().values()]
+    scale.update(torch.zeros(0), output)
+    assert all(torch.equal(a, b) for a, b in zip(kept, scale.state_dict().values(), strict=True))
+
+
+def test_without_popart_the_mean_stays_zero_and_the_layer_untouched() -> None:
+    torch.manual_seed(2)
+    network = toy_network(popart=False)
+    scale, output = network.value_normaliser, network.value_output
+    weight, bias = output.weight.clone(), output.bias.clone()
+    scale.update(returns(500.0, 9.0), output)
+    assert float(scale.mean) == 0.0
+    assert float(scale.std) > 1.0
+    assert torch.equal(output.weight, weight)
+    assert torch.equal(output.bias, bias)
+    values = torch.randn(5)
+    assert torch.allclose(scale.normalise(scale.denormalise(values)), values, atol=1e-6)

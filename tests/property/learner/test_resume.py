@@ -1,0 +1,166 @@
+"""Property 13: a run that goes on from its checkpoint makes the very update that it would have made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from actors.errors import UserError
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import from_weights
+from learner.checkpoint import (
+    Checkpoint,
+    Progress,
+    list_checkpoints,
+    load_checkpoint,
+    load_policy,
+    restore_optimiser,
+    save_checkpoint,
+)
+from learner.config import LearnerConfig
+from learner.ppo.batching import Batch, make_batch
+from learner.ppo.optimizer import make_optimiser
+from learner.ppo.update import PPOUpdate
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+
+CONFIG = LearnerConfig(
+    state_stride=2, gamma=0.97, update_epochs=2, minibatches=3, entropy_anneal_updates=5, target_kl=10.0, lr=1e-2
+)
+Restored = tuple[FactoredRecurrentActorCritic, torch.optim.Optimizer, int]
+
+
+def batch(salt: int) -> Batch:
+    seeds = [toy_seed(n, truncated=n % 2 == 0, salt=salt + n) for n in (3, 8, 5, 1, 6)]
+    return make_batch(toy_wave(toy_network(), seeds, state_stride=2), SPACES)
+
+
+def train(
+    network: FactoredRecurrentActorCritic,
+    optimiser: torch.optim.Optimizer,
+    first: int,
+    last: int,
+    config: LearnerConfig = CONFIG,
+) -> dict[str, float]:
+    ppo = PPOUpdate(network, optimiser, config, seed=4)
+    metrics: dict[str, float] = {}
+    for update in range(first, last):
+        metrics = ppo(batch(100 * update), update, version=update)
+    return metrics
+
+
+def moments(network: FactoredRecurrentActorCritic, optimiser: torch.optim.Optimizer) -> list[Tensor]:
+    return [t for p in network.parameters() for _, t in sorted(optimiser.state[p].items())]
+
+
+def check_resume(folder: Path, restore: Callable[[Checkpoint], Restored], config: LearnerConfig = CONFIG) -> None:
+    """Two updates, a checkpoint, new objects, one more update; beside a run that never stopped."""
+    network = toy_network()
+    optimiser = make_optimiser(network, CONFIG.lr, CONFIG.weight_decay)
+    train(network, optimiser, 0, 2, config)
+    path = save_checkpoint(folder, network, optimiser, Progress(update=2, version=2), ("run/a/0/1",), 2, keep=3)
+    torch.manual_seed(12345)  # a new process starts elsewhere
+    other, other_optimiser, update = restore(load_checkpoint(path))
+    expected = train(network, optimiser, 2, 3, config)
+    actual = train(other, other_optimiser, update, update + 1, config)
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+    ours, theirs = moments(network, optimiser), moments(other, other_optimiser)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert actual == expected
+
+
+def restore(checkpoint: Checkpoint) -> Restored:
+    network = from_weights(checkpoint.weights).train()
+    optimiser = make_optimiser(network, CONFIG.lr, CONFIG.weight_decay)
+    restore_optimiser(optimiser, network, checkpoint.moments)
+    return network, optimiser, checkpoint.progress.update
+
+
+def without_moments(checkpoint: Checkpoint) -> Restored:
+    network = from_weights(checkpoint.weights).train()
+    return network, make_optimiser(network, CONFIG.lr, CONFIG.weight_decay), checkpoint.progress.update
+
+
+def without_statistics(checkpoint: Checkpoint) -> Restored:
+    network, optimiser, update = restore(checkpoint)
+    fresh = FactoredRecurrentActorCritic(SPACES, network.config)
+    network.value_normaliser.load_state_dict(fresh.value_normaliser.state_dict())
+    return network, optimiser, update
+
+
+def without_the_counter(checkpoint: Checkpoint) -> Restored:
+    """Minibatches and the entropy coefficient would start over."""
+    network, optimiser, _ = restore(checkpoint)
+    return network, optimiser, 0
+
+
+def step_counters_at_zero(checkpoint: Checkpoint) -> Restored:
+    network, optimiser, update = restore(checkpoint)
+    for state in optimiser.state.values():
+        state["step"].zero_()
+    return network, optimiser, update
+
+
+def test_the_next_update_is_equal_to_the_bit(tmp_path: Path) -> None:
+    check_resume(tmp_path, restore)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"chunk_length": 4, "burn_in": 2},
+        {"objective": "decoupled"},
+        {"amp": "bf16", "chunk_length": 2, "burn_in": 4},
+        {"ratio": "joint", "value_clip": None},
+        {"policy_denominator": "head_steps"},
+    ],
+)
+def test_the_next_update_is_equal_to_the_bit_under_every_option(options: dict[str, Any], tmp_path: Path) -> None:
+    check_resume(tmp_path, restore, replace(CONFIG, **options))
+
+
+@pytest.mark.parametrize("wrong", [without_moments, without_statistics, without_the_counter, step_counters_at_zero])
+def test_a_resume_that_forgets_something_is_caught(wrong: Callable[[Checkpoint], Restored], tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        check_resume(tmp_path, wrong)
+
+
+def test_a_checkpoint_holds_what_it_was_given_and_old_ones_go(tmp_path: Path) -> None:
+    network = toy_network()
+    optimiser = make_optimiser(network, 1e-3, 0.0)
+    for update in range(5):
+        progress = Progress(update, version=update + 3, generation=2, episodes_trained=9, env_steps=50, elapsed_s=1.5)
+        save_checkpoint(tmp_path / "checkpoints", network, optimiser, progress, ("run/a/1/0", "run/a/1/1"), 4, keep=2)
+    assert [p.name for p in list_checkpoints(tmp_path / "checkpoints")] == [
+        "update_00000003.safetensors",
+        "update_00000004.safetensors",
+    ]
+    newest = load_checkpoint(tmp_path)  # a run folder
+    assert newest.progress == progress
+    assert newest.consumed == ("run/a/1/0", "run/a/1/1")
+    assert (newest.weights.version, newest.weights.generation, newest.weights.state_stride) == (7, 2, 4)
+    assert not newest.moments  # the optimizer has not stepped
+    assert not list(tmp_path.glob("**/*.partial"))
+    policy = load_policy(tmp_path)
+    assert not policy.training
+    assert all(torch.equal(t, policy.state_dict()[n]) for n, t in network.state_dict().items())
+
+
+def test_an_unreadable_checkpoint_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no checkpoint in"):
+        load_checkpoint(tmp_path)
+    with pytest.raises(UserError, match="no checkpoint at"):
+        load_checkpoint(tmp_path / "nothing.safetensors")
+    network = toy_network()
+    path = save_checkpoint(tmp_path, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 4, keep=2)
+    whole = path.read_bytes()
+    for cut in (0, 4, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(UserError, match="not a readable checkpoint"):
+            load_checkpoint(path)

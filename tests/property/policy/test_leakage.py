@@ -1,0 +1,100 @@
+"""Property 3: the episodes of one batch do not see each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from actors.policy.cores import core as core_module
+from actors.policy.cores.recurrence import recur_sequence
+from actors.policy.cores.sequences import Layout, SequenceBatch, make_layout
+from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from tests.support.toy import POLICIES, toy_network, toy_seed, toy_sequence, toy_wave
+
+LENGTHS = (4, 9, 5, 4, 7)
+
+
+def sequences(network: FactoredRecurrentActorCritic) -> SequenceBatch:
+    seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
+    return toy_sequence(toy_wave(network, seeds))
+
+
+def changed(sequence: SequenceBatch, row: int) -> SequenceBatch:
+    """Everything about one row is different: what it saw, what it did, its state; not its length."""
+    noise = torch.Generator().manual_seed(row)
+
+    def other(t: Tensor, row_of: Tensor) -> Tensor:
+        out = t.clone()
+        out[row] = row_of
+        return out
+
+    state = PolicyState(*(t.index_copy(1, torch.tensor([row]), t[:, row : row + 1] + 1.0) for t in sequence.state))
+    return sequence._replace(
+        obs=other(sequence.obs, torch.randn(sequence.obs[row].shape, generator=noise) * 3),
+        blueprint_indices=other(sequence.blueprint_indices, (sequence.blueprint_indices[row] + 2) % 4 - 1),
+        actions=other(sequence.actions, torch.zeros_like(sequence.actions[row])),
+        masks=other(sequence.masks, torch.ones_like(sequence.masks[row])),
+        state=state,
+    )
+
+
+def check_no_leak(max_waste: float = 1.3, **options: Any) -> None:
+    network = toy_network(**options)
+    sequence = sequences(network)
+    row_of = torch.arange(len(LENGTHS))[:, None].expand_as(sequence.valid)[sequence.valid]
+    with torch.no_grad():
+        before: Evaluation = network.evaluate(sequence, max_waste)
+        for row in range(len(LENGTHS)):
+            after: Evaluation = network.evaluate(changed(sequence, row), max_waste)
+            for a, b in zip(before, after, strict=True):
+                felt = not torch.allclose(a[row_of == row], b[row_of == row], atol=1e-3)
+                assert felt or a.shape[1:] == (0,)
+                assert torch.equal(a[row_of != row], b[row_of != row])
+
+
+@pytest.mark.parametrize("max_waste", [1.0, 1.3, 100.0])
+@pytest.mark.parametrize("options", POLICIES)
+def test_changing_one_episode_leaves_the_others_outputs_to_the_bit(max_waste: float, options: dict[str, str]) -> None:
+    check_no_leak(max_waste, **options)
+
+
+@pytest.mark.parametrize("options", POLICIES)
+def test_gradients_of_one_episode_stay_in_it(options: dict[str, str]) -> None:
+    network = toy_network(**options)
+    sequence = sequences(network)
+    sequence = sequence._replace(obs=sequence.obs.clone().requires_grad_())
+    row_of = torch.arange(len(LENGTHS))[:, None].expand_as(sequence.valid)[sequence.valid]
+    for row in range(len(LENGTHS)):
+        (grad,) = torch.autograd.grad(network.evaluate(sequence).values[row_of == row].sum(), sequence.obs)
+        assert bool((grad[row] != 0).any())
+        assert not bool((grad[[r for r in range(len(LENGTHS)) if r != row]] != 0).any())
+
+
+Leaky = Callable[..., tuple[Tensor, PolicyState]]
+
+
+def one_long_sequence(x: Tensor, layout: Layout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
+    """The trap: all episodes of a batch as one sequence."""
+    return recur_sequence(x, make_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state)), *rest)
+
+
+def neighbours_states(x: Tensor, layout: Layout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
+    return recur_sequence(x, layout, PolicyState(*(t.roll(1, 1) for t in state)), *rest)
+
+
+def batch_statistics(x: Tensor, layout: Layout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
+    out, after = recur_sequence(x, layout, state, *rest)
+    return out - out.mean(0), after
+
+
+@pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
+@pytest.mark.parametrize("leaky", [one_long_sequence, neighbours_states, batch_statistics])
+def test_a_leak_is_caught(leaky: Leaky, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_module, "recur_sequence", leaky)
+    with pytest.raises(AssertionError):
+        check_no_leak(core=core)

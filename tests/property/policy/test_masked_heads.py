@@ -1,0 +1,192 @@
+"""Property 8: the factored, masked heads are one distribution over joint actions, found again by enumeration."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.policy import distribution
+from actors.policy import network as network_module
+from actors.policy import scoring as scoring_module
+from actors.policy.cores.sequences import SequenceBatch
+from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorCritic
+from actors.types.actions import ActionMasks, forced_steps
+from tests.support.toy import POLICIES, SPACES, SPEC, random_masks, toy_network
+
+FLOOR = 0.02
+JOINT = np.array(list(itertools.product(*map(range, SPEC.sizes))), dtype=np.int64)  # [36, H]
+STATES = [random_masks(np.random.default_rng(seed)) for seed in range(12)]
+
+
+def canonical(action: NDArray[np.int64]) -> bool:
+    """Whether heads that do not matter hold their first choice, so that each joint action is named once."""
+    return all(SPEC.relevance[action[0]][k] or action[k] == 0 for k in range(len(SPEC.heads)))
+
+
+def legal_choices(masks: ActionMasks, action: NDArray[np.int64]) -> list[list[int]]:
+    """Per head, the legal choices given the earlier ones, from the definition: a list of indices, not an array."""
+    op, slot = int(action[0]), int(action[1])
+    assert masks.slot is not None
+    choices = [[o for o in range(SPEC.num_ops) if masks.op[o]]]
+    choices.append([s for s in range(SPEC.num_slots) if masks.slot[op, s]] if SPEC.relevance[op][1] else [0])
+    start = 0
+    for k in range(2, len(SPEC.heads)):
+        own = [n for n in range(SPEC.sizes[k]) if masks.rest[op, slot, start + n]]
+        choices.append(own if SPEC.relevance[op][k] else [0])
+        start += SPEC.sizes[k]
+    return choices
+
+
+def is_legal(masks: ActionMasks, action: NDArray[np.int64]) -> bool:
+    return canonical(action) and all(a in c for a, c in zip(action, legal_choices(masks, action), strict=True))
+
+
+def evaluated(network: FactoredRecurrentActorCritic, masks: ActionMasks, seed: int) -> tuple[Evaluation, SequenceBatch]:
+    """Every joint action as a row of its own, in one state."""
+    count = len(JOINT)
+    rng = np.random.default_rng(seed)
+    obs = torch.from_numpy(np.tile(rng.standard_normal(SPACES.obs_size).astype(np.float32), (count, 1, 1)))
+    blueprints = torch.from_numpy(np.tile(rng.integers(-1, 4, SPACES.slots), (count, 1, 1)))
+    many = ActionMasks(*(np.broadcast_to(m, (count, *m.shape)) for m in masks))  # type: ignore[union-attr]
+    in_force = torch.from_numpy(many.in_force(SPEC, JOINT))[:, None]
+    sequence = SequenceBatch(
+        obs,
+        blueprints,
+        torch.from_numpy(JOINT)[:, None],
+        in_force,
+        torch.ones(count, 1, dtype=torch.bool),
+        network.initial_state(count),
+    )
+    with torch.no_grad():
+        return network.evaluate(sequence), sequence
+
+
+def joint_by_hand(network: FactoredRecurrentActorCritic, masks: ActionMasks, sequence: SequenceBatch) -> list[float]:
+    """Probability of each joint action from raw logits: exponentials over legal choices, then floors, in float64."""
+    with torch.no_grad():
+        encoded = network.encoder(sequence.obs[:, 0], sequence.blueprint_indices[:, 0])
+        core = network.norm(network.core.step(encoded.core_input, sequence.state).output)
+        op, slot = sequence.actions[:, 0, 0], sequence.actions[:, 0, 1]
+        logits = [network.heads.op(core), network.heads.slot_logits(core, encoded.slots, op)]
+        logits += network.heads.rest_logits(core, encoded.slots, op, slot)
+    probabilities = []
+    for row, action in enumerate(JOINT):
+        total = 1.0 if is_legal(masks, action) else 0.0
+        for k, legal in enumerate(legal_choices(masks, action)) if total else []:
+            weight = {n: float(np.exp(np.float64(logits[k][row, n]))) for n in legal}
+            share = min(FLOOR, 0.5 / len(legal))
+            total *= (1 - len(legal) * share) * weight[action[k]] / sum(weight.values()) + share
+        probabilities.append(total)
+    return probabilities
+
+
+def check_joint(**options: Any) -> None:
+    network = toy_network(probability_floor=FLOOR, **options)
+    for seed, masks in enumerate(STATES):
+        out, sequence = evaluated(network, masks, seed)
+        probability = out.log_probs.double().sum(-1).exp()
+        legal = torch.tensor([is_legal(masks, a) for a in JOINT])
+        once = torch.tensor([canonical(a) for a in JOINT])
+        assert bool((probability[once & ~legal] == 0).all())
+        assert abs(float(probability[legal].sum()) - 1.0) < 1e-5
+        expected = torch.tensor(joint_by_hand(network, masks, sequence))
+        assert torch.allclose(probability[legal], expected[legal].double(), rtol=1e-4, atol=1e-7)
+        for row in legal.nonzero().flatten().tolist():
+            for k, choices in enumerate(legal_choices(masks, JOINT[row])):
+                log_prob, entropy = float(out.log_probs[row, k]), float(out.entropies[row, k])
+                assert log_prob >= np.log(min(FLOOR, 0.5 / len(choices))) - 1e-5
+                assert -1e-6 <= entropy <= 1.0 + 1e-6
+                assert len(choices) > 1 or (entropy == 0.0 and abs(log_prob) < 1e-6)
+
+
+@pytest.mark.parametrize("options", [*POLICIES, {"heads": "independent"}, {"encoder": "flat"}])
+def test_probabilities_of_legal_joint_actions_sum_to_one_and_match_enumeration(options: dict[str, str]) -> None:
+    check_joint(**options)
+
+
+def without_mask(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+    return distribution.masked_log_probs(logits, torch.ones_like(mask), floor)
+
+
+def not_renormalised(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+    return without_mask(logits, mask, floor).masked_fill(~mask, -torch.inf)
+
+
+def floor_for_everyone(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+    n = mask.shape[-1]
+    return ((1 - n * floor) * distribution.masked_log_probs(logits, mask).exp() + floor).log()
+
+
+def without_floor(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+    return distribution.masked_log_probs(logits, mask)
+
+
+def small_penalty(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+    """A finite penalty instead of a mask: illegal choices stay possible."""
+    return distribution.masked_log_probs(logits - 10.0 * ~mask, torch.ones_like(mask), floor)
+
+
+@pytest.mark.parametrize("wrong", [without_mask, not_renormalised, floor_for_everyone, without_floor, small_penalty])
+def test_wrong_masking_is_caught(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_module, "masked_log_probs", wrong)
+    monkeypatch.setattr(scoring_module, "masked_log_probs", wrong)
+    with pytest.raises(AssertionError):
+        check_joint()
+
+
+def test_the_masks_in_force_and_forced_steps_are_those_of_enumeration() -> None:
+    kinds = set()
+    for masks in STATES:
+        legal = [a for a in JOINT if is_legal(masks, a)]
+        for action in legal:
+            in_force = masks.in_force(SPEC, action[None][0])
+            expected = [
+                n in c for size, c in zip(SPEC.sizes, legal_choices(masks, action), strict=True) for n in range(size)
+            ]
+            assert in_force.tolist() == expected
+            forced = bool(forced_steps(SPEC, action, in_force))
+            assert forced == (len(legal) == 1)
+            kinds.add(forced)
+    assert kinds == {True, False}
+
+
+def test_the_flat_mask_is_the_union_over_legal_prefixes() -> None:
+    for masks in STATES:
+        expected = np.zeros(SPEC.flat_size, dtype=np.bool_)
+        for o in np.flatnonzero(masks.op):
+            expected[o] = True
+            for s in np.flatnonzero(masks.slot[o]):  # type: ignore[index]
+                expected[SPEC.offsets[1] + s] = True
+                expected[SPEC.offsets[2] :] |= masks.rest[o, s]
+        assert masks.flat().tolist() == expected.tolist()
+
+
+def test_entropy_of_equal_choices_is_one_and_of_a_certain_one_zero() -> None:
+    mask = torch.arange(4) < torch.arange(1, 5)[:, None]  # 1 to 4 legal choices
+    uniform = distribution.masked_log_probs(torch.zeros(4, 4), mask)
+    assert torch.allclose(distribution.normalised_entropy(uniform, mask), torch.tensor([0.0, 1.0, 1.0, 1.0]))
+    certain = distribution.masked_log_probs(torch.tensor([[200.0, 0.0, 0.0, 0.0]] * 4), mask)
+    assert torch.equal(distribution.normalised_entropy(certain, mask), torch.zeros(4))
+
+
+@pytest.mark.parametrize("empty", ["op", "slot", "rest"])
+def test_a_relevant_head_without_a_legal_choice_raises(empty: str) -> None:
+    """Even though the same empty section is fine where the head does not matter."""
+    network, state = toy_network(), toy_network().initial_state(1)
+    full = {"op": np.ones((1, 3), bool), "slot": np.ones((1, 3, 2), bool), "rest": np.ones((1, 3, 2, 5), bool)}
+    obs, blueprints, noise = np.zeros((1, 10), np.float32), np.zeros((1, 2), np.int64), np.full((1, 4), 0.5)
+    full["op"][:] = [[False, True, False]]  # PLANT: everything is relevant
+    full[empty][:] = False
+    with pytest.raises(EmptyMask):
+        network.act(obs, blueprints, ActionMasks(**full), state, noise)
+    if empty != "op":
+        full["op"][:] = [[True, False, False]]  # WAIT: nothing else is
+        decision, _ = network.act(obs, blueprints, ActionMasks(**full), state, noise)
+        assert decision.actions.tolist() == [[0, 0, 0, 0]]

@@ -1,0 +1,169 @@
+"""Property 5: the bucketed, fused LSTM is the LSTM, forward and backward; buckets waste little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from actors.policy.cores.recurrence import recur_sequence
+from actors.policy.cores.sequences import Layout, length_buckets, make_layout
+from actors.policy.state import PolicyState
+
+Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
+
+
+def run_lstm(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    layout = make_layout(valid.sum(1).tolist(), max_waste, valid.device)
+    return recur_sequence(inputs, layout, state, list(lstm.parameters()), [], inputs.dtype)[0]
+
+
+def lstm_state(h: Tensor, c: Tensor) -> PolicyState:
+    """Without a memory."""
+    none = h.new_zeros(0, h.shape[1], 0)
+    return PolicyState(h, c, none, none)
+
+
+def by_cell(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    """The LSTM's equations (Hochreiter and Schmidhuber, 1997; with forget gates), row by row and step by step."""
+    outputs, step = [], 0
+    for row in range(valid.shape[0]):
+        h, c = list(state.h[:, row].unbind()), list(state.c[:, row].unbind())
+        for _ in range(int(valid[row].sum())):
+            x = inputs[step]
+            for k in range(lstm.num_layers):
+                names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+                w_x, w_h, b_x, b_h = (getattr(lstm, f"{n}_l{k}") for n in names)
+                i, f, g, o = (w_x @ x + b_x + w_h @ h[k] + b_h).chunk(4)
+                c[k] = f.sigmoid() * c[k] + i.sigmoid() * g.tanh()
+                x = h[k] = o.sigmoid() * c[k].tanh()
+            outputs.append(x)
+            step += 1
+    return torch.stack(outputs)
+
+
+def check_equal(run: Run, lengths: list[int], layers: int, max_waste: float) -> None:
+    """Outputs and the gradients of every parameter, input and state, in float64."""
+    torch.set_num_threads(1)
+    torch.manual_seed(sum(lengths) + layers)
+    lstm = nn.LSTM(3, 4, layers).double()
+    valid = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
+    inputs = torch.randn(sum(lengths), 3, dtype=torch.float64, requires_grad=True)
+    h, c = (torch.randn(layers, len(lengths), 4, dtype=torch.float64, requires_grad=True) for _ in "hc")
+    state = lstm_state(h, c)
+    weights = torch.randn(sum(lengths), 4, dtype=torch.float64)
+    leaves = [inputs, h, c, *lstm.parameters()]
+    results = []
+    for one in (by_cell, run):
+        out = one(lstm, inputs, valid, state, max_waste)
+        assert out.shape == weights.shape
+        grads = torch.autograd.grad((out * weights).sum(), leaves, allow_unused=True, materialize_grads=True)
+        results.append([out, *grads])
+    for expected, actual in zip(*results, strict=True):
+        assert torch.allclose(expected, actual, rtol=1e-9, atol=1e-11)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 8), min_size=1, max_size=6).filter(any),
+    layers=st.integers(1, 2),
+    max_waste=st.sampled_from([1.0, 1.3, 9.0]),
+)
+def test_it_is_the_cell_loop_forward_and_backward(lengths: list[int], layers: int, max_waste: float) -> None:
+    check_equal(run_lstm, lengths, layers, max_waste)
+
+
+def wrong_rows(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    """States in bucket order instead of row order."""
+    order = valid.sum(1).argsort(stable=True)
+    return run_lstm(lstm, inputs, valid, lstm_state(state.h[:, order], state.c[:, order]), max_waste)
+
+
+def zero_state(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    return run_lstm(lstm, inputs, valid, PolicyState(*(torch.zeros_like(t) for t in state)), max_waste)
+
+
+def cut_gradient(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    """Right outputs, but nothing flows back into the state."""
+    return run_lstm(lstm, inputs, valid, PolicyState(*(t.detach() for t in state)), max_waste)
+
+
+def left_padded(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    """Padding before the steps moves the state before they are read."""
+    rows, steps = valid.shape
+    padded = inputs.new_zeros(rows, steps, inputs.shape[1])
+    late = valid.flip(1)
+    padded[late] = inputs
+    out, _ = lstm(padded.transpose(0, 1), (state.h, state.c))
+    return out.transpose(0, 1)[late]
+
+
+def shortest_gathered(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    """Outputs come back in bucket order."""
+    out = run_lstm(lstm, inputs, valid, state, max_waste)
+    rows = torch.arange(valid.shape[0])[:, None].expand_as(valid)[valid]
+    return out[valid.sum(1)[rows].argsort(stable=True)]
+
+
+@pytest.mark.parametrize("wrong", [wrong_rows, zero_state, cut_gradient, left_padded, shortest_gathered])
+def test_a_wrong_lstm_is_caught(wrong: Run) -> None:
+    with pytest.raises(AssertionError):
+        check_equal(wrong, [5, 2, 4], 2, 1.3)
+
+
+Buckets = Callable[[list[int], float], list[tuple[list[int], int]]]
+
+
+def check_buckets(cutter: Buckets, lengths: list[int], max_waste: float) -> None:
+    buckets = cutter(lengths, max_waste)
+    assert sorted(row for rows, _ in buckets for row in rows) == [r for r, n in enumerate(lengths) if n > 0]
+    for rows, steps in buckets:
+        assert steps == max(lengths[r] for r in rows)
+        assert len(rows) * steps <= max_waste * sum(lengths[r] for r in rows) + 1e-9
+    steps = [steps for _, steps in buckets]
+    assert steps == sorted(set(steps), reverse=True)  # no two could be one
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 600), max_size=40),
+    max_waste=st.floats(1.0, 3.0),
+)
+def test_every_bucket_pads_less_than_the_bound(lengths: list[int], max_waste: float) -> None:
+    check_buckets(length_buckets, lengths, max_waste)
+
+
+def one_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]]:
+    return length_buckets(lengths, float("inf"))
+
+
+def unsorted(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]]:
+    return [([r], n) for r, n in enumerate(lengths) if n > 0]
+
+
+def shortest_of_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]]:
+    return [(rows, lengths[rows[-1]]) for rows, _ in length_buckets(lengths, max_waste)]
+
+
+@pytest.mark.parametrize("wrong", [one_bucket, unsorted, shortest_of_bucket])
+def test_wrong_buckets_are_caught(wrong: Buckets) -> None:
+    with pytest.raises(AssertionError):
+        check_buckets(wrong, [100, 10, 12, 11, 90], 1.3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(lengths=st.lists(st.integers(0, 9), max_size=8), max_waste=st.sampled_from([1.0, 1.3, 9.0]))
+def test_a_packed_layout_is_the_same_layout(lengths: list[int], max_waste: float) -> None:
+    layout = make_layout(lengths, max_waste, torch.device("cpu"))
+    again = Layout.unpack(layout.pack())
+    assert again.padded == layout.padded
+    assert (again.restore is None) == (layout.restore is None)
+    assert again.restore is None or torch.equal(again.restore, layout.restore)
+    assert len(again.buckets) == len(layout.buckets)
+    for ours, theirs in zip(again.buckets, layout.buckets, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b

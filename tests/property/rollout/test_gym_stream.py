@@ -1,0 +1,280 @@
+"""Gymnasium streams: property 11, autoreset, the observation that is bootstrapped, segments, masks, versions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from actors.config import PolicyConfig
+from actors.env.gym.fleet import GymFleet
+from actors.env.gym.make import MaskInInfo
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from actors.rollout.stream import EpisodeStream
+from actors.rollout.wave import Provenance
+from actors.types.actions import ActionMasks
+from actors.types.episode import EndReason, Episode
+from actors.types.spaces import Spaces
+from tests.support.gym_envs import Scripted
+
+SEEDS = (11, 5, 23, 42, 8, 3, 77, 60, 19, 4)
+EXACT = ("actions", "masks", "rewards", "obs", "final_obs", "final_masks", "end_reason", "terminated", "truncated")
+CLOSE = ("log_probs", "values", "bootstrap_value")
+MODES = {
+    "disabled": AutoresetMode.DISABLED,
+    "same_step": AutoresetMode.SAME_STEP,
+    "next_step": AutoresetMode.NEXT_STEP,
+}
+
+
+def network(spaces: Spaces) -> FactoredRecurrentActorCritic:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8, num_layers=2, probability_floor=0.01)
+    made = FactoredRecurrentActorCritic(spaces, config)
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    return made
+
+
+def scripted(width: int, seed_of: Callable[[int], int], mode: str = "disabled", **kwargs: Any) -> GymFleet:
+    envs = [lambda: MaskInInfo(Scripted(**kwargs), "scripted")] * width
+    return GymFleet("scripted", SyncVectorEnv(envs, autoreset_mode=MODES[mode]), seed_of)
+
+
+def in_turn(seeds: Sequence[int]) -> Callable[[int], int]:
+    """Seeds in the order in which episodes begin, whatever the row."""
+    waiting = iter(seeds)
+    return lambda row: next(waiting, 1000)
+
+
+def play(fleet: GymFleet, steps: int, segment: int = 1000, versions: Sequence[int] = (3,)) -> list[Episode]:
+    """`steps` steps of every row; versions take turns."""
+    policy, names = network(fleet.spaces), itertools.count()
+    stream = EpisodeStream(fleet, policy, 5, segment)
+    episodes: list[Episode] = []
+    for t in range(steps):
+        source = Provenance(versions[t % len(versions)], 1, 2, run_seed=5)
+        episodes += stream.advance(policy, source, lambda: f"r/a/0/{next(names)}")
+    for episode in episodes:
+        episode.validate()
+    return episodes
+
+
+def check_isolation(**kwargs: Any) -> None:
+    together = {e.seed: e for e in play(scripted(4, in_turn(SEEDS), **kwargs), 40)}
+    assert set(SEEDS) <= set(together)
+    assert len({len(e) for e in together.values()}) >= 4
+    assert {e.terminated for e in together.values()} == {True, False}
+    for seed in SEEDS:
+        alone, episode = play(scripted(1, in_turn([seed]), **kwargs), 20)[0], together[seed]
+        assert alone.seed == seed
+        for name in EXACT:
+            assert np.array_equal(getattr(episode, name), getattr(alone, name)), name
+        for name in CLOSE:
+            assert np.allclose(getattr(episode, name), getattr(alone, name), rtol=1e-5, atol=1e-6), name
+        for part in ("h", "c"):
+            assert not getattr(episode.initial_state, part).any()
+            assert np.allclose(getattr(episode.states, part), getattr(alone.states, part), atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 4, 3)])
+def test_an_episode_is_what_its_environment_does_alone(sizes: tuple[int, ...]) -> None:
+    check_isolation(sizes=sizes, masks="info")
+
+
+@pytest.mark.parametrize("mutation", ["state is carried into the next episode", "noise of the neighbours"])
+def test_the_isolation_check_catches(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if mutation.startswith("state"):
+        monkeypatch.setattr(PolicyState, "reset_rows", lambda self, rows: self)
+    else:
+        shared = np.random.default_rng(0)
+        monkeypatch.setattr("actors.rollout.wave.PolicyNoise.step", lambda self: shared.random((1, 1)))
+    with pytest.raises(AssertionError):
+        check_isolation()
+
+
+def check_replay(fleet: GymFleet, width: int, **kwargs: Any) -> None:
+    """Each row's episodes are what one plain environment shows under the same actions, from reset to reset."""
+    everything = np.ones(fleet.spaces.action.flat_size)
+    rows: dict[int, list[Episode]] = {row: [] for row in range(width)}
+    for episode in play(fleet, 60):
+        rows[episode.seed // 1000].append(episode)
+    for row, episodes in rows.items():
+        env = MaskInInfo(Scripted(**kwargs), "plain")
+        assert len(episodes) >= 3
+        for k, episode in enumerate(episodes):
+            obs, info = env.reset(seed=row * 1000 if k == 0 else None)
+            for t in range(len(episode)):
+                assert np.array_equal(episode.obs[t], obs)
+                assert np.array_equal(episode.masks[t], info.get("action_mask", everything))
+                action = episode.actions[t]
+                obs, reward, terminated, truncated, info = env.step(action[0] if len(action) == 1 else action)
+                assert episode.rewards[t] == np.float32(reward)
+                assert (terminated or truncated) == (t == len(episode) - 1)
+            assert np.array_equal(episode.final_obs, obs)
+            assert (episode.terminated, episode.truncated) == (terminated, truncated)
+            assert episode.end_reason is EndReason.ENVIRONMENT
+            if truncated:
+                assert np.array_equal(episode.final_masks, info.get("action_mask", everything))
+
+
+def numbered() -> Callable[[int], int]:
+    """Seeds that tell the row: row * 1000 at first, then one more for each of its episodes."""
+    begun: dict[int, int] = {}
+
+    def seed_of(row: int) -> int:
+        begun[row] = begun.get(row, -1) + 1
+        return row * 1000 + begun[row]
+
+    return seed_of
+
+
+@pytest.mark.parametrize("mode", ["same_step", "next_step"])
+@pytest.mark.parametrize("sizes", [(3,), (2, 3)])
+def test_what_resets_itself_ships_exactly_its_own_steps(mode: str, sizes: tuple[int, ...]) -> None:
+    kwargs = {"sizes": sizes, "masks": "info"}
+    check_replay(scripted(3, numbered(), mode, **kwargs), 3, **kwargs)
+
+
+class OwnMasks(SyncVectorEnv):
+    """A vector environment with masks of its own, in sb3-contrib's way."""
+
+    def action_masks(self) -> np.ndarray:
+        return np.stack([env.unwrapped.action_masks() for env in self.envs])
+
+
+def own_masks() -> GymFleet:
+    vector = OwnMasks([lambda: Scripted(masks="method")] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return GymFleet("scripted", vector, numbered())
+
+
+def test_masks_of_a_vector_environments_own_method_are_in_force() -> None:
+    """`Scripted` refuses an illegal action, and the plain environment says which mask belongs to which step."""
+    check_replay(own_masks(), 3, masks="method")
+
+
+def test_a_fleet_that_does_not_ask_for_masks_is_caught() -> None:
+    fleet = own_masks()
+    fleet._masks_of_all = None
+    with pytest.raises(AssertionError):
+        check_replay(fleet, 3, masks="method")
+
+
+class ForgetsTheReset(GymFleet):
+    """Takes an environment of NEXT_STEP for one of SAME_STEP: its reset steps become transitions."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.autoreset = AutoresetMode.SAME_STEP
+
+    def _read_final(self, *args: Any) -> None:
+        pass
+
+
+class PostReset(GymFleet):
+    """Bootstraps the observation after the reset."""
+
+    def _read_final(self, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("wrong", "mode"), [(ForgetsTheReset, "next_step"), (PostReset, "same_step")])
+def test_the_replay_check_catches(wrong: type[GymFleet], mode: str) -> None:
+    right = scripted(3, numbered(), mode)
+    with pytest.raises(AssertionError):
+        check_replay(wrong("scripted", right.env, numbered()), 3)
+
+
+def values_of(episode: Episode, last: np.ndarray) -> tuple[np.ndarray, float]:
+    """Values `[T]` and that of the observation `last` after them, by running the policy over this episode alone."""
+    spaces = scripted(1, lambda row: 0).spaces
+    policy = network(spaces)
+    state, values = policy.initial_state(1), []
+    for obs in [*episode.obs, last]:
+        masks = ActionMasks.of_flat(spaces.action, np.ones((1, spaces.action.flat_size), dtype=np.bool_))
+        decision, state = policy.act(obs[None], np.zeros((1, 0), np.int64), masks, state, np.zeros((1, 1)))
+        values.append(float(decision.values[0]))
+    return np.array(values[:-1]), values[-1]
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_where_truncated_the_final_observation_is_bootstrapped(mode: str) -> None:
+    truncated = [e for e in play(scripted(3, numbered(), mode), 60) if e.truncated]
+    assert len(truncated) >= 5
+    for episode in truncated:
+        values, bootstrap = values_of(episode, episode.final_obs)
+        assert np.allclose(values, episode.values, atol=1e-4)
+        assert abs(episode.bootstrap_value - bootstrap) < 1e-4
+        first = Scripted().reset(seed=episode.seed)[0]
+        assert abs(values_of(episode, first)[1] - bootstrap) > 1e-3  # another observation would have shown
+
+
+def check_segments(segments: Sequence[Episode], whole: Episode, length: int) -> None:
+    assert [e.telemetry["segment"] for e in segments] == list(range(len(segments)))
+    assert [len(e) for e in segments[:-1]] == [length] * (len(segments) - 1)
+    assert all(e.end_reason is EndReason.CUT and e.truncated for e in segments[:-1])
+    assert (segments[-1].terminated, segments[-1].end_reason) == (whole.terminated, whole.end_reason)
+    for name in ("obs", "actions", "rewards", "masks"):
+        assert np.array_equal(np.concatenate([getattr(e, name) for e in segments]), getattr(whole, name)), name
+    for name in ("log_probs", "values"):
+        assert np.allclose(np.concatenate([getattr(e, name) for e in segments]), getattr(whole, name), atol=1e-6)
+    for part in ("h", "c"):
+        joined = np.concatenate([getattr(e.states, part) for e in segments], axis=1)
+        assert np.allclose(joined, getattr(whole.states, part), atol=1e-6)
+    for before, after in itertools.pairwise(segments):
+        start = after.initial_state
+        assert np.array_equal(start.h, after.states.h[:, :1])
+        assert np.array_equal(start.c, after.states.c[:, :1])
+        assert np.array_equal(before.final_obs, after.obs[0])
+        assert abs(before.bootstrap_value - after.values[0]) < 1e-6
+    assert segments[-1].telemetry["episode_steps"] == len(whole)
+    assert np.isclose(segments[-1].telemetry["episode_return"], whole.undiscounted_return)
+
+
+def test_segments_joined_are_the_episode() -> None:
+    long = {"longest": 60}
+    whole = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), **long), 200)}
+    parts = play(scripted(3, in_turn(SEEDS), **long), 200, segment=8)
+    assert max(len(e) for e in parts) == 8
+    assert max(len(e) for e in whole.values()) > 16
+    for seed in SEEDS:
+        check_segments([e for e in parts if e.seed == seed], whole[seed], 8)
+
+
+def test_the_segment_check_catches_a_state_that_is_dropped_at_the_cut() -> None:
+    long = {"longest": 60}
+    whole = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), **long), 200)}
+    seed = max(SEEDS, key=lambda s: len(whole[s]))
+    parts = [e for e in play(scripted(3, in_turn(SEEDS), **long), 200, segment=8) if e.seed == seed]
+    parts[1].initial_state.h[:] = 0.0
+    with pytest.raises(AssertionError):
+        check_segments(parts, whole[seed], 8)
+
+
+@pytest.mark.parametrize("masks", ["info", "method", "per_head"])
+@pytest.mark.parametrize("sizes", [(4,), (2, 5)])
+def test_masks_of_every_convention_are_obeyed_and_shipped(masks: str, sizes: tuple[int, ...]) -> None:
+    by_seed = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks=masks, sizes=sizes), 40)}
+    same = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks="info", sizes=sizes), 40)}
+    assert not all(by_seed[seed].masks.all() for seed in SEEDS)
+    for seed in SEEDS:
+        assert np.array_equal(by_seed[seed].masks, same[seed].masks)
+        assert np.array_equal(by_seed[seed].actions, same[seed].actions)
+
+
+def test_each_step_bears_the_version_of_its_weights() -> None:
+    episodes = play(scripted(2, numbered()), 30, versions=(4, 7, 9))
+    long = [e for e in episodes if len(e) >= 4]
+    assert long
+    for episode in long:
+        first = (4, 7, 9).index(int(episode.policy_version[0]))
+        expected = [(4, 7, 9)[(first + t) % 3] for t in range(len(episode))]
+        assert episode.policy_version.tolist() == expected

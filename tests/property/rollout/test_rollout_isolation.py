@@ -1,0 +1,226 @@
+"""Property 11: what an environment ships does not depend on who runs beside it, and is what happened."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actors.env.fleet import FleetStep
+from actors.policy.network import Decision, FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from actors.rollout import wave as rollout
+from actors.types.actions import ActionMasks
+from actors.types.episode import Episode, RecurrentState, episodes_equal
+from tests.support.toy import POLICIES, ToyFleet, toy_network, toy_seed, toy_wave
+
+SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((6, 1, 9, 3, 7, 2))]
+SEEDS.append(toy_seed(9, truncated=False, salt=6))  # terminates in the step that truncates another
+EXACT = ("actions", "masks", "rewards", "obs", "blueprint_indices", "final_obs", "final_masks", "policy_version")
+CLOSE = ("log_probs", "values", "baseline_values")
+
+
+def check_isolation(network: rollout.Policy) -> None:
+    together = toy_wave(network, SEEDS, state_stride=2)
+    assert [e.seed for e in together] == SEEDS
+    for seed, episode in zip(SEEDS, together, strict=True):
+        (alone,) = toy_wave(network, [seed], state_stride=2)
+        for name in EXACT:
+            assert np.array_equal(getattr(episode, name), getattr(alone, name)), name
+        for name in CLOSE:
+            scale = max(1.0, float(np.abs(getattr(alone, name)).max()))
+            assert np.allclose(getattr(episode, name), getattr(alone, name), atol=1e-6 * scale), name
+        for state in ("initial_state", "states"):
+            for part in ("h", "c", "cells", "usage"):
+                ours, theirs = getattr(getattr(episode, state), part), getattr(getattr(alone, state), part)
+                assert ours.shape == theirs.shape
+                assert np.allclose(ours, theirs, atol=1e-6), state
+        assert episode.bootstrap_value == pytest.approx(alone.bootstrap_value, rel=1e-6, abs=1e-6)
+        for name in ("task_id", "seed", "terminated", "truncated", "end_reason", "telemetry", "state_stride"):
+            assert getattr(episode, name) == getattr(alone, name), name
+
+
+def check_truth(network: FactoredRecurrentActorCritic) -> None:
+    """Against an environment and a policy stepped by hand, one alone: states before steps, value after the last."""
+    together = toy_wave(network, SEEDS)
+    for seed, episode in zip(SEEDS, together, strict=True):
+        episode.validate()
+        fleet = ToyFleet(1)
+        seen, state = copy.deepcopy(fleet.reset([seed])), network.initial_state(1)
+        assert not any(a.any() for a in episode.initial_state.arrays)
+        for t in range(len(episode)):
+            assert np.array_equal(episode.obs[t], seen.obs[0])
+            for stored, true in zip(episode.states.arrays, state, strict=True):
+                assert np.allclose(stored[:, t], true[:, 0].numpy(), atol=1e-6)
+            decision, state = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((1, 4)))
+            assert episode.baseline_values[t] == pytest.approx(decision.baseline_values[0], rel=1e-5, abs=1e-5)
+            if network.config.critic == "v":
+                assert episode.values[t] == pytest.approx(decision.values[0], rel=1e-5, abs=1e-5)
+            seen = copy.deepcopy(fleet.step(episode.actions[t : t + 1]))
+            assert episode.rewards[t] == seen.rewards[0]
+        assert episode.terminated == bool(seen.terminated[0]) != episode.truncated
+        assert np.array_equal(episode.final_obs, seen.obs[0])
+        assert np.array_equal(episode.final_masks, seen.masks.flat()[0])
+        after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((1, 4)))[0].baseline_values[0]
+        assert episode.bootstrap_value == pytest.approx(0.0 if episode.terminated else after, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("options", [*POLICIES, {"critic": "q_op", "bootstrap": "sampled"}])
+def test_each_episode_is_that_of_its_environment_alone(options: dict[str, str]) -> None:
+    check_isolation(toy_network(**options))
+
+
+@pytest.mark.parametrize("options", POLICIES)
+def test_each_episode_is_what_happened(options: dict[str, str]) -> None:
+    check_truth(toy_network(**options))
+
+
+class SharedNoise(rollout.PolicyNoise):
+    """Noise by position in one stream: an environment's draws depend on its row and on the fleet's size."""
+
+    def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
+        super().__init__(run_seed, seeds, heads)
+        self.rng, self.shape = np.random.default_rng(run_seed), (len(seeds), heads)
+
+    def step(self) -> NDArray[np.float64]:
+        return self.rng.random(self.shape)
+
+
+class Mixing:
+    """A policy through which rows see each other's state."""
+
+    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
+        self.network, self.initial_state = network, network.initial_state
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        state: PolicyState,
+        noise: NDArray[np.float64],
+        deterministic: bool = False,
+    ) -> tuple[Decision, PolicyState]:
+        mixed = PolicyState(*(0.9 * t + 0.1 * t.mean(1, keepdim=True) for t in state))
+        return self.network.act(obs, blueprint_indices, masks, mixed, noise, deterministic)
+
+
+def test_shared_noise_and_mixed_states_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError):
+        check_isolation(Mixing(toy_network()))
+    monkeypatch.setattr(rollout, "PolicyNoise", SharedNoise)
+    with pytest.raises(AssertionError):
+        check_isolation(toy_network())
+
+
+Before = Callable[[rollout.Recorder, int, FleetStep, Decision, PolicyState, int], None]
+record = rollout.Recorder.before
+
+
+def post_step_state(
+    self: rollout.Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int
+) -> None:
+    """The trap: the state after the step, stored as if before it."""
+    network = toy_network()
+    _, after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((len(seen.obs), 4)))
+    record(self, row, seen, decision, after, version)
+
+
+def stored_view(
+    self: rollout.Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int
+) -> None:
+    """The trap: a slice of the fleet's buffer, which the next step overwrites."""
+    record(self, row, seen, decision, state, version)
+    self.obs[-1] = seen.obs[row]
+
+
+def neighbours_value(
+    self: rollout.Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int
+) -> None:
+    record(self, row, seen, decision._replace(values=np.roll(decision.values, 1)), state, version)
+
+
+@pytest.mark.parametrize("wrong", [post_step_state, stored_view, neighbours_value])
+def test_a_wrong_record_is_caught(wrong: Before, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout.Recorder, "before", wrong)
+    with pytest.raises(AssertionError):
+        check_truth(toy_network())
+
+
+Noise = NDArray[np.float64]
+
+
+def from_zero_state(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise) -> NDArray[np.float32]:
+    """The trap: hidden reset before the bootstrap value is taken."""
+    return rollout_bootstrap(policy, seen, PolicyState(*(torch.zeros_like(t) for t in state)), noise)
+
+
+def from_other_observation(
+    policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise
+) -> NDArray[np.float32]:
+    """The trap: the observation of the next episode's first step."""
+    return rollout_bootstrap(policy, seen._replace(obs=seen.obs[::-1].copy()), state, noise)
+
+
+def never(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise) -> NDArray[np.float32]:
+    return np.zeros(len(seen.obs), dtype=np.float32)
+
+
+rollout_bootstrap = rollout.bootstrap_values
+
+
+@pytest.mark.parametrize("wrong", [from_zero_state, from_other_observation, never])
+def test_a_wrong_bootstrap_is_caught(
+    wrong: Callable[..., NDArray[np.float32]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "bootstrap_values", wrong)
+    with pytest.raises(AssertionError):
+        check_truth(toy_network())
+
+
+def test_an_early_end_leaves_the_others_untouched_to_the_bit() -> None:
+    """At a fixed number of environments, only who runs in row 1 differs: one step, or nine."""
+    network = toy_network()
+    early = toy_wave(network, SEEDS)
+    late = toy_wave(network, [SEEDS[0], toy_seed(9, truncated=True, salt=77), *SEEDS[2:]])
+    for row in (0, 2, 3, 4, 5, 6):
+        renamed = dataclasses.replace(late[row], episode_id=early[row].episode_id)  # names follow the order of ends
+        assert episodes_equal(early[row], renamed)
+
+
+def test_shipped_arrays_are_copies() -> None:
+    """Whatever the fleet writes later, and whatever the caller writes into one episode, stays out of the others."""
+    network = toy_network()
+    fleet = ToyFleet(len(SEEDS))
+    names = iter(range(100))
+    source = rollout.Provenance(0, 1, 1, run_seed=5)
+    episodes = rollout.run_wave(fleet, network, SEEDS, source, lambda: f"run/a/0/{next(names)}")
+    kept = copy.deepcopy(episodes)
+    fleet.obs[:], fleet.blueprints[:], fleet.masks.rest[:] = 9.0, 1, True
+    rollout.run_wave(fleet, network, SEEDS, source, lambda: f"run/a/0/{next(names)}")
+    for array in arrays(episodes[0]):
+        array[...] = 1
+    assert all(episodes_equal(a, b) for a, b in zip(episodes[1:], kept[1:], strict=True))
+    assert all(a.base is None or a.base.nbytes == a.nbytes for e in episodes for a in arrays(e))
+
+
+def arrays(episode: Episode) -> list[NDArray[np.generic]]:
+    found: list[NDArray[np.generic]] = []
+    for f in dataclasses.fields(episode):
+        value = getattr(episode, f.name)
+        found += [value] if isinstance(value, np.ndarray) else []
+        found += [value.h, value.c] if isinstance(value, RecurrentState) else []
+    return found
+
+
+def test_a_wave_again_is_the_same_wave() -> None:
+    network = toy_network()
+    first, second = toy_wave(network, SEEDS), toy_wave(network, SEEDS)
+    assert all(episodes_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert len({len(e) for e in first}) == len(SEEDS) - 1
+    assert {e.truncated for e in first} == {True, False}

@@ -1,0 +1,235 @@
+"""Random histories of the queue: Redis does what the twin in memory does, and the ledger is exact after every step."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from actors.config import QueueConfig
+from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, PutStatus, StoreReset, Transport
+from actors.transport.ledger import ActorLedger, Ledger, Memory
+from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.transport.redis import connect
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.builders import make_weights
+
+RUNS = itertools.count()
+CONFIG = QueueConfig(max_episodes=4, max_bytes=40, max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Both stores hear the same calls, through a current and a fenced handle each; their answers must agree."""
+
+    url: str
+    scripts: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.namespace, self.store = f"machine{next(RUNS)}", MemoryStore()
+        self.current = self.open_both()
+        self.replaced: tuple[Transport, Transport] | None = None
+        self.every: list[Transport] = [*self.current]
+        self.generation, self.published = 0, -1
+        self.taken: list[tuple[str, str]] = []  # entry ids of one episode in both stores
+        self.produced: dict[tuple[str, int], int] = {}
+        self.counted: Counter[str] = Counter()  # by what the answers said alone
+        self.remembered: tuple[list[Memory], Counter[str]] | None = None
+
+    def open_both(self) -> tuple[Transport, Transport]:
+        return MemoryTransport(CONFIG, self.store), connect(self.url, CONFIG, self.namespace, self.scripts)
+
+    def teardown(self) -> None:
+        for transport in self.every:
+            transport.close()
+
+    @rule(actor=st.sampled_from("ab"), incarnation=st.integers(0, 1), step=st.integers(0, 2), age=st.integers(0, 3))
+    def put(self, actor: str, incarnation: int, step: int, age: int) -> None:
+        sequence = self.produced.get((actor, incarnation), -1) + step  # step 0 repeats
+        if sequence < 0:
+            return
+        self.produced[actor, incarnation] = sequence
+        generation, version = max(0, self.generation - age // 2), max(0, self.published - age)
+        size = 1 + (7 * sequence + 3 * age) % 23  # some are oversize
+        header = EpisodeHeader(
+            f"run/{actor}/{incarnation}/{sequence}", actor, incarnation, sequence, generation, version, version
+        )
+        first, second = (transport.put(header, b"x" * size) for transport in self.current)
+        assert first == second
+        self.counted["accepted"] += first.status is PutStatus.OK
+
+    @rule(actor=st.sampled_from("ab"), count=st.integers(2, 6))
+    def put_several(self, actor: str, count: int) -> None:
+        """Those that were not offered or were put off have sequences that can still come."""
+        start = self.produced.get((actor, 1), -1) + 1
+        version, generation = max(0, self.published), self.generation
+        headers = [
+            EpisodeHeader(f"run/{actor}/1/{n}", actor, 1, n, generation, version, version)
+            for n in range(start, start + count)
+        ]
+        first, second = (t.put_all([(h, b"several") for h in headers]) for t in self.current)
+        assert first == second
+        statuses = [reply.status for reply in first]
+        assert PutStatus.BUSY not in statuses[:-1]
+        done = len(statuses) - (statuses[-1] is PutStatus.BUSY)
+        assert done == count or statuses[-1] is PutStatus.BUSY
+        self.counted["accepted"] += statuses.count(PutStatus.OK)
+        self.produced[actor, 1] = start + done - 1
+
+    @rule(
+        actor=st.sampled_from("ab"), incarnation=st.integers(0, 1), unsent=st.integers(0, 2), dropped=st.integers(0, 1)
+    )
+    def report(self, actor: str, incarnation: int, unsent: int, dropped: int) -> None:
+        for transport in self.current:
+            known = transport.ledger().actors.get((actor, incarnation), ActorLedger())
+            accepted, refused = known.accepted, known.refused_fenced
+            totals = ActorLedger(accepted + refused + unsent + dropped, accepted, refused, dropped, unsent)
+            transport.report(actor, incarnation, totals, {})
+
+    @rule(back=st.integers(0, 3))
+    def open_generation(self, back: int) -> None:
+        self.replaced, self.current = self.current, self.open_both()
+        self.every += self.current
+        went_back_to = max(-1, self.published - back)
+        first, second = (t.open_generation(went_back_to, f"learner{self.generation % 2}") for t in self.current)
+        assert first == second
+        assert first.next_version > self.published
+        self.generation = first.number
+        pending = [transport.pending() for transport in self.current]
+        assert [(d.header, d.payload) for d in pending[0]] == [(d.header, d.payload) for d in pending[1]]
+        self.taken = [(a.entry_id, b.entry_id) for a, b in zip(*pending, strict=True)]
+
+    @precondition(lambda self: self.generation > 0)
+    @rule()
+    def remember(self) -> None:
+        """As a checkpoint does."""
+        self.remembered = [Memory(transport.ledger(), ()) for transport in self.current], self.counted.copy()
+
+    @precondition(lambda self: self.remembered is not None)
+    @rule()
+    def the_store_loses_its_memory(self) -> None:
+        """And a learner that has a checkpoint takes it over."""
+        assert self.remembered is not None
+        vars(self.store).update({k: v for k, v in vars(MemoryStore()).items() if k != "changed"})
+        client: Any = redis.Redis.from_url(self.url)
+        client.delete(*client.keys(f"{{{self.namespace}}}:*"))
+        client.close()
+        for transport in self.current:
+            with pytest.raises(StoreReset):
+                transport.take(1, 0)
+        self.replaced, self.current = None, self.open_both()
+        self.every += self.current
+        memories, self.counted = self.remembered[0], self.remembered[1].copy()
+        floor = Generation(self.generation, self.published + 1)
+        first, second = (
+            t.open_generation(self.published, "learner", floor, memory)
+            for t, memory in zip(self.current, memories, strict=True)
+        )
+        assert first == second == Generation(self.generation + 1, self.published + 1)
+        for transport, memory in zip(self.current, memories, strict=True):
+            ledger = transport.ledger()
+            lost = memory.ledger.queued + memory.ledger.pending
+            assert ledger.lost_with_store == memory.ledger.lost_with_store + lost
+        self.generation, self.taken, self.remembered = first.number, [], None
+
+    @precondition(lambda self: self.generation > 0)
+    @rule()
+    def publish(self) -> None:
+        self.published = max(self.published, self.current[0].head()) + 1
+        for transport in self.current:
+            transport.publish(make_weights(self.published, self.generation))
+        assert self.current[0].head() == self.current[1].head() == self.published
+
+    @precondition(lambda self: self.generation > 0)
+    @rule(count=st.integers(1, 5))
+    def take(self, count: int) -> None:
+        first, second = (transport.take(count, 0) for transport in self.current)
+        assert [(d.header, d.payload) for d in first] == [(d.header, d.payload) for d in second]
+        self.taken += [(a.entry_id, b.entry_id) for a, b in zip(first, second, strict=True)]
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data(), verb=st.sampled_from(["ack", "stale", "fenced"]))
+    def settle(self, data: st.DataObject, verb: str) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(self.taken), max_size=4))
+        for side, transport in enumerate(self.current):
+            ids = [pair[side] for pair in chosen]
+            reason = DropReason.STALE if verb == "stale" else DropReason.FENCED
+            made, durable = self.published + 1, self.published - 2
+            settled = transport.ack(ids, made, durable) if verb == "ack" else transport.drop(ids, reason)
+            assert settled == list(dict.fromkeys(ids))
+        self.counted[verb] += len(set(chosen))
+        self.taken = [pair for pair in self.taken if pair not in chosen]
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def attempt_and_dead_letter(self, data: st.DataObject) -> None:
+        pair = data.draw(st.sampled_from(self.taken))
+        first, second = (t.begin_attempt(entry_id) for t, entry_id in zip(self.current, pair, strict=True))
+        assert first == second > 0
+        assert all(t.dead_letter(entry_id, "reason") for t, entry_id in zip(self.current, pair, strict=True))
+        self.taken.remove(pair)
+
+    @rule(index=st.integers(0, 1))
+    def requeue(self, index: int) -> None:
+        letters = [transport.dead_letters() for transport in self.current]
+        views = [[(letter.header, letter.payload, letter.reason) for letter in side] for side in letters]
+        assert views[0] == views[1]
+        if index >= len(letters[0]):
+            return
+        if letters[0][index].payload:
+            first, second = (t.requeue(side[index].dead_id) for t, side in zip(self.current, letters, strict=True))
+            assert first == second
+        else:
+            for transport, side in zip(self.current, letters, strict=True):
+                with pytest.raises(KeyError):
+                    transport.requeue(side[index].dead_id)
+
+    @precondition(lambda self: self.replaced is not None)
+    @rule()
+    def the_replaced_are_refused(self) -> None:
+        for side, transport in enumerate(self.replaced or ()):
+            with pytest.raises(Fenced):
+                transport.take(5, 0)
+            with pytest.raises(Fenced):
+                transport.ack([pair[side] for pair in self.taken] or ["1-1"])
+
+    @invariant()
+    def ledgers_are_exact_and_agree(self) -> None:
+        ledgers: list[Ledger] = [transport.ledger() for transport in self.current]
+        for ledger in ledgers:
+            ledger.check()
+            assert ledger.accepted == self.counted["accepted"]
+            assert ledger.trained + ledger.trained_then_lost == self.counted["ack"]
+            assert ledger.dropped_stale == self.counted["stale"]
+        apart = {"actors": None, "store": None}
+        assert {**vars(ledgers[0]), **apart} == {**vars(ledgers[1]), **apart}
+        assert {k: v for k, v in ledgers[0].actors.items() if v.produced} == {
+            k: v for k, v in ledgers[1].actors.items() if v.produced
+        }
+
+
+def interleave(url: str, scripts: bool, examples: int) -> None:
+    machine = type("Machine", (QueueMachine,), {"url": url, "scripts": scripts})
+    chosen = settings(
+        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(machine, settings=chosen)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("scripts", [False, True], ids=["functions", "scripts"])
+def test_redis_agrees_with_memory(embedded_redis: EmbeddedRedis, scripts: bool) -> None:
+    interleave(embedded_redis.url, scripts, 10 if scripts else 30)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scripts", [False, True], ids=["functions", "scripts"])
+def test_thousands_of_histories(embedded_redis: EmbeddedRedis, scripts: bool) -> None:
+    interleave(embedded_redis.url, scripts, 2000)

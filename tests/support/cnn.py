@@ -1,0 +1,60 @@
+"""Small tasks for the CNN hosts."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
+from actors.env.hosts.mlp import Host
+from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
+from actors.env.tasks.task import TaskKind
+
+SEQUENCE_HOST: Host = CNN1dHost(2, 20, 6, 3, 3)
+IMAGE_HOST: Host = CNN2dHost(1, (8, 8), (6, 6, 9), 4)
+HOSTS = {"sequence": SEQUENCE_HOST, "image": IMAGE_HOST}
+
+
+def sequences(rng: np.random.Generator, classes: int = 3, width: int = 6, length: int = 20) -> Task:
+    """One bump per class, shifted and scaled, in noise; the second channel is noise alone."""
+
+    def draw(n: int) -> Split:
+        y = rng.integers(0, classes, n)
+        at = rng.integers(0, length, n)
+        x = 0.5 * rng.standard_normal((n, 2, length))
+        for lag in range(4):
+            x[np.arange(n), 0, (at + lag) % length] += 2.0 * np.cos(lag * (1 + y))
+        return Split(x.astype(np.float32), y)
+
+    return Task("sequences", classes, width, draw(256), draw(96), draw(96), "sequence")
+
+
+def images(rng: np.random.Generator, width: int = 6) -> Task:
+    """scikit-learn's digits as 1x8x8."""
+    bunch = load_digits()
+    order = np.random.default_rng(0).permutation(len(bunch.target))
+    x = (bunch.images[order, None] / 8.0 - 1.0).astype(np.float32)
+    y = bunch.target[order].astype(np.int64)
+    cut = (slice(0, 800), slice(800, 1000), slice(1000, None))
+    train, val, test = (Split(x[c], y[c]) for c in cut)
+    return Task("images", 10, width, train, val, test, "image")
+
+
+FAMILIES = {
+    "sequences": sequences,
+    "wide_sequences": lambda rng: sequences(rng, 5, 9),
+    "images": images,
+    "wide_images": lambda rng: images(rng, 8),
+}
+
+
+def register() -> None:
+    """Make the tasks known to `EnvConfig.tasks`."""
+    for name, factory in FAMILIES.items():
+        kind: TaskKind = "sequence" if "sequences" in name else "image"
+        registry.register(TaskFamily(name, "train", kind, "for tests", factory, Sizes(0, 0, 0)))
+
+
+def forget() -> None:
+    for name in FAMILIES:
+        registry._FAMILIES.pop(name, None)

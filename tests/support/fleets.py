@@ -1,0 +1,122 @@
+"""The inside of an MLP fleet, whichever form it has: true-sized parameters by name, and ways to change them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.env.blueprints.blends import gate_shapes
+from actors.env.blueprints.vector import MLP_BLUEPRINTS, Param
+from actors.env.env import SeedTrainingEnv
+from actors.env.fleet import ReferenceFleet
+from actors.env.kernels.backend import CompiledNetworks
+from actors.env.reference_network import Trained
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.param_bank import ParamBank
+
+Form = Literal["compiled", "stacked"]
+FORMS: tuple[Form, ...] = ("compiled", "stacked")
+Arrays = dict[str, NDArray[Any]]
+
+
+class Vectors(NamedTuple):
+    """Views of one group's values by name; writing to them writes to the fleet."""
+
+    params: Arrays
+    first: Arrays
+    second: Arrays
+    steps: list[NDArray[Any]]  # a counter for each vector that the group lies in
+
+
+def host(fleet: SeedTrainingFleet, env: int) -> Vectors:
+    shapes = fleet.episodes[env].host.shapes()
+    networks = fleet.networks
+    if isinstance(networks, CompiledNetworks):
+        own = networks.networks[env]
+        m = own.moments
+        flats = (own.params, m.host_first, m.host_second)
+        return Vectors(*(_flat_views(shapes, flat) for flat in flats), [m.steps[-1:]])
+    assert isinstance(networks, StackedNetworks)
+    bank = networks.hosts
+    stacked = (bank.params, bank.first_moment, bank.second_moment)
+    return Vectors(*(_cut(bank.views(t), shapes, env) for t in stacked), [bank.steps.numpy()[env : env + 1]])
+
+
+def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
+    episode = fleet.episodes[env]
+    own, width = episode.lifecycle.slots[slot], episode.host.slot_width(slot)
+    shapes, gate = MLP_BLUEPRINTS[own.blueprint].shapes(width), gate_shapes(own.blend, width)
+    networks = fleet.networks
+    if isinstance(networks, CompiledNetworks):
+        network = networks.networks[env]
+        m = network.moments
+        flats = [t[slot] for t in (network.seeds.q, m.seed_first, m.seed_second)]
+        start = len(flats[0]) - width - 1
+        views = [_flat_views(shapes, flat) | _flat_views(gate, flat[start:]) for flat in flats]
+        return Vectors(*views, [m.steps[slot : slot + 1]])
+    assert isinstance(networks, StackedNetworks)
+    row = env * fleet.config.slots + slot
+    blueprint, gates = networks.banks[own.blueprint], networks.gates
+    params, first, second = (
+        _cut(blueprint.views(a), shapes, row) | _cut(gates.views(b), gate, row)
+        for a, b in zip(_tensors(blueprint), _tensors(gates), strict=True)
+    )
+    return Vectors(params, first, second, [bank.steps.numpy()[row : row + 1] for bank in (blueprint, gates)])
+
+
+def _tensors(bank: ParamBank) -> tuple[Tensor, Tensor, Tensor]:
+    return bank.params, bank.first_moment, bank.second_moment
+
+
+def _flat_views(shapes: dict[str, Param], flat: NDArray[Any]) -> Arrays:
+    views, start = {}, 0
+    for name, p in shapes.items():
+        views[name] = flat[start : start + p.size].reshape(p.shape)
+        start += p.size
+    return views
+
+
+def _cut(views: dict[str, Any], shapes: dict[str, Param], row: int) -> Arrays:
+    return {name: views[name].numpy()[(row, *(slice(n) for n in p.shape))] for name, p in shapes.items()}
+
+
+def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tuple[Vectors, Trained]]:
+    """Every host and seed, in the fleet and in the reference."""
+    for e, env in enumerate(reference.envs):
+        yield from env_groups(fleet, e, env)
+
+
+def env_groups(fleet: SeedTrainingFleet, e: int, env: SeedTrainingEnv) -> Iterator[tuple[Vectors, Trained]]:
+    yield host(fleet, e), env.network.trained
+    for s, grown in env.network.seeds.items():
+        yield seed(fleet, e, s), grown.trained
+
+
+def assert_same_params(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
+    for mine, theirs in groups(fleet, reference):
+        assert mine.params.keys() == theirs.params.keys()
+        for name, p in theirs.params.items():
+            np.testing.assert_allclose(mine.params[name], p.detach().numpy(), rtol=rtol, atol=atol, err_msg=name)
+
+
+def synchronise(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
+    """Put the reference's parameters, moments and step counters into the fleet."""
+    for mine, theirs in groups(fleet, reference):
+        for name, p in theirs.params.items():
+            state = theirs.optimizer.state.get(p, {})
+            mine.params[name][...] = p.detach().numpy()
+            mine.first[name][...] = state["exp_avg"].numpy() if state else 0.0
+            mine.second[name][...] = state["exp_avg_sq"].numpy() if state else 0.0
+            for steps in mine.steps:
+                steps[...] = int(state["step"]) if state else 0
+
+
+def break_host(fleet: SeedTrainingFleet, env: int) -> None:
+    """NaN in one host's parameters."""
+    for values in host(fleet, env).params.values():
+        values[...] = np.nan

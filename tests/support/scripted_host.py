@@ -1,0 +1,53 @@
+"""`HostEpisode` driven by a made-up network: its accuracy is a function of the epoch and of the seeds switched on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from actors.config import EnvConfig
+from actors.env.env import seed_spaces
+from actors.env.host_episode import EpochResult, HostEpisode, Outcome
+from actors.env.slots.contributions import Subset
+from tests.support.walks import Action
+
+Accuracy = Callable[[int, Subset], float]
+"""(epochs trained, slots switched on) -> points."""
+
+
+@dataclass
+class Scripted:
+    episode: HostEpisode
+    rewards: list[float] = field(default_factory=list)
+    last: Outcome | None = None
+
+    @property
+    def objective(self) -> float:
+        assert self.last is not None
+        return self.last.telemetry["objective"]
+
+    def discounted(self, gamma: float) -> float:
+        return sum(gamma**t * r for t, r in enumerate(self.rewards))
+
+
+def play(
+    config: EnvConfig, accuracy: Accuracy, actions: Sequence[Action], twin: Sequence[float] = (), panic_at: int = -1
+) -> Scripted:
+    """Plays the actions, which must be legal, until the episode ends; then WAIT. Epoch `panic_at` (from 0) breaks."""
+    spec = seed_spaces(config.slots, config.profile).action
+    run = Scripted(HostEpisode(config, 0, 0, spec))
+    run.episode.begin((accuracy(0, frozenset()), 1.0), twin)
+    wait = np.zeros(len(spec.heads), dtype=np.int64)
+    while run.last is None or not run.last.ended:
+        t = len(run.rewards)
+        orders, wrong = run.episode.decide(actions[t] if t < len(actions) else wait)
+        assert not wrong
+        broken = float("nan") if t == panic_at else 1.0
+        measured = {subset: (accuracy(t + 1, subset), broken) for subset in orders.subsets}
+        grown = (*orders.blended, *orders.training)
+        result = EpochResult(broken, {s: [1.0] for s in grown}, measured[orders.subsets[0]], measured)
+        run.last = run.episode.settle(orders, result, lambda slots, t=t: (accuracy(t, frozenset()), 1.0))  # type: ignore[misc]
+        run.rewards.append(run.last.reward)
+    return run

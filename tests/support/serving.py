@@ -1,0 +1,96 @@
+"""A policy server in a thread of this process, and a game that sessions can play."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.policy.publish import to_weights
+from actors.serving.options import ServeOptions
+from actors.serving.server.server import Fixed, PolicyServer, Source
+from actors.serving.server.thread import serve_beside
+from actors.types.actions import ActionMasks
+from actors.types.spaces import Spaces
+from actors.types.weights import WeightSet
+from tests.support.toy import SPACES, random_masks, toy_network
+
+START_S = 30.0
+
+
+class Seen(NamedTuple):
+    obs: NDArray[np.float32]
+    blueprint_indices: NDArray[np.int64]
+    masks: ActionMasks
+
+
+def seen(seed: int, step: int, spaces: Spaces = SPACES) -> Seen:
+    """What an environment shows at a step."""
+    rng = np.random.default_rng((seed, step))
+    obs = rng.standard_normal(spaces.obs_size).astype(np.float32)
+    return Seen(obs, rng.integers(-1, spaces.num_blueprints, spaces.slots), random_masks(rng, spaces.action))
+
+
+def weights(seed: int = 0, version: int = 1, **changes: Any) -> WeightSet:
+    return to_weights(toy_network(seed, **changes), version, 1, 8)
+
+
+class Shelf:
+    """A weight store whose newest weights a test lays down."""
+
+    def __init__(self, first: WeightSet | None = None) -> None:
+        self.newest = first
+
+    def fetch(self, newer_than: int) -> WeightSet | None:
+        newest = self.newest
+        return newest if newest is not None and newest.version > newer_than else None
+
+
+class Running:
+    """A server that runs; `call` runs a function in its loop."""
+
+    def __init__(self, server: PolicyServer, loop: asyncio.AbstractEventLoop) -> None:
+        self.server, self.loop = server, loop
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    @property
+    def service(self) -> Any:
+        return self.server.handlers.service
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(function())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self.loop.call_soon_threadsafe(run)
+        return done.result(START_S)
+
+
+@contextmanager
+def serving(source: Source | None = None, loaded: bool = True, **options: Any) -> Iterator[Running]:
+    """Until the block ends, and then stopped as by SIGTERM."""
+    given = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64, "poll_s": 0.05} | options))
+    with serve_beside(given, source or Fixed(weights())) as beside:
+        while loaded and beside.server.handlers.service is None and beside.thread.is_alive():
+            time.sleep(0.01)
+        yield Running(beside.server, beside.loop)
+    assert not beside.thread.is_alive(), "the server did not stop"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

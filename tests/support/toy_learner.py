@@ -1,0 +1,75 @@
+"""A producer and a learner for tests of the learner's loop on the transport in memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from actors.codec import encode_episode
+from actors.config import QueueConfig
+from actors.policy.publish import from_weights
+from actors.transport.base import EpisodeHeader, PutStatus, Transport
+from actors.transport.ledger import ActorLedger
+from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.types.episode import Episode
+from learner.checkpoint import load_checkpoint
+from learner.config import LearnerConfig
+from learner.train import Learner
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+
+Spoil = Callable[[Episode], bytes]
+
+
+def handle(store: MemoryStore | Transport) -> Transport:
+    return MemoryTransport(QueueConfig(), store) if isinstance(store, MemoryStore) else store
+
+
+class ToyProducer:
+    """An actor without a process: whenever the learner looks, it has filled the queue by the published weights."""
+
+    def __init__(
+        self, store: MemoryStore | Transport, spoil: dict[int, Spoil] | None = None, keep_version: int | None = None
+    ) -> None:
+        self.transport, self.numbers = handle(store), itertools.count()
+        self.spoil, self.keep_version = spoil or {}, keep_version
+        self.put, self.statuses = 0, list[PutStatus]()
+
+    def __call__(self) -> bool:
+        """To be asked as the learner's `stop`, which is between two looks at the queue."""
+        if self.transport.ledger().queued >= 4:
+            return False
+        weights = self.transport.fetch(-1)
+        assert weights is not None
+        version = weights.version if self.keep_version is None else self.keep_version
+        seeds = [toy_seed(1 + (self.put + i) % 5, truncated=i % 2 == 0, salt=self.put + i) for i in range(4)]
+        episodes = toy_wave(
+            from_weights(weights),
+            seeds,
+            state_stride=weights.state_stride,
+            version=version,
+            generation=weights.generation,
+            names=self.numbers,
+        )
+        for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
+            payload = self.spoil.get(self.put, encode_episode)(episode)
+            self.statuses.append(self.transport.put(EpisodeHeader.of(episode), payload).status)
+            self.put += 1
+        fenced = self.statuses.count(PutStatus.FENCED)
+        totals = ActorLedger(self.put, self.put - fenced, refused_fenced=fenced)
+        self.transport.report("actor0", 0, totals, {})
+        return False
+
+
+def make_learner(run_dir: Path, store: MemoryStore | Transport, resume: bool = False, **changes: Any) -> Learner:
+    fields: dict[str, Any] = {"updates": 3, "batch_episodes": 4, "state_stride": 2, "device": "cpu"}
+    config = LearnerConfig(**(fields | changes))
+    policy = toy_network().config
+    checkpoint = load_checkpoint(run_dir) if resume else None
+    return Learner(config, policy, SPACES, handle(store), run_dir, seed=1, resume=checkpoint)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,52 @@
+"""Small seed-training environments, and walks through them."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actors.config import EnvConfig
+from actors.env.env import SeedTrainingEnv
+from actors.types.actions import ActionMasks, Op
+
+Action = NDArray[np.int64]
+torch.set_num_threads(1)  # small tensors; two spinning threads per worker would starve a small machine
+WAIT: Action = np.zeros(6, dtype=np.int64)
+
+
+def tiny_env(run_seed: int = 0, strict: bool = False, **settings: Any) -> SeedTrainingEnv:
+    """Two minibatches of 32 per epoch on spirals: an epoch takes milliseconds. `settings` are EnvConfig's."""
+    fields: dict[str, Any] = {"tasks": ("spirals",), "horizon_epochs": 12, "inner_steps": 2, "batch_size": 32}
+    return SeedTrainingEnv(EnvConfig(**fields | settings), run_seed, strict)
+
+
+def act(op: Op, slot: int = 0, blueprint: int = 0, blend: int = 0, target: int = 0, speed: int = 0) -> Action:
+    """One joint action; target and speed are indices (0.5, 0.7, 1.0; instant, 3, 5, 8 epochs)."""
+    return np.array([op, slot, blueprint, blend, target, speed], dtype=np.int64)
+
+
+def legal_actions(masks: ActionMasks, sizes: tuple[int, ...]) -> list[Action]:
+    """Every joint action that the masks allow, irrelevant heads at 0."""
+    assert masks.slot is not None
+    ends = np.cumsum(sizes[2:])
+    found = [WAIT]
+    for op, slot in product(range(1, sizes[0]), range(sizes[1])):
+        if not (masks.op[op] and masks.slot[op, slot]):
+            continue
+        parts = np.split(masks.rest[op, slot], ends[:-1])
+        choices = [list(np.flatnonzero(part)) or [0] for part in parts]
+        found += [np.array([op, slot, *rest], dtype=np.int64) for rest in product(*choices)]
+    return found
+
+
+def random_legal(rng: np.random.Generator, env: SeedTrainingEnv, wait: float = 0.2) -> Action:
+    """A random legal action, op first, so that rare ops are met as often as GERMINATE with its many choices."""
+    actions = legal_actions(env.masks(), env.spaces.action.sizes)
+    ops = sorted({int(a[0]) for a in actions})
+    op = 0 if len(ops) == 1 or rng.random() < wait else int(rng.choice(ops[1:]))
+    choices = [a for a in actions if a[0] == op]
+    return choices[int(rng.integers(len(choices)))]

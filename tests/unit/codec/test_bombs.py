@@ -1,0 +1,96 @@
+"""Small bytes that would be large in memory are refused before they are. Measured as the peak of a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.codec import (
+    SCHEMA_VERSION,
+    InvalidWeights,
+    WeightBlob,
+    decode_episode,
+    decode_weights,
+    encode_episode,
+    has_more_fields,
+)
+from actors.errors import UserError
+from actors.policy.publish import from_weights, to_weights
+from actors.types.weights import WeightSet
+from actors.wire import episode_pb2 as wire
+from tests.support.builders import make_episode
+from tests.support.toy import toy_network
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from actors.codec import decode_episode
+from actors.types.episode import InvalidEpisode
+data = Path(sys.argv[1]).read_bytes()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    decode_episode(data, max_bytes=2**30)
+    sys.exit("it was taken")
+except InvalidEpisode:
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / len(data))
+"""
+RUNS = wire.Episode.DESCRIPTOR.fields_by_name["policy_version"].number
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "runs": lambda: bytes([RUNS << 3 | 2, 0]) * 2**22,
+    "telemetry": lambda: b"".join(wire.Episode(telemetry={str(i): 0.0}).SerializeToString() for i in range(2**19)),
+    "shape": lambda: wire.Episode(obs=wire.Array(shape=range(2**21))).SerializeToString(),
+    "unknown": lambda: bytes([0xF8, 0x7F, 0]) * 2**21,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BOMBS)
+def test_an_episode_of_countless_parts_does_not_become_countless_objects(kind: str, tmp_path: Path) -> None:
+    envelope = wire.EpisodeEnvelope.FromString(encode_episode(make_episode()))
+    body = envelope.episode + BOMBS[kind]()
+    envelope = wire.EpisodeEnvelope(schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=body)
+    path = tmp_path / "bomb"
+    path.write_bytes(envelope.SerializeToString())
+    ended = subprocess.run([sys.executable, "-c", MEASURE, path], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    print(kind, ended.stdout)
+    assert float(ended.stdout) < 12
+
+
+def test_an_episode_with_a_version_for_each_step_is_one() -> None:
+    versions = np.arange(3000, dtype=np.int64) * 2**40
+    episode = make_episode(
+        steps=3000, features=1, slots=0, head_sizes=(2,), hidden=1, state_stride=3000, policy_version=versions
+    )
+    assert (decode_episode(encode_episode(episode)).policy_version == versions).all()
+
+
+def test_fields_are_counted() -> None:
+    data = b"\x08\x01" + b"\x12\x03abc" + b"\x1d0000" + b"\x2101234567"
+    assert [has_more_fields(data, n) for n in (2, 3, 4)] == [True, True, False]
+    for cut in range(len(data)):
+        assert not has_more_fields(data[:cut], 4)
+    assert not has_more_fields(b"\xff" * 100, 10)
+
+
+def test_a_large_manifest_is_not_read() -> None:
+    with pytest.raises(InvalidWeights, match="manifest of"):
+        decode_weights(WeightBlob(b"[" + b"{}," * 2**19 + b"{}]", b""))
+
+
+@pytest.mark.parametrize(
+    "asked", [{"hidden_size": 65536}, {"num_layers": 64, "hidden_size": 60000}, {"hidden_size": 2**40}]
+)
+def test_a_network_is_not_built_for_weights_that_are_not_there(asked: dict[str, int]) -> None:
+    weights = to_weights(toy_network(), 1, 1, 8)
+    told = json.loads(weights.architecture)
+    told["policy"] |= asked
+    with pytest.raises(UserError, match="these weights"):
+        from_weights(WeightSet(1, 1, weights.spaces_hash, json.dumps(told), 8, weights.tensors))

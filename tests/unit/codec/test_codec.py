@@ -1,0 +1,286 @@
+"""Round trips are exact to the bit, and nothing malformed gets through."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from actors.codec import (
+    SCHEMA_VERSION,
+    InvalidWeights,
+    WeightBlob,
+    decode_episode,
+    decode_weights,
+    encode_episode,
+    encode_weights,
+)
+from actors.transport.base import EpisodeHeader
+from actors.types.episode import EndReason, Episode, InvalidEpisode, episodes_equal
+from actors.wire import episode_pb2 as wire
+from tests.support.builders import make_episode, make_weights
+
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def sealed(message: wire.Episode) -> bytes:
+    """A message with a right checksum, so that only the checks behind it can refuse it."""
+    body = message.SerializeToString()
+    return wire.EpisodeEnvelope(
+        schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=body
+    ).SerializeToString()
+
+
+def unsealed(data: bytes) -> wire.Episode:
+    return wire.Episode.FromString(wire.EpisodeEnvelope.FromString(data).episode)
+
+
+@QUICK
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.integers(1, 40),
+    slots=st.integers(0, 8),
+    features=st.integers(0, 9),
+    heads=st.lists(st.integers(1, 300), min_size=1, max_size=6).map(tuple),
+    num_layers=st.integers(0, 3),
+    cells=st.integers(0, 4),
+    stride=st.integers(1, 50),
+    versions=st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=5),
+    reason=st.sampled_from(EndReason),
+    telemetry=st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False), max_size=4),
+)
+def test_round_trip_is_exact(
+    seed: int,
+    steps: int,
+    slots: int,
+    features: int,
+    heads: tuple[int, ...],
+    num_layers: int,
+    cells: int,
+    stride: int,
+    versions: list[int],
+    reason: EndReason,
+    telemetry: dict[str, float],
+) -> None:
+    episode = make_episode(
+        seed,
+        steps=steps,
+        slots=slots,
+        features=features,
+        head_sizes=heads,
+        num_layers=num_layers,
+        cells=cells,
+        state_stride=stride,
+        policy_version=np.resize(np.array(versions, dtype=np.int64), steps),
+        end_reason=reason,
+        telemetry=telemetry,
+    )
+    decoded = decode_episode(encode_episode(episode))
+    assert episodes_equal(decoded, episode)
+    assert decoded.obs.tobytes() == episode.obs.tobytes()  # the sign of zero too
+    assert decoded.obs.flags.writeable
+    assert decoded.masks.flags.writeable
+
+
+def test_wide_integers_and_negative_zero_survive() -> None:
+    actions = np.array([[0, 2**40], [200, 40_000]])
+    obs = np.array([[-0.0, np.finfo(np.float32).smallest_subnormal]] * 2, dtype=np.float32)
+    changes: dict[str, Any] = {"actions": actions, "obs": obs, "seed": 2**64 - 1}
+    episode = dataclasses.replace(make_episode(steps=2, features=2, head_sizes=(1, 1)), **changes)
+    decoded = decode_episode(encode_episode(episode))
+    assert episodes_equal(decoded, episode)
+    assert decoded.obs.tobytes() == obs.tobytes()
+
+
+def test_equal_episodes_have_equal_bytes_and_small_ones() -> None:
+    assert encode_episode(make_episode(3)) == encode_episode(make_episode(3))
+    small = encode_episode(make_episode(steps=200, features=1, hidden=1))
+    assert len(small) < 200 * (25 + 4 * 6 + 4 * 4 + 20)
+
+
+@pytest.mark.parametrize("position", range(0, 8000, 97))
+def test_a_flipped_bit_is_caught(position: int) -> None:
+    data = bytearray(encode_episode(make_episode()))
+    data[position % len(data)] ^= 1 << (position % 8)
+    with pytest.raises(InvalidEpisode):
+        decode_episode(bytes(data))
+
+
+@QUICK
+@given(st.binary(max_size=200))
+def test_noise_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidEpisode):
+        decode_episode(data)
+
+
+@QUICK
+@given(data=st.data(), length=st.integers(1, 30))
+def test_noise_behind_a_right_checksum_is_refused_or_valid(data: st.DataObject, length: int) -> None:
+    body = bytearray(unsealed(encode_episode(make_episode(steps=3))).SerializeToString())
+    start = data.draw(st.integers(0, len(body) - 1))
+    body[start : start + length] = data.draw(st.binary(max_size=length))
+    envelope = wire.EpisodeEnvelope(schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=bytes(body))
+    with contextlib.suppress(InvalidEpisode):
+        decode_episode(envelope.SerializeToString()).validate()
+
+
+def test_a_cut_message_is_refused() -> None:
+    data = encode_episode(make_episode())
+    for length in range(0, len(data), 61):
+        with pytest.raises(InvalidEpisode):
+            decode_episode(data[:length])
+
+
+def huge_shape(message: wire.Episode) -> None:
+    message.obs.shape[:] = [1 << 20, 1 << 20]
+
+
+def overflowing_empty_shape(message: wire.Episode) -> None:
+    message.states.h.shape[:] = [2**32 - 1, 2**32 - 1, 0]
+    message.states.h.data = b""
+
+
+def endless_run(message: wire.Episode) -> None:
+    message.policy_version[0].steps = 2**32 - 1
+
+
+def wrong_dtype(message: wire.Episode) -> None:
+    message.rewards.dtype = wire.DTYPE_INT32
+
+
+def unknown_dtype(message: wire.Episode) -> None:
+    message.actions.dtype = 77  # type: ignore[assignment]
+
+
+def wrong_rank(message: wire.Episode) -> None:
+    message.initial_state.h.shape[:] = [8]
+
+
+def missing_array(message: wire.Episode) -> None:
+    message.ClearField("values")
+
+
+def nan(message: wire.Episode) -> None:
+    message.rewards.data = np.full(25, np.nan, dtype="<f4").tobytes()
+
+
+def unknown_end(message: wire.Episode) -> None:
+    message.end_reason = wire.END_REASON_UNSPECIFIED
+
+
+def both_ends(message: wire.Episode) -> None:
+    message.terminated = message.truncated = True
+
+
+def no_steps(message: wire.Episode) -> None:
+    message.CopyFrom(wire.Episode(end_reason=wire.END_REASON_CUT))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        huge_shape,
+        overflowing_empty_shape,
+        endless_run,
+        wrong_dtype,
+        unknown_dtype,
+        wrong_rank,
+        missing_array,
+        nan,
+        unknown_end,
+        both_ends,
+        no_steps,
+    ],
+)
+def test_malformed_content_is_refused(damage: Any) -> None:
+    message = unsealed(encode_episode(make_episode()))
+    damage(message)
+    with pytest.raises(InvalidEpisode):
+        decode_episode(sealed(message))
+
+
+def test_another_schema_other_spaces_and_oversize_are_refused() -> None:
+    data = encode_episode(make_episode())
+    envelope = wire.EpisodeEnvelope.FromString(data)
+    envelope.schema_version += 1
+    with pytest.raises(InvalidEpisode, match="schema"):
+        decode_episode(envelope.SerializeToString())
+    with pytest.raises(InvalidEpisode, match="spaces"):
+        decode_episode(data, spaces_hash="others")
+    with pytest.raises(InvalidEpisode, match="bytes"):
+        decode_episode(data, max_bytes=len(data) - 1)
+    assert decode_episode(data, max_bytes=len(data), spaces_hash="spaces").spaces_hash == "spaces"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rewards": np.zeros(25, dtype=np.float64)},
+        {"actions": np.zeros((25, 6), dtype=np.int32)},
+        {"masks": np.zeros((25, 25), dtype=np.uint8)},
+        {"seed": -1},
+        {"values": np.full(25, np.inf, dtype=np.float32)},
+    ],
+)
+def test_an_unfit_episode_is_not_encoded(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidEpisode):
+        encode_episode(make_episode(**changes))
+
+
+def test_weights_round_trip_is_exact() -> None:
+    strided = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    tensors = {
+        **make_weights(5).tensors,
+        "strided": strided,
+        "flags": np.array([True, False]),
+        "none": np.zeros((0, 3)),
+    }
+    weights = make_weights(5, 2, tensors=tensors)
+    decoded = decode_weights(encode_weights(weights))
+    assert dataclasses.replace(decoded, tensors={}) == dataclasses.replace(weights, tensors={})
+    assert decoded.tensors.keys() == weights.tensors.keys()
+    for name, tensor in tensors.items():
+        found = decoded.tensors[name]
+        assert found.dtype == tensor.dtype
+        assert found.shape == tensor.shape
+        assert found.tobytes() == tensor.tobytes()
+        assert found.flags.writeable
+
+
+def test_flipped_bits_in_weights_are_caught() -> None:
+    blob = encode_weights(make_weights())
+    for position in range(0, len(blob.payload), 7):
+        payload = bytearray(blob.payload)
+        payload[position] ^= 1
+        with pytest.raises(InvalidWeights):
+            decode_weights(WeightBlob(blob.manifest, bytes(payload)))
+    for position in range(len(blob.manifest)):
+        manifest = bytearray(blob.manifest)
+        manifest[position] ^= 1
+        with pytest.raises(InvalidWeights):
+            decode_weights(WeightBlob(bytes(manifest), blob.payload))
+
+
+@pytest.mark.parametrize("manifest", [b"", b"{}", b"[]", b"3", b'{"manifest_sha256":"x"}', b"\xff", b"[" * 100_000])
+def test_other_manifests_are_refused(manifest: bytes) -> None:
+    with pytest.raises(InvalidWeights):
+        decode_weights(WeightBlob(manifest, b""))
+
+
+def test_objects_are_not_stored() -> None:
+    with pytest.raises(InvalidWeights):
+        encode_weights(make_weights(tensors={"object": np.array([object()])}))
+
+
+def test_ids_make_headers() -> None:
+    episode: Episode = make_episode(actor="a", incarnation=2, sequence=7, steps=2, policy_version=np.array([5, 3]))
+    assert EpisodeHeader.of(episode) == EpisodeHeader("run/a/2/7", "a", 2, 7, 1, 3, 5)
+    for bad in ("run/a/2", "run/a/x/7", "run//2/7", "run/a/2/-7", "run/a/2/7/8", f"run/a/2/{2**53}"):
+        with pytest.raises(InvalidEpisode):
+            EpisodeHeader.of(dataclasses.replace(episode, episode_id=bad))

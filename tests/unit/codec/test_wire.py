@@ -1,0 +1,24 @@
+"""The committed generated code is what the .proto files say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_generated_code_is_current(tmp_path: Path) -> None:
+    command = [ROOT / "deploy" / "protoc.sh", tmp_path]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHON": sys.executable})
+    generated = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*_pb2*.py*")}
+    committed = {path.relative_to(ROOT): path.read_text() for path in (ROOT / "actors" / "wire").glob("*_pb2*.py*")}
+    assert generated
+    assert generated == committed, "run deploy/protoc.sh"
+
+
+def test_proto_holds_definitions_only() -> None:
+    others = [path for path in (ROOT / "proto").rglob("*") if path.is_file() and path.suffix != ".proto"]
+    assert [path for path in others if path.name != "buf.yaml"] == []

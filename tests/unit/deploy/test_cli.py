@@ -1,0 +1,153 @@
+"""The `tamiyo` command: what it loads, what it refuses, and that every field of the configuration is a flag."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.errors import UserError
+from deploy import cli
+from deploy.config.flags import known_flags, parse
+from deploy.config.schema import PRESETS, Config
+from deploy.config.yaml import to_yaml
+
+
+@pytest.mark.parametrize("args", [["--help"], ["train", "--help"], ["actors", "--help"], ["train", "--nope"]])
+def test_parsing_loads_nothing_heavy(args: list[str]) -> None:
+    code = (
+        "import sys; from deploy.cli import main; main(sys.argv[1:]);"
+        "heavy = {'torch', 'ray', 'matplotlib', 'sklearn', 'grpc', 'redis', 'pandas'} & set(sys.modules);"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_every_field_has_a_docstring_and_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for flag in known_flags(resumable=True):
+        assert flag in text
+    for section in dataclasses.fields(Config):
+        kind = type(getattr(Config(), section.name))
+        documented = field_docstrings(kind)
+        for field in dataclasses.fields(kind):
+            assert documented.get(field.name), f"{kind.__name__}.{field.name} has no docstring"
+            assert " ".join(documented[field.name].split()[:5]) in text
+
+
+def field_docstrings(kind: type) -> dict[str, str]:
+    """Strings that stand right below a field, read from the source without the help of the flag maker."""
+    import ast
+    import inspect
+
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for statement, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
+            found[statement.target.id] = str(text)
+    return found
+
+
+REFUSED = [
+    (["train", "--learner.lrr", "3"], "unknown flag --learner.lrr; did you mean --learner.lr?"),
+    (["train", "--lr=3"], "unknown flag --lr; did you mean --learner.lr?"),
+    (["train", "--learner.lr", "x"], "--learner.lr: could not convert string to float: 'x'"),
+    (["train", "--learner.lr", "-1"], "learner.lr is -1.0: it must be positive"),
+    (["train", "--learner.device", "tpu"], "'tpu'"),
+    (["train", "--actors.count", "200"], "200 actors x 8 environments"),
+    (["train", "--actors.count", "many"], "invalid literal for int() with base 10: 'many'; or give 'auto'"),
+    (["train", "--actors.count", "auto", "--actors.envs_per_actor", "999"], "it must hold one wave (999 episodes)"),
+    (["train", "--address", "ray://127.0.0.1:1", "--redis", "redis://x"], "run.root is 'runs', but ray://"),
+    (["train", "--env", "CartPole-v1", "--learner.batch_steps", "0"], "the segment would be too old"),
+    (["train", "--env"], "needs a value"),
+    (["train", "--env", "X", "--gym.kwargs", "a"], "gym.kwargs holds 'a': write name=value"),
+    (["train", "stray"], "Unrecognized options: stray"),
+    (["train", "--preset", "huge"], "there is no preset 'huge'"),
+    (["train", "--preset"], "--preset needs a value"),
+    (["train", "--config", "/nowhere.yaml"], "cannot read /nowhere.yaml"),
+    (["train", "--resume", "/nowhere"], "there is no run folder /nowhere"),
+    (["train", "--redis", "localhost"], "give redis://host:port/0"),
+    (["actors", "--resume", "x"], "unknown flag --resume"),
+    (["learner"], "give --redis redis://HOST:6379/0"),
+    (["actors"], "give --redis redis://HOST:6379/0"),
+    (["trian"], "unknown command 'trian'; did you mean 'train'?"),
+    (["report"], "give the folder of one run"),
+    (["report", "/nowhere"], "there is no run folder /nowhere"),
+    (["doctor", "now"], "takes no arguments"),
+]
+
+
+@pytest.mark.parametrize(("args", "words"), REFUSED, ids=[" ".join(args) for args, _ in REFUSED])
+def test_refused_in_one_line_with_status_two(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(args) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("tamiyo: error: ")
+    assert words in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_flags_overlay_the_file_and_the_file_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("learner: {lr: 5e-4, clip: 0.3}\nrun: {seed: 4}\n")
+    args = ["--learner.lr", "1e-4", "--preset", "quick", "--config", str(path), "--redis", "redis://h:1/0"]
+    config, resume, _ = parse("train", args, resumable=True)
+    assert (config.learner.lr, config.learner.clip, config.run.seed) == (1e-4, 0.3, 4)
+    assert config.learner.batch_episodes == PRESETS["quick"].learner.batch_episodes
+    assert config.run.redis == "redis://h:1/0"
+    assert resume is None
+
+
+@pytest.mark.parametrize("flag", ["--env", "--gym.id"])
+def test_a_gymnasium_environment_starts_from_preset_general(flag: str) -> None:
+    config, _, _ = parse("train", [flag, "CartPole-v1", "--env.slots", "2"], resumable=True)
+    assert (config.gym.id, config.env.slots) == ("CartPole-v1", 2)
+    assert config.learner == PRESETS["general"].learner != PRESETS["tamiyo"].learner
+    other, _, _ = parse("train", [flag, "a:B-v0", "--preset", "quick", "--gym.max_segment_steps", "2"], resumable=True)
+    assert other.learner == PRESETS["quick"].learner
+    assert parse("train", [], resumable=True).config == PRESETS["tamiyo"]
+
+
+def test_spellings_of_flags() -> None:
+    args = [
+        "--learner.max-seconds=null",
+        "--learner.value_clip",
+        "null",
+        "--run.name",
+        "none",
+        "--env.tasks",
+        "wine",
+        "digits",
+    ]
+    config, _, _ = parse("train", [*args, "--run.dashboard"], resumable=True)
+    assert config.learner.max_seconds is None
+    assert config.learner.value_clip is None
+    assert config.run.name == "none"
+    assert config.env.tasks == ("wine", "digits")
+    assert config.run.dashboard
+
+
+def test_a_resumed_run_keeps_its_settings_and_flags_override(tmp_path: Path) -> None:
+    stored = dataclasses.replace(PRESETS["quick"], run=dataclasses.replace(PRESETS["quick"].run, seed=77))
+    (tmp_path / "config.yaml").write_text(to_yaml(stored))
+    config, resume, _ = parse("train", ["--resume", str(tmp_path), "--learner.updates", "5"], resumable=True)
+    assert resume == tmp_path
+    assert config == dataclasses.replace(stored, learner=dataclasses.replace(stored.learner, updates=5))
+    with pytest.raises(UserError, match="exclude each other"):
+        parse("train", ["--resume", str(tmp_path), "--preset", "quick"], resumable=True)
+
+
+def test_usage_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {command}" in text for command in cli.COMMANDS)
+    for command in cli.COMMANDS:
+        assert cli.main([command, "--help"]) == 0

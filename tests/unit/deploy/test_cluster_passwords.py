@@ -1,0 +1,43 @@
+"""What machines without our environment are handed: the store's url with its password, wherever that came from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.config import QueueConfig
+from actors.errors import UserError
+from deploy.config.schema import Config, RunConfig
+from deploy.launch.cluster import with_passwords
+
+CONFIG = replace(
+    Config(), run=RunConfig(redis="redis://actor@queue:6379/0"), queue=QueueConfig(weights_redis="redis://weights/1")
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TAMIYO_REDIS_PASSWORD", "TAMIYO_WEIGHTS_REDIS_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(f"{name}_FILE", raising=False)
+
+
+def test_without_a_password_nothing_changes() -> None:
+    assert with_passwords(CONFIG) == CONFIG
+
+
+def test_from_a_file_and_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "actor.password").write_text("a/b@c\n")
+    monkeypatch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(tmp_path / "actor.password"))
+    monkeypatch.setenv("TAMIYO_WEIGHTS_REDIS_PASSWORD", "plain")
+    known = with_passwords(CONFIG)
+    assert known.run.redis == "redis://actor:a%2Fb%40c@queue:6379/0"
+    assert known.queue.weights_redis == "redis://:plain@weights/1"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(tmp_path / "nothing"))
+    with pytest.raises(UserError, match="TAMIYO_REDIS_PASSWORD_FILE"):
+        with_passwords(CONFIG)

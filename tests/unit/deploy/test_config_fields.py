@@ -1,0 +1,95 @@
+"""Every configuration field reaches a consumer: code outside the configuration modules reads it by name.
+
+Reads are attribute accesses in the sources, told apart by what they are read from, so that `env.slots` is not taken for
+a read of some other `.slots`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import get_type_hints
+
+from deploy.config.schema import Config
+
+ROOT = Path(__file__).parents[3]
+CONFIG_MODULES = {ROOT / "actors/config.py", ROOT / "learner/config.py", ROOT / "deploy/config/schema.py"}
+ENTRY = {ROOT / "deploy/config/yaml.py", ROOT / "deploy/config/flags.py"}  # these handle every field alike
+
+# Names under which each section is at hand where it is read.
+ALIASES = {
+    "run": {"run"},
+    "env": {"env", "config", "c"},
+    "gym": {"gym", "config"},
+    "imitation": {"imitation", "own"},
+    "policy": {"policy", "config", "c", "own"},
+    "actors": {"actors"},
+    "queue": {"queue", "config", "_config", "limits", "c"},
+    "learner": {"learner", "config", "c"},
+}
+HOMES = {  # where a section may be called just `config`
+    "run": ("deploy",),
+    "env": ("actors/env", "deploy"),
+    "gym": ("actors/env", "actors/rollout/sampler.py"),
+    "imitation": ("deploy/launch/pretraining.py",),
+    "policy": ("actors/policy", "learner/train.py"),
+    "actors": ("actors", "deploy"),
+    "queue": ("actors/transport",),
+    "learner": ("learner", "deploy"),
+}
+
+
+def sources() -> list[Path]:
+    return [p for room in ("actors", "learner", "deploy") for p in (ROOT / room).rglob("*.py")]
+
+
+def reads(source: str) -> set[tuple[str, str]]:
+    """(owner, attribute) of every `owner.attribute` that is loaded; the owner is the last name before the dot."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            owner = node.value
+            name = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
+            found.add((name, node.attr))
+    return found
+
+
+def fields_of(kind: type) -> list[tuple[str, str]]:
+    """(section, field) of every field of the configuration."""
+    hints = get_type_hints(kind)
+    return [(s.name, f.name) for s in dataclasses.fields(kind) for f in dataclasses.fields(hints[s.name])]
+
+
+def unread(fields: Iterable[tuple[str, str]]) -> list[str]:
+    """Fields that no code outside the configuration modules and the entry points reads."""
+    seen = {p: reads(p.read_text()) for p in sources() if p not in CONFIG_MODULES | ENTRY}
+    missing = []
+    for section, field in fields:
+        homes = [ROOT / home for home in HOMES[section]]
+        near = [owners for p, owners in seen.items() if any(p == home or home in p.parents for home in homes)]
+        if not any((alias, field) in owners for owners in near for alias in ALIASES[section]):
+            missing.append(f"{section}.{field}")
+    return missing
+
+
+def test_every_field_reaches_its_consumer() -> None:
+    fields = fields_of(Config)
+    assert len(fields) > 50
+    assert unread(fields) == []
+
+
+def test_a_field_that_nobody_reads_is_caught() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Learning:
+        lr: float = 1.0
+        idle_lr: float = 1.0
+
+    assert unread([("learner", f.name) for f in dataclasses.fields(Learning)]) == ["learner.idle_lr"]
+    # A name that others bear is no read of it: actors have a `name`, the learner's configuration has none.
+    assert unread([("learner", "name"), ("queue", "lr")]) == ["learner.name", "queue.lr"]
+
+
+def test_an_assignment_or_a_string_is_no_read() -> None:
+    assert reads("config.lr = 1\n'config.clip'\nx = a.config.gamma\n") == {("a", "config"), ("config", "gamma")}

@@ -1,0 +1,125 @@
+"""Grafana's dashboards: as committed, whole, and made of what the table of metrics says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from actors.metrics.registry import FAMILIES, METRICS, SERVE, Metric
+from deploy.cli import main
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "deploy/grafana/dashboards"
+NAMES = ("endpoint", "environment", "service", "training")
+DECLARED = {f"tamiyo_{m.name.replace('/', '_')}": m for m in (*METRICS.values(), *FAMILIES.values(), *SERVE.values())}
+SUFFIX = {"counter": "_total", "histogram": "_bucket", "gauge": ""}
+
+
+def committed(name: str) -> dict[str, Any]:
+    board: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return board
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    """All but the headings."""
+    for name in NAMES:
+        yield from (p for p in committed(name)["panels"] if p["type"] != "row")
+
+
+def asked(panel: dict[str, Any]) -> list[Metric]:
+    """The declared metrics in a panel's queries, each looked up by its exported name with the suffix of its kind."""
+    found = []
+    for target in panel["targets"]:
+        (name,) = re.findall(r'__name__=~"\(ray_\)\?(\w+)"', target["expr"])
+        (metric,) = [m for base, m in DECLARED.items() if base + SUFFIX[m.kind] == name]
+        found.append(metric)
+    return found
+
+
+def test_what_is_committed_is_what_the_table_makes(tmp_path: Path) -> None:
+    assert main(["dashboards", str(tmp_path)]) == 0
+    made = {p.name: p.read_text() for p in tmp_path.iterdir()}
+    assert sorted(made) == [f"{name}.json" for name in NAMES]
+    stale = [name for name, text in made.items() if (FOLDER / name).read_text() != text]
+    assert stale == [], "make them again: tamiyo dashboards deploy/grafana/dashboards"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_grafanas_own_types_read_it_and_give_it_back(name: str) -> None:
+    """Fields that they do not know, or that are not where they belong, would be missing afterwards."""
+    register_default_plugins()
+    board = committed(name)
+    back = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    assert lost(board, back) == []
+    board["panels"][1]["fieldConfig"]["defaults"]["units"] = board["panels"][1]["fieldConfig"]["defaults"].pop("unit")
+    misspelt = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    assert lost(board, misspelt) == ["panels/1/fieldConfig/defaults/units"]
+
+
+def lost(given: Any, back: Any, at: str = "") -> list[str]:
+    """Where something of `given` is not in `back`, which may have more."""
+    if isinstance(given, dict) and isinstance(back, dict):
+        return [line for k, v in given.items() for line in lost(v, back.get(k, KeyError), f"{at}/{k}".strip("/"))]
+    if isinstance(given, list) and isinstance(back, list) and len(given) == len(back):
+        return [line for i, (v, w) in enumerate(zip(given, back, strict=True)) for line in lost(v, w, f"{at}/{i}")]
+    return [] if given == back else [at]
+
+
+def test_every_declared_metric_is_on_a_dashboard() -> None:
+    assert {m.name for p in panels() for m in asked(p)} == {m.name for m in DECLARED.values()}
+
+
+def test_every_panel_has_a_title_and_the_unit_and_text_of_the_table() -> None:
+    for panel in panels():
+        assert panel["title"].strip()
+        metrics = asked(panel)
+        for metric in metrics:
+            assert f"{metric.help} [{metric.unit}]" in panel["description"], panel["title"]
+        units = {
+            "s": "s",
+            "ratio": "percentunit",
+            "1": "short",
+            "versions": "none",
+            "version": "none",
+            "updates": "none",
+        }
+        first, unit = metrics[0], panel["fieldConfig"]["defaults"]["unit"]
+        if panel["type"] == "heatmap":
+            unit = panel["options"]["yAxis"]["unit"]
+        rate = "/s" if "rate(" in panel["targets"][0]["expr"] and first.kind == "counter" else ""
+        assert unit == (units.get(first.unit + rate) or f"suffix: {first.unit}{rate}"), panel["title"]
+
+
+def test_series_of_another_unit_have_an_axis_of_their_own() -> None:
+    (panel,) = [p for p in panels() if p["title"] == "Accuracy and parameters"]
+    assert panel["fieldConfig"]["defaults"]["unit"] == "suffix: points"
+    (override,) = panel["fieldConfig"]["overrides"]
+    assert override["matcher"] == {"id": "byFrameRefID", "options": panel["targets"][1]["refId"]}
+    assert {"id": "unit", "value": "percentunit"} in override["properties"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_panels_have_places_of_their_own(name: str) -> None:
+    board = committed(name)
+    assert len({p["id"] for p in board["panels"]}) == len(board["panels"])
+    cells = []
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        cells += itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"]))
+    assert len(cells) == len(set(cells))
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["dashboards", str(tmp_path / "file")]) == 2
+    assert "give another folder" in capsys.readouterr().err

@@ -1,0 +1,87 @@
+"""`tamiyo export`: the program is the policy, for every core, over 200 steps with resets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.policy.acting.exported import INPUTS, OUTPUTS
+from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.state import PolicyState
+from deploy import cli
+from learner.checkpoint import Progress, save_checkpoint
+from learner.ppo.optimizer import make_optimiser
+from tests.support.toy import CORES, SPACES, random_masks, toy_network
+
+pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes")
+COUNT = 3
+
+
+def walk(network: FactoredRecurrentActorCritic, program: Any, keep_state: bool = True) -> float:
+    """Largest difference to eager over 200 steps; rows are reset at random, every tenth step is greedy."""
+    rng = np.random.default_rng(0)
+    state, theirs = network.initial_state(COUNT), tuple(network.initial_state(COUNT))
+    worst = 0.0
+    for step in range(200):
+        obs = torch.from_numpy(rng.standard_normal((COUNT, SPACES.obs_size)).astype(np.float32))
+        blueprints = torch.from_numpy(rng.integers(-1, 4, (COUNT, 2)))
+        drawn = [random_masks(rng) for _ in range(COUNT)]
+        masks = MaskTensors(*(torch.from_numpy(np.stack([m[k] for m in drawn])) for k in range(3)))  # type: ignore[misc]
+        reset, noise = torch.from_numpy(rng.random(COUNT) < 0.05), torch.from_numpy(rng.random((COUNT, 4)))
+        greedy = step % 10 == 0
+        with torch.no_grad():
+            out = network.step(obs, blueprints, masks, state.reset_rows(reset), noise, greedy)
+            given = (obs, blueprints, *masks, *theirs, reset, noise, torch.tensor(greedy))
+            found = dict(zip(OUTPUTS, program(*given), strict=True))
+        assert torch.equal(found["actions"], out.actions)
+        for name in ("log_probs", "values", "baseline_values"):
+            worst = max(worst, float((found[name] - getattr(out, name)).abs().max()))
+        state = out.state
+        if keep_state:
+            theirs = tuple(found[name] for name in PolicyState._fields)
+    return worst
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_the_program_is_the_policy_over_200_steps_with_resets(core: str, tmp_path: Path) -> None:
+    network = toy_network(core=core, critic="q_op").eval()
+    save_checkpoint(tmp_path, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 1, 1)
+    path = tmp_path / "policy.pt2"
+    assert cli.main(["export", str(tmp_path), str(path)]) == 0
+    extra = {"tamiyo.json": ""}
+    program = torch.export.load(path, extra_files=extra).module()
+    assert list(json.loads(extra["tamiyo.json"])["inputs"]) == list(INPUTS)
+    assert walk(network, program) < 2e-5
+    if core != "feedforward":  # a program whose state does not travel is caught
+        with pytest.raises(AssertionError):
+            assert walk(network, program, keep_state=False) < 2e-5
+
+
+REFUSED = [
+    (["export"], "required: CHECKPOINT, OUT"),
+    (["export", "/nowhere", "x.pt2"], "no checkpoint at /nowhere"),
+    (["export", "/nowhere", "x.txt"], "is no .pt2 file"),
+    (["export", "/nowhere", "/nowhere/x.pt2"], "there is no folder /nowhere"),
+    (["export", "/nowhere", "x.pt2", "--slots", "9"], "--slots is 9"),
+    (["rollout"], "required: CHECKPOINT"),
+    (["rollout", "/nowhere"], "no checkpoint at /nowhere"),
+    (["rollout", "x", "--slots", "0"], "--slots is 0"),
+    (["rollout", "x", "--slots", "two"], "invalid int value"),
+    (["rollout", "x", "--seed", "-1"], "--seed is -1"),
+    (["rollout", "x", "--greedy"], "unrecognized arguments: --greedy"),
+]
+
+
+@pytest.mark.parametrize(("args", "words"), REFUSED, ids=[" ".join(args) for args, _ in REFUSED])
+def test_bad_input_is_one_line_with_status_two(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(args) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("tamiyo: error: ")
+    assert words in err
+    assert err.count("\n") == 1
+    assert out == ""

@@ -1,0 +1,92 @@
+"""`tamiyo health` against servers that are well, ill, and absent."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from deploy import cli
+from deploy.commands.certificate import self_signed
+from tests.support.composing import free_ports
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/well" else 503)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Iterator[tuple[str, health.HealthServicer]]:
+    """The address of a gRPC server with a certificate of ours, and its word on its health."""
+    pair = self_signed(["localhost", "127.0.0.1"])
+    (tmp_path / "serve.crt").write_bytes(pair.certificate)
+    server = grpc.server(ThreadPoolExecutor(1))
+    servicer = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    credentials = grpc.ssl_server_credentials([(pair.key, pair.certificate)])
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    yield f"grpcs://127.0.0.1:{port}", servicer
+    server.stop(None).wait()
+
+
+def test_http_is_well_with_status_200_alone(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["health", f"{page}/well"]) == 0
+    assert cli.main(["health", f"{page}/well", f"{page}/ill"]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"{page}/well: healthy",
+        f"{page}/ill: answers with status 503",
+    ]
+
+
+def test_nothing_there(capsys: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    assert cli.main(["health", f"http://127.0.0.1:{port}/", f"grpc://127.0.0.1:{port}", "--timeout", "1"]) == 1
+    assert [line.partition(": ")[2][:15] for line in capsys.readouterr().out.splitlines()] == ["does not answer"] * 2
+
+
+def test_a_policy_server_is_well_while_it_serves(
+    policy: tuple[str, health.HealthServicer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, servicer = policy
+    monkeypatch.setenv("TAMIYO_HEALTH", address)
+    monkeypatch.setenv("TAMIYO_HEALTH_CA", str(tmp_path / "serve.crt"))
+    assert cli.main(["health"]) == 0
+    servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    assert cli.main(["health"]) == 1
+    servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    (tmp_path / "serve.crt").write_bytes(self_signed(["127.0.0.1"]).certificate)
+    assert cli.main(["health"]) == 1  # another's certificate
+
+
+@pytest.mark.parametrize("address", ["ftp://host:1/", "http://host/", "localhost:1"])
+def test_what_is_no_address_is_refused(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["health", address]) == 2
+    assert "is no address to look at" in capsys.readouterr().err
+
+
+def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("TAMIYO_HEALTH", raising=False)
+    assert cli.main(["health"]) == 2
+    assert "TAMIYO_HEALTH" in capsys.readouterr().err

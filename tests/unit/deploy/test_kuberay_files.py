@@ -1,0 +1,148 @@
+"""The Kubernetes manifests: every kind against its schema, and against each other.
+
+Core kinds are held to the strict schemas of Kubernetes that the package kubernetes-validate brings; RayCluster to
+raycluster_schema.json beside this file, its pods to the core schema.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy.commands.serve_flags import serve_flags
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "kuberay"
+KUBERNETES = "1.31"
+RAY_CLUSTER = json.loads(Path(__file__).with_name("raycluster_schema.json").read_text())
+Manifest = dict[str, Any]
+
+
+def manifests() -> list[Manifest]:
+    return [m for path in sorted(FOLDER.glob("*.yaml")) for m in yaml.safe_load_all(path.read_text())]
+
+
+def kind(name: str) -> list[Manifest]:
+    return [m for m in manifests() if m["kind"] == name]
+
+
+def templates(manifest: Manifest) -> Iterator[Manifest]:
+    """Of all pods that come of it."""
+    if manifest["kind"] == "RayCluster":
+        spec = manifest["spec"]
+        yield from (group["template"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]))
+    elif manifest["kind"] == "Deployment":
+        yield manifest["spec"]["template"]
+
+
+def check(manifest: Manifest) -> None:
+    if manifest["kind"] != "RayCluster":
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+        return
+    jsonschema.validate(manifest, RAY_CLUSTER)
+    options = manifest["spec"]["autoscalerOptions"]
+    beside = {"name": "autoscaler", "image": "x"} | {k: options[k] for k in ("resources", "env") if k in options}
+    password = manifest["spec"]["gcsFaultToleranceOptions"]["redisPassword"]
+    beside["env"] = [*beside.get("env", []), {"name": "PASSWORD"} | password]
+    for template in templates(manifest):
+        spec = template["spec"] | {"containers": [*template["spec"]["containers"], beside]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": template.get("metadata", {}), "spec": spec}
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+
+
+def test_every_manifest_fits_its_schema() -> None:
+    assert {m["kind"] for m in manifests()} >= {
+        "RayCluster", "Deployment", "Service", "NetworkPolicy", "Secret", "PersistentVolumeClaim",
+    }  # fmt: skip
+    for manifest in manifests():
+        check(manifest)
+
+
+@pytest.mark.parametrize(
+    ("which", "path", "key"),
+    [
+        ("RayCluster", ("spec",), "workerGroupSpec"),
+        ("RayCluster", ("spec", "authOptions"), "secret"),
+        ("RayCluster", ("spec", "headGroupSpec", "template", "spec"), "container"),
+        ("RayCluster", ("spec", "workerGroupSpecs", 0, "template", "spec", "containers", 0), "resource"),
+        ("Deployment", ("spec", "template", "spec", "containers", 0), "livenesProbe"),
+        ("NetworkPolicy", ("spec",), "ingres"),
+    ],
+)
+def test_a_misspelt_key_is_refused(which: str, path: tuple[str | int, ...], key: str) -> None:
+    broken = copy.deepcopy(kind(which)[0])
+    section: Any = broken
+    for step in path:
+        section = section[step]
+    section[key] = []
+    with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
+        check(broken)
+
+
+def secrets_used(node: Any) -> Iterator[tuple[str, str]]:
+    """(name, key) of every reference to a secret."""
+    if isinstance(node, dict):
+        if "secretKeyRef" in node:
+            yield node["secretKeyRef"]["name"], node["secretKeyRef"]["key"]
+        for child in node.values():
+            yield from secrets_used(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from secrets_used(child)
+
+
+def test_what_is_referred_to_is_there() -> None:
+    secrets = {s["metadata"]["name"]: set(s["stringData"]) for s in kind("Secret")}
+    assert all(value == "" for s in kind("Secret") for value in s["stringData"].values())
+    used = [pair for m in manifests() for pair in secrets_used(m)]
+    used.append((kind("RayCluster")[0]["spec"]["authOptions"]["secretName"], "auth_token"))
+    assert used
+    for name, key in used:
+        assert key in secrets[name], f"{name} has no {key}"
+    claims = {c["metadata"]["name"] for c in kind("PersistentVolumeClaim")}
+    for manifest in manifests():
+        for template in templates(manifest):
+            volumes = {v["name"]: v for v in template["spec"]["volumes"]}
+            for container in template["spec"]["containers"]:
+                assert {m["name"] for m in container["volumeMounts"]} <= set(volumes)
+            for volume in volumes.values():
+                assert volume.get("persistentVolumeClaim", {"claimName": "tamiyo-runs"})["claimName"] in claims
+                assert volume.get("secret", {"secretName": "tamiyo-policy"})["secretName"] in secrets
+
+
+def test_every_pod_is_under_a_network_policy_and_nothing_is_privileged() -> None:
+    selectors = [p["spec"]["podSelector"]["matchLabels"] for p in kind("NetworkPolicy")]
+    found = [t for m in manifests() for t in templates(m)]
+    assert len(found) == 4
+    for template in found:
+        labels = template["metadata"]["labels"]
+        assert sum(selector.items() <= labels.items() for selector in selectors) == 1
+        assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+        for container in template["spec"]["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert set(container["resources"]) == {"requests", "limits"}
+    for policy in kind("NetworkPolicy"):
+        assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+        assert all(rule.get("from") for rule in policy["spec"]["ingress"]), "an open door"
+
+
+def test_the_policy_server_starts_with_flags_that_there_are(tmp_path: Path) -> None:
+    (deployment,) = kind("Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["tamiyo", "serve"]
+    (tmp_path / "tokens").write_text("t\n")
+    flags = serve_flags([a.replace("/run/tamiyo", str(tmp_path)) for a in container["args"]])
+    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+    assert flags.options.listen == f"0.0.0.0:{ports['grpc']}"
+    assert flags.options.metrics_port == ports["metrics"]
+    assert not flags.options.insecure
+    (service,) = kind("Service")
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()

@@ -1,0 +1,93 @@
+"""The cluster files of deploy/, as Ray's own loader reads them."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+from tests.rayup.fill_in import fill_in
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+FILES = ["ray-cluster.aws.yaml", "ray-cluster.gcp.yaml", "ray-cluster.local.yaml"]
+CLOUDS = FILES[:2]
+
+
+def read(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load((DEPLOY / name).read_text())
+    return config
+
+
+def check(config: dict[str, Any]) -> dict[str, Any]:
+    prepared: dict[str, Any] = prepare_config(copy.deepcopy(config))
+    validate_config(prepared)
+    return prepared
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_ray_accepts_the_file(name: str) -> None:
+    prepared = check(read(name))
+    assert prepared["cluster_name"] == "tamiyo"
+    # Nothing is left to Ray's defaults, which would install another Ray and open the dashboard to all.
+    assert all("pip install -U" not in c for c in prepared["setup_commands"])
+    assert "dashboard-host=0" not in yaml.safe_dump(prepared, width=10_000)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_misspelt_key_is_refused(name: str) -> None:
+    places: list[tuple[str, ...]] = [("head_start_ray_comands",), ("auth", "ssh_usr")]
+    if name in CLOUDS:
+        places += [("docker", "imagge"), ("available_node_types", "cpu_actors", "max_wokers")]
+    for *path, key in places:
+        config = read(name)
+        section = config
+        for step in path:
+            section = section[step]
+        section[key] = "x"
+        with pytest.raises(jsonschema.ValidationError, match=key):
+            check(config)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_start_asks_for_the_token_and_gcs_keeps_its_state_outside(name: str) -> None:
+    config = check(read(name))
+    options = " ".join(config["docker"].get("run_options", []))
+    for role in ("head", "worker"):
+        stop, start = config[f"{role}_start_ray_commands"]
+        assert stop == "ray stop"
+        assert "RAY_AUTH_MODE=token" in start + options
+    token = [remote for remote, local in config["file_mounts"].items() if local == "~/.ray/auth_token"]
+    assert token == (["/run/tamiyo/auth_token"] if options else ["~/.ray/auth_token"])
+    assert not options or f"RAY_AUTH_TOKEN_PATH={token[0]}" in options
+    start = config["head_start_ray_commands"][1]
+    assert "RAY_REDIS_ADDRESS=" in start
+    assert "--ray-client-server-port=10001" in start
+    password = [remote for remote in config["file_mounts"] if remote.endswith("gcs_redis_password")]
+    assert f'--redis-password="$(cat {password[0]})"' in start
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_a_cloud_has_a_gpu_for_the_learner_and_actors_that_scale_from_nothing(name: str) -> None:
+    config = check(read(name))
+    types = config["available_node_types"]
+    assert config["head_node_type"] == "head"
+    assert set(types) == {"head", "cpu_actors", "gpu_actors"}
+    for kind in ("cpu_actors", "gpu_actors"):
+        assert (types[kind]["min_workers"], types[kind]["max_workers"] > 0) == (0, True)
+    assert config["max_workers"] == sum(t["max_workers"] for t in types.values())
+    assert config["docker"]["image"]
+    if "GPU" in types["head"]["resources"]:  # on AWS Ray asks the cloud
+        assert types["head"]["resources"]["GPU"] == types["gpu_actors"]["resources"]["GPU"] == 1
+
+
+def test_the_file_of_own_machines_can_be_filled_in() -> None:
+    text = (DEPLOY / "ray-cluster.local.yaml").read_text()
+    prepared = check(yaml.safe_load(fill_in(text, "10.0.0.1", "10.0.0.2", "/k", "10.0.0.1:6380")))
+    node = prepared["available_node_types"]["local.cluster.node"]
+    assert (node["min_workers"], node["max_workers"]) == (1, 1)
+    assert "RAY_enable_autoscaler_v2=0" in prepared["head_start_ray_commands"][1]

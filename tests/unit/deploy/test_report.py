@@ -1,0 +1,176 @@
+"""The report of a made-up run: every picture is there, the page needs nothing else, the headline is honest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.errors import UserError
+from actors.types.actions import Op
+from deploy.config.schema import PRESETS
+from deploy.config.yaml import to_yaml
+from deploy.report.page import PICTURES, headline, write_report
+
+HEADS = ("op", "slot", "blueprint", "blend", "alpha_target", "alpha_speed")
+
+
+def write_run(path: Path, updates: int = 60, advantage: float = 9.0, extras: bool = True) -> Path:
+    rng = np.random.default_rng(4)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.yaml").write_text(to_yaml(PRESETS["quick"]))
+    rows: list[dict[str, Any]] = []
+    episodes: list[dict[str, Any]] = []
+    for update in range(1, updates + 1):
+        progress = 1 - math.exp(-3 * update / 60)
+        returns = rng.normal(4 + advantage * progress, 9, size=32)
+        for i, value in enumerate(returns):
+            task = ("digits", "spirals", "wine")[i % 3]
+            episodes.append(
+                {"update": update, "episode_id": f"r/0/0/{update * 32 + i}", "task_id": task, "seed": update * 32 + i,
+                 "policy_version": update - 1, "return": float(value), "steps": 25, "end_reason": "horizon",
+                 "final_accuracy": 60.0 + float(value), "growth_ratio": 1.0}
+            )  # fmt: skip
+        logits = np.array([1 + 1.5 * progress, 1, 0.2 - progress, 0.8 - 1.5 * progress, 0.3, 0.6]) + rng.normal(
+            0, 0.06, 6
+        )
+        shares = np.exp(logits) / np.exp(logits).sum()
+        rows.append(
+            {"update": update, "elapsed_s": update * 2.3, "return_mean": float(returns.mean()), "return_std": 9.0,
+             "episodes_per_s": 13.9 + rng.normal(0, 0.7), "policy_lag_mean": 0.8 + rng.random() * 0.4,
+             "policy_lag_max": int(rng.integers(1, 4)), "queue_depth": int(rng.integers(0, 40)),
+             **{f"op/{op.name}": float(s) for op, s in zip(Op, shares, strict=True)},
+             **{f"entropy/{h}": 0.98 - (0.05 + 0.09 * k) * progress + rng.normal(0, 0.01) for k, h in enumerate(HEADS)}}
+        )  # fmt: skip
+    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (path / "episodes.jsonl").write_text("".join(json.dumps(e) + "\n" for e in episodes))
+    if extras:
+        (path / "references.json").write_text(json.dumps(references(rng, advantage)))
+        (path / "timeline.json").write_text(json.dumps(timeline()))
+    return path
+
+
+def references(rng: np.random.Generator, advantage: float) -> dict[str, Any]:
+    tasks = [("digits", "spirals", "wine")[i % 3] for i in range(48)]
+    base = np.array([{"digits": 2.0, "spirals": 9.0, "wine": 5.0}[t] for t in tasks]) + rng.normal(0, 5, 48)
+    learned, random = base + advantage + rng.normal(0, 4, 48), base - 2 + rng.normal(0, 4, 48)
+    return {"seeds": list(range(48)), "tasks": tasks, "learned": learned.tolist(), "random": random.tolist(),
+            "never_grow": (base + 3).tolist()}  # fmt: skip
+
+
+def timeline() -> dict[str, Any]:
+    grown = ["GERMINATED"] * 2 + ["TRAINING"] * 5 + ["BLENDING"] * 4 + ["HOLDING"] * 2 + ["FOSSILIZED"] * 10
+    pruned = ["DORMANT"] * 6 + ["GERMINATED"] + ["TRAINING"] * 4 + ["BLENDING"] * 3 + ["PRUNED"] + ["EMBARGOED"] * 2
+    stages = [["DORMANT"] * 2 + grown, pruned + ["RESETTING"] + ["DORMANT"] * 7, ["DORMANT"] * 25]
+    alphas = [[0.0] * 9 + [0.2, 0.4, 0.6, 0.7] + [0.7] * 12, [0.0] * 11 + [0.17, 0.33, 0.5] + [0.0] * 11, [0.0] * 25]
+    active = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
+    blueprints = [
+        [name if s in active else "" for s in lane]
+        for lane, name in zip(stages, ("mlp_wide", "gated", ""), strict=True)
+    ]
+    ops, op_slots = ["WAIT"] * 25, [-1] * 25
+    for epoch, op, slot in (
+        (2, "GERMINATE", 0), (4, "ADVANCE", 0), (9, "ADVANCE", 0), (15, "FOSSILIZE", 0),
+        (6, "GERMINATE", 1), (7, "ADVANCE", 1), (11, "ADVANCE", 1), (12, "SET_ALPHA_TARGET", 1), (14, "PRUNE", 1),
+    ):  # fmt: skip
+        ops[epoch], op_slots[epoch] = op, slot
+    never = [52 + 14 * (1 - math.exp(-t / 5)) for t in range(26)]
+    accuracy = [n + max(0.0, 22 * (1 - math.exp(-(t - 9) / 5))) if t > 9 else n for t, n in enumerate(never)]
+    growth = [0.0, 0.0] + [0.8] * 4 + [1.3] * 8 + [0.8] * 11
+    return {"task": "spirals", "seed": 1234, "policy_version": 58, "horizon": 25, "slots": 3, "return": 19.4,
+            "accuracy": accuracy, "never_grow_accuracy": never, "ops": ops, "op_slots": op_slots, "stages": stages,
+            "alphas": alphas, "blueprints": blueprints, "growth_ratio": growth}  # fmt: skip
+
+
+def test_page_holds_every_picture_and_needs_nothing_else(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "made-up")
+    page = write_report(run).read_text()
+    assert page.count("<svg") == len(PICTURES)
+    for picture in PICTURES:
+        assert (run / "report" / f"{picture.name}.png").stat().st_size > 5_000
+        assert picture.title in page
+    assert not re.search(r"https?:|//[a-z]+\.|@import|<script|<link|src=", page)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(ids)
+
+
+def test_a_run_on_a_gymnasium_environment_speaks_of_returns_and_of_no_host(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "cart", updates=12)
+    general = PRESETS["general"]
+    config = dataclasses.replace(general, gym=dataclasses.replace(general.gym, id="CartPole-v1"))
+    (run / "config.yaml").write_text(to_yaml(config))
+    (run / "timeline.json").unlink()
+    played = json.loads((run / "references.json").read_text())
+    del played["never_grow"]
+    (run / "references.json").write_text(json.dumps(played | {"tasks": ["CartPole-v1"] * 48}))
+    page = write_report(run).read_text()
+    assert page.count("<svg") == 5
+    visible = re.sub(r"<pre>.*?</pre>|<svg.*?</svg>|<style>.*?</style>", "", page, flags=re.DOTALL)
+    for word in ("points", "never grow", "slot", "accuracy", "Not drawn"):
+        assert word not in visible, word
+    assert "on CartPole-v1" in visible
+    assert re.match(r"Learned beats random by \d+\.\d \[", headline(run))
+
+
+@pytest.mark.parametrize("updates", [0, 1, 2])
+def test_short_and_interrupted_runs_are_reported(tmp_path: Path, updates: int) -> None:
+    page = write_report(write_run(tmp_path / "short", updates=updates, extras=False)).read_text()
+    assert "ended before its references were played" in page
+    assert "Not drawn" in page
+    assert page.count("<svg") == (0 if updates == 0 else 4)
+
+
+def test_a_torn_last_line_is_passed_over_and_a_torn_middle_is_not(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "torn", updates=3)
+    metrics = run / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + '{"update": 4, "retu')
+    write_report(run)
+    metrics.write_text('{"upd\n' + metrics.read_text())
+    with pytest.raises(UserError, match="line 1 is damaged"):
+        write_report(run)
+
+
+def test_headline_says_which_way_it_went(tmp_path: Path) -> None:
+    better = headline(write_run(tmp_path / "better", updates=2, advantage=9.0))
+    assert re.match(r"Learned beats random by \d+\.\d points \[\d+\.\d, \d+\.\d\] \(95%, n=48 paired seeds\)\.", better)
+    even = headline(write_run(tmp_path / "even", updates=2, advantage=-2.0))
+    assert even.startswith("Learned does not beat random: ")
+    assert "includes zero" in even
+    assert headline(write_run(tmp_path / "worse", updates=2, advantage=-12.0)).startswith(
+        "Learned is worse than random by "
+    )
+
+
+def test_an_episode_that_ended_early_and_a_single_reference(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "early", updates=2)
+    episode = timeline()
+    for name in ("ops", "op_slots", "growth_ratio"):
+        episode[name] = episode[name][:7]
+    for name in ("stages", "alphas", "blueprints"):
+        episode[name] = [lane[:7] for lane in episode[name]]
+    (run / "timeline.json").write_text(json.dumps({**episode, "accuracy": episode["accuracy"][:8]}))
+    one = {"seeds": [1], "tasks": ["wine"], "learned": [1.0], "random": [0.0], "never_grow": [0.5]}
+    (run / "references.json").write_text(json.dumps(one))
+    assert write_report(run).read_text().count("<svg") == len(PICTURES)
+    (run / "references.json").write_text(json.dumps({name: [] for name in one}))
+    assert write_report(run).read_text().count("<svg") == len(PICTURES) - 1
+
+
+def test_names_from_a_run_are_escaped(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "escaped", updates=1)
+    (run / "config.yaml").write_text("run: {name: '<script>alert(1)</script>'}")
+    assert "<script" not in write_report(run).read_text()
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no run folder"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"holds no metrics\.jsonl"):
+        write_report(tmp_path)

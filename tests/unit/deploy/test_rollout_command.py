@@ -1,0 +1,79 @@
+"""`tamiyo rollout`: what it prints is the episode that the policy plays, at any number of slots."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from actors.config import EnvConfig, PolicyConfig
+from actors.env.env import seed_spaces
+from actors.env.seed_fleet import make_fleet
+from actors.errors import UserError
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.rollout import wave as rollout
+from deploy.commands.rollout import show_rollout
+from learner.checkpoint import Progress, load_policy, save_checkpoint
+from learner.ppo.optimizer import make_optimiser
+from tests.support.toy import toy_network
+
+SMALL = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    folder = tmp_path_factory.mktemp("run")
+    network = FactoredRecurrentActorCritic(seed_spaces(3), SMALL)
+    save_checkpoint(folder, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 8, 1)
+    (folder / "config.yaml").write_text("env: {horizon_epochs: 6, inner_steps: 2, tasks: [moons]}\nrun: {seed: 5}\n")
+    return folder
+
+
+def printed(checkpoint: Path, seed: int, slots: int | None = None, sampled: bool = True) -> list[str]:
+    text = io.StringIO()
+    assert show_rollout(checkpoint, None, seed, slots, sampled, Console(file=text, width=60)) == 0
+    return text.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("slots", [1, 3, 4])
+def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: int) -> None:
+    """Against the same episode played here, by the run's own settings."""
+    policy = load_policy(checkpoint, slots)
+    fleet = make_fleet(EnvConfig(horizon_epochs=6, inner_steps=2, tasks=("moons",), slots=slots), 1, 5)
+    source = rollout.Provenance(0, 0, 1, run_seed=5)
+    (episode,) = rollout.run_wave(fleet, policy, [2], source, lambda: "run/a/0/0")
+    head, columns, *rows = printed(checkpoint, 2, slots)
+    assert f"J {episode.telemetry['objective']:+.2f}" in head
+    assert "moons" in head
+    assert columns.split() == [
+        "epoch",
+        "accuracy",
+        "decision",
+        *f"{' '.join(f'slot {s}' for s in range(slots))}".split(),
+        "growth",
+    ]
+    assert len(rows) == len(episode)
+    ops = policy.spaces.action.heads[0].choices
+    for row, action in zip(rows, episode.actions, strict=True):
+        wanted = ops[action[0]] if action[0] == 0 else f"{ops[action[0]]} {action[1]}"
+        assert wanted in row
+    assert len({ops[a] for a in episode.actions[:, 0]}) > 1
+
+
+def test_sampled_and_greedy_differ_and_each_repeats_itself(checkpoint: Path) -> None:
+    sampled, greedy = printed(checkpoint, 3), printed(checkpoint, 3, sampled=False)
+    assert sampled == printed(checkpoint, 3)
+    assert greedy == printed(checkpoint, 3, sampled=False)
+    assert sampled[2:] != greedy[2:]
+
+
+def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
+    network = toy_network()
+    save_checkpoint(tmp_path, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 1, 1)
+    with pytest.raises(UserError, match="not a policy of the seed-training environment"):
+        show_rollout(tmp_path, None, 0, None, False)

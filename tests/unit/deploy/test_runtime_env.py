@@ -1,0 +1,57 @@
+"""What a run brings along to a cluster."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import actors
+from actors.config import EnvConfig, GymConfig
+from actors.errors import UserError
+from deploy.config.schema import Config, RunConfig
+from deploy.launch.runtime_env import pins, runtime_env
+
+CODE = RunConfig(ship="code")
+
+
+def test_an_image_needs_nothing() -> None:
+    assert runtime_env(Config()) == {}
+
+
+def test_code_is_ours_and_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_stripes.py").write_text("")
+    (tmp_path / "my_games").mkdir()
+    (tmp_path / "my_games" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = Config(
+        run=CODE,
+        env=EnvConfig(tasks=("digits", "my_stripes:task")),
+        gym=GymConfig(id="my_games.snake:Snake-v0", wrappers=("my_games.wrap:Wrap",), max_segment_steps=1),
+    )
+    modules = runtime_env(config)["py_modules"]
+    assert modules[0] == str(Path(actors.__file__).parent)
+    assert {Path(m).name for m in modules} == {"actors", "learner", "deploy", "tamiyo.py", "my_stripes.py", "my_games"}
+    assert all(Path(m).exists() for m in modules)
+    assert "pip" not in runtime_env(config)
+
+
+def test_a_module_that_is_not_here_is_told() -> None:
+    with pytest.raises(UserError, match="'nowhere_to_be_found'"):
+        runtime_env(Config(run=CODE, env=EnvConfig(tasks=("nowhere_to_be_found:task",))))
+
+
+def test_pins_are_what_is_installed_and_leave_ray_to_the_cluster() -> None:
+    found = dict(line.split("==") for line in pins())
+    assert {"torch", "numpy", "redis", "hiredis", "safetensors", "hypothesis"} & set(found) == {
+        "torch", "numpy", "redis", "hiredis", "safetensors",
+    }  # fmt: skip
+    assert not {"ray", "tamiyo"} & set(found)
+    assert found["torch"] == version("torch").partition("+")[0]
+    assert all(re.fullmatch(r"[A-Za-z0-9.!]+", v) for v in found.values())
+    environment = runtime_env(Config(run=replace(CODE, ship="pins")))
+    assert environment["pip"] == {"packages": pins(), "pip_check": False}

@@ -1,0 +1,88 @@
+"""`tamiyo secrets`: made once, readable by few, and good for what they are made for."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy import cli
+from deploy.commands import certificate
+from deploy.commands.secrets import PRIVATE, PUBLIC, ROLES, WORDS, write_secrets
+
+HOSTS = ["localhost", "127.0.0.1", "serve"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_each_is_made_once_and_all_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "secrets"
+    assert cli.main(["secrets", str(folder), "--host", *HOSTS]) == 0
+    first = contents(folder)
+    assert set(first) == {*WORDS, "users.acl", "serve.crt", "serve.key"}
+    assert len({first[name] for name in WORDS}) == len(WORDS)
+    assert all(len(first[name].strip()) == 64 for name in WORDS)
+    assert cli.main(["secrets", str(folder), "--host", *HOSTS]) == 0
+    assert contents(folder) == first
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1] == f"{folder}: all there"
+    assert not any(secret.decode().strip() in said.out + said.err for secret in first.values())
+
+
+def test_a_lost_password_is_made_again_with_its_user(tmp_path: Path) -> None:
+    write_secrets(tmp_path, HOSTS)
+    before = contents(tmp_path)
+    (tmp_path / "actor.password").unlink()
+    assert write_secrets(tmp_path, HOSTS) == ["actor.password", "users.acl"]
+    after = contents(tmp_path)
+    assert {name for name in before if before[name] != after[name]} == {"actor.password", "users.acl"}
+
+
+def test_only_those_read_them_that_have_to(tmp_path: Path) -> None:
+    write_secrets(tmp_path, HOSTS)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert set(modes.values()) == {PRIVATE, PUBLIC}
+    public = {name for name, mode in modes.items() if mode == PUBLIC}
+    assert public == {"users.acl", "serve.crt", "monitor.password", "grafana.password"}
+
+
+def test_the_users_have_the_sums_of_their_passwords(tmp_path: Path) -> None:
+    write_secrets(tmp_path, HOSTS)
+    lines = {line.split()[1]: line.split() for line in (tmp_path / "users.acl").read_text().splitlines()}
+    assert set(lines) == {"default", *ROLES}
+    assert "off" in lines["default"]
+    for role in ROLES:
+        word = (tmp_path / f"{role}.password").read_text().strip()
+        assert f"#{hashlib.sha256(word.encode()).hexdigest()}" in lines[role]
+
+
+def test_openssl_takes_the_certificate_and_it_names_the_hosts(tmp_path: Path) -> None:
+    write_secrets(tmp_path, HOSTS)
+    context = ssl.create_default_context(cafile=str(tmp_path / "serve.crt"))
+    (known,) = context.get_ca_certs()
+    assert known["subjectAltName"] == (("DNS", "localhost"), ("IP Address", "127.0.0.1"), ("DNS", "serve"))
+    days = (ssl.cert_time_to_seconds(str(known["notAfter"])) - time.time()) / 86400
+    assert certificate.RENEW_DAYS < days <= certificate.VALID_DAYS
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tmp_path / "serve.crt", tmp_path / "serve.key")
+
+
+def test_the_certificate_is_made_anew_for_another_host_or_when_it_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_secrets(tmp_path, HOSTS)
+    assert write_secrets(tmp_path, [*HOSTS, "grow.example.org"]) == ["serve.key", "serve.crt"]
+    assert write_secrets(tmp_path, HOSTS) == []
+    monkeypatch.setattr(certificate, "RENEW_DAYS", certificate.VALID_DAYS + 1)
+    assert write_secrets(tmp_path, HOSTS) == ["serve.key", "serve.crt"]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert cli.main(["secrets", str(tmp_path / "file")]) == 2
+    assert "cannot write secrets to" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""Intervals against what they promise: coverage on simulated nulls, and agreement with the t interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from deploy.report.statistics import mean_interval, paired_interval, stratified_mean
+
+
+def test_mean_and_order() -> None:
+    interval = paired_interval([3.0, 5.0, 4.0, 6.0], [1.0, 2.0, 3.0, 4.0])
+    assert interval.mean == pytest.approx(2.0)
+    assert interval.low <= interval.mean <= interval.high
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_coverage_on_simulated_nulls(skewed: bool) -> None:
+    rng = np.random.default_rng(11)
+    trials, n = 600, 48
+    covered = 0
+    for trial in range(trials):
+        tasks = rng.normal(0, 30, n)  # shared by both sides: pairing has to remove it
+        noise = rng.exponential(5.0, n) - 5.0 if skewed else rng.normal(0, 5, n)
+        interval = paired_interval((tasks + noise).tolist(), tasks.tolist(), seed=trial, resamples=400)
+        covered += interval.low <= 0.0 <= interval.high
+    assert 0.90 <= covered / trials <= 0.97
+
+
+def test_agrees_with_the_t_interval_on_normal_differences() -> None:
+    x = np.random.default_rng(3).normal(2.0, 4.0, 400)
+    low, high = stats.t.interval(0.95, len(x) - 1, loc=x.mean(), scale=stats.sem(x))
+    interval = mean_interval(x.tolist())
+    assert interval.low == pytest.approx(low, abs=0.05)
+    assert interval.high == pytest.approx(high, abs=0.05)
+
+
+def test_level_widens_and_seed_repeats() -> None:
+    x = np.random.default_rng(5).normal(size=60).tolist()
+    narrow, wide = mean_interval(x, level=0.5), mean_interval(x, level=0.99)
+    assert wide.low < narrow.low < narrow.high < wide.high
+    assert mean_interval(x, seed=9) == mean_interval(x, seed=9)
+    constant = paired_interval([1.0] * 5, [0.0] * 5)
+    assert (constant.low, constant.high) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [([1.0], [1.0], "at least two"), ([1.0, 2.0], [1.0], "cannot be paired"), ([1.0, np.nan], [0.0, 0.0], "finite")],
+)
+def test_what_cannot_be_compared_is_refused(a: list[float], b: list[float], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        paired_interval(a, b)
+
+
+def test_the_mix_of_strata_does_not_move_a_stratified_mean() -> None:
+    """Ten easy tasks and one hard one, or one easy and ten hard: the same mean; a plain mean would be far off."""
+    easy, hard = [80.0, 82.0], [10.0, 12.0]
+    few = stratified_mean(easy + hard * 5, ["easy"] * 2 + ["hard"] * 10)
+    many = stratified_mean(easy * 5 + hard, ["easy"] * 10 + ["hard"] * 2)
+    assert few.mean == pytest.approx(46.0)
+    assert many.mean == pytest.approx(46.0)
+    assert few.low < few.mean < few.high

@@ -1,0 +1,117 @@
+"""`tamiyo tasks`: what it lists, as a table and as JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from actors.env.tasks import families
+from deploy import cli
+from deploy.commands.tasks import show_tasks
+from deploy.config.flags import parse
+
+
+def test_json_holds_every_family_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tasks", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows) == [f.name for f in families()]
+    spirals = rows["spirals"]
+    assert (spirals["split"], spirals["kind"], spirals["rows"]["val"]) == ("train", "vector", 512)
+    assert (spirals["features"], spirals["classes"], spirals["host_width"]) == (2, 3, 6)
+    assert (spirals["host_params"], spirals["chance_accuracy"]) == (213, 33.33)
+    assert spirals["growth"]["rent0"]["mean"] > spirals["growth"]["rent5"]["mean"] > 0
+    assert rows["cifar10"]["features"] is None  # not at hand, and nothing was fetched
+    assert rows["signals"]["shape"] == [1, 40]
+    for name in ("signals", "digits_image"):
+        assert rows[name]["growth"]["rent0"]["mean"] > rows[name]["growth"]["rent5"]["mean"]
+    # Stem 12x5 and its norm, three blocks of 12x12x3 with theirs, the last norm, and the classes.
+    assert rows["signals"]["host_params"] == 60 + 24 + 3 * (432 + 24) + 24 + 130
+
+
+def test_the_table_shows_all_columns() -> None:
+    out = io.StringIO()
+    assert show_tasks([], None, False, Console(file=out, width=180)) == 0
+    text = out.getvalue()
+    for word in ("split", "kind", "rows", "features", "classes", "host", "params", "chance", "growth, rent 5"):
+        assert word in text
+    line = next(line for line in text.splitlines() if line.startswith("digits "))
+    assert line.split()[:9] == ["digits", "train", "vector", "898/539/360", "64", "10", "12", "1474", "10"]
+    assert "1x8x8" in text
+
+
+def test_a_pipe_of_no_width_loses_no_column() -> None:
+    out = io.StringIO()
+    show_tasks([], None, False, Console(file=out, width=80))
+    assert "classification_noisy" in out.getvalue()
+    assert "…" not in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) > 100
+
+
+def test_some_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tasks", "moons", "xor", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["moons", "xor"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["moon"], "'moon', which is not a task; did you mean 'moons'?"),
+        (["--jsn"], "unrecognized arguments: --jsn"),
+        (["--data_dir"], "expected one argument"),
+        (["nowhere:x"], "'nowhere:x' cannot be imported"),
+        (["cifar10", "--data_dir", "/nowhere"], "/nowhere holds no cifar-10-batches-py"),
+    ],
+)
+def test_refused_in_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tasks", *args]) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert (out, err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize("command", [["tasks", "cifar10"], ["train", "--task", "cifar10"]], ids=["tasks", "train"])
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "needs torchvision: pip install 'tamiyo[vision]'"),
+        (["absent"], "absent holds no cifar-10-batches-py; give its parent folder as env.data_dir"),
+    ],
+)
+def test_a_data_set_that_is_not_there_is_told_in_one_line(
+    command: list[str],
+    flags: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And before anything is started, or written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    folder = str(tmp_path.joinpath(*flags))
+    assert cli.main([*command, "--data_dir" if command[0] == "tasks" else "--env.data_dir", folder]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert (err.count("\n"), [p.name for p in tmp_path.iterdir()]) == (1, ["cifar-10-batches-py"])
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from deploy.cli import main; main(['tasks', '--help']);"
+        "sys.exit(str({'torch', 'sklearn', 'scipy'} & set(sys.modules) or ''))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stderr.strip() == ""
+    assert "mypkg:factory" in ended.stdout
+
+
+def test_task_is_short_for_env_tasks() -> None:
+    config, _, _ = parse("train", ["--task", "mypkg:factory", "--preset", "quick"], resumable=True)
+    assert config.env.tasks == ("mypkg:factory",)

@@ -1,0 +1,130 @@
+"""The intervals of an evaluation, against closed forms, slow loops and simulated nulls."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats as scipy_stats
+
+from deploy.evaluation import statistics as st
+from deploy.report.statistics import mean_interval
+
+Array = NDArray[np.float64]
+REPEATS = 400
+
+
+def _null(rng: np.random.Generator, policy: float, family: float, seed: float, row: float) -> Array:
+    """`[5, 1, 8, 20]` differences whose true mean is 0."""
+
+    def normal(*shape: int) -> Array:
+        return rng.standard_normal(shape)
+
+    x = policy * normal(5, 1, 1) + family * normal(1, 8, 1) + seed * normal(1, 8, 20) + row * normal(5, 8, 20)
+    return np.asarray(x[:, None])
+
+
+@pytest.mark.parametrize(
+    "null", [(1.0, 1.0, 1.0, 3.0), (1.0, 0.0, 3.0, 3.0), (0.5, 2.0, 3.0, 3.0), (2.0, 0.3, 1.0, 1.0)]
+)
+def test_intervals_cover_the_truth(null: tuple[float, float, float, float]) -> None:
+    rng = np.random.default_rng(1)
+    found = [st.interval(_null(rng, *null), resamples=200) for _ in range(REPEATS)]
+    covered = np.mean([i.low <= 0 <= i.high for i in found])
+    assert 0.90 <= covered <= 0.97, covered
+
+
+def test_rows_taken_as_independent_cover_half() -> None:
+    """Five policies on twenty seeds, as a hundred rows: what the hierarchy is for."""
+    rng = np.random.default_rng(2)
+    hits = []
+    for _ in range(REPEATS):
+        x = rng.standard_normal((5, 1)) + 1.5 * rng.standard_normal((5, 20))
+        i = mean_interval(x.ravel().tolist(), resamples=200)
+        hits.append(i.low <= 0 <= i.high)
+    assert 0.40 <= np.mean(hits) <= 0.62, np.mean(hits)
+
+
+def test_five_policies_on_twenty_seeds_of_one_family_cover_too() -> None:
+    rng = np.random.default_rng(2)
+    hits = []
+    for _ in range(REPEATS):
+        x = rng.standard_normal((5, 1)) + 1.5 * rng.standard_normal((5, 20)) + rng.standard_normal((1, 20))
+        i = st.interval(x[:, None, None], resamples=200)
+        hits.append(i.low <= 0 <= i.high)
+    assert 0.90 <= np.mean(hits) <= 0.97, np.mean(hits)
+
+
+def test_two_groups_of_policies_both_vary() -> None:
+    """Against five other policies the interval must hold their luck as well."""
+    rng = np.random.default_rng(3)
+    hits = []
+    for _ in range(REPEATS):
+        common = rng.standard_normal((1, 4, 10))
+        a, b = (rng.standard_normal((5, 1, 1)) + common + rng.standard_normal((5, 4, 10)) for _ in range(2))
+        i = st.interval(st.differences(a, b), resamples=200)
+        hits.append(i.low <= 0 <= i.high)
+    assert 0.90 <= np.mean(hits) <= 0.97, np.mean(hits)
+
+
+def test_the_spread_is_students_where_only_policies_differ() -> None:
+    effects = np.array([0.3, -1.0, 0.5, 2.0, 0.7])
+    x = np.broadcast_to(effects[:, None, None, None], (5, 1, 3, 4))
+    own = st.spread(x)
+    assert own.error == pytest.approx(effects.std(ddof=1) / 5**0.5)
+    assert own.freedom == pytest.approx(4)
+    low, high = scipy_stats.t.interval(0.95, 4, effects.mean(), effects.std(ddof=1) / 5**0.5)
+    found = st.interval(x, resamples=4000)
+    assert found.mean == pytest.approx(effects.mean())
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.35)  # a percentile interval is not symmetric
+
+
+def test_a_wrong_margin_is_not_accepted_and_a_sure_one_is() -> None:
+    rng = np.random.default_rng(4)
+    near = -0.3 + 0.05 * rng.standard_normal((5, 1, 6, 20))
+    assert st.one_sided(near) > -0.5
+    assert st.one_sided(near - 0.3) < -0.5
+    assert st.one_sided(near) > st.interval(near).low  # one-sided 95% is tighter than two-sided 95%
+
+
+def test_iqm_is_the_trimmed_mean() -> None:
+    x = np.random.default_rng(5).standard_normal((5, 1, 4, 9)) ** 3
+    assert st.iqm(x[None])[0] == pytest.approx(scipy_stats.trim_mean(x, 0.25, axis=None))
+
+
+def test_probability_of_improvement_counts_pairs_and_halves_ties() -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.integers(0, 3, (3, 2, 4)).astype(float), rng.integers(0, 3, (2, 2, 4)).astype(float)
+    slow = [
+        1.0 if a[p, f, s] > b[q, f, s] else 0.5 if a[p, f, s] == b[q, f, s] else 0.0
+        for p, q, f, s in product(range(3), range(2), range(2), range(4))
+    ]
+    assert st.wins(st.differences(a, b)).mean() == pytest.approx(np.mean(slow))
+    own = [a[p, f, s] - a[p, f, s] for p, f, s in product(range(3), range(2), range(4))]
+    assert st.differences(a, a, same_policies=True).ravel() == pytest.approx(own)
+
+
+def test_a_profile_counts_rows_above_each_threshold() -> None:
+    x = np.array([[[[0.0, 1.0, 2.0, 3.0]]]])
+    assert st.profile(x, np.array([-1.0, 0.0, 1.5, 3.0])) == pytest.approx([1.0, 0.75, 0.5, 0.0])
+
+
+def test_the_share_of_a_gap() -> None:
+    rng = np.random.default_rng(7)
+    gap = 4.0 + rng.standard_normal((1, 1, 6, 20))
+    gained = 0.5 * gap + 0.2 * rng.standard_normal((5, 1, 6, 20))
+    found = st.share(gained, gap, resamples=500)
+    assert found is not None
+    assert found.mean == pytest.approx(gained.mean() / gap.mean())
+    assert found.low < 0.5 < found.high
+    assert st.share(gained, -gap) is None
+    assert st.share(gained, gap - 4.0) is None  # a gap that may be none
+
+
+def test_intervals_need_finite_rows() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        st.interval(np.full((1, 1, 2, 2), np.nan))
+    with pytest.raises(ValueError, match="two rows"):
+        st.interval(np.zeros((1, 1, 1, 1)))

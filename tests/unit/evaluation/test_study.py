@@ -1,0 +1,170 @@
+"""`tamiyo study`: what is finished is not repeated, and every entry can be run."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from actors.errors import UserError
+from deploy.cli import main
+from deploy.config.schema import PRESETS
+from deploy.config.yaml import from_yaml, overlay
+from deploy.evaluation import study, suite, tune
+from deploy.evaluation.schedules import KINDS, Schedule
+from learner.checkpoint import load_policy
+
+ROOT = Path(__file__).parents[3]
+
+
+def _write(folder: Path, **changes: object) -> Path:
+    data = {
+        "name": "tiny",
+        "preset": "quick",
+        "root": str(folder / "runs"),
+        "results": str(folder / "results"),
+        "trainings": [{"name": "main", "seeds": [1, 2], "minutes": 0.5}],
+        **changes,
+    }
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def test_the_real_study_can_be_run() -> None:
+    """Every entry's settings are sound, as many as the study promises."""
+    found = study.read_study(ROOT / "results" / "study.yaml")
+    for training in found.trainings:
+        overlay(PRESETS[found.preset], training.settings)
+    for group, count, updates in (("main", 5, 100), ("blind", 5, 100), ("q-op", 3, 60), ("causal-masks-off", 1, 60)):
+        members = [overlay(PRESETS[found.preset], t.settings) for t in found.members(group)]
+        assert (len(members), {m.learner.updates for m in members}) == (count, {updates}), group
+        assert {(m.learner.prior_start, m.learner.prior_end) for m in members} == {(3.0, 3.0)}
+    blind = overlay(PRESETS[found.preset], found.members("blind")[0].settings)
+    assert blind.policy.blind
+    for name in ("lag-16", "nothing-lag-16"):
+        lag = overlay(PRESETS[found.preset], found.members(name)[0].settings)
+        assert lag.actors.count * lag.actors.envs_per_actor == 16 * lag.learner.batch_episodes
+        assert lag.learner.max_policy_lag == 16
+    alone = [t for t in found.trainings if t.group.startswith("nothing-") or t.group == "from-nothing"]
+    assert len(alone) == 5 + 5 + 6 * 3
+    for config in (overlay(PRESETS[found.preset], t.settings) for t in alone):
+        assert (config.imitation.episodes, config.learner.prior_start, config.learner.updates) == (0, 0.0, 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"preset": "quik"}, "did you mean 'quick'"),
+        ({"training": []}, "did you mean 'trainings'"),
+        ({"trainings": [{"name": "a", "seeds": [1]}]}, "'minutes' is missing"),
+        ({"trainings": [{"name": "a", "seeds": [1], "minutes": 1, "settings": {"env": {"slots": 9}}}]}, "1 to 8"),
+        ({"trainings": [{"name": "a", "seeds": [1, 1], "minutes": 1}]}, "two entries named 'a-1'"),
+        ({"evaluations": [{"name": "e", "policies": ["mian"]}]}, "did you mean 'main'"),
+    ],
+)
+def test_a_list_that_cannot_be_run_is_refused_in_one_line(
+    tmp_path: Path, changes: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(UserError, match=reason):
+        study.read_study(_write(tmp_path, **changes))
+
+
+def test_what_is_finished_is_listed_and_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _write(tmp_path)
+    asked = study.read_study(path)
+    entry = asked.trainings[0]
+    asked.folder(entry.name).mkdir(parents=True)
+    study._record(asked, entry, ["train"], 0.0, {})
+    assert main(["study", str(path), "--list"]) == 0
+    told = capsys.readouterr().out
+    assert "main-1  0.5      done" in told
+    assert "main-2  0.5      left" in told
+    ran: list[list[str]] = []
+    monkeypatch.setattr(study, "_tamiyo", lambda command: ran.append(list(command)) or 130)
+    assert main(["study", str(path)]) == 130
+    assert [command[:3] for command in ran] == [["train", "--preset", "quick"]]
+    config = from_yaml(asked.folder("main-2") / "config.yaml", PRESETS["quick"])
+    assert (config.run.seed, config.run.name, config.learner.max_seconds) == (2, "tiny-main-2", 30.0)
+    changed = study.read_study(_write(tmp_path, trainings=[{"name": "main", "seeds": [1], "minutes": 2}]))
+    assert not study._finished(changed, changed.trainings[0])
+
+
+def test_an_evaluation_trains_first_what_it_needs_and_cannot_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One policy is kept, one lies in its run, one was not kept and its run is gone, one was never trained."""
+    trainings = [{"name": "main", "seeds": [1, 2, 3, 4], "minutes": 0.5}]
+    path = _write(tmp_path, trainings=trainings, evaluations=[{"name": "played", "policies": ["main"]}])
+    asked = study.read_study(path)
+    for entry in asked.trainings[:3]:
+        asked.folder(entry.name).mkdir(parents=True)
+        study._record(asked, entry, ["train"], 0.0, {})
+    (asked.folder("main-1") / study.POLICY).touch()
+    (asked.root / "tiny-main-2" / "checkpoints").mkdir(parents=True)
+    (asked.root / "tiny-main-2" / "checkpoints" / "update_00000001.safetensors").touch()
+    trained: list[str] = []
+    monkeypatch.setattr(study, "_train", lambda _, entry: trained.append(entry.name) or 0)
+    monkeypatch.setattr(study, "_evaluate", lambda _, entry: trained.append(entry.name) or 0)
+    assert study.run_study(path, only=["played"]) == 0
+    assert trained == ["main-3", "main-4", "played"]
+
+
+def test_a_run_is_resumed_only_for_what_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(study, "_tamiyo", lambda command: ran.append(list(command)) or 130)
+    path, run = _write(tmp_path), tmp_path / "runs" / "tiny-main-1"
+    assert study.run_study(path) == 130
+    run.mkdir(parents=True)  # as `tamiyo train` leaves it when it is cut off
+    (run / "config.yaml").write_text((tmp_path / "results" / "tiny" / "main-1" / "config.yaml").read_text())
+    assert study.run_study(path) == 130
+    assert ran[-1] == ["train", "--resume", str(run)]
+    path = _write(tmp_path, settings={"learner": {"lr": 1e-5}})
+    assert study.run_study(path) == 130
+    assert ran[-1][:2] == ["train", "--preset"]
+    assert not run.exists()
+    assert (run.with_name("tiny-main-1-before-1") / "config.yaml").is_file()
+
+
+@pytest.mark.long
+def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    settings = {
+        "env": {"tasks": ["spirals"], "horizon_epochs": 3, "inner_steps": 2},
+        "policy": {"hidden_size": 8, "encoder_size": 8, "head_size": 8, "blind": True},
+        "actors": {"count": 1, "envs_per_actor": 2},
+        "learner": {"updates": 2, "batch_episodes": 4},
+        "run": {"reference_episodes": 2},
+    }
+    training = {"name": "blind", "seeds": [3], "minutes": 1, "keep": True, "settings": settings}
+    early = tune.Winner(Schedule("periodic", 0, 1, 1, 0, 0, 2, 0, 1), 0.0, 1)
+    rules = tune.rules(suite.protocol(overlay(PRESETS["quick"], settings).env, 5.0))
+    kinds = {kind: {"5": early} for kind in KINDS}
+    tune.Tuned(rules, 1, ("spirals",), kinds, {"simplex": early}).save(tmp_path / "schedules.json")
+    flags = ["--suite", "mlbench", "--families", "simplex", "--seeds", "2", "--jobs", "1"]
+    flags += ["--schedules", str(tmp_path / "schedules.json")]
+    played = {"name": "played", "policies": ["blind"], "also": ["blind"], "flags": flags}
+    path = _write(tmp_path, trainings=[training], evaluations=[played])
+    assert study.run_study(path) == 0
+    folder = tmp_path / "results" / "tiny" / "blind-3"
+    record = json.loads((folder / "record.json").read_text())
+    assert record["updates"] == 2
+    assert len((folder / "curve.csv").read_text().splitlines()) == 3
+    assert record["command"].startswith("tamiyo train --preset quick --config")
+    assert load_policy(folder / "policy.safetensors").config.blind
+    record = json.loads((tmp_path / "results" / "tiny" / "played" / "record.json").read_text())
+    assert record["core_minutes"] > 0
+    assert (record["targets"][-1]["name"], record["targets"][-1]["value"]) == ("episodes with NaN", 0.0)
+    kept = str(folder / "policy.safetensors")
+    assert record["command"].startswith(f"tamiyo evaluate --checkpoint {kept} --also blind={kept} --out ")
+    monkeypatch.setattr(study, "_tamiyo", lambda command: 1)
+    assert study.run_study(path) == 0  # nothing is left to run
+    quick = PRESETS["quick"]
+    monkeypatch.setitem(PRESETS, "quick", replace(quick, learner=replace(quick.learner, lr=quick.learner.lr / 2)))
+    assert study.run_study(path) == 1  # what its entry means has changed

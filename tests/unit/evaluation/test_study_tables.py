@@ -1,0 +1,128 @@
+"""`tamiyo study --tables`: a page's tables say what the study's records say; nothing else of the page is touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.cli import main
+from deploy.evaluation import study
+from deploy.evaluation.page import write_page
+from deploy.evaluation.results import Results
+from deploy.evaluation.suite import Member
+from deploy.evaluation.tables import write_tables
+from tests.unit.evaluation.test_evaluation import made_up_row
+
+ROOT = Path(__file__).parents[3]
+PAGE = """# Words
+
+<!-- made targets headline -->
+old
+<!-- end -->
+<!-- made families headline -->
+<!-- end -->
+between
+<!-- made against headline -->
+<!-- end -->
+<!-- made costs -->
+<!-- end -->
+<!-- made picture headline/intervals.png -->
+<!-- end -->
+<!-- made curve main-1 -->
+<!-- end -->
+"""
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """A study whose two trainings and one evaluation are done: J is 2, 1.5 and 1 everywhere, give or take."""
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        f"""
+name: tiny
+preset: quick
+results: {tmp_path}/results
+trainings: [{{name: main, seeds: [1, 2], minutes: 1}}, {{name: flat, seeds: [1], minutes: 1}}]
+evaluations: [{{name: headline, policies: [main], also: [flat]}}]
+"""
+    )
+    asked = study.read_study(path)
+    for training, minutes in zip(asked.trainings, (3.0, 4.0, 2.5), strict=True):
+        told = {"updates": 7, "episodes": 448}
+        asked.folder(training.name).mkdir(parents=True)
+        (asked.folder(training.name) / study.CURVE).write_text("minutes,paid\n0.1,-1.0\n2.0,1.5\n")
+        study._record(asked, training, ["train"], 0.0, told | {"wall_minutes": minutes, "cores": 4})
+    rng = np.random.default_rng(0)
+    members = (Member("a"), Member("b", dont_grow=True))
+    rows = {
+        name: [
+            {m.family: [made_up_row(gain + float(x)) for x in rng.standard_normal(6) * 1e-3] for m in members}
+            for _ in range(count)
+        ]
+        for name, gain, count in (
+            ("never grow", 0.0, 1),
+            ("tuned periodic", 1.0, 1),
+            ("policy greedy", 2.0, 2),
+            ("flat", 1.5, 1),
+        )
+    }
+    folder = asked.folder("headline")
+    folder.mkdir()
+    write_page(Results(rows, members, 5.0, resamples=100), folder, [], "")
+    study._record(asked, asked.evaluations[0], ["evaluate"], 0.0, {"core_minutes": 4.0})
+    return path
+
+
+def test_tables_say_what_the_records_say(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "told.md"
+    page.write_text(PAGE)
+    assert main(["study", str(finished), "--tables", str(page)]) == 0
+    assert "6 made anew" in capsys.readouterr().out
+    text = page.read_text()
+    assert "old\n" not in text
+    assert text.startswith("# Words\n")
+    assert "\nbetween\n" in text
+    assert "| probability of improvement on periodic | 1.00 [" in text
+    assert "| b, don't grow | +2.00 | +1.00 | 0.0 | +1.00 [" in text
+    assert "| flat | 1 | +1.50 [" in text
+    assert "| -0.50 [-0.5" in text  # of the recipe against the base
+    assert "| main | 2 | 7 | 896 | 3.0 to 4.0 | 28 |" in text
+    assert "| **all** |  |  |  |  | **42** |" in text
+    assert (tmp_path / "told" / "main-1.png").stat().st_size > 5000
+    assert (tmp_path / "told" / "headline-intervals.png").stat().st_size > 5000
+    assert main(["study", str(finished), "--tables", str(page)]) == 0
+    assert page.read_text() == text  # made twice, it is the same
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [("colours headline", "no table 'colours'"), ("targets other", "other first"), ("curve main-9", "no curve at")],
+)
+def test_what_cannot_be_made_is_refused(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], block: str, reason: str
+) -> None:
+    page = tmp_path / "told.md"
+    page.write_text(f"<!-- made {block} -->\nas it was\n<!-- end -->\n")
+    assert main(["study", str(finished), "--tables", str(page)]) == 2
+    assert reason in capsys.readouterr().err
+    assert "as it was" in page.read_text()
+    assert main(["study", str(finished), "--tables", str(tmp_path / "none.md")]) == 2
+    assert "no page at" in capsys.readouterr().err
+
+
+def test_the_page_in_the_repository_is_what_the_records_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    page = tmp_path / "results.md"
+    page.write_text((ROOT / "docs" / "results.md").read_text())
+    write_tables(study.read_study(Path("results/study.yaml")), page)
+    assert page.read_text() == (ROOT / "docs" / "results.md").read_text(), "run tamiyo study --tables docs/results.md"
+
+
+def test_records_of_the_real_study_name_a_command_and_what_it_cost() -> None:
+    for path in sorted((ROOT / "results" / "study").glob("*/record.json")):
+        record = json.loads(path.read_text())
+        assert record["command"].startswith("tamiyo "), path
+        assert record["wall_minutes"] * record["cores"] > 0, path

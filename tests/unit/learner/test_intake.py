@@ -1,0 +1,103 @@
+"""What an unclean end left pending is probed alone, and only what ends the process there is set aside."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from actors.codec import encode_episode
+from actors.config import QueueConfig
+from actors.transport.base import EpisodeHeader
+from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.types.episode import Episode
+from learner.intake import Intake, Taken, lag_split
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def intake_of(store: MemoryStore, deadly: str = "") -> Intake:
+    transport = MemoryTransport(QueueConfig(), store)
+    transport.open_generation(0, "learner")
+
+    def probe(episode: Episode) -> None:
+        if episode.episode_id == deadly:
+            raise Killed
+
+    return Intake(transport, SPACES, max_policy_lag=4, probe=probe)
+
+
+def left_pending(count: int) -> tuple[MemoryStore, list[str]]:
+    """A store whose learner died with that many episodes in hand."""
+    store = MemoryStore()
+    actor = MemoryTransport(QueueConfig(), store)
+    actor.open_generation(-1, "learner")
+    episodes = toy_wave(toy_network(), [toy_seed(3, truncated=False, salt=i) for i in range(count)])
+    for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
+        actor.put(EpisodeHeader.of(episode), encode_episode(episode))
+    return store, [d.header.episode_id for d in actor.take(count, 0)]
+
+
+def lives(store: MemoryStore, deadly: str) -> tuple[int, Intake]:
+    """How many learners die while they recover, and the intake of the one that does not."""
+    for deaths in range(10):
+        intake = intake_of(store, deadly)
+        try:
+            intake.recover((), 0)
+        except Killed:
+            continue
+        return deaths, intake
+    raise AssertionError("no learner survives")
+
+
+def test_an_episode_that_kills_is_set_aside_after_three_probes_and_the_others_are_trained() -> None:
+    store, ids = left_pending(4)
+    deaths, intake = lives(store, deadly=ids[1])
+    assert deaths == 3
+    taken = intake.collect(3, 0, lambda: False)
+    assert taken is not None
+    assert [t.episode.episode_id for t in taken] == [ids[0], *ids[2:]]
+    (letter,) = intake.consumer.dead_letters()
+    assert (letter.header.episode_id, letter.reason) == (ids[1], "crashed the learner 3 times")
+    assert len(intake.notes) == intake.dead_lettered == 1
+    intake.consumer.ack([t.entry_id for t in taken])
+    ledger = intake.consumer.ledger()
+    ledger.check()
+    assert (ledger.trained, ledger.dead_lettered, ledger.pending) == (3, 1, 0)
+
+
+def test_ends_that_come_after_the_probe_are_no_episodes_fault() -> None:
+    store, ids = left_pending(3)
+    for _ in range(6):  # each of these learners dies in its update
+        intake = intake_of(store)
+        intake.recover((), 0)
+        assert len(intake.collect(3, 0, lambda: False) or []) == 3
+    assert intake.consumer.ledger().dead_lettered == 0
+    assert lives(store, deadly=ids[2])[0] == 3
+
+
+def test_what_is_recovered_twice_in_one_life_is_trained_once() -> None:
+    store, ids = left_pending(3)
+    intake = intake_of(store)
+    intake.recover((), 0)
+    intake.recover((ids[0],), 0)  # as after an outage of the store
+    taken = intake.collect(2, 0, lambda: False) or []
+    assert [t.episode.episode_id for t in taken] == ids[1:]
+    assert intake.consumer.ledger().trained == 1
+
+
+def test_lag_is_split_into_the_way_to_the_queue_and_the_wait_in_it() -> None:
+    """By hand: acted at 3 and put when 5 was newest, two versions passed in flight, and four in the queue until 9."""
+    (episode,) = toy_wave(toy_network(), [toy_seed(2, truncated=False)])
+    old = dataclasses.replace(episode, policy_version=np.array([3, 4]))
+    new = dataclasses.replace(episode, policy_version=np.array([9, 9]))
+    told = lag_split([Taken("1-0", old, 5), Taken("2-0", new, 9)], version=9)
+    assert told == {
+        "policy_lag_mean": 3.0,
+        "policy_lag_max": 6.0,
+        "policy_lag_in_flight": 1.0,
+        "policy_lag_in_queue": 2.0,
+    }

@@ -1,0 +1,203 @@
+"""The learner's loop on the transport in memory: every episode is accounted for."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.codec import encode_episode
+from actors.policy.publish import from_weights
+from actors.transport.ledger import LedgerError
+from actors.transport.memory import MemoryStore
+from actors.types.episode import EndReason, Episode, RecurrentState
+from learner import train as train_module
+from learner.checkpoint import list_checkpoints, load_checkpoint
+from learner.ppo.batching import make_batch
+from tests.support.chunking import sequence_of
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.toy_learner import Spoil, ToyProducer, lines, make_learner
+
+
+def test_a_run_trains_accounts_and_publishes(tmp_path: Path) -> None:
+    store, reports = MemoryStore(), list[dict[str, float]]()
+    learner, producer = make_learner(tmp_path, store), ToyProducer(store)
+    learner.report = reports.append
+    progress = learner.run(producer)
+    ledger = learner.transport.ledger()
+    ledger.check()
+    assert (progress.update, progress.version, progress.generation) == (3, 3, 1)
+    assert ledger.trained == progress.episodes_trained == 12
+    assert ledger.accepted == producer.put == ledger.trained + ledger.queued
+    assert [r["policy_version"] for r in reports] == [1, 2, 3]  # one per update
+    assert max(r["ratio_error"] for r in reports) < 1e-5
+    rows = lines(tmp_path / "episodes.jsonl")
+    assert len({row["episode_id"] for row in rows}) == 12
+    assert progress.env_steps == sum(row["steps"] for row in rows)
+    assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    with pytest.raises(LedgerError):  # and the identity does see one episode too few
+        dataclasses.replace(ledger, trained=ledger.trained - 1).check()
+
+
+def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store)
+    learner.run(ToyProducer(store))
+    weights = learner.transport.fetch(-1)
+    assert weights is not None
+    assert (weights.version, weights.state_stride, weights.spaces_hash) == (3, 2, SPACES.hash)
+    older = from_weights(load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[0]).weights)
+    actor = from_weights(weights)
+    sequence = sequence_of(make_batch(toy_wave(toy_network(), [toy_seed(6, truncated=True)]), SPACES))
+    with torch.no_grad():
+        ours, theirs, before = (n.evaluate(sequence) for n in (learner.network, actor, older))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert not torch.equal(before.log_probs, theirs.log_probs)
+
+
+def test_stale_episodes_are_dropped_and_counted_when_consumed(tmp_path: Path) -> None:
+    """The producer goes on claiming version 0: within the lag it is trained on, beyond it dropped."""
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, updates=9, max_policy_lag=1)
+    producer = ToyProducer(store, keep_version=0)
+
+    def until_twenty() -> bool:
+        return producer() or producer.put >= 20
+
+    progress = learner.run(until_twenty)
+    ledger = learner.transport.ledger()
+    ledger.check()
+    assert progress.update == 2  # lags 0 and 1
+    assert ledger.trained == 8
+    assert ledger.dropped_stale == learner.intake.dropped_stale >= 8
+    assert load_checkpoint(tmp_path).progress.dropped_stale == ledger.dropped_stale
+
+
+def test_a_batch_may_be_counted_in_steps(tmp_path: Path) -> None:
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, batch_episodes=2, batch_steps=30, updates=4)
+    learner.run(ToyProducer(store))
+    rows = lines(tmp_path / "episodes.jsonl")
+    for update in (1, 2, 3, 4):
+        lengths = [row["steps"] for row in rows if row["update"] == update]
+        assert sum(lengths) >= 30
+        assert sum(lengths[:-8]) < 30  # and few more than that: what is missing is asked for by the lengths so far
+    learner.transport.ledger().check()
+    assert len({row["episode_id"] for row in rows}) == len(rows) == learner.progress.episodes_trained
+
+
+def as_segment(number: int, last: bool) -> Spoil:
+    """Makes an episode one of the segments of a longer one, of 40 steps and a return of 100 in all."""
+
+    def spoil(episode: Episode) -> bytes:
+        told = {"segment": float(number), "episode_steps": 40.0, "episode_return": 100.0 if last else 7.0}
+        kind = {} if last else {"end_reason": EndReason.CUT, "terminated": False, "truncated": True}
+        return encode_episode(dataclasses.replace(episode, telemetry=told, **kind))
+
+    return spoil
+
+
+def test_a_segment_is_no_episode_and_the_last_one_tells_the_whole(tmp_path: Path) -> None:
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, updates=1)
+    learner.run(ToyProducer(store, spoil={n: as_segment(n, last=n == 3) for n in range(4)}))
+    (metrics,) = lines(tmp_path / "metrics.jsonl")
+    assert (metrics["return_mean"], metrics["return_std"], metrics["episode_steps"]) == (100.0, 0.0, 40.0)
+    assert "final_accuracy" not in metrics
+    rows = lines(tmp_path / "episodes.jsonl")
+    assert sorted(row["return"] for row in rows) == [7.0, 7.0, 7.0, 100.0]
+
+
+def corrupt(episode: Episode) -> bytes:
+    data = bytearray(encode_episode(episode))
+    data[len(data) // 2] ^= 0xFF
+    return bytes(data)
+
+
+def of_other_spaces(episode: Episode) -> bytes:
+    return encode_episode(dataclasses.replace(episode, spaces_hash="other"))
+
+
+def out_of_range(episode: Episode) -> bytes:
+    return encode_episode(dataclasses.replace(episode, actions=episode.actions + 50))
+
+
+def masked_action(episode: Episode) -> bytes:
+    return encode_episode(dataclasses.replace(episode, masks=np.zeros_like(episode.masks)))
+
+
+class Unchecked(Episode):
+    """An actor whose own check let it pass."""
+
+    def validate(self) -> None:
+        pass
+
+
+def not_finite(name: str, value: float) -> Spoil:
+    def spoil(episode: Episode) -> bytes:
+        fields = {f.name: getattr(episode, f.name) for f in dataclasses.fields(Episode)}
+        fields[name] = fields[name].copy()
+        fields[name].flat[-1] = value
+        return encode_episode(Unchecked(**fields))
+
+    return spoil
+
+
+def of_another_network(episode: Episode) -> bytes:
+    """A state of another width than the learner's: nothing that a batch could hold."""
+    wide = RecurrentState(*(np.repeat(t, 2, 2) for t in episode.states.arrays))
+    return encode_episode(dataclasses.replace(episode, states=wide))
+
+
+def of_another_stride(episode: Episode) -> bytes:
+    state = episode.initial_state
+    once = RecurrentState(*(np.repeat(t, -(-len(episode) // 9), 1) for t in state.arrays))
+    return encode_episode(dataclasses.replace(episode, states=once, state_stride=9))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        corrupt,
+        of_other_spaces,
+        out_of_range,
+        masked_action,
+        of_another_network,
+        of_another_stride,
+        not_finite("obs", np.nan),
+        not_finite("rewards", np.inf),
+        not_finite("log_probs", np.nan),
+        not_finite("values", -np.inf),
+    ],
+)
+def test_an_unusable_episode_is_set_aside_while_the_others_train(spoil: Spoil, tmp_path: Path) -> None:
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, updates=2)
+    progress = learner.run(ToyProducer(store, spoil={1: spoil, 6: spoil}))
+    ledger = learner.transport.ledger()
+    ledger.check()
+    assert progress.update == 2
+    assert (ledger.trained, ledger.dead_lettered) == (8, 2) == (8, learner.intake.dead_lettered)
+    letters = learner.transport.dead_letters()
+    assert [letter.header.sequence for letter in letters] == [1, 6]
+    assert all(letter.reason for letter in letters)
+
+
+def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, updates=1)
+
+    def full_disk(*arguments: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(train_module, "save_checkpoint", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        learner.run(ToyProducer(store))
+    ledger = learner.transport.ledger()
+    assert (ledger.trained, ledger.pending, learner.transport.head()) == (0, 4, 0)

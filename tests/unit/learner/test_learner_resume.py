@@ -1,0 +1,103 @@
+"""A learner that starts again from its checkpoint: a new generation, no version twice, no episode twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors.transport.base import Fenced
+from actors.transport.memory import MemoryStore
+from learner import train as train_module
+from tests.support.toy_learner import ToyProducer, lines, make_learner
+
+
+def test_a_resumed_learner_opens_a_new_generation_and_goes_on(tmp_path: Path) -> None:
+    store = MemoryStore()
+    first = make_learner(tmp_path, store, updates=2)
+    producer = ToyProducer(store)
+    first.run(producer)
+    second = make_learner(tmp_path, store, resume=True, updates=5)
+    weights = {name: t.clone() for name, t in first.network.state_dict().items()}
+    assert all(torch.equal(t, weights[name]) for name, t in second.network.state_dict().items())
+    progress = second.run(producer)
+    ledger = second.transport.ledger()
+    ledger.check()
+    assert (progress.update, progress.generation) == (5, 2)
+    assert progress.version == 2 + 1 + 3  # versions never repeat: the new generation starts beyond the head
+    assert ledger.trained == progress.episodes_trained == 20
+    assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    with pytest.raises(Fenced):
+        first.transport.take(1, 0.0)
+
+
+def test_what_a_crash_left_pending_is_trained_once(tmp_path: Path) -> None:
+    """The first learner dies after its third update and before the checkpoint that would acknowledge it."""
+    store = MemoryStore()
+    first = make_learner(tmp_path, store, updates=3, checkpoint_every=2, batch_episodes=4)
+    producer = ToyProducer(store)
+
+    def die(metrics: dict[str, float]) -> None:
+        if metrics["update"] == 3:
+            raise KeyboardInterrupt
+
+    first.report = die
+    with pytest.raises(KeyboardInterrupt):
+        first.run(producer)
+    assert first.transport.ledger().pending == 4
+    second = make_learner(tmp_path, store, resume=True, updates=4, checkpoint_every=2)
+    assert second.progress.update == 2
+    lost = [d.header for d in first.transport.pending()]
+    producer()  # by weights of the third update, which the checkpoint does not know
+    progress = second.run(producer)
+    ledger = second.transport.ledger()
+    ledger.check()
+    assert progress.update == 4
+    assert (ledger.trained, ledger.pending, ledger.fenced) == (16, 0, 4)
+    ids = [row["episode_id"] for row in lines(tmp_path / "episodes.jsonl")]
+    assert len(ids) == len(set(ids)) == 16
+    assert {h.episode_id for h in lost} <= set(ids)  # of the version gone back to, so not fenced
+
+
+def test_a_torn_last_line_of_the_log_does_not_stop_a_resume(tmp_path: Path) -> None:
+    store = MemoryStore()
+    producer = ToyProducer(store)
+    make_learner(tmp_path, store, updates=1).run(producer)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 1, "kl"')
+    make_learner(tmp_path, store, resume=True, updates=2).run(producer)
+    assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+def test_a_store_that_lost_everything_gets_numbers_beyond_the_checkpoints(tmp_path: Path) -> None:
+    make_learner(tmp_path, store := MemoryStore(), updates=2).run(ToyProducer(store))
+    empty = MemoryStore()
+    learner = make_learner(tmp_path, empty, resume=True, updates=3)
+    progress = learner.run(ToyProducer(empty))
+    assert (progress.generation, progress.version, progress.update) == (2, 2 + 1 + 1 + 1, 3)
+    learner.transport.ledger().check()
+
+
+def test_a_crash_between_checkpoint_and_acknowledgement_trains_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint holds the episodes' ids, so that the next learner acknowledges them instead of training again."""
+    store = MemoryStore()
+    producer, first = ToyProducer(store), make_learner(tmp_path, store, updates=2)
+    write = train_module.save_checkpoint
+
+    def write_and_die(*arguments: object) -> None:
+        write(*arguments)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "save_checkpoint", write_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            first.run(producer)
+    assert (first.transport.ledger().trained, first.transport.ledger().pending) == (0, 4)
+    second = make_learner(tmp_path, store, resume=True, updates=2)
+    progress = second.run(producer)
+    ledger = second.transport.ledger()
+    ledger.check()
+    assert (progress.update, progress.episodes_trained, ledger.trained, ledger.pending) == (2, 8, 8, 0)

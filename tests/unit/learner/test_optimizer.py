@@ -1,0 +1,93 @@
+"""AdamW's groups: each parameter once, and no decay where decay does harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from actors.policy.network import FactoredRecurrentActorCritic
+from learner.ppo.optimizer import clip_gradients, make_optimiser, parameter_groups
+from tests.support.toy import toy_network
+
+Groups = Callable[[FactoredRecurrentActorCritic, float], list[dict[str, object]]]
+
+
+def check_groups(groups_of: Groups) -> None:
+    network = toy_network()
+    groups = groups_of(network, 0.1)
+    names = {id(p): name for name, p in network.named_parameters()}
+    held = [names[id(p)] for group in groups for p in group["params"]]  # type: ignore[attr-defined]
+    assert sorted(held) == sorted(names.values())
+    for group in groups:
+        for p in group["params"]:  # type: ignore[attr-defined]
+            name = names[id(p)]
+            owner = network.get_submodule(name.rpartition(".")[0])
+            small = isinstance(owner, nn.LayerNorm | nn.Embedding) or "bias" in name.rpartition(".")[2]
+            assert group["weight_decay"] == (0.0 if small else 0.1), name
+            expected = {"heads": "heads", "critic": "critic"}.get(name.split(".")[0], "trunk")
+            assert group["name"] == expected, name
+    assert {"heads.op_embedding.weight", "encoder.blueprint.weight", "norm.weight", "core.lstm.bias_hh_l1"} <= set(held)
+
+
+def test_each_parameter_is_in_exactly_one_group_and_decays_only_where_it_should() -> None:
+    check_groups(parameter_groups)
+
+
+def decay_everything(network: FactoredRecurrentActorCritic, decay: float) -> list[dict[str, object]]:
+    return [group | {"weight_decay": decay} for group in parameter_groups(network, decay)]
+
+
+def without_the_core(network: FactoredRecurrentActorCritic, decay: float) -> list[dict[str, object]]:
+    lstm = {id(p) for p in network.lstm.parameters()}
+    return [
+        group | {"params": [p for p in group["params"] if id(p) not in lstm]}  # type: ignore[attr-defined]
+        for group in parameter_groups(network, decay)
+    ]
+
+
+def critic_twice(network: FactoredRecurrentActorCritic, decay: float) -> list[dict[str, object]]:
+    groups = parameter_groups(network, decay)
+    return [*groups, next(g for g in groups if g["name"] == "critic")]
+
+
+@pytest.mark.parametrize("wrong", [decay_everything, without_the_core, critic_twice])
+def test_wrong_groups_are_caught(wrong: Groups) -> None:
+    with pytest.raises(AssertionError):
+        check_groups(wrong)
+
+
+def test_a_parameter_that_no_group_claims_is_refused() -> None:
+    network = toy_network()
+    network.extra = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"extra\.weight belongs to 0 groups"):
+        make_optimiser(network, 1e-3, 0.0)
+
+
+def test_gradient_norms_are_those_of_the_named_parts() -> None:
+    network = toy_network()
+    optimiser = make_optimiser(network, 1e-3, 0.1)
+    for p in network.parameters():
+        p.grad = torch.randn_like(p)
+    network.critic[0].weight.grad = None
+    parts = {
+        "trunk": (network.encoder, network.core, network.norm),
+        "heads": (network.heads,),
+        "critic": (network.critic,),
+    }
+    before = [p.grad.clone() for p in network.parameters() if p.grad is not None]
+    norm, norms = clip_gradients(optimiser, 0.25)
+    assert set(norms) == {f"grad_norm_{name}" for name in parts}
+    for name, modules in parts.items():
+        scaled = [p.grad.double().square().sum() for m in modules for p in m.parameters() if p.grad is not None]
+        assert float(norms[f"grad_norm_{name}"]) * 0.25 / float(norm) == pytest.approx(
+            float(sum(scaled)) ** 0.5, rel=1e-4
+        )
+    assert float(norm) == pytest.approx(float(sum(g.double().square().sum() for g in before)) ** 0.5, rel=1e-5)
+    after = [p.grad for p in network.parameters() if p.grad is not None]
+    assert all(torch.allclose(a * norm / 0.25, b, rtol=1e-4) for a, b in zip(after, before, strict=True))
+    unclipped = [g.clone() for g in after]
+    clip_gradients(optimiser, 10.0)
+    assert all(torch.equal(a, b) for a, b in zip(after, unclipped, strict=True))

@@ -1,0 +1,112 @@
+"""bf16 covers encoder and core; heads, values and losses stay in float32, and every weight keeps its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from actors.policy import network as network_module
+from actors.policy.cores import recurrence
+from actors.policy.network import FactoredRecurrentActorCritic
+from learner.config import LearnerConfig
+from learner.ppo import update as update_module
+from learner.ppo.batching import Batch, make_batch
+from learner.ppo.optimizer import make_optimiser
+from learner.ppo.update import PPOUpdate
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+
+LENGTHS = (5, 9, 4, 7)
+
+
+def batch() -> Batch:
+    seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
+    return make_batch(toy_wave(toy_network(), seeds), SPACES)
+
+
+def make(critic: str = "v", network: FactoredRecurrentActorCritic | None = None, **changes: Any) -> PPOUpdate:
+    fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0}
+    network = network or toy_network(critic=critic)
+    return PPOUpdate(network, make_optimiser(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+
+
+def test_bf16_is_near_float32_and_told_apart_from_it() -> None:
+    """Within the tolerance of a lag of 0, and not the same arithmetic."""
+    errors = {amp: make(amp=amp)(batch(), update=0, version=0)["ratio_error"] for amp in ("off", "bf16")}
+    assert errors["off"] < 1e-5 < errors["bf16"] < 6e-2
+
+
+def check_dtypes(monkeypatch: pytest.MonkeyPatch, amp: str, core: torch.dtype) -> None:
+    seen: dict[str, set[torch.dtype]] = {"core": set(), "logits": set(), "loss": set()}
+    ppo, given = make(amp=amp), batch()
+    run, objective = recurrence._fused, update_module.objective
+
+    def watch_core(*arguments: Any) -> Any:
+        output, *state = run(*arguments)
+        seen["core"].add(output.dtype)
+        return output, *state
+
+    def watch_loss(out: Any, *rest: Any) -> Any:
+        loss = objective(out, *rest)
+        seen["loss"] |= {t.dtype for t in (*loss, *out)}
+        return loss
+
+    monkeypatch.setattr(recurrence, "_fused", watch_core)
+    monkeypatch.setattr(update_module, "objective", watch_loss)
+    ppo.network.heads.op.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
+    ppo.network.critic.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
+    ppo(given, update=0, version=0)
+    assert seen == {"core": {core}, "logits": {torch.float32}, "loss": {torch.float32}}
+
+
+def test_only_the_core_is_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_dtypes(monkeypatch, "bf16", torch.bfloat16)
+    check_dtypes(monkeypatch, "off", torch.float32)
+
+
+def test_heads_in_bf16_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    score = network_module.FactoredRecurrentActorCritic.score
+
+    def low(self: Any, output: Tensor, *rest: Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return score(self, output, *rest)
+
+    monkeypatch.setattr(network_module.FactoredRecurrentActorCritic, "score", low)
+    with pytest.raises(AssertionError):
+        check_dtypes(monkeypatch, "bf16", torch.bfloat16)
+
+
+def weights_without_gradient(ppo: PPOUpdate) -> list[str]:
+    """After a pass without gradient, which must not leave casts of the weights to the next one."""
+    ppo(batch(), update=0, version=0)
+    shift = "heads.pointer.2.bias"  # the same for all slots: its gradient is 0 but for rounding
+    return [n for n, p in ppo.network.named_parameters() if p.grad is None or (n != shift and not bool(p.grad.any()))]
+
+
+def test_a_pass_without_gradient_leaves_none_of_the_weights_without_one() -> None:
+    options: dict[str, Any] = {"chunk_length": 3, "burn_in": 2}
+    assert weights_without_gradient(make(amp="bf16", **options)) == weights_without_gradient(make(**options)) == []
+
+
+def test_weights_that_lose_their_gradient_are_caught() -> None:
+    ppo = make(amp="bf16")
+    ppo.network.encoder.slot.register_forward_hook(lambda module, inputs, output: output.detach())
+    lost = weights_without_gradient(ppo)
+    assert lost
+    assert all(name.startswith(("encoder.slot.", "encoder.blueprint.")) for name in lost)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("critic", ["v", "q_op"])
+def test_an_update_of_a_compiled_policy_is_the_same_update(critic: str) -> None:
+    """Two batches: the second meets weights and a value scale that have moved."""
+    torch._dynamo.reset()
+    eager, compiled = make(critic), make(critic, toy_network(critic=critic, compile=True))
+    for update in range(2):
+        ours, theirs = (ppo(batch(), update=update, version=update) for ppo in (eager, compiled))
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            assert theirs[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name

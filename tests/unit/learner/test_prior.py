@@ -1,0 +1,108 @@
+"""A prior: what straying costs, and that it is paid for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from actors.config import QueueConfig
+from actors.errors import UserError
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.types.episode import Episode
+from learner.checkpoint import Progress, save_checkpoint
+from learner.config import LearnerConfig
+from learner.ppo.batching import make_batch
+from learner.ppo.optimizer import make_optimiser
+from learner.ppo.prior import Prior, prior_coefficient
+from learner.ppo.update import PPOUpdate
+from learner.service import LearnerService, LearnerSettings
+from tests.support.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_sequence, toy_wave
+
+HEADS = range(len(SPEC.heads))
+
+
+def played(network: FactoredRecurrentActorCritic, salt: int = 0, count: int = 8) -> list[Episode]:
+    return toy_wave(network, [toy_seed(2 + k % 7, truncated=k % 2 == 0, salt=salt + k) for k in range(count)])
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_nats_of_each_step(core: str) -> None:
+    """Against one whole episode at a time, unpadded, added up in plain loops."""
+    acting, taught = toy_network(core=core), toy_network(seed=1, core=core)
+    episodes = played(acting)
+    batch = make_batch(episodes, SPACES)
+    nats = Prior(taught, 1.3).nats(batch)
+    strayed = False
+    for row, episode in enumerate(episodes):
+        with torch.no_grad():
+            own = taught.evaluate(toy_sequence([episode])).log_probs.numpy()
+        for t in range(batch.valid.shape[1]):
+            expected = 0.0
+            if t < len(episode) and not bool(batch.forced[row, t]):
+                relevant = SPEC.relevance[int(episode.actions[t, 0])]
+                expected = sum(float(episode.log_probs[t, h] - own[t, h]) for h in HEADS if relevant[h])
+            assert float(nats[row, t]) == pytest.approx(expected, abs=1e-4)
+            strayed |= abs(expected) > 0.1
+    assert strayed
+    assert Prior(toy_network(core=core), 1.3).nats(batch).abs().max() < 1e-4  # of the policy that acted
+
+
+def test_only_what_was_chosen_freely_is_charged() -> None:
+    batch = make_batch(played(toy_network()), SPACES)
+    prior = Prior(toy_network(seed=1), 1.3)
+    charged, metrics = prior.charge(batch, 0.5)
+    assert torch.allclose(batch.rewards - charged.rewards, 0.5 * prior.nats(batch), atol=1e-6)
+    free = batch.valid & ~batch.forced
+    assert batch.forced[batch.valid].any()
+    assert (charged.rewards == batch.rewards)[~free].all()
+    assert float(metrics["prior_kl"]) == pytest.approx(float(prior.nats(batch).sum() / free.sum()))
+
+
+def test_a_policy_without_rewards_returns_to_its_prior() -> None:
+    """The same updates without a price leave it where it strayed to."""
+
+    def stray(price: float) -> list[float]:
+        network, config = toy_network(), LearnerConfig(lr=3e-3, update_epochs=4, target_kl=0.5, state_stride=1)
+        config = replace(config, prior_start=price, prior_end=price, entropy_anneal_updates=0, entropy_coef=0.0)
+        ppo = PPOUpdate(network, make_optimiser(network, 3e-3, 0.0), config, seed=1, prior=toy_network(seed=1))
+        prior, found = Prior(toy_network(seed=1), 1.3), []
+        for update in range(25):
+            episodes = [replace(e, rewards=np.zeros_like(e.rewards)) for e in played(network, 100 * update, 24)]
+            batch = make_batch(episodes, SPACES)
+            found.append(float(prior.charge(batch, 0.0)[1]["prior_kl"]))
+            ppo(batch, update, update)
+        return found
+
+    priced, free = stray(1.0), stray(0.0)
+    assert np.mean(priced[-5:]) < 0.6 * np.mean(priced[:2])
+    assert np.mean(priced[-5:]) < 0.7 * np.mean(free[-5:])
+
+
+def test_the_price_falls_in_a_straight_line() -> None:
+    config = LearnerConfig(prior_start=1.0, prior_end=0.2, prior_anneal_updates=10)
+    assert [prior_coefficient(config, u) for u in (0, 5, 10, 99)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert config.keeps_prior
+    assert not LearnerConfig().keeps_prior
+
+
+def test_a_resumed_run_whose_prior_is_gone_says_where_it_was(tmp_path: Path) -> None:
+    """And one that keeps no prior does not ask for it: it gets as far as the server, which is not there either."""
+    network = toy_network()
+    save_checkpoint(
+        tmp_path / "checkpoints", network, make_optimiser(network, 1e-3, 0.0), Progress(version=1), (), 8, 3
+    )
+
+    def resumed(config: LearnerConfig) -> LearnerService:
+        queue, gone = QueueConfig(), str(tmp_path / "taught.safetensors")
+        return LearnerService(
+            LearnerSettings(config, network.config, queue, SPACES, str(tmp_path), 0, "nowhere://", "run", None, gone)
+        )
+
+    with pytest.raises(UserError, match=r"no checkpoint at .*taught\.safetensors"):
+        resumed(LearnerConfig(prior_start=1.0)).start()
+    with pytest.raises(UserError, match="bad Redis url"):
+        resumed(LearnerConfig()).start()

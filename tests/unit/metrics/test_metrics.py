@@ -1,0 +1,165 @@
+"""Metrics on their way out: names and labels, a process's own page, how a run stands, and intervals of a return."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from scipy import stats
+
+from actors.env.rendering.timeline import Timeline
+from actors.env.slots.stage import Slot, Stage
+from actors.errors import UserError
+from actors.metrics.bottleneck import BALANCED
+from actors.metrics.prometheus import ProcessMetrics
+from actors.metrics.registry import FAMILIES, METRICS, SERVE, exported, lookup
+from actors.metrics.run_status import standing
+from actors.transport.base import Unreachable
+from actors.transport.health import Health
+from actors.transport.ledger import ActorLedger, Ledger
+from actors.transport.memory import MemoryStore, MemoryTransport
+from deploy.launch import monitor as watch
+from learner.interval import t_interval
+from tests.support.toy_learner import ToyProducer, lines, make_learner
+
+
+def test_names_in_prometheus_are_all_different() -> None:
+    names = ["tamiyo_" + m.name.replace("/", "_") for m in (*METRICS.values(), *FAMILIES.values(), *SERVE.values())]
+    assert len(names) == len(set(names))
+
+
+def test_a_member_of_a_family_is_told_apart_by_a_label() -> None:
+    shown = exported("kl/slot")
+    assert (shown.name, shown.labels) == ("tamiyo_head_kl", {"head": "slot"})
+    assert (exported("kl").name, exported("kl").labels) == ("tamiyo_kl", {})
+    assert exported("memory/write_gate").name == "tamiyo_memory_write_gate"
+    for unknown in ("nothing", "kl/", "nothing/slot", "memory/nothing"):
+        with pytest.raises(KeyError, match="not declared"):
+            lookup(unknown)
+
+
+def scraped(port: int) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def test_a_process_shows_what_its_roles_reported_last(free_port: int) -> None:
+    metrics = ProcessMetrics("a-run")
+    end = metrics.serve("127.0.0.1", free_port)
+    try:
+        learner, actor = metrics.reporter("learner"), metrics.reporter("actor-0")
+        learner({"return_mean": 1.0, "env_steps": 10, "entropy/op": 0.5, "entropy/slot": 0.25})
+        learner({"return_mean": 2.0, "env_steps": 30})
+        actor({"actor_episodes": 7})
+        page = scraped(free_port)
+        with pytest.raises(KeyError):
+            learner({"nothing": 1.0})
+        with pytest.raises(UserError, match=f"cannot show metrics on 127.0.0.1:{free_port}"):
+            ProcessMetrics("other").serve("127.0.0.1", free_port)
+    finally:
+        end()
+    of_learner = (("role", "learner"), ("run", "a-run"))
+    assert page["tamiyo_return_mean"] == {of_learner: 2.0}
+    assert page["tamiyo_env_steps_total"] == {of_learner: 30.0}
+    assert page["tamiyo_head_entropy"] == {(("head", "op"), *of_learner): 0.5, (("head", "slot"), *of_learner): 0.25}
+    assert page["tamiyo_actor_episodes_total"] == {(("role", "actor-0"), ("run", "a-run")): 7.0}
+    with pytest.raises(OSError, match="refused"):
+        scraped(free_port)
+
+
+LEDGER = Ledger(
+    accepted=10, trained=4, dropped_stale=1, dead_lettered=1, queued=3, pending=1, stream_entries=4,
+    actors={("a", 1): ActorLedger(produced=7, accepted=6, unsent=1), ("b", 1): ActorLedger(produced=4, accepted=4)},
+)  # fmt: skip
+
+
+def test_how_a_run_stands_is_declared_and_adds_up() -> None:
+    LEDGER.check()
+    told = standing(LEDGER, Health(now_s=0.0, oldest_s=2.5, learner={"cycle_s": 2.0, "wait_s": 1.0, "starved_s": 1.0}))
+    for name in told:
+        lookup(name)
+    terms = {name: value for name, value in told.items() if name.startswith("ledger/")}
+    assert terms.pop("ledger/accepted") == sum(terms.values()) == 10
+    assert (told["actor_ledger/produced"], told["actor_ledger/accepted"], told["actor_ledger/unsent"]) == (11, 10, 1)
+    assert (told["ledger_gap"], told["oldest_s"]) == (0, 2.5)
+    assert told["wait_share/actor-bound"] == 0.5
+    verdicts = {name for name, value in told.items() if name.startswith("bottleneck/") and value == 1}
+    assert verdicts == {"bottleneck/actor-bound"}
+    assert standing(Ledger(), Health(now_s=0.0))[f"bottleneck/{BALANCED}"] == 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "gap"),
+    [
+        (Ledger(accepted=10, trained=8, queued=1), 1),
+        (Ledger(accepted=1, trained=1, actors={("a", 1): ActorLedger(produced=1, accepted=3)}), 2),
+    ],
+)
+def test_an_account_that_does_not_add_up_is_a_gap(broken: Ledger, gap: int) -> None:
+    assert standing(broken, Health(now_s=0.0))["ledger_gap"] == gap
+
+
+def test_the_interval_is_students_and_covers_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(3.0, 2.0, 12)
+    reference = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert t_interval(values.tolist()) == pytest.approx((reference.low, reference.high))
+    assert t_interval([1.0]) is None
+    assert t_interval([1.0, 1.0]) == (1.0, 1.0)
+
+
+def test_shares_of_stages_count_every_epoch_of_every_slot() -> None:
+    timeline = Timeline("t", 0, 4, 2, [50.0])
+    young, old = Slot(), Slot()
+    old.stage = Stage.FOSSILIZED
+    for slots in ([young, young], [young, old], [old, old]):
+        timeline.record("WAIT", -1, slots, (), 0.0, 50.0, 0.0)
+    told = timeline.stage_shares()
+    assert told["stage/FOSSILIZED"] == told["stage/DORMANT"] == 0.5
+    assert len(told) == len(Stage)
+    assert sum(told.values()) == 1.0
+
+
+def test_rows_of_updates_hold_interval_and_standing(tmp_path: Path) -> None:
+    store = MemoryStore()
+    make_learner(tmp_path, store).run(ToyProducer(store))
+    for row in lines(tmp_path / "metrics.jsonl"):
+        assert row["return_low"] <= row["return_mean"] <= row["return_high"]
+        assert row["ledger/accepted"] >= row["ledger/trained"] > 0
+        assert row["ledger_gap"] == 0
+        assert sum(value for name, value in row.items() if name.startswith("bottleneck/")) == 1
+
+
+def test_a_watch_goes_on_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "EVERY_S", 0.01)
+    store, calls, told = MemoryStore(), 0, list[Mapping[str, float]]()
+
+    def connect() -> Any:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise Unreachable("away")
+        from actors.config import QueueConfig
+
+        return MemoryTransport(QueueConfig(), store)
+
+    watching = watch.Watch(connect, told.append, lambda: {"actors_alive": 2.0})
+    deadline = time.monotonic() + 10
+    while not any("ledger_gap" in row for row in told) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    watching.close()
+    seen = [("ledger_gap" in row, row.get("actors_alive")) for row in told]
+    assert seen[:4] == [(False, 2.0), (False, 2.0), (False, 2.0), (True, None)]
+    count = len(told)
+    time.sleep(0.05)
+    assert (calls, len(told)) == (3, count)

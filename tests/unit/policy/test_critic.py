@@ -1,0 +1,93 @@
+"""`critic: q_op`: the value is Q of the op taken, the baseline its expectation, the bootstrap one of the two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.types.actions import ActionMasks
+from tests.support.toy import SPACES, random_masks, toy_network, toy_seed, toy_sequence, toy_wave
+
+COUNT = 400
+
+
+def state_of_the_world(seed: int) -> tuple[np.ndarray, np.ndarray, ActionMasks]:
+    """One state, repeated, so that sampling shows the whole distribution."""
+    rng = np.random.default_rng(seed)
+    obs = np.tile(rng.standard_normal(SPACES.obs_size).astype(np.float32), (COUNT, 1))
+    one = random_masks(rng)
+    masks = ActionMasks(*(np.broadcast_to(m, (COUNT, *m.shape)).copy() for m in one))  # type: ignore[union-attr]
+    return obs, np.tile(rng.integers(-1, 4, SPACES.slots), (COUNT, 1)), masks
+
+
+def q_by_hand(network: FactoredRecurrentActorCritic, obs: np.ndarray, blueprints: np.ndarray) -> np.ndarray:
+    """`[ops]` denormalised, from the parts."""
+    with torch.no_grad():
+        encoded = network.encoder(torch.from_numpy(obs[:1]), torch.from_numpy(blueprints[:1]))
+        core = network.norm(network.core.step(encoded.core_input, network.initial_state(1)).output)
+        scale = network.value_normaliser
+        return (network.critic(core)[0].double() * scale.std + scale.mean).numpy()
+
+
+@pytest.mark.parametrize("bootstrap", ["expected", "sampled"])
+@pytest.mark.parametrize("core", ["lstm", "lstm+memory", "feedforward"])
+def test_values_are_those_of_enumeration(core: str, bootstrap: str) -> None:
+    """The expectation over legal ops, by the probabilities with which ops are seen to be drawn."""
+    network = toy_network(core=core, critic="q_op", bootstrap=bootstrap)
+    checked = 0
+    for seed in range(12):
+        obs, blueprints, masks = state_of_the_world(seed)
+        noise = np.random.default_rng(seed).random((COUNT, 4))
+        noise[:, 0] = (np.arange(COUNT) + 0.5) / COUNT
+        decision, _ = network.act(obs, blueprints, masks, network.initial_state(COUNT), noise)
+        q, ops = q_by_hand(network, obs, blueprints), decision.actions[:, 0]
+        assert np.allclose(decision.values, q[ops], rtol=1e-4, atol=1e-4)
+        probability = {op: float(np.exp(decision.log_probs[ops == op][0, 0])) for op in set(ops.tolist())}
+        expected = sum(p * q[op] for op, p in probability.items())
+        assert abs(sum(probability.values()) - 1.0) < 0.02
+        assert np.allclose(decision.baseline_values, expected, rtol=0.02, atol=0.02 * float(np.abs(q).max()))
+        assert decision.values.mean() == pytest.approx(float(decision.baseline_values[0]), rel=0.05, abs=0.1)
+        wanted = decision.values if bootstrap == "sampled" else decision.baseline_values
+        assert (decision.bootstrap_values == wanted).all()
+        likeliest = q[max(probability, key=lambda op: probability[op])]  # the argmax, which is never the bootstrap
+        checked += abs(likeliest - expected) > 0.05
+    assert checked >= 1
+
+
+def test_v_has_one_value_for_all_three() -> None:
+    network = toy_network()
+    obs, blueprints, masks = state_of_the_world(1)
+    decision, _ = network.act(obs, blueprints, masks, network.initial_state(COUNT), np.full((COUNT, 4), 0.5))
+    assert (decision.values == decision.baseline_values).all()
+    assert (decision.values == decision.bootstrap_values).all()
+
+
+def test_a_sampled_bootstrap_draws_its_op_and_an_expected_one_does_not() -> None:
+    """Truncated episodes of one step: each is bootstrapped by noise of its own environment."""
+    seeds = [toy_seed(3, truncated=True, salt=i) for i in range(12)]
+    expected = toy_wave(toy_network(critic="q_op"), seeds)
+    sampled = toy_wave(toy_network(critic="q_op", bootstrap="sampled"), seeds)
+    for a, b in zip(expected, sampled, strict=True):
+        assert (a.actions == b.actions).all()  # the steps' own noise does not notice it
+        assert (a.values == b.values).all()
+    differ = [a.bootstrap_value != b.bootstrap_value for a, b in zip(expected, sampled, strict=True)]
+    assert sum(differ) > 6
+    again = toy_wave(toy_network(critic="q_op", bootstrap="sampled"), seeds[3:4])
+    assert again[0].bootstrap_value == pytest.approx(sampled[3].bootstrap_value, rel=1e-5)
+
+
+def test_the_baseline_carries_no_gradient_and_the_value_reaches_its_own_op_alone() -> None:
+    network = toy_network(critic="q_op")
+    episodes = toy_wave(network, [toy_seed(6, truncated=False, salt=i) for i in range(4)])
+    sequence = toy_sequence(episodes)
+    out = network.evaluate(sequence)
+    assert not out.baseline_values.requires_grad
+    ops = sequence.actions[sequence.valid][:, 0]
+    for op in range(3):
+        if not bool((ops == op).any()):
+            continue
+        (grad,) = torch.autograd.grad(out.values[ops == op].sum(), network.value_output.weight, retain_graph=True)
+        rows = (grad != 0).any(1)
+        assert rows.tolist() == [n == op for n in range(3)]

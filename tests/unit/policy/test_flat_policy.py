@@ -1,0 +1,152 @@
+"""Encoder `flat` and action spaces without op and slot: what any Gymnasium environment needs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from actors.config import PolicyConfig
+from actors.policy.cores.sequences import SequenceBatch
+from actors.policy.network import EmptyMask, FactoredRecurrentActorCritic
+from actors.policy.publish import from_weights, to_weights
+from actors.types.actions import ActionMasks, ActionSpec, forced_steps, independent_spec, relevant_heads
+from actors.types.spaces import Spaces
+from tests.support.toy import toy_network
+
+SIZES = (4, 2, 3)
+SPACES = Spaces.flat(independent_spec(SIZES), 5)
+SMALL = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8, probability_floor=0.02)
+
+
+def network(spaces: Spaces = SPACES) -> FactoredRecurrentActorCritic:
+    torch.manual_seed(0)
+    made = FactoredRecurrentActorCritic(spaces, SMALL)
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(0.5 * torch.randn_like(p))
+    return made
+
+
+def blueprints(count: int) -> np.ndarray:
+    return np.zeros((count, 0), dtype=np.int64)
+
+
+def test_every_head_of_an_independent_spec_is_always_relevant() -> None:
+    spec = independent_spec(SIZES)
+    assert (spec.sizes, spec.offsets, spec.rest_size) == (SIZES, (0, 4, 6), 5)
+    actions = np.array([[3, 1, 2], [0, 0, 0]])
+    assert relevant_heads(spec, actions).all()
+    masks = np.ones((2, 9), dtype=np.bool_)
+    masks[1] = False
+    masks[1, [0, 4, 6]] = True
+    assert forced_steps(spec, actions, masks).tolist() == [False, True]
+    assert (ActionMasks.of_flat(spec, masks).in_force(spec, actions) == masks).all()
+    assert Spaces.from_json(SPACES.to_json()) == SPACES
+    assert independent_spec([2]).names == ("action",)
+
+
+def test_a_flat_mask_of_conditioned_heads_is_refused() -> None:
+    with pytest.raises(ValueError, match="which slots are legal"):
+        ActionMasks.of_flat(toy_network().spaces.action, np.ones((1, 10), dtype=np.bool_))
+
+
+def joint(spec: ActionSpec) -> np.ndarray:
+    return np.array(list(itertools.product(*map(range, spec.sizes))))
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (7,), (2, 5)])
+def test_the_joint_is_the_product_of_masked_softmaxes(sizes: tuple[int, ...]) -> None:
+    """Against exponentials over legal choices in float64, floors included; illegal choices have probability 0."""
+    spec = independent_spec(sizes)
+    made = network(Spaces.flat(spec, 5))
+    rng = np.random.default_rng(1)
+    flat = rng.random(spec.flat_size) < 0.6
+    flat[list(spec.offsets)] = True
+    actions = joint(spec)
+    count = len(actions)
+    obs = torch.from_numpy(rng.standard_normal((1, 1, 5)).astype(np.float32)).repeat(count, 1, 1)
+    sequence = SequenceBatch(
+        obs,
+        torch.zeros(count, 1, 0, dtype=torch.long),
+        torch.from_numpy(actions)[:, None],
+        torch.from_numpy(np.tile(flat, (count, 1, 1))),
+        torch.ones(count, 1, dtype=torch.bool),
+        made.initial_state(count),
+    )
+    with torch.no_grad():
+        out = made.evaluate(sequence)
+        logits = [t[0].double().numpy() for t in made.heads(out.hidden, torch.zeros(count, 0, 10), torch.zeros(1, 3))]
+    expected = np.ones(count)
+    for head, (table, legal) in enumerate(zip(logits, spec.split(flat), strict=True)):
+        weights = np.where(legal, np.exp(table), 0.0)
+        share = min(0.02, 0.5 / legal.sum())
+        own = np.where(legal, (1 - legal.sum() * share) * weights / weights.sum() + share, 0.0)
+        expected *= own[actions[:, head]]
+    assert np.allclose(out.log_probs.double().sum(-1).exp().numpy(), expected, rtol=1e-4, atol=1e-9)
+    assert expected.sum() == pytest.approx(1.0)
+
+
+def test_acting_takes_legal_choices_and_learning_finds_the_same_log_probs() -> None:
+    made, count, steps = network(), 6, 4
+    spec, rng = SPACES.action, np.random.default_rng(2)
+    state = start = made.initial_state(count)
+    rows = []
+    for _ in range(steps):
+        obs = rng.standard_normal((count, 5)).astype(np.float32)
+        flat = rng.random((count, spec.flat_size)) < 0.5
+        flat[:, list(spec.offsets)] = True
+        masks = ActionMasks.of_flat(spec, flat)
+        decision, state = made.act(obs, blueprints(count), masks, state, rng.random((count, 3)))
+        assert np.take_along_axis(flat, decision.actions + np.array(spec.offsets), 1).all()
+        assert (decision.masks == flat).all()
+        rows.append((obs, decision))
+    sequence = SequenceBatch(
+        torch.from_numpy(np.stack([o for o, _ in rows], 1)),
+        torch.zeros(count, steps, 0, dtype=torch.long),
+        torch.from_numpy(np.stack([d.actions for _, d in rows], 1)),
+        torch.from_numpy(np.stack([d.masks for _, d in rows], 1)),
+        torch.ones(count, steps, dtype=torch.bool),
+        start,
+    )
+    with torch.no_grad():
+        out = made.evaluate(sequence)
+    acted = torch.from_numpy(np.stack([d.log_probs for _, d in rows], 1)).flatten(0, 1)
+    assert torch.allclose(out.log_probs, acted, atol=1e-5)
+    assert float(acted.min()) < -1.0
+
+
+def test_a_head_without_a_legal_choice_is_an_error() -> None:
+    flat = np.ones((1, 9), dtype=np.bool_)
+    flat[0, 6:] = False
+    masks, made = ActionMasks.of_flat(SPACES.action, flat), network()
+    with pytest.raises(EmptyMask):
+        made.act(np.zeros((1, 5), np.float32), blueprints(1), masks, made.initial_state(1), np.zeros((1, 3)))
+
+
+def test_it_is_published_and_rebuilt() -> None:
+    made = network()
+    again = from_weights(to_weights(made, 0, 0, 8))
+    assert all(torch.equal(a, b) for a, b in zip(made.state_dict().values(), again.state_dict().values(), strict=True))
+
+
+def test_slots_can_be_encoded_flat_as_well() -> None:
+    """What a slot shows reaches the core from its own place: exchanging two slots is no longer a permutation."""
+    made = toy_network(encoder="flat")
+    spaces = made.spaces
+    obs = torch.randn(2, spaces.obs_size)
+    swapped = torch.cat([obs[:, :4], obs[:, 7:10], obs[:, 4:7]], 1)
+    with torch.no_grad():
+        a = made.encoder(obs, torch.tensor([[0, 2], [1, 1]]))
+        b = made.encoder(swapped, torch.tensor([[2, 0], [1, 1]]))
+    assert a.slots.shape == (2, spaces.slots, 10)
+    assert not torch.allclose(a.core_input, b.core_input, atol=1e-3)
+
+
+def test_the_networks_causal_table_is_its_own_copy() -> None:
+    made = toy_network()
+    before = made.spaces.action.relevance_table.copy()
+    made.relevance.fill_(True)
+    assert (made.spaces.action.relevance_table == before).all()

@@ -1,0 +1,43 @@
+"""The benchmark that fills `measured.json`: a quick run, and that it leaves the committed numbers alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from actors.env.tasks.measured import MEASURED, Gain
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_quick_run_reports_and_changes_nothing(tmp_path: Path) -> None:
+    before = MEASURED.read_bytes()
+    command = [sys.executable, "-m", "benchmarks.growth_pays", "--quick", "--json", str(tmp_path / "out.json")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    assert "spirals" in ended.stdout
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert {"targets", "machine", "rows"} <= set(result)
+    assert [row["task"] for row in result["rows"]] == ["spirals", "digits", "xor"]
+    for row in result["rows"]:
+        # What the rent takes is what the schedule's parameters cost, whatever the accuracy did.
+        paid = 5.0 * row["growth_ratio"]
+        assert abs(row["rent0"]["mean"] - row["rent5"]["mean"] - paid) < 0.05
+    assert MEASURED.read_bytes() == before
+
+
+def test_the_committed_settings_are_those_of_the_environment() -> None:
+    from actors.config import EnvConfig
+
+    settings = json.loads(MEASURED.read_text())["settings"]
+    config = EnvConfig()
+    for name in ("horizon_epochs", "inner_steps", "batch_size", "host_lr", "slots"):
+        assert settings[name] == getattr(config, name)
+    assert settings["seeds"] >= 16
+
+
+def test_a_verdict_needs_an_interval_off_zero() -> None:
+    verdicts = [Gain(1.0, 0.1, 2.0).verdict, Gain(1.0, -0.1, 2.0).verdict, Gain(-1.0, -2.0, -0.1).verdict]
+    assert verdicts == ["pays", "even", "hurts"]

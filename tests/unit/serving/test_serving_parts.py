@@ -1,0 +1,156 @@
+"""What the endpoint is made of, each against something simple: masks, sessions, batches, exports, metrics."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import structlog
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.metrics.registry import SERVE
+from actors.policy.acting.exported import example_inputs
+from actors.policy.acting.programs import Programs
+from actors.policy.network import MaskTensors
+from actors.policy.state import PolicyState
+from actors.serving.messages import Layout, digest, parse_step, stack, step_request
+from actors.serving.noise import step_noise
+from actors.serving.server.telemetry import Telemetry
+from actors.types.actions import ActionMasks, independent_spec, playable
+from deploy.commands.serve import set_up_log
+from tests.support.serving import seen
+from tests.support.toy import SPACES, SPEC, toy_network
+
+
+def brute_force(masks: ActionMasks) -> bool:
+    """Walk every choice, head by head."""
+    assert masks.slot is not None
+    if not masks.op.any():
+        return False
+    for op in np.flatnonzero(masks.op):
+        slots = np.flatnonzero(masks.slot[op]) if SPEC.relevance[op][1] else [0]
+        if len(slots) == 0:
+            return False
+        for slot, (k, head) in itertools.product(slots, enumerate(SPEC.heads)):
+            if k >= 2 and SPEC.relevance[op][k]:
+                start = SPEC.offsets[k] - SPEC.offsets[2]
+                if not masks.rest[op, slot, start : start + head.size].any():
+                    return False
+    return True
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.3, 0.7, 0.9, 0.98]))
+@settings(max_examples=300, deadline=None)
+def test_playable_is_what_a_walk_through_all_choices_finds(seed: int, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    n, ops, slots = 5, SPEC.num_ops, SPEC.num_slots
+    masks = ActionMasks(
+        rng.random((n, ops)) < 0.5,
+        rng.random((n, ops, slots)) < share,
+        rng.random((n, ops, slots, SPEC.rest_size)) < share,
+    )
+    assert masks.slot is not None
+    expected = [brute_force(ActionMasks(masks.op[i], masks.slot[i], masks.rest[i])) for i in range(n)]
+    assert playable(SPEC, masks).tolist() == expected
+
+
+def test_playable_without_slots() -> None:
+    spec = independent_spec([2, 3])
+    masks = ActionMasks.of_flat(spec, np.array([[1, 0, 0, 0, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 1]], dtype=np.bool_))
+    assert playable(spec, masks).tolist() == [True, False, False]
+
+
+def test_masks_and_observations_come_out_as_they_went_in() -> None:
+    layout = Layout(SPACES)
+    sights = [seen(1, i) for i in range(9)]
+    queries = [parse_step(step_request("s", i, *s, True, False), layout) for i, s in enumerate(sights)]
+    batch = stack(queries, layout)
+    assert batch.refusals == [None] * 9
+    for i, (obs, blueprints, masks) in enumerate(sights):
+        np.testing.assert_array_equal(batch.obs[i], obs)
+        np.testing.assert_array_equal(batch.blueprint_indices[i], blueprints)
+        for own, given_ in zip(batch.masks, masks, strict=True):
+            np.testing.assert_array_equal(own[i], given_)  # type: ignore[index]
+
+
+def test_without_an_exact_mask_the_flat_one_holds_for_every_op_and_slot() -> None:
+    layout, (obs, blueprints, masks) = Layout(SPACES), seen(2, 0)
+    assert masks.slot is not None
+    open_masks = ActionMasks(np.ones_like(masks.op), np.ones_like(masks.slot), np.ones_like(masks.rest))
+    open_masks.rest[..., 1] = False
+    request = step_request("s", 0, obs, blueprints, open_masks, True, False)
+    exact = stack([parse_step(request, layout)], layout)
+    request.ClearField("rest_mask")
+    loose = stack([parse_step(request, layout)], layout)
+    assert loose.refusals == [None]
+    np.testing.assert_array_equal(loose.masks.rest, exact.masks.rest)
+
+
+def test_the_digest_tells_requests_apart_by_what_they_ask() -> None:
+    first = step_request("s", 0, *seen(0, 0), True, False)
+    assert digest(first) == digest(step_request("t", 5, *seen(0, 0), True, True))
+    assert digest(first) != digest(step_request("s", 0, *seen(0, 1), True, False))
+    assert digest(first) != digest(step_request("s", 0, *seen(0, 0), False, False))
+    first.ClearField("deterministic")  # whose default is true
+    assert digest(first) == digest(step_request("s", 0, *seen(0, 0), True, False))
+
+
+@pytest.mark.parametrize("core", ["lstm", "lstm+memory", "feedforward"])
+def test_traced_programs_are_the_network_at_any_batch_and_with_other_weights(core: str) -> None:
+    first, second = toy_network(0, core=core), toy_network(1, core=core)
+    programs = Programs(first)
+    for network, own in ((second, programs.of(second)), (first, programs)):
+        for n in (1, 2, 7):
+            inputs = list(example_inputs(network, n))
+            torch.manual_seed(n)
+            inputs[0] = torch.randn_like(inputs[0])
+            inputs[5:9] = [torch.randn_like(t) for t in inputs[5:9]]
+            noise, greedy = torch.rand(n, len(SPEC.heads), dtype=torch.float64), torch.arange(n) % 2 == 0
+            masks, state = MaskTensors(*inputs[2:5]), PolicyState(*inputs[5:9])
+            with torch.inference_mode():
+                for flag, out in ((True, own.greedy(*inputs[:9])), (greedy, own.sampling(*inputs[:9], noise, greedy))):
+                    step = network.step(inputs[0], inputs[1], masks, state, noise, flag)
+                    assert torch.equal(out[0], step.actions)
+                    expected = (step.log_probs, step.values, step.baseline_values, *step.state)
+                    for served, exact in zip(out[1:], expected, strict=True):
+                        torch.testing.assert_close(served, exact, rtol=1e-5, atol=1e-5)
+
+
+def test_noise_depends_on_seed_and_index_alone() -> None:
+    assert step_noise(3, 4, 6).tolist() == step_noise(3, 4, 6).tolist()
+    draws = {step_noise(seed, index, 6)[0] for seed in range(20) for index in range(20)}
+    assert len(draws) == 400
+
+
+def test_every_metric_is_declared_and_shown() -> None:
+    shown = {m.name.removeprefix("tamiyo_") for m in Telemetry().registry.collect()}
+    assert shown == set(SERVE)
+
+
+def test_the_client_loads_neither_torch_nor_ray() -> None:
+    script = (
+        "import sys, tamiyo; tamiyo.PolicyClient; tamiyo.AsyncPolicyClient; print(*{'torch', 'ray'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == []
+
+
+def test_a_log_goes_to_the_standard_error_of_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stood there when the form was chosen may be closed by then."""
+    first, second = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", first)
+    set_up_log("json")
+    first.close()
+    monkeypatch.setattr(sys, "stderr", second)
+    try:
+        structlog.get_logger("tamiyo.serving").warning("new weights wait", versions=2)
+    finally:
+        structlog.reset_defaults()
+    assert json.loads(second.getvalue())["event"] == "new weights wait"
