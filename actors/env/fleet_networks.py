@@ -18,7 +18,8 @@ from actors.env.hosts.make import make_host, padded_host
 from actors.env.hosts.mlp import Host
 from actors.env.kernels.backend import CompiledNetworks, compilable
 from actors.env.slots.slot_state import Measured
-from actors.env.stacked.networks import Settings, StackedNetworks
+from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.stack import NetworkSettings
 from actors.env.tasks import Task
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ def make_networks(
     tasks: Sequence[Task],
     slots: int,
     num_envs: int,
-    settings: Settings,
+    settings: NetworkSettings,
     form: Literal["auto", "compiled", "stacked"] = "auto",
 ) -> Networks:
     """Machine code or tensors for all that these tasks need, in one piece where one holds it.
@@ -94,7 +95,7 @@ class Maker:
 
     padded: Mapping[Kind, Host]
     coded: frozenset[Kind]  # kinds with machine code
-    settings: Settings
+    settings: NetworkSettings
 
     def make(self, kind: Kind, num_envs: int) -> Networks:
         if kind in self.coded:
