@@ -1,5 +1,4 @@
-"""Signs that something gets on, for whoever has to tell what hangs from what is slow: `Pulse` gives them, `Stillness`
-counts the time without any."""
+"""Heartbeats tell a slow process from a hung one: `Heartbeat` counts them, `StallTimer` times their absence."""
 
 from __future__ import annotations
 
@@ -8,13 +7,13 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.policy.network import Decision
+from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.rollout.wave import Policy
 from actors.types.actions import ActionMasks
 
 
-class Pulse:
+class Heartbeat:
     """Calling it is one beat; `beats` may be read by another thread."""
 
     def __init__(self) -> None:
@@ -24,7 +23,7 @@ class Pulse:
         self.beats += 1
 
 
-class Stillness:
+class StallTimer:
     """Seconds that something was seen to stand still. While nobody looked, nobody knows: between two looks, `UNSEEN_S`
     count at most."""
 
@@ -46,8 +45,8 @@ class Stillness:
 class Felt:
     """A policy whose every step is a beat."""
 
-    def __init__(self, policy: Policy, pulse: Pulse) -> None:
-        self._policy, self._pulse = policy, pulse
+    def __init__(self, policy: Policy, heartbeat: Heartbeat) -> None:
+        self._policy, self._heartbeat = policy, heartbeat
 
     def initial_state(self, batch: int) -> PolicyState:
         return self._policy.initial_state(batch)
@@ -60,6 +59,6 @@ class Felt:
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
-        self._pulse()
+    ) -> tuple[ActOutput, PolicyState]:
+        self._heartbeat()
         return self._policy.act(obs, blueprint_indices, masks, state, noise, deterministic)

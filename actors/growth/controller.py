@@ -18,13 +18,13 @@ from actors.config import require
 from actors.env.env import seed_spaces
 from actors.env.slots.contributions import Subset, subsets_to_measure
 from actors.env.slots.lifecycle import GATES, SeedAction
-from actors.env.slots.slot_state import Growth, Measured, Setting
+from actors.env.slots.slot_state import GrowthState, Measured, TrainingState
 from actors.env.slots.stage import Stage
 from actors.growth.decision import Decision, DecisionLog
 from actors.growth.isolation import fresh_statistics, without_traces
-from actors.growth.policy_advisor import Oracle, find_policy
+from actors.growth.policy_advisor import PolicyAdvisor, find_policy
 from actors.growth.ranks import Ranks, unwrap
-from actors.growth.seed_manager import Garden
+from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.serving.client.session import Answer, SessionOpener
@@ -99,16 +99,18 @@ class GrowthController:
             int(BUDGET_RATIO * host_params) if max_added_parameters is None else max_added_parameters
         )
         require(self.max_added_parameters >= 1, "max_added_parameters must be at least 1: with none nothing can grow")
-        self._garden = Garden(self.model, specs, optimizer, self._ranks, seed, compiled)
+        self._garden = SeedManager(self.model, specs, optimizer, self._ranks, seed, compiled)
         spaces = seed_spaces(len(specs), profile)
         own_gates = GATES[gates] if evaluate is not None else GATES[gates].without_contributions()
-        self._growth = Growth(
+        self._growth = GrowthState(
             self._garden.places, host_params, self.max_added_parameters, own_gates, embargo_epochs, profile,
             spaces.action,
         )  # fmt: skip
-        self._oracle: Oracle | None = None
+        self._oracle: PolicyAdvisor | None = None
         if self._ranks.first:
-            self._oracle = Oracle(find_policy(policy, timeout_s), spaces, seed, deterministic, on_error == "wait")
+            self._oracle = PolicyAdvisor(
+                find_policy(policy, timeout_s), spaces, seed, deterministic, on_error == "wait"
+            )
         self.horizon_epochs, self.num_classes, self.dry_run = horizon_epochs, num_classes, dry_run
         self._chance_loss = log(num_classes) if chance_loss is None and num_classes else chance_loss
         self._evaluate, self._calibrate, self._evaluate_every = evaluate, calibrate, evaluate_every
@@ -218,11 +220,11 @@ class GrowthController:
         action, illegal = self._growth.read(np.asarray(answer.action))
         return action, illegal, answer
 
-    def _setting(self) -> Setting:
+    def _setting(self) -> TrainingState:
         if self._chance_loss is None:
             first = abs(self._losses[0])
             self._chance_loss = first if isfinite(first) and first > 0 else 1.0
-        return Setting(
+        return TrainingState(
             epoch=self.epoch,
             horizon_epochs=self.horizon_epochs,
             chance_loss=self._chance_loss,

@@ -14,12 +14,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
 from actors.env.blueprints.family import FAMILIES
-from actors.growth.slots import CHILD, Plot
+from actors.growth.slots import CHILD, SlotModule
 
 ROWS, SPACE = 3, 16  # of the example that a seed is traced with; neither is remembered
 
 
-def exported_model(model: nn.Module, plots: Mapping[int, Plot]) -> nn.Module:
+def exported_model(model: nn.Module, plots: Mapping[int, SlotModule]) -> nn.Module:
     """A copy in evaluation or training mode as `model` is, that computes what it computes now.
 
     A module that has grown becomes `nn.Sequential(host=module, seed=graph)`, the graph a `torch.fx.GraphModule` with
@@ -32,7 +32,7 @@ def exported_model(model: nn.Module, plots: Mapping[int, Plot]) -> nn.Module:
     for module in list(plain.modules()):
         module._modules.pop(CHILD, None)
         for key, hook in list(module._forward_hooks.items()):
-            if isinstance(getattr(hook, "__self__", None), Plot):
+            if isinstance(getattr(hook, "__self__", None), SlotModule):
                 del module._forward_hooks[key]
     for name in sorted(graphs, key=lambda n: n.count("."), reverse=True):  # inner ones first
         host = plain.get_submodule(name)
@@ -45,7 +45,7 @@ def exported_model(model: nn.Module, plots: Mapping[int, Plot]) -> nn.Module:
     return plain
 
 
-def seed_graph(plot: Plot) -> GraphModule:
+def seed_graph(plot: SlotModule) -> GraphModule:
     """`h -> h` with the seed blended in, for any number of rows and any size in space."""
     seed, dims = plot.seed, FAMILIES[plot.family].dims
     assert seed is not None

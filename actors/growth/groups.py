@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from actors.growth.seed_module import Seed
+from actors.growth.seed_module import SeedModule
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 SCHEDULED_RATES = ("base_lrs", "_last_lr", "max_lrs", "min_lrs")
@@ -38,7 +38,7 @@ class SeedGroups:
     def params(self, slot: int) -> list[nn.Parameter]:
         return self._params[slot]
 
-    def add(self, slot: int, seed: Seed, beside: Sequence[nn.Parameter], lr_scale: float) -> None:
+    def add(self, slot: int, seed: SeedModule, beside: Sequence[nn.Parameter], lr_scale: float) -> None:
         """`beside` are parameters of the module that it grows after."""
         groups, near = self.optimizer.param_groups, {id(p) for p in beside}
         at = next((i for i, g in enumerate(groups) if any(id(p) in near for p in g["params"])), 0)

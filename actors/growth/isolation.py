@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from actors.growth.slots import Plot
+from actors.growth.slots import SlotModule
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def without_traces(model: nn.Module) -> Iterator[None]:
     originals = [
         (module, name, buffer)
         for module in model.modules()
-        if not isinstance(module, Plot)
+        if not isinstance(module, SlotModule)
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]

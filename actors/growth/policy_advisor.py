@@ -1,4 +1,4 @@
-"""`Oracle`: a policy that is asked once per epoch, and may fail to answer without any harm to who asks."""
+"""`PolicyAdvisor`: a policy that is asked once per epoch, and may fail to answer without any harm to who asks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float) -> 
     return LocalPolicy(from_weights(weights), weights.version)
 
 
-class Oracle:
+class PolicyAdvisor:
     """`patient` is whether a failure is met by waiting; else it is raised."""
 
     def __init__(self, opener: SessionOpener, spaces: Spaces, seed: int, deterministic: bool, patient: bool) -> None:

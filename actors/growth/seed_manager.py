@@ -1,4 +1,4 @@
-"""`Garden`: the seeds of a user's model, in its modules, its optimizer and its followers."""
+"""`SeedManager`: the seeds of a user's model, in its modules, its optimizer and its followers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from actors.env.rng import Purpose, stream
-from actors.env.slots.slot_state import Place
+from actors.env.slots.slot_state import SlotShape
 from actors.growth.groups import SeedGroups
 from actors.growth.ranks import Ranks
-from actors.growth.seed_module import Seed
+from actors.growth.seed_module import SeedModule
 from actors.growth.slots import SlotSpec, find_module, place_of, plot_after, showing
 
 
-class Garden:
+class SeedManager:
     def __init__(
         self,
         model: nn.Module,
@@ -31,7 +31,7 @@ class Garden:
         """Raises `UserError`."""
         self.names, self._specs = list(specs), list(specs.values())
         modules = [find_module(model, name) for name in specs]
-        self.places: list[Place] = [
+        self.places: list[SlotShape] = [
             place_of(name, module, spec) for (name, spec), module in zip(specs.items(), modules, strict=True)
         ]
         self._beside = [list(module.parameters()) for module in modules]
@@ -62,7 +62,7 @@ class Garden:
         rng = stream(self._run_seed, 0, Purpose.SEED_INIT, self.germinations)
         self.germinations += 1
         like = next(iter(self._beside[slot]), next(self._model.parameters()))
-        seed = Seed(self.places[slot], blueprint, blend, rng, like.dtype, like.device)
+        seed = SeedModule(self.places[slot], blueprint, blend, rng, like.dtype, like.device)
         self.plots[slot].seed = seed
         self._groups.add(slot, seed, self._beside[slot], self._specs[slot].lr_scale)
         self._ranks.watch(list(seed.parameters()))

@@ -1,4 +1,4 @@
-"""`Seed`: a blueprint with its blend as a module of a user's model."""
+"""`SeedModule`: a blueprint with its blend as a module of a user's model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from actors.env.blueprints.blends import apply_blend, gate_shapes
 from actors.env.blueprints.family import FAMILIES
 from actors.env.hosts.mlp import draw_params
-from actors.env.slots.slot_state import Place
+from actors.env.slots.slot_state import SlotShape
 
 
-class Seed(nn.Module):
+class SeedModule(nn.Module):
     """Parameters are drawn by `rng` and by nothing else, so that a user's own random numbers stay what they were."""
 
     def __init__(
         self,
-        place: Place,
+        place: SlotShape,
         blueprint: int,
         blend: int,
         rng: np.random.Generator,

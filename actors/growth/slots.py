@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from actors.env.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.slots.slot_state import Place
+from actors.env.slots.slot_state import SlotShape
 from actors.errors import UserError
-from actors.growth.seed_module import Seed
+from actors.growth.seed_module import SeedModule
 
 CHILD = "tamiyo"
 """Name under which a plot is a child of the module that carries it; its seed's parameters are `...tamiyo.seed.*`."""
@@ -32,17 +32,17 @@ class SlotSpec:
     """Learning rate of what grows here, in multiples of that of the module's own parameters."""
 
 
-class Plot(nn.Module):
+class SlotModule(nn.Module):
     """What grows at one slot. Its hook leaves the module's output alone, to the bit, while `on` is false."""
 
-    def __init__(self, name: str, place: Place, device: torch.device) -> None:
+    def __init__(self, name: str, place: SlotShape, device: torch.device) -> None:
         super().__init__()
         self.name, self.family, self.width = name, place.family.name, place.width
         self.on = False
         self.strength = 0.0
         self.alpha: Tensor  # as a tensor, so that a ramp makes no compiled model compile again
         self.register_buffer("alpha", torch.zeros((), device=device), persistent=False)
-        self.seed: Seed | None
+        self.seed: SeedModule | None
         self.add_module("seed", None)
 
     def show(self, alpha: float | None) -> None:
@@ -75,7 +75,7 @@ class Plot(nn.Module):
             )
 
 
-def place_of(name: str, module: nn.Module, spec: SlotSpec) -> Place:
+def place_of(name: str, module: nn.Module, spec: SlotSpec) -> SlotShape:
     """What fits after that module. Raises `UserError`."""
     family, width = None, None
     for layer in reversed(list(module.modules())):
@@ -99,7 +99,7 @@ def place_of(name: str, module: nn.Module, spec: SlotSpec) -> Place:
             f"what slot {name!r} is like cannot be read off {type(module).__name__}: "
             'give SlotSpec(width=..., family="vector" | "sequence" | "image")'
         )
-    return Place(family, width)
+    return SlotShape(family, width)
 
 
 def find_module(model: nn.Module, name: str) -> nn.Module:
@@ -110,17 +110,17 @@ def find_module(model: nn.Module, name: str) -> nn.Module:
         raise UserError(f"the model has no module {name!r} to put a slot after; it has {known}") from error
 
 
-def plot_after(model: nn.Module, name: str, place: Place) -> Plot:
+def plot_after(model: nn.Module, name: str, place: SlotShape) -> SlotModule:
     """The plot of that slot; it is made, and its hook set, where there is none."""
     module = find_module(model, name)
     carrier = _carrier(module)
     present = getattr(carrier, CHILD, None)
-    if isinstance(present, Plot):
+    if isinstance(present, SlotModule):
         if present.name != name:
             raise UserError(f"slots {present.name!r} and {name!r} are at the same place: leave one of them out")
         return present
     parameter = next(module.parameters(), next(model.parameters(), None))
-    plot = Plot(name, place, torch.device("cpu") if parameter is None else parameter.device)
+    plot = SlotModule(name, place, torch.device("cpu") if parameter is None else parameter.device)
     carrier.add_module(CHILD, plot)
     module.register_forward_hook(plot.join)
     return plot
@@ -134,7 +134,7 @@ def _carrier(module: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def showing(plots: Mapping[int, Plot], on: Mapping[int, float]) -> Iterator[None]:
+def showing(plots: Mapping[int, SlotModule], on: Mapping[int, float]) -> Iterator[None]:
     """Within it exactly the seeds of `on` take part, at these alphas."""
     before = {s: plot.strength if plot.on else None for s, plot in plots.items()}
     for s, plot in plots.items():

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
 from actors.config import require
-from actors.env.slots.slot_state import Place
+from actors.env.slots.slot_state import SlotShape
 from actors.env.slots.stage import Ramp, Slot, Stage
 from actors.types.actions import BLENDS, Op
 
@@ -36,7 +36,7 @@ def pack_slots(names: Sequence[str], slots: Sequence[Slot]) -> dict[str, dict[st
     return {name: asdict(slot) | {"stage": slot.stage.name} for name, slot in zip(names, slots, strict=True)}
 
 
-def read_growth(state: object, names: Sequence[str], places: Sequence[Place]) -> SavedGrowth:
+def read_growth(state: object, names: Sequence[str], places: Sequence[SlotShape]) -> SavedGrowth:
     """What `GrowthController.state_dict` gave. Raises `UserError` for anything else, and where the slots are others."""
     require(isinstance(state, Mapping), "this is no state of a GrowthController")
     assert isinstance(state, Mapping)
@@ -73,7 +73,7 @@ def _order(order: object, names: Sequence[str], slots: Sequence[Slot]) -> list[i
     return [names.index(name) for name in order]
 
 
-def _slots(packed: object, names: Sequence[str], places: Sequence[Place]) -> list[Slot]:
+def _slots(packed: object, names: Sequence[str], places: Sequence[SlotShape]) -> list[Slot]:
     """In the order of `names`."""
     require(isinstance(packed, Mapping), "this state's slots are no mapping: it is damaged")
     assert isinstance(packed, Mapping)
@@ -85,7 +85,7 @@ def _slots(packed: object, names: Sequence[str], places: Sequence[Place]) -> lis
     return [_slot(name, packed[name], place) for name, place in zip(names, places, strict=True)]
 
 
-def _slot(name: str, told: object, place: Place) -> Slot:
+def _slot(name: str, told: object, place: SlotShape) -> Slot:
     stages = {stage.name: stage for stage in Stage}
     wanted = {f.name for f in fields(Slot)}
     require(isinstance(told, Mapping) and set(told) == wanted, f"slot {name!r} of this state is damaged")

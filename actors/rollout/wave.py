@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from actors.env.fleet import Fleet, FleetStep
 from actors.env.rng import Purpose, stream
-from actors.policy.network import Decision
+from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
@@ -34,7 +34,7 @@ class Policy(Protocol):
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]: ...
+    ) -> tuple[ActOutput, PolicyState]: ...
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Recorder:
     rewards: list[float] = field(default_factory=list)
     states: list[RecurrentState] = field(default_factory=list)
 
-    def before(self, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int) -> None:
+    def before(self, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int) -> None:
         """Record a step that is about to be taken by weights `version`; `state` is the one before it."""
         if len(self.actions) % self.state_stride == 0:
             self.states.append(state.row(row))

@@ -14,7 +14,7 @@ from torch import Tensor
 from actors.env.blueprints.vector import Params, Units
 from actors.env.hosts.mlp import Resume, SlotFunction
 from actors.env.layers.batch_norm import Normalise, batch_statistics
-from actors.env.reference_network import Optimisation
+from actors.env.reference_network import OptimizerSettings
 from actors.env.stacked.param_bank import Working, flat_gradients
 from actors.env.stacked.plan import LiveSeed
 from actors.env.stacked.stack import Stack
@@ -23,7 +23,7 @@ Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
-class Run:
+class SeedRun:
     """Consecutive live seeds that share slot and mode and, for parameters, the bank."""
 
     learning: bool
@@ -34,9 +34,9 @@ class Run:
 class EpochProgram:
     """Gathered rows, leaves, and the plans of both passes. `seeds` are sorted."""
 
-    def __init__(self, stack: Stack, seeds: Sequence[LiveSeed], optimisation: Optimisation) -> None:
-        self.stack, self.optimisation = stack, optimisation
-        o = optimisation
+    def __init__(self, stack: Stack, seeds: Sequence[LiveSeed], optimizer_settings: OptimizerSettings) -> None:
+        self.stack, self.optimizer_settings = stack, optimizer_settings
+        o = optimizer_settings
         self.host = Working(stack.hosts, None, o.host_lr, o.weight_decay)
         self.host_leaves = stack.hosts.leaves(self.host.params)
         # Seeds of one bank keep their order in its working rows: runs of equal (slot, mode) are slices.
@@ -54,7 +54,7 @@ class EpochProgram:
         self.runs = {key: self._run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning, s.bank))}
         self.gate_runs = {key: self._gate_run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning))}
         shadowed = sorted({seed.env for seed in seeds if seed.learning})
-        rows = shadowed * 2 if len(shadowed) == 1 else shadowed  # never a batch of one, see `Part.grow`
+        rows = shadowed * 2 if len(shadowed) == 1 else shadowed  # never a batch of one, see `BlueprintRun.grow`
         self.shadowed = torch.tensor(rows, dtype=torch.long, device=stack.device)
         blended = [seed for seed in seeds if not seed.learning]
         beside = [seed for seed in seeds if seed.env in set(shadowed)]
@@ -89,7 +89,7 @@ class EpochProgram:
             _, learned, gate_learned = self._gradients(shadow, {}, learning=True)
             grads, gate_grads = grads | learned, gate_grads | gate_learned
         with torch.no_grad():
-            self.host.adam(_clipped(flat_gradients(host_grads), self.optimisation.clip_norm))
+            self.host.adam(_clipped(flat_gradients(host_grads), self.optimizer_settings.clip_norm))
             return loss.detach(), self._step_seeds(grads, gate_grads)
 
     def store(self) -> None:
@@ -138,20 +138,20 @@ class EpochProgram:
         for b, grad in by_bank.items():
             squares[self.index[b]] += grad.square().sum(1)
         norms = squares.sqrt()
-        scale = (self.optimisation.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
+        scale = (self.optimizer_settings.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
         for b, grad in by_bank.items():
             self.work[b].adam(grad * scale[self.index[b]])
         self.gates.adam(gate_grad * scale)
         return norms
 
-    def _run(self, key: tuple[int, bool, int], run: slice) -> Run:
+    def _run(self, key: tuple[int, bool, int], run: slice) -> SeedRun:
         _, learning, b = key
         start = self.local[run.start]
         rows = self.work[b].params[start : start + run.stop - run.start]
-        return Run(learning, run, self.stack.banks[b].leaves(rows))
+        return SeedRun(learning, run, self.stack.banks[b].leaves(rows))
 
-    def _gate_run(self, key: tuple[int, bool], run: slice) -> Run:
-        return Run(key[1], run, self.stack.gates.leaves(self.gates.params[run]))
+    def _gate_run(self, key: tuple[int, bool], run: slice) -> SeedRun:
+        return SeedRun(key[1], run, self.stack.gates.leaves(self.gates.params[run]))
 
     def _leaves(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
         leaves = self.runs[seeds[0].slot, seeds[0].learning, seeds[0].bank].leaves

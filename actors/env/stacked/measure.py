@@ -45,7 +45,7 @@ class StackedMeasure:
         """(the present configuration, wanted ones as comparable to one another) by environment.
 
         The present is the first of the wanted. With BatchNorm it is read by running statistics, and those that are
-        wanted by statistics of their own (see `GrowingNetwork.ablate`).
+        wanted by statistics of their own (see `ReferenceNetwork.ablate`).
         """
         n = self.stack
         plans = n.plans(seeds, range(n.num_envs), n.constant, n.constant_gates)

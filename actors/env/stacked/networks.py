@@ -18,7 +18,7 @@ from actors.env.slots.contributions import Subset
 from actors.env.slots.slot_state import Measured
 from actors.env.stacked.cuda_graph import run_steps
 from actors.env.stacked.epoch import EpochProgram
-from actors.env.stacked.layout import Layout
+from actors.env.stacked.layout import StackLayout
 from actors.env.stacked.measure import ROWS_AT_ONCE, StackedMeasure
 from actors.env.stacked.plan import LiveSeed
 from actors.env.stacked.stack import NetworkSettings, Stack
@@ -130,8 +130,8 @@ class StackedNetworks(Stack):
         idle = np.zeros(shape, dtype=np.int64)
         rows = torch.from_numpy(np.stack([idle if o is None else o.rows for o in orders], 1)).to(self.device)
         x = self.layout.batch(self.train_x, rows)  # [inner_steps, ...]
-        y = Layout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
-        epoch = EpochProgram(self, seeds, self.optimisation)
+        y = StackLayout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
+        epoch = EpochProgram(self, seeds, self.optimizer_settings)
         with compiling(self.settings.compiled):
             losses, norms = zip(*run_steps(epoch.step, x, y, self.settings.replayed), strict=True)
         epoch.store()
