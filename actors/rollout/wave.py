@@ -139,8 +139,9 @@ def run_wave(
     source: Provenance,
     name_episode: Callable[[], str],
     deterministic: bool = False,
+    on_step: Callable[[], None] = lambda: None,
 ) -> list[Episode]:
-    """One episode of each environment, acted by one set of weights.
+    """One episode of each environment, acted by one set of weights; `on_step` is called after each step of the fleet.
 
     An environment that ends early idles until the wave is over; nothing of it is recorded meanwhile, and its idle
     rows move no other's state.
@@ -159,6 +160,7 @@ def run_wave(
         for e in map(int, np.flatnonzero(running)):
             recorders[e].before(e, seen, decision, state, source.version)
         seen = fleet.step(decision.actions)
+        on_step()
         state = after
         for e in map(int, np.flatnonzero(running)):
             recorders[e].rewards.append(float(seen.rewards[e]))

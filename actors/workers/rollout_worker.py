@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from actors.config import ActingConfig
 from actors.errors import UserError
-from actors.heartbeat import Felt, Heartbeat
+from actors.heartbeat import Heartbeat
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.policy.publish import from_weights
@@ -75,7 +75,7 @@ class RolloutWorker:
         # actor, should the clock of the machine it now lives on be behind.
         self.number = max(time.time_ns() // 1_000_000, 1 + max(seen, default=0))
         lineage = self.number if reborn or seen else None
-        self.sampler = make_sampler(acting, settings.index, settings.seed, lineage)
+        self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
         self.outbox = Outbox(self.transport, self.name, self.number, acting.actors.buffer_episodes)
         self.feed = WeightClient(self.transport)
         self.policy: ActingPolicy | None = None
@@ -94,7 +94,7 @@ class RolloutWorker:
         fetch_s = time.monotonic() - began
         assert self.policy is not None
         source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed)
-        episodes = self.sampler.sample(Felt(self.policy, self._heartbeat), source, self._name_episode)
+        episodes = self.sampler.sample(self.policy, source, self._name_episode)
         for episode in episodes:
             self.outbox.add(episode)
         played_s = time.monotonic() - start - parked_s
@@ -114,7 +114,7 @@ class RolloutWorker:
         else:
             policy = (RandomPolicy if player == "random" else NeverGrow)(self.sampler.spaces)
         source = Provenance(self.version, self.generation, 1, self.settings.seed)
-        played = self.sampler.play(Felt(policy, self._heartbeat), source, seeds, deterministic)
+        played = self.sampler.play(policy, source, seeds, deterministic)
         return [told | {"policy_version": self.version} for told in played]
 
     def _seen(self) -> list[int]:
