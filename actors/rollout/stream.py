@@ -93,7 +93,7 @@ class EpisodeStream:
             episodes.append(episode)
             if ended[e]:
                 del self._rows[e]
-        self._state = after.reset_rows(torch.from_numpy(self._shown.began))
+        self._state = after.reset_rows(torch.from_numpy(self._shown.began).to(after.h.device))
         self._begin(self._shown.began)
         return episodes
 

@@ -46,6 +46,7 @@ class Stepper(nn.Module):
         self.core = _Cells(network.core) if isinstance(network.core, Recurrent) else copy.deepcopy(network.core)
         self.norm, self.value_normaliser = copy.deepcopy(network.norm), copy.deepcopy(network.value_normaliser)
         self.heads = _Heads(network)
+        self.to(network.norm.weight.device)  # masks and indices are made on the CPU
         self.requires_grad_(False)
 
     def forward(

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from actors.config import PolicyConfig
+from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.acting.stepper import Stepper
-from actors.policy.network import EmptyMask, FactoredRecurrentActorCritic
+from actors.policy.network import EmptyMask, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.publish import to_weights
+from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks, ActionSpec, independent_spec
 from actors.types.spaces import Spaces
 from tests.support.toy import SPACES, random_masks
@@ -87,6 +89,18 @@ def test_decisions_and_states_are_those_of_the_network_itself_before_and_after_n
         check_alike(made, acting, seed=3)
     acting.take(to_weights(made, 1, 0, 1))
     check_alike(made, acting, seed=4)
+
+
+@pytest.mark.parametrize(("spaces", "options"), KINDS)
+def test_a_stepper_is_wholly_on_the_device_of_its_network(spaces: Spaces, options: dict[str, Any]) -> None:
+    made = network(spaces, options, seed=0).to("meta")
+    stepper = Stepper(made)
+    assert {t.device.type for t in stepper.state_dict().values()} == {"meta"}
+    obs, blueprints, op, slot, rest, h, c, cells, usage, _, noise, _ = (t.to("meta") for t in example_inputs(made, 2))
+    given = MaskTensors(op, slot, rest), PolicyState(h, c, cells, usage), noise
+    with torch.inference_mode():
+        stepped = stepper(obs, blueprints, *given, torch.zeros(2, dtype=torch.bool, device="meta"))
+    assert {t.device.type for t in (*stepped[:-1], *stepped.state)} == {"meta"}
 
 
 def swapped_gates(stepper: Stepper) -> None:

@@ -1,0 +1,219 @@
+"""Every program of the policy, run on a device and compared with the CPU.
+
+`python -m tests.support.device_programs` runs them all on the pretended device and prints what went wrong by name, as JSON.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from actors.config import EnvConfig, PolicyConfig
+from actors.env import seed_fleet
+from actors.env.fleet import FleetStep
+from actors.env.gym.fleet import GymFleet
+from actors.env.gym.make import MaskInInfo
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.stepper import Stepper
+from actors.policy.cores import recurrence
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.rollout.stream import EpisodeStream
+from actors.rollout.wave import Provenance
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.server import server
+from actors.types.episode import Episode
+from actors.types.spaces import Spaces
+from learner.config import LearnerConfig
+from learner.ppo.batching import make_batch
+from learner.ppo.imitation import imitate
+from learner.ppo.optimizer import make_optimizer
+from learner.ppo.update import PPOUpdate
+from tests.support.gym_envs import Scripted
+from tests.support.pretend_device import register
+from tests.support.serving import seen, serving
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
+
+CPU = torch.device("cpu")
+OPTIONS: list[dict[str, Any]] = [
+    {"core": "lstm+memory", "critic": "q_op"},
+    {"core": "feedforward", "encoder": "flat"},
+    {"heads": "independent", "causal_masks": False},
+]
+SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((5, 3, 9, 4))]
+LEARNER = LearnerConfig(
+    state_stride=1,
+    update_epochs=2,
+    minibatches=2,
+    chunk_length=4,
+    burn_in=2,
+    target_kl=1e9,
+    prior_start=1.0,
+    prior_end=1.0,
+)
+
+
+def same(ours: Any, theirs: Any) -> None:
+    a, b = (np.asarray(t.detach().cpu() if isinstance(t, Tensor) else t) for t in (ours, theirs))
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def same_episodes(ours: list[Episode], theirs: list[Episode]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        for name in ("obs", "actions", "log_probs", "values", "rewards", "bootstrap_value"):
+            same(getattr(a, name), getattr(b, name))
+
+
+def act(device: torch.device) -> None:
+    """By the network itself and by the programs that actors and server use, through whole episodes."""
+    for options in OPTIONS:
+        expected = toy_wave(toy_network(**options), SEEDS)
+        moved = toy_network(**options).to(device)
+        same_episodes(toy_wave(moved, SEEDS), expected)
+        same_episodes(toy_wave(ActingPolicy(moved), SEEDS), expected)
+
+
+def stream(device: torch.device) -> None:
+    """Acting in a Gymnasium environment, whose rows begin again one by one."""
+
+    def play(to: torch.device) -> list[Episode]:
+        seeds, names = itertools.count(3), itertools.count()
+        envs = SyncVectorEnv([lambda: MaskInInfo(Scripted(), "scripted")] * 3, autoreset_mode=AutoresetMode.DISABLED)
+        fleet = GymFleet("scripted", envs, lambda row: next(seeds))
+        torch.manual_seed(0)
+        network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=12)).to(to)
+        policy, source = ActingPolicy(network), Provenance(1, 1, 2, run_seed=5)
+        own = EpisodeStream(fleet, policy, 5, 4)
+        return [e for _ in range(12) for e in own.advance(policy, source, lambda: f"r/a/0/{next(names)}")]
+
+    expected = play(CPU)
+    assert len(expected) > 3
+    same_episodes(play(device), expected)
+
+
+def evaluate(device: torch.device) -> None:
+    for options in OPTIONS:
+        network = toy_network(**options)
+        given = toy_sequence(toy_wave(network, SEEDS))
+        expected = network.evaluate(given)
+        state = type(given.state)(*(t.to(device) for t in given.state))
+        moved = type(given)(*(t.to(device) for t in given[:-1]), state)
+        for ours, theirs in zip(network.to(device).evaluate(moved), expected, strict=True):
+            same(ours, theirs)
+
+
+def update(device: torch.device) -> None:
+    """With minibatches, burn-in and a prior."""
+    for options in OPTIONS:
+        batch = make_batch(toy_wave(toy_network(**options), SEEDS), SPACES)
+
+        def updated(to: torch.device, options: dict[str, Any] = options, batch: Any = batch) -> Any:
+            network = toy_network(**options).to(to)
+            ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LEARNER, prior=toy_network(5, **options))
+            return ppo(batch, update=0, version=0), network.state_dict()
+
+        (metrics, weights), (expected, expected_weights) = updated(device), updated(CPU)
+        assert metrics.keys() == expected.keys()
+        for name, value in (expected | expected_weights).items():
+            same((metrics | weights)[name], value)
+
+
+def imitation(device: torch.device) -> None:
+    episodes = toy_wave(toy_network(), SEEDS)
+    ours, theirs = (
+        imitate(toy_network(seed=3).to(to), episodes, passes=2, lr=1e-3, seed=0, gamma=0.9) for to in (device, CPU)
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        same(a, b)
+
+
+def fleet(device: torch.device) -> None:
+    """Seed hosts and their growing networks in the tensor form, through an episode of random legal actions."""
+
+    def play(tasks: tuple[str, ...], to: torch.device) -> list[FleetStep]:
+        with patch.object(seed_fleet, "_device", lambda config: to):
+            config = EnvConfig(tasks=tasks, horizon_epochs=6, inner_steps=2, form="stacked")
+            own = SeedTrainingFleet(config, 3, 0, read_test=True)
+        steps, rng = [own.reset([1, 2, 3])], np.random.default_rng(0)
+        while own.running:
+            steps.append(own.step(np.stack([legal(own.spaces, steps[-1], row, rng) for row in range(3)])))
+        return steps
+
+    for tasks in (("spirals",), ("shapes",)):  # an MLP and a convolutional network
+        for ours, theirs in zip(play(tasks, device), play(tasks, CPU), strict=True):
+            same(ours.obs, theirs.obs)
+            same(ours.rewards, theirs.rewards)
+
+
+def legal(spaces: Spaces, step: FleetStep, row: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    masks = step.masks
+    assert masks.slot is not None
+    op = rng.choice(np.flatnonzero(masks.op[row]))
+    slot = rng.choice(np.flatnonzero(masks.slot[row, op])) if masks.slot[row, op].any() else 0
+    heads = np.split(masks.rest[row, op, slot], np.cumsum([h.size for h in spaces.action.rest_heads])[:-1])
+    return np.array([op, slot, *(rng.choice(np.flatnonzero(m)) if m.any() else 0 for m in heads)])
+
+
+def serve(device: torch.device) -> None:
+    """A real server and a real client, by choice and by chance."""
+
+    def answers(to: torch.device) -> list[Any]:
+        with (
+            patch.object(server, "_device", lambda name: to),
+            serving() as running,
+            PolicyClient(running.address) as client,
+            client.open(SPACES, seed=7) as session,
+        ):
+            return [session.step(*seen(3, step), step % 2 == 0) for step in range(6)]
+
+    for ours, theirs in zip(answers(device), answers(CPU), strict=True):
+        same(ours.action, theirs.action)
+        same(ours.log_probs, theirs.log_probs)
+        same(ours.value, theirs.value)
+
+
+def stepper_left_behind(device: torch.device) -> None:
+    """Must fail: the masks and indices of a `Stepper` stay where they are made."""
+    with patch.object(Stepper, "to", lambda self, device: self):
+        act(device)
+
+
+PROGRAMS: dict[str, Callable[[torch.device], None]] = {
+    own.__name__: own for own in (act, stream, evaluate, update, imitation, fleet, serve, stepper_left_behind)
+}
+
+
+@contextmanager
+def without_fused_lstm() -> Iterator[None]:
+    """ATen's fused LSTM cell is for real devices alone: on the pretended one its equations run."""
+    fused = recurrence._fused
+    with patch.object(
+        recurrence, "_fused", lambda x, *rest: (fused if x.device == CPU else recurrence._by_cell)(x, *rest)
+    ):
+        yield
+
+
+def main() -> None:
+    device, found = register(), {}
+    for name, program in PROGRAMS.items():
+        try:
+            with without_fused_lstm():
+                program(device)
+            found[name] = ""
+        except Exception:
+            found[name] = traceback.format_exc()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
