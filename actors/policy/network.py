@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.config import PolicyConfig
+from actors.policy.compiled import compiled, dynamic
 from actors.policy.cores.core import Recurrent, make_core
 from actors.policy.cores.sequences import BucketLayout, SequenceBatch, Steps, flatten
 from actors.policy.distribution import choose, masked_log_probs
@@ -137,9 +136,14 @@ class FactoredRecurrentActorCritic(nn.Module):
         """
         device = self.norm.weight.device
         seen, blueprints, uniform = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices, noise))
-        step = self._compiled(_step)(
-            self, seen, blueprints, MaskTensors.of(masks, device), state, uniform, deterministic
-        )
+        legal, step_of = MaskTensors.of(masks, device), _step
+        if self.config.compile:
+            seen, blueprints, uniform = (dynamic(t) for t in (seen, blueprints, uniform))
+            legal = MaskTensors(*map(dynamic, legal))
+            # Copies, so that a first state and one that a step left have the same strides and the same kind.
+            copies = (t.clone(memory_format=torch.contiguous_format) for t in state)
+            state, step_of = PolicyState(*(dynamic(t, 1) for t in copies)), compiled(_step)
+        step = step_of(self, seen, blueprints, legal, state, uniform, deterministic)
         if not bool(step.possible):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
         return self.decision(masks, *step[:4]), step.state
@@ -183,9 +187,15 @@ class FactoredRecurrentActorCritic(nn.Module):
     def evaluate_steps(self, steps: Steps) -> Evaluation:
         """The same for flat steps. Under autocast encoder and LSTM run in its type; memory, heads and values are
         float32."""
-        layout = steps.layout.pack() if self.config.compile else steps.layout
-        evaluation: Evaluation = self._compiled(_evaluate)(self, *steps[:5], layout)
-        return evaluation
+        if not self.config.compile or len(steps.obs) < 2:  # see `actors.policy.compiled`
+            return _evaluate(self, *steps)
+        state = steps.state
+        if state.h.shape[1] < 2:
+            state = PolicyState(*(torch.cat([t, t], 1) for t in state))  # no layout reads the second row
+        obs, blueprints, actions, masks = (dynamic(t.contiguous()) for t in steps[:4])
+        state = PolicyState(*(dynamic(t.contiguous(), 1) for t in state))
+        layout = [dynamic(t) for t in steps.layout.pack()]
+        return compiled(_evaluate)(self, obs, blueprints, actions, masks, state, layout)
 
     @torch.no_grad()
     def advance(self, steps: Steps) -> PolicyState:
@@ -210,9 +220,6 @@ class FactoredRecurrentActorCritic(nn.Module):
         """Take `obs [N, D]` into the running statistics, but where they are hidden."""
         if not self.config.blind:
             self.encoder.update_normaliser(obs)
-
-    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return _compile(function) if self.config.compile else function
 
     def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
         if self.config.blind:
@@ -280,10 +287,3 @@ def _evaluate(
     out = network.core.sequence(encoded.core_input, layout, state)
     with torch.autocast(obs.device.type, enabled=False):
         return network.score(out.output, encoded.slots, actions, masks)._replace(memory=out.memory)
-
-
-@cache
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One for all networks: its graph is shared by those of the same shapes. A break of the graph is an error."""
-    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True)
-    return compiled

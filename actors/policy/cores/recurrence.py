@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from actors.policy.cores.memory import STATISTICS, MemoryWeights, Step, read_and_write, scan
+from actors.policy.compiled import compiled, dynamic
+from actors.policy.cores.memory import STATISTICS, MemoryWeights, read_and_write, scan
 from actors.policy.cores.sequences import BucketLayout, run_layout
 from actors.policy.state import PolicyState
 
+Scan = Callable[[MemoryWeights, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 _PER_LAYER = 4  # weight_ih, weight_hh, bias_ih, bias_hh, as in nn.LSTM
 
 
@@ -21,11 +23,11 @@ def recur(
     weights: list[Tensor],
     memory: list[Tensor],
     dtype: torch.dtype,
-    step: Step = read_and_write,
+    run_scan: Scan = scan,
 ) -> tuple[Tensor, PolicyState]:
     """`x [T, N, inputs]` > `[T, N, hidden]`, with a memory `[T, N, hidden + 3]`, and the state after it.
 
-    `weights` are those of an nn.LSTM in its order, `memory` those of `MemoryWeights` or empty, `step` one of its scan.
+    `weights` are those of an nn.LSTM in its order, `memory` those of `MemoryWeights` or empty, `run_scan` the scan.
     The LSTM runs in `dtype`, the memory in that of `x`; the casts are made here, so that no autocast region keeps them.
     """
     unfused = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
@@ -35,7 +37,7 @@ def recur(
         out, h, c = (t.to(x.dtype) for t in run(x.to(dtype), state.h.to(dtype), state.c.to(dtype), cast))
         if not memory:
             return out, PolicyState(h, c, state.cells, state.usage)
-        out, told, cells, usage = scan(MemoryWeights(*memory), out, state.cells, state.usage, step)
+        out, told, cells, usage = run_scan(MemoryWeights(*memory), out, state.cells, state.usage)
         return torch.cat([out, told], -1), PolicyState(h, c, cells, usage)
 
 
@@ -67,12 +69,12 @@ def recur_sequence(
     weights: list[Tensor],
     memory: list[Tensor],
     dtype: torch.dtype,
-    step: Step = read_and_write,
+    run_scan: Scan = scan,
 ) -> tuple[Tensor, PolicyState]:
     """`recur` over every bucket of flat `x [N, inputs]`: flat outputs, and the rows' last states (`run_layout`)."""
 
     def run(part: Tensor, before: PolicyState) -> tuple[Tensor, PolicyState]:
-        return recur(part, before, weights, memory, dtype, step)
+        return recur(part, before, weights, memory, dtype, run_scan)
 
     return run_layout(run, x, layout, state, _outputs(state, memory))
 
@@ -86,10 +88,22 @@ def _outputs(state: PolicyState, memory: list[Tensor]) -> int:
 # compiled by itself: 1.5 to 2.5 times as fast on a CPU, where its small operations cost more than their arithmetic.
 
 
-@cache
-def compiled_step() -> Step:
-    compiled: Step = torch.compile(read_and_write, fullgraph=True, dynamic=True)
-    return compiled
+def compiled_scan(
+    weights: MemoryWeights, outputs: Tensor, cells: Tensor, usage: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`scan` by compiled steps; a single row is run twice, see `actors.policy.compiled`."""
+    rows, usage = outputs.shape[1], usage.detach()  # usage chooses cells, which has no derivative
+    if rows < 2:
+        outputs, cells, usage = (t.expand(-1, 2, -1) for t in (outputs, cells, usage))
+    out, told, cells, usage = scan(weights, outputs, cells, usage, _compiled_step)
+    return out[:, :rows], told[:, :rows], cells[:, :rows], usage[:, :rows]
+
+
+_step = compiled(read_and_write)
+
+
+def _compiled_step(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _step(*(dynamic(t.contiguous()) for t in inputs))
 
 
 _CLEAN = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
@@ -105,7 +119,7 @@ def _operator(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     out, after = recur_sequence(
-        x, BucketLayout.unpack(layout), PolicyState(*state), weights, memory, dtype, compiled_step()
+        x, BucketLayout.unpack(layout), PolicyState(*state), weights, memory, dtype, compiled_scan
     )
     h, c, cells, usage = (t.clone() for t in after)
     return out, h, c, cells, usage
@@ -134,7 +148,7 @@ def _backward_operator(
         own_x, own_state = next(own), PolicyState(*(next(own) for _ in state))
         own_weights, own_memory = [next(own) for _ in weights], [next(own) for _ in memory]
         out, after = recur_sequence(
-            own_x, BucketLayout.unpack(layout), own_state, own_weights, own_memory, dtype, compiled_step()
+            own_x, BucketLayout.unpack(layout), own_state, own_weights, own_memory, dtype, compiled_scan
         )
         found = [(t, g) for t, g in zip((out, *after), gradients, strict=True) if t.requires_grad]
         outputs, given = zip(*found, strict=True)

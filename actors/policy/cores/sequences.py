@@ -51,32 +51,36 @@ class BucketLayout(NamedTuple):
         return BucketLayout(tuple(buckets), move(self.restore), self.padded)
 
     def pack(self) -> list[Tensor]:
-        """As five tensors whose number does not depend on that of the buckets; the last one stays on the CPU."""
+        """As two tensors, of two entries at least: all indices, and on the CPU a table of the buckets."""
         device = self.buckets[0].rows.device if self.buckets else torch.device("cpu")
-        none = torch.zeros(0, dtype=torch.long, device=device)
-        sizes = [
+        parts = [t for b in self.buckets for t in (b.rows, b.source, b.place) if t is not None]
+        unread = torch.zeros(2, dtype=torch.long, device=device)
+        table = [
             (b.rows.shape[0], b.source.shape[0], b.steps, _or(b.first_row), _or(b.first_step), b.place is not None)
             for b in self.buckets
         ]
+        whole = (self.padded, 0, 0, 0, 0, self.restore is not None)
         return [
-            torch.cat([none, *(b.rows for b in self.buckets)]),
-            torch.cat([none, *(b.source for b in self.buckets)]),
-            torch.cat([none, *(none if b.place is None else b.place for b in self.buckets)]),
-            none if self.restore is None else self.restore,
-            torch.tensor([*sizes, (self.padded, 0, 0, 0, 0, self.restore is not None)], dtype=torch.long),
+            torch.cat([*parts, *([] if self.restore is None else [self.restore]), unread]),
+            torch.tensor([*table, whole, whole], dtype=torch.long),
         ]
 
     @classmethod
     def unpack(cls, packed: Sequence[Tensor]) -> BucketLayout:
-        rows, source, place, restore, table = packed
-        *sizes, (padded, _, _, _, _, restores) = table.tolist()
-        buckets, row, step, placed = [], 0, 0, 0
+        indices, table = packed
+        *sizes, (padded, _, _, _, _, restores), _ = table.tolist()
+        buckets, at, steps_in_all = [], 0, 0
+
+        def take(count: int) -> Tensor:
+            nonlocal at
+            at += count
+            return indices[at - count : at]
+
         for r, n, steps, first_row, first_step, padding in sizes:
-            own = place[placed : placed + n] if padding else None
-            start, at = (None if i < 0 else i for i in (first_row, first_step))
-            buckets.append(Bucket(rows[row : row + r], start, steps, source[step : step + n], at, own))
-            row, step, placed = row + r, step + n, placed + n * padding
-        return cls(tuple(buckets), restore if restores else None, padded)
+            start, first = (None if i < 0 else i for i in (first_row, first_step))
+            buckets.append(Bucket(take(r), start, steps, take(n), first, take(n) if padding else None))
+            steps_in_all += n
+        return cls(tuple(buckets), take(steps_in_all) if restores else None, padded)
 
 
 def _or(index: int | None) -> int:

@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch import Tensor
+from torch._dynamo.utils import counters
 
+from actors.policy import compiled as compiled_module
 from actors.policy import network as network_module
 from actors.policy.cores import recurrence
-from actors.policy.cores.memory import read_and_write
+from actors.policy.cores.memory import scan
 from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
-from tests.support.toy import CORES, toy_network, toy_seed, toy_sequence, toy_wave
+from learner.config import LearnerConfig
+from learner.ppo.batching import Batch, make_batch
+from learner.ppo.optimizer import make_optimizer
+from learner.ppo.update import PPOUpdate
+from tests.support.toy import CORES, SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 
 LENGTHS = (3, 5, 2, 9)
 
 
+def forget() -> None:
+    """Everything compiled, and that a warning was given."""
+    torch._dynamo.reset()
+    compiled_module._compile.cache_clear()
+    compiled_module.warn_of_eager.cache_clear()
+    counters.clear()
+
+
+@pytest.fixture
+def compile_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Chooses what the compiler makes of a graph; `eager` runs it as it was traced."""
+    forget()
+    yield lambda backend: monkeypatch.setattr(compiled_module, "BACKEND", backend)
+    forget()
+
+
 @pytest.fixture(params=[pytest.param("aot_eager"), pytest.param("inductor", marks=pytest.mark.long)])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def backend(request: pytest.FixtureRequest, compile_with: Callable[[str], None]) -> str:
     """The graph as traced, forward and backward, run as it is; or with what the compiler makes of it."""
-
-    @cache
-    def compile_with(function: Any) -> Any:
-        return torch.compile(function, fullgraph=True, backend=request.param)
-
-    monkeypatch.setattr(network_module, "_compile", compile_with)
-    monkeypatch.setattr(recurrence, "compiled_step", lambda: compile_with(read_and_write))
-    torch._dynamo.reset()
-    yield request.param
-    torch._dynamo.reset()
+    compile_with(request.param)
+    return str(request.param)
 
 
 def sequence(network: FactoredRecurrentActorCritic) -> SequenceBatch:
@@ -80,12 +95,12 @@ def test_every_other_option_compiles(options: dict[str, str], backend: str) -> N
 
 def test_the_operators_derivative_is_that_of_the_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
     """What compiled code calls instead of the fused LSTM and the scan, without a compiler: values and gradients."""
-    monkeypatch.setattr(recurrence, "compiled_step", lambda: read_and_write)
+    monkeypatch.setattr(recurrence, "compiled_scan", scan)
+    monkeypatch.setattr(network_module, "compiled", lambda function: function)
     network = toy_network(core="lstm+memory")
     given = sequence(network)
     eager = network.evaluate(given)
     object.__setattr__(network.config, "compile", True)
-    network._compiled = lambda function: function  # type: ignore[method-assign]
     opaque = network.evaluate(given)
     for a, b in zip(eager, opaque, strict=True):
         assert torch.allclose(a, b, atol=1e-6)
@@ -102,6 +117,92 @@ def test_an_operator_that_loses_a_gradient_is_caught(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(recurrence, "recur_sequence", detached)
     with pytest.raises(AssertionError):
         test_the_operators_derivative_is_that_of_the_recurrence(monkeypatch)
+
+
+def wave(seed: int, lengths: Sequence[int], core: str) -> Batch:
+    seeds = [toy_seed(int(n), truncated=bool(i % 2), salt=i) for i, n in enumerate(lengths)]
+    return make_batch(toy_wave(toy_network(seed, core=core), seeds, state_stride=4), SPACES)
+
+
+def updates(seed: int, core: str, chunked: bool) -> tuple[PPOUpdate, PPOUpdate]:
+    """Of the same learner, compiled and eager; both hold a prior."""
+    cut = {"chunk_length": 8, "burn_in": 4} if chunked else {}
+    config = LearnerConfig(
+        state_stride=4, target_kl=1e9, update_epochs=1, minibatches=3, prior_start=1.0, prior_end=1.0, **cut
+    )
+    made = []
+    for compile_ in (True, False):
+        network, prior = (toy_network(s, core=core, compile=compile_) for s in (seed, seed + 100))
+        made.append(PPOUpdate(network, make_optimizer(network, 1e-4, 0.0), config, prior=prior))
+    return made[0], made[1]
+
+
+def ragged(rng: np.random.Generator, count: int) -> Iterator[Sequence[int]]:
+    """Lengths of episodes: of one step, all alike, a few, many."""
+    for u in range(count):
+        longest, most = ((2, 4), (12, 9), (30, 20), (26, 2))[u % 4]
+        yield rng.integers(1, longest, rng.integers(1, most)).tolist() or [25]
+
+
+def check_ragged_batches(seeds: Sequence[int], batches: int, core: str) -> int:
+    """What a learner meets after an unclean end (probes of single episodes) and then in training; returns the number
+    of graphs. A graph that is compiled again for every shape raises, or shows as a warning."""
+    with capture_logs() as logs:
+        for seed in seeds:
+            ours, theirs = updates(seed, core, chunked=seed % 2 == 1)
+            for length in (25, 7, 1):
+                probe = wave(seed, [length], core)
+                for a, b in zip(ours.forward(probe)[1], theirs.forward(probe)[1], strict=True):
+                    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+            for u, lengths in enumerate(ragged(np.random.default_rng(seed), batches)):
+                batch = wave(seed, lengths, core)
+                expected, found = theirs(batch, u, 0), ours(batch, u, 0)
+                for name, value in expected.items():
+                    assert found[name] == pytest.approx(value, rel=1e-3, abs=1e-4), (seed, u, lengths, name)
+            for a, b in zip(ours.network.parameters(), theirs.network.parameters(), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert not logs
+    return counters["stats"]["unique_graphs"]
+
+
+def test_ragged_batches_share_three_graphs(compile_with: Callable[[str], None]) -> None:
+    """One for each of the learner's evaluations: of the prior, before the update, and with gradients."""
+    compile_with("eager")
+    assert check_ragged_batches((1,), 8, "lstm") == 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("core", CORES)
+def test_thirty_ragged_batches_of_several_seeds(core: str, backend: str) -> None:
+    assert check_ragged_batches((0, 1, 2, 3), 30, core) == (
+        7 if core == "lstm+memory" else 3
+    )  # four of the scan's step
+
+
+def test_fleets_of_all_sizes_share_two_graphs(compile_with: Callable[[str], None]) -> None:
+    """One for a fleet of one environment, and one for all others."""
+    compile_with("eager")
+    compiled, eager = toy_network(compile=True), toy_network()
+    with capture_logs() as logs:
+        for size in (8, 1, 3, 2, 12, 1, 7, 5, 4, 10, 6):
+            seeds = [toy_seed(2, truncated=True, salt=i) for i in range(size)]
+            for ours, theirs in zip(toy_wave(compiled, seeds), toy_wave(eager, seeds), strict=True):
+                np.testing.assert_allclose(ours.log_probs, theirs.log_probs, rtol=1e-4, atol=1e-5)
+    assert not logs
+    assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_what_is_compiled_no_more_runs_eagerly_with_one_warning(compile_with: Callable[[str], None]) -> None:
+    compile_with("eager")
+    with torch._dynamo.config.patch(recompile_limit=1), capture_logs() as logs:
+        ours, theirs = updates(0, "lstm", chunked=False)
+        for u, lengths in enumerate(([3, 5], [4, 4, 2], [9])):
+            batch = wave(0, lengths, "lstm")
+            expected, found = theirs(batch, u, 0), ours(batch, u, 0)
+            assert found["loss_value"] == pytest.approx(expected["loss_value"], rel=1e-4)
+    assert [entry["log_level"] for entry in logs] == ["warning"]
+    assert "policy.compile" in logs[0]["event"]
 
 
 @pytest.mark.parametrize("core", CORES)
