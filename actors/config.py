@@ -176,6 +176,8 @@ class GymConfig:
 
 
 MAX_WIDTH, MAX_LAYERS = 1 << 16, 64  # what a file may ask for before anything is built of it
+MAX_FLOOR_MASS = 0.5
+"""What all floors of a head take together at most; the bound of weights that do not state one."""
 
 
 @dataclass(frozen=True)
@@ -216,9 +218,13 @@ class PolicyConfig:
     blind: bool = False
     """Hide the observation, so that only the masks and the count of steps are left: what a fixed schedule knows."""
     probability_floor: float = 0.002
-    """Least probability of each legal choice in every head."""
+    """Least probability of each legal choice in every head, as far as `floor_mass` allows."""
+    floor_mass: float | Literal["auto"] = "auto"
+    """Most probability that the floors of one head take together: with n legal choices each floor is at most
+    floor_mass / n. Auto is 0.01 for a Gymnasium environment, and 0.5 on seed hosts, whose heads are small."""
     compile: bool = False
-    """Compile `act` and `evaluate` (torch.compile); the first calls take tens of seconds."""
+    """Compile `act` and `evaluate` (torch.compile); the first calls take tens of seconds. What PyTorch would have to
+    compile too often runs eagerly, with one warning."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -235,6 +241,10 @@ class PolicyConfig:
             require(1 <= getattr(self, name) <= most, f"policy.{name} is {getattr(self, name)}: give 1 to {most}")
         require(
             0 <= self.probability_floor <= 0.05, f"policy.probability_floor is {self.probability_floor}: give 0 to 0.05"
+        )
+        require(
+            self.floor_mass == "auto" or 0 < self.floor_mass <= MAX_FLOOR_MASS,
+            f"policy.floor_mass is {self.floor_mass}: give auto, or more than 0 and at most {MAX_FLOOR_MASS}",
         )
 
 

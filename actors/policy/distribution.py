@@ -5,25 +5,37 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from actors.config import MAX_FLOOR_MASS, PolicyConfig
+from actors.types.spaces import Spaces
 
-def masked_log_probs(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+GYMNASIUM_FLOOR_MASS = 0.01
+
+
+def masked_log_probs(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = MAX_FLOOR_MASS) -> Tensor:
     """Log-probabilities `[..., n]` over legal choices; illegal ones are exactly -inf (probability 0).
 
-    With floor f and k legal choices, pi' = (1 - k f) pi + f on each of them; f is at most 1 / (2 k), so that the
-    policy always keeps half of its say. A row without a legal choice is NaN: callers check first.
+    With floor f and k legal choices, pi' = (1 - k f) pi + f on each of them, where f is at most mass / k: all floors
+    together take at most `mass`. A row without a legal choice is NaN: callers check first.
     """
     log_probs = logits.float().masked_fill(~mask, -torch.inf).log_softmax(-1)
     if floor == 0.0:
         return log_probs
     legal = mask.sum(-1, keepdim=True)
-    share = floor_share(legal, floor)
+    share = floor_share(legal, floor, mass)
     mixed = torch.where(mask, (1.0 - legal * share) * log_probs.exp() + share, 1.0)
     return mixed.log().masked_fill(~mask, -torch.inf)
 
 
-def floor_share(legal: Tensor, floor: float) -> Tensor:
-    """What each of `legal` choices gets at least."""
-    return (0.5 / legal).clamp(max=floor)
+def floor_mass(config: PolicyConfig, spaces: Spaces) -> float:
+    """The most that the floors of one head take together; `auto` tells seed hosts by their slots."""
+    if config.floor_mass != "auto":
+        return config.floor_mass
+    return MAX_FLOOR_MASS if spaces.slots else GYMNASIUM_FLOOR_MASS
+
+
+def floor_share(legal: Tensor, floor: float, mass: float) -> Tensor:
+    """The least probability of each of `legal` choices."""
+    return (mass / legal).clamp(max=floor)
 
 
 def normalised_entropy(log_probs: Tensor, mask: Tensor) -> Tensor:
@@ -50,13 +62,13 @@ def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Te
 _NEVER, _NOTHING = torch.tensor(-torch.inf), torch.tensor(0.0)  # a number would be made a tensor at each call
 
 
-def masked_probs(logits: Tensor, mask: Tensor, floor: float) -> Tensor:
+def masked_probs(logits: Tensor, mask: Tensor, floor: float, mass: float = MAX_FLOOR_MASS) -> Tensor:
     """Probabilities as of `masked_log_probs`, for those who need no gradient: in fewer operations."""
     probs = torch.where(mask, logits, _NEVER).softmax(-1)
     if floor == 0.0:
         return probs
     legal = mask.sum(-1, keepdim=True, dtype=torch.float32)
-    return torch.where(mask, probs.lerp(legal.reciprocal(), (legal * floor).clamp(max=0.5)), _NOTHING)
+    return torch.where(mask, probs.lerp(legal.reciprocal(), (legal * floor).clamp(max=mass)), _NOTHING)
 
 
 def choose_of(probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tuple[Tensor, Tensor]:

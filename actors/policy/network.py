@@ -13,7 +13,7 @@ from actors.config import PolicyConfig
 from actors.policy.compiled import compiled, dynamic
 from actors.policy.cores.core import Recurrent, make_core
 from actors.policy.cores.sequences import BucketLayout, SequenceBatch, Steps, flatten
-from actors.policy.distribution import choose, masked_log_probs
+from actors.policy.distribution import choose, floor_mass, masked_log_probs
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normaliser import ValueNormaliser
@@ -88,6 +88,7 @@ class FactoredRecurrentActorCritic(nn.Module):
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()
         self.spaces, self.config = spaces, config
+        self.floor_mass = floor_mass(config, spaces)
         self.encoder = make_encoder(spaces, config)
         self.core = make_core(self.encoder.core_input_size, config)
         self.norm = nn.LayerNorm(config.hidden_size)
@@ -207,12 +208,12 @@ class FactoredRecurrentActorCritic(nn.Module):
         """`Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`; fixed shapes."""
         core = self.norm(output)
         logits, relevant = self.heads(core, slots, actions), self.counted[actions[:, 0]]
-        floor = self.config.probability_floor
+        floor, mass = self.config.probability_floor, self.floor_mass
         table = logits[0]
         if self.config.critic == "q_op":  # before the scorer, into whose graph torch.compile takes `floor` along
             with torch.no_grad():
-                table = masked_log_probs(table, masks[:, : table.shape[1]], floor)
-        scores = self.scorer(torch.cat(logits, -1), masks, actions, relevant, floor)
+                table = masked_log_probs(table, masks[:, : table.shape[1]], floor, mass)
+        scores = self.scorer(torch.cat(logits, -1), masks, actions, relevant, floor, mass)
         values, baselines = self._values(core, actions[:, 0], table)
         return Evaluation(scores.log_probs, scores.entropies, values, baselines, core, core.new_zeros(core.shape[0], 0))
 
@@ -261,7 +262,7 @@ class FactoredRecurrentActorCritic(nn.Module):
             canonical = torch.zeros_like(mask) if self.config.causal_masks else torch.ones_like(mask)
             canonical[:, 0] = True
             mask = torch.where(relevant[:, None], mask, canonical)
-        table = masked_log_probs(logits, mask, self.config.probability_floor)
+        table = masked_log_probs(logits, mask, self.config.probability_floor, self.floor_mass)
         choice = choose(table, noise, deterministic)
         chosen = table.gather(-1, choice[:, None]).squeeze(-1)
         if relevant is None or not self.config.causal_masks:

@@ -5,22 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
+from typing import Any
 
 import torch
 
-from actors.config import PolicyConfig
+from actors.config import MAX_FLOOR_MASS, PolicyConfig
 from actors.errors import UserError
+from actors.policy.distribution import floor_mass
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 
 NOT_ARCHITECTURE = ("compile",)
 """Fields of `PolicyConfig` that say how to compute, not what: runs that differ in them share weights."""
+BEFORE = {"floor_mass": MAX_FLOOR_MASS}
+"""Fields that older files lack, and the values that their policies were trained with."""
+
+
+def policy_fields(spaces: Spaces, config: PolicyConfig) -> dict[str, Any]:
+    """`PolicyConfig` as a file states it: with the floors' bound that is in force, whatever `auto` means later."""
+    return asdict(config) | {"floor_mass": floor_mass(config, spaces)}
 
 
 def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
     """Equal where weights fit. With encoder `slots` nothing in them depends on the number of slots."""
-    fields = {name: value for name, value in asdict(config).items() if name not in NOT_ARCHITECTURE}
+    fields = {name: value for name, value in policy_fields(spaces, config).items() if name not in NOT_ARCHITECTURE}
+    if fields["floor_mass"] == MAX_FLOOR_MASS:  # as in files without the field, which keep their hash
+        del fields["floor_mass"]
     own = spaces.family if config.encoder == "slots" else spaces.hash
     text = json.dumps({"policy": fields, "spaces": own}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -31,7 +42,7 @@ def to_weights(network: FactoredRecurrentActorCritic, version: int, generation: 
     spaces = network.spaces
     architecture = {
         "hash": architecture_hash(spaces, network.config),
-        "policy": asdict(network.config),
+        "policy": policy_fields(spaces, network.config),
         "spaces": json.loads(spaces.to_json()),
     }
     tensors = {name: t.detach().cpu().clone().numpy() for name, t in network.state_dict().items()}
@@ -55,7 +66,7 @@ def spaces_of(weights: WeightSet) -> Spaces:
 def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:
     try:
         told = json.loads(weights.architecture)
-        return Spaces.from_json(json.dumps(told["spaces"])), PolicyConfig(**told["policy"])
+        return Spaces.from_json(json.dumps(told["spaces"])), PolicyConfig(**{**BEFORE, **told["policy"]})
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise UserError(f"these weights do not say which network they are of ({error!r:.200})") from error
 
@@ -101,6 +112,6 @@ def _difference(own: Spaces, config: PolicyConfig, wanted: Spaces, wanted_config
         return "these weights are of an environment with other observations or actions: give the one they come from"
     if config.encoder == wanted_config.encoder == "flat":
         return f"weights with encoder flat run at the {own.slots} slots they were trained with, not at {wanted.slots}"
-    ours, theirs = asdict(config), asdict(wanted_config)
+    ours, theirs = policy_fields(own, config), policy_fields(wanted, wanted_config)
     differing = [f"policy.{name} {theirs[name]} (it was {ours[name]})" for name in ours if ours[name] != theirs[name]]
     return f"these weights have another architecture than the configuration: {', '.join(differing)}"

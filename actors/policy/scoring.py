@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from actors.config import MAX_FLOOR_MASS
 from actors.policy.distribution import floor_share, masked_log_probs, normalised_entropy
 
 
@@ -35,7 +36,15 @@ class HeadScorer(nn.Module):
         self.register_buffer("inside", torch.from_numpy(inside), persistent=False)
         self.register_buffer("back", torch.from_numpy(np.flatnonzero(inside)), persistent=False)
 
-    def forward(self, logits: Tensor, masks: Tensor, actions: Tensor, relevant: Tensor, floor: float) -> Scores:
+    def forward(
+        self,
+        logits: Tensor,
+        masks: Tensor,
+        actions: Tensor,
+        relevant: Tensor,
+        floor: float,
+        mass: float = MAX_FLOOR_MASS,
+    ) -> Scores:
         """Flat `logits [N, A]` and `masks [N, A]`, `actions [N, H]`, `relevant [N, H]`."""
         shape = (actions.shape[0], *self.inside.shape)
         if self.equal:
@@ -43,7 +52,7 @@ class HeadScorer(nn.Module):
         else:
             placed = _Place.apply(logits, self.columns, self.back).view(shape)  # type: ignore[no-untyped-call]
             legal = masks.index_select(1, self.columns).view(shape) & self.inside
-        return Scores(*_Score.apply(placed, legal, actions, relevant, floor))  # type: ignore[no-untyped-call]
+        return Scores(*_Score.apply(placed, legal, actions, relevant, floor, mass))  # type: ignore[no-untyped-call]
 
 
 class _Place(torch.autograd.Function):
@@ -63,24 +72,24 @@ class _Place(torch.autograd.Function):
 class _Score(torch.autograd.Function):
     """`masked_log_probs` of the choice and `normalised_entropy`, as they are in acting.
 
-    With p = softmax over k legal choices and q = (1 - k f) p + f, the gradients are those of log q of the choice and of
-    -sum q log q / log k.
+    With p = softmax over k legal choices and q = (1 - k f) p + f, where f is `floor_share`, the gradients are those of
+    log q of the choice and of -sum q log q / log k.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, mask: Tensor, actions: Tensor, relevant: Tensor, floor: float
+        ctx: Any, logits: Tensor, mask: Tensor, actions: Tensor, relevant: Tensor, floor: float, mass: float
     ) -> tuple[Tensor, Tensor]:
-        table = masked_log_probs(logits, mask, floor)
+        table = masked_log_probs(logits, mask, floor, mass)
         choice = actions.unsqueeze(-1)
         ctx.save_for_backward(logits, mask, table, choice, relevant)
-        ctx.floor = floor
+        ctx.floor, ctx.mass = floor, mass
         irrelevant = ~relevant
         log_prob = table.gather(-1, choice).squeeze(-1).masked_fill(irrelevant, 0.0)
         return log_prob, normalised_entropy(table, mask).masked_fill(irrelevant, 0.0)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         logits, mask, table, choice, relevant = ctx.saved_tensors
         grad_log_prob, grad_entropy = (g.unsqueeze(-1) for g in grads)
         illegal = ~mask
@@ -91,9 +100,9 @@ class _Score(torch.autograd.Function):
         pull = grad_log_prob * (p_log.gather(-1, choice) - table.gather(-1, choice)).exp()
         to_p = (table + 1.0) * (-grad_entropy / legal.clamp(min=2).log())
         if ctx.floor:
-            keep = 1.0 - legal * floor_share(legal, ctx.floor)
+            keep = 1.0 - legal * floor_share(legal, ctx.floor, ctx.mass)
             pull, to_p = pull * keep, to_p * keep
         to_p = to_p.masked_fill(illegal, 0.0)
         to_logits = p * (to_p - (p * to_p).sum(-1, keepdim=True) - pull)
         to_logits = to_logits.scatter_add(-1, choice, pull)
-        return to_logits.masked_fill(~relevant.unsqueeze(-1), 0.0), None, None, None, None
+        return to_logits.masked_fill(~relevant.unsqueeze(-1), 0.0), None, None, None, None, None

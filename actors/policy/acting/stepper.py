@@ -137,7 +137,8 @@ class _Heads(nn.Module):
         super().__init__()
         heads, spec, config = network.heads, network.spaces.action, network.config
         self.has_slots, self.conditioned = heads.has_slots, heads.conditioned
-        self.floor, self.causal, self.critic = config.probability_floor, config.causal_masks, config.critic
+        self.floor, self.floor_mass = config.probability_floor, network.floor_mass
+        self.causal, self.critic = config.causal_masks, config.critic
         self.width, self.rest = config.head_size, len(spec.rest_heads)
         readers = [heads.op, network.critic, *([heads.pointer] if self.has_slots else []), *heads.rest.values()]
         first, last = [_linear(m, 0) for m in readers], [_linear(m, 2) for m in readers]
@@ -183,7 +184,7 @@ class _Heads(nn.Module):
         trunk = F.linear(core, self.trunk_weight, self.trunk_bias)
         above, later = torch.split(trunk, [2 * w, trunk.shape[1] - 2 * w], 1)
         logits, outputs = torch.split(F.linear(above.relu(), self.top_weight, self.top_bias), self.top_sizes, 1)
-        probs = masked_probs(logits, masks.op, self.floor)
+        probs = masked_probs(logits, masks.op, self.floor, self.floor_mass)
         flag = deterministic[..., None] if isinstance(deterministic, Tensor) else deterministic
         op, chance = choose_of(probs.unsqueeze(1), noise.narrow(1, 0, 1), flag)
         values, baselines = self._values(outputs, op, probs)
@@ -198,7 +199,7 @@ class _Heads(nn.Module):
             row, count = torch.arange(core.shape[0], device=core.device), slots.shape[1]
             asked = op.add(row, alpha=self.top_sizes[0])  # row of all rows' masks for each op
             mask = torch.where(relevant.narrow(1, 1, 1), masks.slot.flatten(0, 1).index_select(0, asked), self.no_slot)
-            probs = masked_probs(pointed, mask, self.floor)
+            probs = masked_probs(pointed, mask, self.floor, self.floor_mass)
             slot, chance = choose_of(probs.unsqueeze(1), noise.narrow(1, 1, 1), flag)
             picks.append(slot)
             chances.append(chance)
@@ -212,7 +213,7 @@ class _Heads(nn.Module):
             logits = F.linear(rest.relu(), self.rest_weight, self.rest_bias).view(shape)
             mask = rest_mask.index_select(1, self.columns).view(shape) & self.inside
             mask = torch.where(relevant.narrow(1, before, self.rest).unsqueeze(-1), mask, self.no_rest)
-            probs = masked_probs(logits, mask, self.floor)
+            probs = masked_probs(logits, mask, self.floor, self.floor_mass)
             choices, chance = choose_of(probs, noise.narrow(1, before, self.rest), flag)
             picks.append(choices)
             chances.append(chance)

@@ -111,24 +111,24 @@ def test_probabilities_of_legal_joint_actions_sum_to_one_and_match_enumeration(o
     check_joint(**options)
 
 
-def without_mask(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+def without_mask(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
     return distribution.masked_log_probs(logits, torch.ones_like(mask), floor)
 
 
-def not_renormalised(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+def not_renormalised(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
     return without_mask(logits, mask, floor).masked_fill(~mask, -torch.inf)
 
 
-def floor_for_everyone(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+def floor_for_everyone(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
     n = mask.shape[-1]
     return ((1 - n * floor) * distribution.masked_log_probs(logits, mask).exp() + floor).log()
 
 
-def without_floor(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+def without_floor(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
     return distribution.masked_log_probs(logits, mask)
 
 
-def small_penalty(logits: Tensor, mask: Tensor, floor: float = 0.0) -> Tensor:
+def small_penalty(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
     """A finite penalty instead of a mask: illegal choices stay possible."""
     return distribution.masked_log_probs(logits - 10.0 * ~mask, torch.ones_like(mask), floor)
 

@@ -106,7 +106,13 @@ def test_the_architectures_hash_knows_what_weights_depend_on() -> None:
     flat = PolicyConfig(encoder="flat")
     assert len({architecture_hash(SPACES.with_slots(s), flat) for s in range(1, 9)}) == 8
     assert architecture_hash(SPACES, PolicyConfig(compile=True)) in same
-    for changes in ({"hidden_size": 64}, {"core": "feedforward"}, {"critic": "q_op"}, {"probability_floor": 0.0}):
+    for changes in (
+        {"hidden_size": 64},
+        {"core": "feedforward"},
+        {"critic": "q_op"},
+        {"probability_floor": 0.0},
+        {"floor_mass": 0.1},
+    ):
         assert architecture_hash(SPACES, PolicyConfig(**changes)) not in same  # type: ignore[arg-type]
     assert architecture_hash(dataclasses.replace(SPACES, base_size=9), config) not in same
 

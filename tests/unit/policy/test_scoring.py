@@ -55,11 +55,11 @@ def test_scores_and_gradients_are_those_of_each_head_alone(floor: float) -> None
     check(floor)
 
 
-def without_share(legal: Tensor, floor: float) -> Tensor:
+def without_share(legal: Tensor, floor: float, mass: float) -> Tensor:
     return torch.zeros_like(legal, dtype=torch.float32)
 
 
-def unlimited_share(legal: Tensor, floor: float) -> Tensor:
+def unlimited_share(legal: Tensor, floor: float, mass: float) -> Tensor:
     return torch.full_like(legal, floor, dtype=torch.float32)
 
 

@@ -1,0 +1,160 @@
+"""The floors of a head take a bounded share of its probability, and weights state the bound they were trained with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from actors.config import ConfigError, PolicyConfig
+from actors.errors import UserError
+from actors.policy.acting.programs import ActingPolicy
+from actors.policy.cores.sequences import SequenceBatch
+from actors.policy.distribution import masked_log_probs, masked_probs
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import architecture_hash, from_weights, spaces_of, to_weights
+from actors.policy.saved import SHIPPED, read_weights
+from actors.policy.scoring import HeadScorer
+from actors.types.actions import ActionMasks, independent_spec
+from actors.types.spaces import Spaces
+from actors.types.weights import WeightSet
+from tests.support.toy import toy_network
+
+SIZES = (2, 5, 6, 18, 52, 104, 250, 1000)
+SMALL = {"hidden_size": 8, "encoder_size": 8, "head_size": 8}
+
+
+def gym_spaces(choices: int) -> Spaces:
+    return Spaces.flat(independent_spec((choices,)), 3)
+
+
+def decided(spaces: Spaces, **changes: float) -> FactoredRecurrentActorCritic:
+    """A policy whose mind is made up: its logits favour the first choice of every head by far."""
+    network = FactoredRecurrentActorCritic(spaces, PolicyConfig(**(SMALL | changes)))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for head in (network.heads.op, *network.heads.rest.values()):
+            head[2].bias[0] = 1000.0
+    return network
+
+
+def acted(network: FactoredRecurrentActorCritic, acting: ActingPolicy | FactoredRecurrentActorCritic) -> float:
+    """Probability of the choice that the policy prefers."""
+    spec = network.spaces.action
+    masks = ActionMasks.of_flat(spec, np.ones((1, spec.flat_size), dtype=np.bool_))
+    noise, nowhere = np.zeros((1, 1)), np.zeros((1, 0), dtype=np.int64)
+    obs = np.zeros((1, network.spaces.obs_size), np.float32)
+    decision, _ = acting.act(obs, nowhere, masks, network.initial_state(1), noise, True)
+    return float(np.exp(decision.log_probs[0, 0]))
+
+
+def evaluated(network: FactoredRecurrentActorCritic) -> float:
+    spaces, one = network.spaces, torch.ones(1, 1, dtype=torch.bool)
+    masks = torch.ones(1, 1, spaces.action.flat_size, dtype=torch.bool)
+    nothing = torch.zeros(1, 1, 0, dtype=torch.long)
+    obs, actions = torch.zeros(1, 1, spaces.obs_size), torch.zeros(1, 1, 1, dtype=torch.long)
+    out = network.evaluate(SequenceBatch(obs, nothing, actions, masks, one, network.initial_state(1)))
+    return float(out.log_probs.detach().exp()[0, 0])
+
+
+@pytest.mark.parametrize("choices", SIZES)
+def test_in_gymnasium_the_best_choice_can_have_99_percent_however_many_there_are(choices: int) -> None:
+    """Against exact fractions: 0.002 for each choice, of 1% at most; in acting, in the network itself, in learning."""
+    floor = min(Fraction(2, 1000), Fraction(1, 100) / choices)
+    expected = float(1 - (choices - 1) * floor)
+    assert expected > 0.99
+    network = decided(gym_spaces(choices))
+    for found in (acted(network, network), acted(network, ActingPolicy(network)), evaluated(network)):
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("choices", SIZES)
+def test_on_seed_hosts_each_choice_keeps_its_own_floor(choices: int) -> None:
+    """A head of seed hosts has few choices; its bound is a half."""
+    network = toy_network()
+    logits = torch.tensor([0.0] + [-1000.0] * (choices - 1))
+    mask = torch.ones(choices, dtype=torch.bool)
+    expected = float(1 - (choices - 1) * min(Fraction(2, 1000), Fraction(1, 2) / choices))
+    for probs in (
+        masked_log_probs(logits, mask, 0.002, network.floor_mass).exp(),
+        masked_probs(logits, mask, 0.002, network.floor_mass),
+    ):
+        assert float(probs[0]) == pytest.approx(expected, abs=1e-6)
+
+
+def autograd(logits: Tensor, masks: Tensor, actions: Tensor, mass: float) -> tuple[Tensor, Tensor]:
+    """Log-probs and normalised entropies, straight from the definition in float64."""
+    p = logits.double().masked_fill(~masks, -torch.inf).softmax(-1)
+    legal = masks.sum(-1, keepdim=True).double()
+    floor = torch.minimum(torch.tensor(0.02, dtype=torch.float64), mass / legal)
+    q = torch.where(masks, (1 - legal * floor) * p + floor, 1.0)
+    entropies = -(q * q.log() * masks).sum(-1) / legal.squeeze(-1).clamp(min=2).log()
+    return q.gather(-1, actions).log(), entropies[:, None]
+
+
+@pytest.mark.parametrize("mass", [0.01, 0.1, 0.5])
+def test_the_gradient_is_that_of_the_bounded_floors(mass: float) -> None:
+    torch.manual_seed(0)
+    logits, masks = 2 * torch.randn(40, 7), torch.rand(40, 7) < 0.6
+    masks[:, 3] = True
+    actions, relevant = torch.full((40, 1), 3), torch.ones(40, 1, dtype=torch.bool)
+    found = []
+    for which in (0, 1):
+        own = logits.clone().requires_grad_()
+        if which == 0:
+            scores = HeadScorer((7,))(own, masks, actions, relevant, 0.02, mass)
+            out = scores.log_probs, scores.entropies
+        else:
+            out = autograd(own, masks, actions, mass)
+        (gradient,) = torch.autograd.grad(out[0].sum() + 0.3 * out[1].sum(), own)
+        found.append((*out, gradient))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-6)
+
+
+def without_bound(weights: WeightSet) -> WeightSet:
+    """As files were before they stated the bound."""
+    told = json.loads(weights.architecture)
+    del told["policy"]["floor_mass"]
+    return dataclasses.replace(weights, architecture=json.dumps(told))
+
+
+def test_weights_state_the_bound_that_is_in_force() -> None:
+    for network, mass in ((decided(gym_spaces(4)), 0.01), (toy_network(), 0.5), (toy_network(floor_mass=0.05), 0.05)):
+        weights = to_weights(network, 1, 1, 8)
+        assert json.loads(weights.architecture)["policy"]["floor_mass"] == mass
+        assert from_weights(weights).floor_mass == mass
+
+
+def test_older_weights_are_read_with_the_bound_they_were_trained_with() -> None:
+    network = decided(gym_spaces(250), floor_mass=0.5)
+    assert acted(network, from_weights(without_bound(to_weights(network, 1, 1, 8)))) == pytest.approx(0.502, abs=1e-6)
+    on_seed_hosts = toy_network()
+    older = without_bound(to_weights(on_seed_hosts, 1, 1, 8))
+    assert from_weights(older, config=on_seed_hosts.config).floor_mass == 0.5
+
+
+def test_a_configuration_with_another_bound_refuses_older_weights_in_one_line() -> None:
+    network = decided(gym_spaces(4), floor_mass=0.5)
+    older = without_bound(to_weights(network, 1, 1, 8))
+    with pytest.raises(UserError, match=r"policy.floor_mass 0.01 \(it was 0.5\)") as refused:
+        from_weights(older, config=PolicyConfig(**SMALL))  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+    from_weights(older, config=PolicyConfig(**SMALL, floor_mass=0.5))  # type: ignore[arg-type]
+
+
+def test_the_shipped_policy_keeps_its_hash_and_its_bound() -> None:
+    weights = read_weights(SHIPPED)
+    network = from_weights(weights)
+    assert network.floor_mass == 0.5
+    assert architecture_hash(spaces_of(weights), network.config) == json.loads(weights.architecture)["hash"]
+
+
+@pytest.mark.parametrize("mass", [0.0, -0.1, 0.6])
+def test_a_bound_out_of_range_is_refused(mass: float) -> None:
+    with pytest.raises(ConfigError, match=r"policy\.floor_mass is"):
+        PolicyConfig(floor_mass=mass)
