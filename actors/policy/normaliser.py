@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -51,11 +53,23 @@ MIN_SPREAD = 0.05
 TINY = 1e-6  # least deviation of returns that are all about 0
 
 
+class Rescaling(NamedTuple):
+    """What an update of the value scale did to the critic's normalised outputs: new = factor * old + shift."""
+
+    factor: Tensor  # [] float64
+    shift: Tensor  # [] float64
+
+    def __call__(self, values: Tensor) -> Tensor:
+        return (self.factor * values + self.shift).to(values.dtype)
+
+
 class ValueNormaliser(nn.Module):
     """The scale of the critic, fitted to returns once per batch.
 
     With `popart` (van Hasselt et al., 2016) the output layer is rescaled in place when the statistics move, so that
     denormalised values do not; without it the mean stays 0 and values are only divided by a running deviation.
+    The first update leaves the layer alone: the statistics before it are placeholders, and preserving what an untrained
+    critic said in their units would put it |mean| / std deviations away from its targets.
     """
 
     mean: Tensor
@@ -81,11 +95,16 @@ class ValueNormaliser(nn.Module):
         return (values * self.std + self.mean).to(values.dtype)
 
     @torch.no_grad()
-    def update(self, returns: Tensor, output: nn.Linear) -> None:
-        """Fit to `returns [N]` and, with PopArt, rescale `output` (the critic's last layer) to match."""
+    def update(self, returns: Tensor, output: nn.Linear) -> Rescaling:
+        """Fit to `returns [N]` and, with PopArt, rescale `output` (the critic's last layer) to match.
+
+        Returns what became of the critic's normalised outputs.
+        """
+        one, zero = torch.ones_like(self.std), torch.zeros_like(self.mean)
         if returns.numel() == 0:
-            return
+            return Rescaling(one, zero)
         returns = returns.double()
+        fitted = self.updates > 0
         self.updates += 1
         # An average over all updates at first, an exponential one from the 1/beta-th on.
         step = torch.clamp(1.0 / self.updates, min=self.beta)
@@ -96,7 +115,10 @@ class ValueNormaliser(nn.Module):
         least = (MIN_SPREAD * self.moments[1].sqrt()).clamp(min=TINY)
         self.std.copy_(torch.maximum(deviation, least))
         if not self.popart:
-            return
+            return Rescaling(one, zero)
         self.mean.copy_(self.moments[0])
-        output.weight.mul_((std / self.std).to(output.weight.dtype))
-        output.bias.copy_((std * output.bias + mean - self.mean) / self.std)
+        factor = torch.where(fitted, std / self.std, one)
+        shift = torch.where(fitted, (mean - self.mean) / self.std, zero)
+        output.weight.mul_(factor.to(output.weight.dtype))
+        output.bias.copy_(factor * output.bias + shift)
+        return Rescaling(factor, shift)

@@ -22,7 +22,7 @@ class Targets(NamedTuple):
 
     advantages: Tensor  # [N, H] normalised; [N, 1] with one ratio for all heads
     returns: Tensor  # [N] in the critic's new units
-    proximal_values: Tensor  # [N] in the critic's new units
+    proximal_values: Tensor  # [N] in the critic's new units, as its rescaled output layer gives them
     proximal_log_probs: Tensor  # [N, H]
     behaviour_log_probs: Tensor  # [N, H]
     counted: Tensor  # [N, H] relevant and unforced
@@ -57,11 +57,11 @@ def make_targets(
     if config.objective == "decoupled":
         weight = (proximal.log_probs - behaviour).sum(-1).exp().clamp(max=WEIGHT_LIMIT)
         advantages = advantages * weight[:, None]
-    scale.update(returns, network.value_output)
+    rescaling = scale.update(returns, network.value_output)
     targets = Targets(
         advantages=advantages,
         returns=scale.normalise(returns),
-        proximal_values=scale.normalise(values),
+        proximal_values=rescaling(proximal.values.float()),
         proximal_log_probs=proximal.log_probs,
         behaviour_log_probs=behaviour,
         counted=network.counted[chunks.actions[:, 0]] & unforced[:, None],

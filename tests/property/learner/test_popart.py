@@ -8,9 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.normaliser import ValueNormaliser
+from learner.config import LearnerConfig
+from learner.ppo.batching import make_batch
 from learner.ppo.optimizer import make_optimizer
-from tests.support.toy import CRITICS, toy_network
+from learner.ppo.update import PPOUpdate
+from tests.support.chunking import evaluate_chunks, targets_of
+from tests.support.toy import CRITICS, SPACES, toy_network, toy_seed, toy_wave
 
 Move = Callable[[ValueNormaliser, Tensor, nn.Linear], None]
 BATCHES = [(5.0, 2.0), (-300.0, 40.0), (1e4, 1e-3), (0.0, 1e5)]  # mean and deviation of the returns
@@ -139,3 +144,56 @@ def test_without_popart_the_mean_stays_zero_and_the_layer_untouched() -> None:
     assert torch.equal(output.bias, bias)
     values = torch.randn(5)
     assert torch.allclose(scale.normalise(scale.denormalise(values)), values, atol=1e-6)
+
+
+def untrained(**changes: object) -> FactoredRecurrentActorCritic:
+    """Unlike `toy_network`, with a value scale that was never fitted."""
+    torch.manual_seed(4)
+    return FactoredRecurrentActorCritic(SPACES, toy_network(**changes).config)
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_the_first_update_does_not_preserve_an_untrained_critic(critic: str) -> None:
+    """Its normalised outputs stay near 0, where the mean of the returns is: preserved, they would be 100 off."""
+    network = untrained(critic=critic)
+    core = torch.randn(30, network.config.hidden_size)
+    with torch.no_grad():
+        before = network.critic(core)
+        network.value_normaliser.update(returns(500.0, 5.0).repeat(4), network.value_output)
+        assert torch.equal(network.critic(core), before)
+        assert float(network.value_normaliser.mean) == pytest.approx(500.0, abs=5.0)
+        network.value_normaliser.update(returns(800.0, 9.0), network.value_output)
+        assert not torch.allclose(network.critic(core), before, atol=1.0)  # from the second update on it is
+
+
+def learnt(offset: float) -> list[Tensor]:
+    """The parameters after five updates on episodes of one step; every reward has `offset` added to it."""
+    network = untrained()
+    episodes = toy_wave(untrained(), [toy_seed(1, truncated=False, salt=k) for k in range(32)])
+    batch = make_batch(episodes, SPACES)
+    batch = batch._replace(rewards=batch.rewards + offset)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), LearnerConfig(state_stride=1, target_kl=10.0), seed=1)
+    for update in range(5):
+        ppo(batch, update=update, version=update)
+    assert float(network.value_normaliser.std) > 0.05 * offset  # the floor of the deviation has no part in this
+    return [p.detach().clone() for p in network.parameters()]
+
+
+def test_a_constant_that_every_return_has_does_not_slow_the_critic_down() -> None:
+    """Advantages and errors are relative to the mean, so that training is the same but for rounding."""
+    for plain, shifted in zip(learnt(0.0), learnt(400.0), strict=True):
+        assert torch.allclose(plain, shifted, atol=2e-3), (plain - shifted).abs().max()
+
+
+@pytest.mark.parametrize("popart", [True, False])
+def test_old_values_are_those_that_the_network_gives_after_the_scale_has_moved(popart: bool) -> None:
+    """At the first update too, and without PopArt: else the clip of the value loss would cut gradients at once."""
+    network = untrained(popart=popart)
+    episodes = toy_wave(network, [toy_seed(n, truncated=False, salt=n) for n in (5, 3, 4)])
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1))
+    for _ in range(3):
+        batch = make_batch(episodes, SPACES)
+        chunks, _ = ppo.forward(batch)
+        targets = targets_of(network, batch, chunks, ppo.config)
+        with torch.no_grad():
+            assert torch.allclose(evaluate_chunks(network, chunks).values, targets.proximal_values, atol=1e-5)
