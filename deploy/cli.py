@@ -270,10 +270,13 @@ def _dashboards(args: list[str]) -> int:
         "dashboards", "Writes Grafana dashboards of all metrics: training, service, endpoint, environment."
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where Grafana's provisioning looks for them")
+    parser.add_argument(
+        "--alerts", type=Path, metavar="FOLDER", help="also write alert rules, for Grafana's provisioning/alerting"
+    )
     options = parser.parse_args(args)
     from deploy.commands.dashboards import write_dashboards
 
-    return write_dashboards(options.folder)
+    return write_dashboards(options.folder, options.alerts)
 
 
 def _doctor(args: list[str]) -> int:

@@ -7,6 +7,8 @@ from typing import Literal
 
 from actors.config import require
 
+RATIO_ERROR, LOW_PRECISION_RATIO_ERROR = 1e-3, 2e-2
+
 
 @dataclass(frozen=True)
 class LearnerConfig:
@@ -158,6 +160,11 @@ class LearnerConfig:
                 f"learner.{name} is {steps}, but states are stored every {stride} steps (learner.state_stride): "
                 f"a chunk starts from a stored state, so give a multiple of {stride}",
             )
+
+    @property
+    def ratio_error_limit(self) -> float:
+        """The `ratio_error` above which acting and learning differ by more than what this precision rounds."""
+        return LOW_PRECISION_RATIO_ERROR if self.amp == "bf16" else RATIO_ERROR
 
     @property
     def keeps_prior(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a person should know about a run's settings, told once each."""
+"""What a person should know about a run's settings and figures, told once each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ log = logging.getLogger(__name__)
 
 RECURRENT_LR = 2.5e-4
 RECURRENT_KL = 0.03
+LAG_KL = 0.1
+"""Nats between the policy that acted and the one that learns: a typical ratio is then off by half, more than twice what
+the clip lets through."""
 
 
 class ConfigWarnings:
@@ -39,6 +42,21 @@ class ConfigWarnings:
     def after_update(self, metrics: dict[str, float], longest_steps: int) -> None:
         """`longest_steps` of the batch's episodes."""
         c = self.config
+        error = metrics.get("ratio_error", 0.0)
+        if error > c.ratio_error_limit:
+            self._tell(
+                "ratio_error",
+                f"acting and learning disagree: ratios of steps that these very weights chose are off by {error:.2g}, "
+                f"more than {c.ratio_error_limit:g} (ratio_error); make sure that actors and learner run the same "
+                "version, and look at what their devices round differently",
+            )
+        if metrics["lag_kl"] > LAG_KL:
+            self._tell(
+                "lag_kl",
+                f"the policy that acted is {metrics['lag_kl']:.2f} nats away from the one that learns, above {LAG_KL} "
+                "(lag_kl): much of the data falls outside the clip; run fewer actors, lower learner.max_policy_lag or "
+                "learner.lr, or set learner.ppo.objective decoupled",
+            )
         if self.recurrent and metrics["kl"] > RECURRENT_KL:
             self._tell(
                 "kl",

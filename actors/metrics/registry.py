@@ -43,7 +43,12 @@ _TABLE = (
     Metric("loss_value", "gauge", "1", "Value loss in normalised units"),
     Metric("entropy_coef", "gauge", "1", "Entropy coefficient in force"),
     Metric("explained_variance", "gauge", "1", "Explained variance of the proximal values; 0 when returns have none"),
-    Metric("kl", "gauge", "nats", "k3 estimate of the KL to the proximal policy at the last check"),
+    Metric(
+        "kl",
+        "gauge",
+        "nats",
+        "How far the update moved the policy: k3 estimate of the KL to the proximal one, after the last step",
+    ),
     Metric("lag_kl", "gauge", "nats", "k3 estimate of the KL of the proximal to the behaviour policy"),
     Metric(
         "prior_kl", "gauge", "nats", "Nats a step by which the acting policy strays from the one the run began with"
@@ -57,6 +62,7 @@ _TABLE = (
         "1",
         "Largest |ratio - 1| of lag-0 steps before the first step: acting and learning disagree",
     ),
+    Metric("ratio_error_limit", "gauge", "1", "What ratio_error may be at most: 0.001, and 0.02 with bf16"),
     Metric(
         "update_epochs_done", "gauge", "update epochs", "Passes over the batch before the KL stop, fractions counted"
     ),

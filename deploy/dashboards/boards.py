@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from learner.config_warnings import LAG_KL
+
 
 class View(StrEnum):
     LINES = "lines"
@@ -22,6 +24,7 @@ class Panel(NamedTuple):
     view: View = View.LINES
     by: str = ""  # a label that keeps series apart, besides that of a family
     without: str = ""  # a member of a family that is left out
+    limit: float | None = None  # a line across the panel, above which an alert is raised
 
 
 class Board(NamedTuple):
@@ -51,9 +54,10 @@ TRAINING = Board(
         "Update": (
             Panel("Explained variance", ("explained_variance",)),
             Panel("Losses", ("loss_policy", "loss_value")),
-            Panel("KL of the update", ("kl", "lag_kl")),
+            Panel("KL of the update", ("kl",)),
+            Panel("KL to the policy that acted", ("lag_kl",), limit=LAG_KL),
             Panel("Joint ratio", ("ratio_mean", "ratio_max")),
-            Panel("Disagreement of acting and learning", ("ratio_error",)),
+            Panel("Disagreement of acting and learning", ("ratio_error", "ratio_error_limit")),
             Panel("Gradient norms", ("grad_norm_trunk", "grad_norm_heads", "grad_norm_critic")),
             Panel("Entropy coefficient", ("entropy_coef",)),
             Panel("Distance from the policy it began with", ("prior_kl",)),

@@ -17,7 +17,7 @@ UNITS = {"s": "s", "ratio": "percentunit", "1": "short", "version": "none", "ver
 
 def dashboard(board: Board) -> Json:
     return {
-        "uid": f"tamiyo-{board.name}",
+        "uid": uid(board),
         "title": board.title,
         "description": "Made by `tamiyo dashboards` from actors/metrics/registry.py: change it there.",
         "tags": ["tamiyo"],
@@ -32,6 +32,16 @@ def dashboard(board: Board) -> Json:
         "links": [_link_to_others()],
         "panels": list(_panels(board)),
     }
+
+
+def uid(board: Board) -> str:
+    return f"tamiyo-{board.name}"
+
+
+def panel_id(board: Board, metric: str) -> int:
+    """Of the panel that shows a metric first."""
+    titles = [panel.title for panels in board.rows.values() for panel in panels if metric in panel.metrics]
+    return next(int(p["id"]) for p in _panels(board) if p["title"] == titles[0])
 
 
 def dashboards() -> dict[str, Json]:
@@ -157,7 +167,12 @@ def _shape(panel: Panel, asked: list[Query]) -> Json:
     overrides = [_right(ref, q) for ref, q in zip("ABCDEF", asked, strict=False) if q.unit != asked[0].unit]
     if panel.view is View.BAND:
         overrides += _band(*(q.legend for q in asked[1:]))
-    fields = {"defaults": {"unit": unit, "custom": custom}, "overrides": overrides}
+    defaults: Json = {"unit": unit, "custom": custom}
+    if panel.limit is not None:
+        steps = [{"color": "green", "value": None}, {"color": "red", "value": panel.limit}]
+        custom["thresholdsStyle"] = {"mode": "line"}
+        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+    fields = {"defaults": defaults, "overrides": overrides}
     return {"type": "timeseries", "fieldConfig": fields, "options": _LEGEND}
 
 

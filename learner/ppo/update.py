@@ -56,7 +56,8 @@ class PPOUpdate:
         del proximal
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimise(chunks, targets, coefficient, update)
-        metrics["entropy_coef"] = torch.tensor(coefficient)
+        metrics["kl"] = self._moved(chunks, targets)
+        metrics |= {"entropy_coef": torch.tensor(coefficient), "ratio_error_limit": torch.tensor(c.ratio_error_limit)}
         self.network.update_normaliser(chunks.obs)
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
@@ -70,6 +71,14 @@ class PPOUpdate:
         c = self.config
         chunks = cut(batch.to(self.device), c.chunk_length or batch.valid.shape[1], c.state_stride, c.burn_in)
         return chunks, self._evaluate(load(chunks, whole(chunks, c.max_padding_waste), self._advance))
+
+    @torch.no_grad()
+    def _moved(self, chunks: Chunks, targets: Targets) -> Tensor:
+        """KL of the policy after the last step to the proximal one. One pass more: the checks of the KL stop come
+        before each step, so that they never see the last one, nor any where there is only one."""
+        self._heartbeat()
+        after = self._evaluate(load(chunks, whole(chunks, self.config.max_padding_waste), self._advance))
+        return losses.k3((after.log_probs - targets.proximal_log_probs).sum(-1), targets.unforced)
 
     def _evaluate(self, steps: Steps) -> Evaluation:
         with autocast(self.config, self.device):
@@ -98,7 +107,7 @@ class PPOUpdate:
         denominators = make_denominators(targets, c, c.minibatches)
         parts = self._parts(chunks, update)
         zero = torch.zeros((), device=self.device)
-        stopped, skipped, kl = zero, zero, zero
+        stopped, skipped = zero, zero
         flags: list[Tensor] = []  # 1 where a minibatch came before the stop
         measured: list[Tensor] = []  # [2 + groups] each: losses and gradient norms
         log_probs: list[Tensor] = []  # [n, H] each
@@ -133,7 +142,6 @@ class PPOUpdate:
             metrics |= dict(zip(("loss_policy", "loss_value", *groups), means, strict=True))
         waste = sum(p.chunk.layout.padded for p in parts[: c.minibatches]) / max(1, len(chunks.places))
         return metrics | {
-            "kl": kl,
             "update_epochs_done": torch.stack(flags).sum() / c.minibatches,
             "skipped_steps": skipped,
             "padding_waste": torch.tensor(waste),

@@ -18,6 +18,8 @@ class Health(http.server.BaseHTTPRequestHandler):
         well = len(secret) == 64 and "/etc/tamiyo/dashboards" in boards and reply["status"] == "success"
         for board in Path("/etc/tamiyo/dashboards").glob("*.json"):
             well &= bool(json.loads(board.read_text())["panels"])
+        for alerts in (provisioning / "alerting").glob("*.json"):
+            well &= bool(json.loads(alerts.read_text())["groups"])
         self.send_response(200 if well and self.path == "/api/health" else 503)
         self.end_headers()
 

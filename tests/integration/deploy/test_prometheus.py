@@ -33,6 +33,7 @@ pytestmark = [
     pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here: apt install prometheus"),
 ]
 FOLDER = Path(__file__).parents[3] / "deploy/grafana/dashboards"
+ALERTS = FOLDER.parent / "provisioning/alerting"
 RUN = "watched"
 START_S = 150.0
 
@@ -96,8 +97,19 @@ def panel_queries() -> dict[str, list[str]]:
     return found
 
 
+def alert_queries() -> dict[str, list[str]]:
+    """Of each alert rule: they are about all runs."""
+    found = {}
+    for path in ALERTS.glob("*.json"):
+        for group in json.loads(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                found[f"alert: {rule['title']}"] = [q["model"]["expr"] for q in rule["data"] if "expr" in q["model"]]
+    return found
+
+
 def without_data(server: Prometheus) -> list[str]:
-    return [f"{title}: {expr}" for title, asked in panel_queries().items() for expr in asked if not server.ask(expr)]
+    wanted = panel_queries() | alert_queries()
+    return [f"{title}: {expr}" for title, asked in wanted.items() for expr in asked if not server.ask(expr)]
 
 
 def use(serve: Command) -> None:

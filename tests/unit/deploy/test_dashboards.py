@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.alerting import Rule
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, Metric
 from deploy.cli import main
+from learner.config_warnings import LAG_KL
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy/grafana/dashboards"
+PROVISIONING = ROOT / "deploy/grafana/provisioning"
+COMMAND = "tamiyo dashboards deploy/grafana/dashboards --alerts deploy/grafana/provisioning/alerting"
 NAMES = ("endpoint", "environment", "service", "training")
 DECLARED = {f"tamiyo_{m.name.replace('/', '_')}": m for m in (*METRICS.values(), *FAMILIES.values(), *SERVE.values())}
 SUFFIX = {"counter": "_total", "histogram": "_bucket", "gauge": ""}
@@ -50,7 +55,7 @@ def test_what_is_committed_is_what_the_table_makes(tmp_path: Path) -> None:
     made = {p.name: p.read_text() for p in tmp_path.iterdir()}
     assert sorted(made) == [f"{name}.json" for name in NAMES]
     stale = [name for name, text in made.items() if (FOLDER / name).read_text() != text]
-    assert stale == [], "make them again: tamiyo dashboards deploy/grafana/dashboards"
+    assert stale == [], f"make them again: {COMMAND}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,6 +122,48 @@ def test_panels_have_places_of_their_own(name: str) -> None:
         assert at["x"] + at["w"] <= 24
         cells += itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"]))
     assert len(cells) == len(set(cells))
+
+
+def rules(folder: Path = PROVISIONING / "alerting") -> list[dict[str, Any]]:
+    (path,) = folder.iterdir()
+    (group,) = json.loads(path.read_text())["groups"]
+    (board_provider,) = yaml.safe_load((PROVISIONING / "dashboards/tamiyo.yml").read_text())["providers"]
+    assert group["folder"] == board_provider["folder"]
+    own: list[dict[str, Any]] = group["rules"]
+    return own
+
+
+def test_committed_alerts_are_those_that_the_command_makes(tmp_path: Path) -> None:
+    assert main(["dashboards", str(tmp_path / "boards"), "--alerts", str(tmp_path / "alerts")]) == 0
+    assert rules(tmp_path / "alerts") == rules(), f"make them again: {COMMAND}"
+
+
+def test_alerts_ask_the_provisioned_source_and_stand_on_the_panel_of_their_metric() -> None:
+    (source,) = yaml.safe_load((PROVISIONING / "datasources/prometheus.yml").read_text())["datasources"]
+    watched = {}
+    for rule in rules():
+        query, threshold = rule["data"]
+        assert query["datasourceUid"] == source["uid"]
+        assert threshold["model"]["expression"] == query["refId"]
+        assert rule["condition"] == threshold["refId"]
+        shown = re.findall(r'__name__=~"\(ray_\)\?(\w+)"', query["model"]["expr"])
+        boards = [committed(name) for name in NAMES]
+        (board,) = [b for b in boards if b["uid"] == rule["dashboardUid"]]
+        (panel,) = [p for p in board["panels"] if p["id"] == rule["panelId"]]
+        assert set(shown) <= {f"tamiyo_{m.name}" for m in asked(panel)}
+        watched[shown[0]] = (shown[1:], query["model"]["expr"].split()[-1], panel["fieldConfig"]["defaults"])
+    assert watched.keys() == {"tamiyo_ratio_error", "tamiyo_lag_kl"}
+    assert watched["tamiyo_ratio_error"][0] == ["tamiyo_ratio_error_limit"]
+    _, limit, fields = watched["tamiyo_lag_kl"]
+    assert float(limit) == LAG_KL == fields["thresholds"]["steps"][1]["value"]
+
+
+def test_grafanas_own_types_read_the_alerts() -> None:
+    """But for what only provisioning by file has: where a rule is shown, and the query, which is the source's own."""
+    for rule in rules():
+        back = json.loads(JSONEncoder().encode(Rule.from_json(rule)))
+        assert {at.partition("/model")[0] for at in lost(rule, back)} <= {"dashboardUid", "panelId", "data/0", "data/1"}
+        assert back["title"] == rule["title"]
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

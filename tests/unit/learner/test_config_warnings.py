@@ -12,12 +12,14 @@ from learner.config_warnings import ConfigWarnings
 from tests.support.toy_learner import ToyProducer, make_learner
 
 
-def told(recurrent: bool = True, kl: float = 0.0, longest: int = 25, **fields: Any) -> list[str]:
+def told(
+    recurrent: bool = True, longest: int = 25, metrics: dict[str, float] | None = None, **fields: Any
+) -> list[str]:
     notes: list[str] = []
     notices = ConfigWarnings(LearnerConfig(**fields).for_core(recurrent), recurrent, notes)
     for _ in range(3):
         notices.before_training()
-        notices.after_update({"kl": kl}, longest)
+        notices.after_update({"kl": 0.0, "lag_kl": 0.0} | (metrics or {}), longest)
     return notes
 
 
@@ -26,7 +28,7 @@ def told(recurrent: bool = True, kl: float = 0.0, longest: int = 25, **fields: A
     [
         ({"lr": 3e-4}, "learner.lr is 0.0003"),
         ({"update_epochs": 2}, "learner.update_epochs is 2"),
-        ({"kl": 0.031}, "KL of 0.031, above 0.03"),
+        ({"metrics": {"kl": 0.031}}, "KL of 0.031, above 0.03"),
         ({"chunk_length": 24}, "episodes of 25 steps are cut into chunks of 24"),
     ],
 )
@@ -39,7 +41,28 @@ def test_each_is_told_once_for_a_recurrent_core_and_never_for_a_feedforward_one(
 
 
 def test_the_defaults_say_nothing() -> None:
-    assert told() == told(kl=0.03, lr=2.5e-4, chunk_length=32, longest=32) == []
+    near = {"kl": 0.03, "lag_kl": 0.1, "ratio_error": 1e-3}
+    assert told() == told(metrics=near, lr=2.5e-4, chunk_length=32, longest=32) == []
+
+
+@pytest.mark.parametrize("recurrent", [True, False])
+@pytest.mark.parametrize(
+    ("metrics", "fields", "words"),
+    [
+        ({"ratio_error": 1.1e-3}, {}, "off by 0.0011, more than 0.001"),
+        ({"ratio_error": 2.1e-2}, {"amp": "bf16"}, "off by 0.021, more than 0.02"),
+        ({"lag_kl": 0.11}, {}, "0.11 nats away from the one that learns"),
+    ],
+)
+def test_alarms_are_raised_once_and_for_every_core(
+    recurrent: bool, metrics: dict[str, float], fields: dict[str, Any], words: str
+) -> None:
+    (note,) = told(recurrent, metrics=metrics, **fields)
+    assert words in note
+
+
+def test_rounding_in_bf16_is_no_alarm() -> None:
+    assert told(metrics={"ratio_error": 1.9e-2}, amp="bf16") == []
 
 
 def test_a_learner_hands_its_notices_on(tmp_path: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from learner.ppo.batching import Batch, make_batch
 from learner.ppo.objective import make_denominators, objective
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
+from tests.support.chunking import sequence_of
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (5, 2, 9, 4, 7, 1, 3, 8)
@@ -90,6 +92,32 @@ def test_the_kl_stop_comes_before_the_step_that_would_go_further() -> None:
     assert metrics["update_epochs_done"] == 1.0
     assert metrics["kl"] > 1e-6
     assert unchanged(parameters(one.network), many.network)
+
+
+def moved_by(before: FactoredRecurrentActorCritic, after: FactoredRecurrentActorCritic) -> float:
+    """k3 of `after` to `before` over all unforced steps, episode by episode and step by step."""
+    b = batch()
+    old, new = (network.evaluate(sequence_of(b)).log_probs.sum(-1).tolist() for network in (before, after))
+    forced = b.forced[b.valid].tolist()
+    changes = [n - o for o, n, out in zip(old, new, forced, strict=True) if not out]
+    return float(np.mean([np.exp(change) - 1.0 - change for change in changes]))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"update_epochs": 3, "minibatches": 2}, {"update_epochs": 3, "target_kl": 1e-6}],
+    ids=["one step", "several", "stopped"],
+)
+def test_kl_is_how_far_the_update_moved_the_policy(changes: dict[str, Any]) -> None:
+    """With one pass and one minibatch too, the default: every check of the KL stop then comes before the step."""
+    ppo, before = make(lr=3e-2, **{"update_epochs": 1, **changes}), toy_network()
+    kl = ppo(batch(), update=0, version=0)["kl"]
+    with torch.no_grad():  # the observation statistics, which move after the last step, are no part of it
+        for name, tensor in ppo.network.state_dict().items():
+            if "normaliser" in name and not name.startswith("value"):
+                tensor.copy_(before.state_dict()[name])
+        assert kl == pytest.approx(moved_by(before, ppo.network), rel=1e-3)
+    assert kl > 1e-3
 
 
 def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_counted() -> None:
@@ -177,7 +205,7 @@ def test_minibatches_hold_whole_episodes_each_once_in_an_order_of_seed_and_updat
 
         ppo.network.evaluate_steps = watch  # type: ignore[method-assign]
         ppo(batch(), update=update, version=0)
-        return seen[1:]  # the first pass is the proximal one
+        return seen[1:-1]  # the first pass is the proximal one, the last measures how far the policy has moved
 
     first = orders(0)
     assert len(first) == 8

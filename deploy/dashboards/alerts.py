@@ -1,0 +1,108 @@
+"""Grafana's alert rules: what a run's figures should never show, each on the panel of its metric."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from actors.metrics.registry import METRICS, prometheus_name
+from deploy.dashboards.boards import TRAINING
+from deploy.dashboards.grafana import panel_id, uid
+from learner.config_warnings import LAG_KL
+
+Json = dict[str, Any]
+SOURCE = "prometheus"  # uid of the data source in deploy/grafana/provisioning/datasources
+FOLDER = "Tamiyo"  # of the dashboards, in deploy/grafana/provisioning/dashboards
+EVERY, LASTING = "1m", "2m"  # how often a rule is evaluated, and how long its condition must hold
+
+
+class Alert(NamedTuple):
+    metric: str
+    limit: float | str  # a number, or the metric that holds it
+    title: str
+    advice: str
+
+
+ALERTS = (
+    Alert(
+        "ratio_error",
+        "ratio_error_limit",
+        "Acting and learning disagree",
+        "Ratios of steps that the newest weights chose differ from 1 by more than rounding. Make sure that actors and "
+        "learner run the same version; with learner.amp or learner.tf32 look at what the devices round differently.",
+    ),
+    Alert(
+        "lag_kl",
+        LAG_KL,
+        "The policy that acted is far from the one that learns",
+        "Much of the data falls outside the clip. Run fewer actors, lower learner.max_policy_lag or learner.lr, or set "
+        "learner.ppo.objective decoupled.",
+    ),
+)
+
+
+def alert_rules() -> Json:
+    """As Grafana's file provisioning takes them; one rule watches every run."""
+    return {
+        "apiVersion": 1,
+        "groups": [
+            {"orgId": 1, "name": "tamiyo", "folder": FOLDER, "interval": EVERY, "rules": [_rule(a) for a in ALERTS]}
+        ],
+    }
+
+
+def _rule(alert: Alert) -> Json:
+    return {
+        "uid": f"tamiyo-{alert.metric}".replace("_", "-"),
+        "title": alert.title,
+        "condition": "exceeded",
+        "data": [_query("above", condition(alert)), _threshold("exceeded", "above")],
+        "dashboardUid": uid(TRAINING),
+        "panelId": panel_id(TRAINING, alert.metric),
+        "noDataState": "OK",  # no run, or none that has said anything of it
+        "execErrState": "Error",
+        "for": LASTING,
+        "annotations": {
+            # Grafana reads a dollar in these files as an environment variable.
+            "summary": f"{alert.metric} of run {{{{ .Labels.run }}}} is too large",
+            "description": f"{METRICS[alert.metric].help}. {alert.advice}",
+        },
+        "labels": {"service": "tamiyo"},
+        "isPaused": False,
+    }
+
+
+def condition(alert: Alert) -> str:
+    """PromQL that is 1 for each run whose metric is above the limit, else 0."""
+    limit = f"on (run) {_of_runs(alert.limit)}" if isinstance(alert.limit, str) else f"{alert.limit:g}"
+    return f"{_of_runs(alert.metric)} > bool {limit}"
+
+
+def _of_runs(name: str) -> str:
+    return f'max by (run) ({{__name__=~"(ray_)?{prometheus_name(METRICS[name])}"}})'
+
+
+def _query(ref: str, expr: str) -> Json:
+    model = {"refId": ref, "expr": expr, "instant": True, "range": False, "editorMode": "code"}
+    return {
+        "refId": ref,
+        "datasourceUid": SOURCE,
+        "relativeTimeRange": {"from": 300, "to": 0},
+        "model": model,
+    }
+
+
+def _threshold(ref: str, of: str) -> Json:
+    """One of Grafana's own expressions."""
+    model = {
+        "refId": ref,
+        "type": "threshold",
+        "expression": of,
+        "datasource": {"type": "__expr__", "uid": "__expr__"},
+        "conditions": [{"evaluator": {"type": "gt", "params": [0]}}],
+    }
+    return {
+        "refId": ref,
+        "datasourceUid": "__expr__",
+        "relativeTimeRange": {"from": 0, "to": 0},
+        "model": model,
+    }
