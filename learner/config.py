@@ -75,6 +75,9 @@ class LearnerConfig:
     """Steps replayed without gradient before each chunk in mid-episode, a multiple of `state_stride`."""
     amp: Literal["off", "bf16"] = "off"
     """Type of encoder and core in the update; heads and losses are always float32."""
+    tf32: bool = False
+    """On CUDA, round the factors of matrix products and of the LSTM to TF32: faster from Ampere on, but too coarse to
+    compare acting and learning by, so that ratio_error's alarm is then that of bf16."""
     max_padding_waste: float = 1.3
     """Padded over valid steps that length buckets may reach."""
     checkpoint_every: int = 1
@@ -164,7 +167,7 @@ class LearnerConfig:
     @property
     def ratio_error_limit(self) -> float:
         """The `ratio_error` above which acting and learning differ by more than what this precision rounds."""
-        return LOW_PRECISION_RATIO_ERROR if self.amp == "bf16" else RATIO_ERROR
+        return LOW_PRECISION_RATIO_ERROR if self.amp == "bf16" or self.tf32 else RATIO_ERROR
 
     @property
     def keeps_prior(self) -> bool:

@@ -57,6 +57,7 @@ class ConfigWarnings:
                 "(lag_kl): much of the data falls outside the clip; run fewer actors, lower learner.max_policy_lag or "
                 "learner.lr, or set learner.ppo.objective decoupled",
             )
+        self._about_sizes(metrics)
         if self.recurrent and metrics["kl"] > RECURRENT_KL:
             self._tell(
                 "kl",
@@ -69,6 +70,21 @@ class ConfigWarnings:
                 f"episodes of {longest_steps} steps are cut into chunks of {c.chunk_length} (learner.chunk_length): no "
                 "gradient crosses a cut, so what must be remembered for longer is learnt badly, and chunks start from "
                 f"states of older weights, refreshed by {c.burn_in} steps of learner.burn_in",
+            )
+
+    def _about_sizes(self, metrics: dict[str, float]) -> None:
+        if rewards := metrics.get("clipped_rewards", 0):
+            self._tell(
+                "rewards",
+                f"{rewards:.0f} rewards of a batch were more than 100 standard deviations of the return in size, and "
+                "were clipped to that (clipped_rewards): if the environment means them, scale its rewards",
+            )
+        if observations := metrics.get("clipped_observations", 0):
+            self._tell(
+                "observations",
+                f"{observations:.0f} entries of a batch's observations were more than 100 standard deviations from "
+                "their mean, and were winsorised for the running statistics (clipped_observations): look at what the "
+                "environment shows, and bound it there",
             )
 
     def _tell(self, topic: str, text: str) -> None:

@@ -6,13 +6,18 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """With a `label` it is a family, reported as `prefix/MEMBER`: the label tells its members apart in Prometheus."""
+    """With a `label` it is a family, reported as `prefix/MEMBER`: the label tells its members apart in Prometheus. Two
+    labels, `first/second`, make it a family of two, reported as `prefix/MEMBER/MEMBER`."""
 
     name: str
     kind: str  # gauge | counter | histogram
     unit: str
     help: str
     label: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.label.split("/")) if self.label else ()
 
 
 _TABLE = (
@@ -62,7 +67,7 @@ _TABLE = (
         "1",
         "Largest |ratio - 1| of lag-0 steps before the first step: acting and learning disagree",
     ),
-    Metric("ratio_error_limit", "gauge", "1", "What ratio_error may be at most: 0.001, and 0.02 with bf16"),
+    Metric("ratio_error_limit", "gauge", "1", "What ratio_error may be at most: 0.001, and 0.02 with bf16 or TF32"),
     Metric(
         "update_epochs_done", "gauge", "update epochs", "Passes over the batch before the KL stop, fractions counted"
     ),
@@ -70,7 +75,24 @@ _TABLE = (
     Metric("grad_norm_trunk", "gauge", "1", "Gradient norm of encoder and LSTM before the clip"),
     Metric("grad_norm_heads", "gauge", "1", "Gradient norm of the actor heads before the clip"),
     Metric("grad_norm_critic", "gauge", "1", "Gradient norm of the critic before the clip"),
-    Metric("hidden_norm", "gauge", "1", "Mean norm of the LSTM's output"),
+    Metric(
+        "hidden_norm",
+        "gauge",
+        "1",
+        "Mean norm of the LSTM's hidden state (last layer; with an external memory, what was read is added)",
+    ),
+    Metric(
+        "clipped_rewards",
+        "gauge",
+        "steps",
+        "Rewards of the batch that were clipped to 100 standard deviations of the return",
+    ),
+    Metric(
+        "clipped_observations",
+        "gauge",
+        "1",
+        "Entries of the batch's observations that entered the running statistics at 100 standard deviations",
+    ),
     Metric("padding_waste", "gauge", "ratio", "Padded steps over valid steps"),
     Metric("forced_fraction", "gauge", "ratio", "Steps with one legal joint action"),
     # Asynchrony and the queue
@@ -122,6 +144,13 @@ FAMILIES: dict[str, Metric] = {
         "head_clip_fraction", "gauge", "ratio", "Clipped share of the head's relevant, unforced steps", "head"
     ),
     "op": Metric("op_share", "gauge", "ratio", "Share of steps that chose this op", "op"),
+    "choice": Metric(
+        "choice_share",
+        "gauge",
+        "ratio",
+        "Share of the steps at which a later head mattered that took this choice, or one of a range of choices",
+        "head/choice",
+    ),
     "stage": Metric(
         "stage_share",
         "gauge",
@@ -140,7 +169,8 @@ FAMILIES: dict[str, Metric] = {
     ),
     "bottleneck": Metric("bottleneck", "gauge", "1", "1 for the part that the run waits for, 0 for others", "part"),
 }
-"""By the prefix of the reported name: `entropy/op`, `kl/slot`, `op/WAIT`, `stage/FOSSILIZED`, `ledger/trained`, ..."""
+"""By the prefix of the reported name: `entropy/op`, `kl/slot`, `op/WAIT`, `choice/slot/0`, `stage/FOSSILIZED`,
+`ledger/trained`, ..."""
 
 
 class Exported(NamedTuple):
@@ -159,8 +189,8 @@ def lookup(name: str) -> Metric:
     """The metric behind a reported name; raises KeyError for a name that the tables do not declare."""
     if name in METRICS:
         return METRICS[name]
-    prefix, _, member = name.partition("/")
-    if prefix in FAMILIES and member:
+    prefix = name.partition("/")[0]
+    if prefix in FAMILIES and all(_members(name, FAMILIES[prefix])):
         return FAMILIES[prefix]
     raise KeyError(f"metric {name!r} is not declared in actors/metrics/registry.py")
 
@@ -168,8 +198,14 @@ def lookup(name: str) -> Metric:
 def exported(name: str) -> Exported:
     """As `lookup`, for Prometheus."""
     metric = lookup(name)
-    labels = {metric.label: name.partition("/")[2]} if metric.label else {}
-    return Exported(prometheus_name(metric), labels, metric)
+    return Exported(prometheus_name(metric), dict(zip(metric.labels, _members(name, metric), strict=True)), metric)
+
+
+def _members(name: str, metric: Metric) -> list[str]:
+    """One for each label, empty where the name lacks it; the last one may have a slash in it."""
+    count = len(metric.labels)
+    given = name.split("/", count)[1:] if count else []
+    return given + [""] * (count - len(given))
 
 
 def prometheus_name(metric: Metric) -> str:

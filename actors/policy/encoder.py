@@ -53,10 +53,10 @@ class SlotEncoder(nn.Module):
         encoded = self.slot(features)
         return Encoded(torch.cat([base, encoded.mean(1), encoded.amax(1)], -1), encoded)
 
-    def update_normaliser(self, obs: Tensor) -> None:
+    def update_normaliser(self, obs: Tensor) -> Tensor:
+        """See `ObservationNormaliser.update`."""
         base, slots = self.split(obs)
-        self.base_normaliser.update(base)
-        self.slot_normaliser.update(slots.flatten(0, 1))
+        return self.base_normaliser.update(base) + self.slot_normaliser.update(slots.flatten(0, 1))
 
 
 class FlatEncoder(nn.Module):
@@ -81,8 +81,9 @@ class FlatEncoder(nn.Module):
         features = torch.cat([features, self.blueprint(blueprint_indices + 1).flatten(1)], -1)
         return Encoded(self.base(features), self.slot.weight.expand(obs.shape[0], -1, -1))
 
-    def update_normaliser(self, obs: Tensor) -> None:
-        self.normaliser.update(obs)
+    def update_normaliser(self, obs: Tensor) -> Tensor:
+        """See `ObservationNormaliser.update`."""
+        return self.normaliser.update(obs)
 
 
 def make_encoder(spaces: Spaces, config: PolicyConfig) -> SlotEncoder | FlatEncoder:

@@ -71,7 +71,7 @@ class Evaluation(NamedTuple):
     entropies: Tensor  # [N, H] normalised, 0 where irrelevant
     values: Tensor  # [N] in normalised units: V, or Q of the given op
     baseline_values: Tensor  # [N] in normalised units, without gradient: V, or the expectation of Q over legal ops
-    hidden: Tensor  # [N, hidden] output of the core
+    hidden: Tensor  # [N, hidden] output of the core before its LayerNorm; of an LSTM, its state h
     memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory (names in `network.core.statistics`)
 
 
@@ -215,12 +215,15 @@ class FactoredRecurrentActorCritic(nn.Module):
                 table = masked_log_probs(table, masks[:, : table.shape[1]], floor, mass)
         scores = self.scorer(torch.cat(logits, -1), masks, actions, relevant, floor, mass)
         values, baselines = self._values(core, actions[:, 0], table)
-        return Evaluation(scores.log_probs, scores.entropies, values, baselines, core, core.new_zeros(core.shape[0], 0))
+        none = core.new_zeros(core.shape[0], 0)
+        return Evaluation(scores.log_probs, scores.entropies, values, baselines, output, none)
 
-    def update_normaliser(self, obs: Tensor) -> None:
-        """Take `obs [N, D]` into the running statistics, but where they are hidden."""
-        if not self.config.blind:
-            self.encoder.update_normaliser(obs)
+    def update_normaliser(self, obs: Tensor) -> Tensor:
+        """Take `obs [N, D]` into the running statistics, unless the policy is blind. Returns how many entries were
+        winsorised."""
+        if self.config.blind:
+            return torch.zeros((), dtype=torch.long, device=obs.device)
+        return self.encoder.update_normaliser(obs)
 
     def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
         if self.config.blind:

@@ -7,11 +7,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+OBSERVATION_CLIP = 100.0
+"""Observations enter the running statistics at most this many standard deviations from their mean."""
+FIRST_MOVE = 10.0  # taken for the deviation of a feature that was constant so far
+
 
 class ObservationNormaliser(nn.Module):
     """(x - mean) / std per feature, clipped; slots share their statistics. Updated by the learner alone.
 
-    Welford's parallel form (Chan et al., 1979); the count saturates, so that old data fades.
+    Welford's parallel form (Chan et al., 1979); the count saturates, so that old data fades. Values far outside are
+    winsorised before they enter the statistics: they would widen them for as long as the count remembers.
     """
 
     mean: Tensor
@@ -34,11 +39,11 @@ class ObservationNormaliser(nn.Module):
         return (self.variance + 1e-4).rsqrt()
 
     @torch.no_grad()
-    def update(self, x: Tensor) -> None:
-        """`x [N, size]`, valid steps only."""
+    def update(self, x: Tensor) -> Tensor:
+        """Take in `x [N, size]`, valid steps only. Returns how many of its entries were winsorised."""
         if x.shape[0] == 0:
-            return
-        x = x.double()
+            return torch.zeros((), dtype=torch.long, device=x.device)
+        x, outside = self._winsorised(x.double())
         count, mean, variance = x.shape[0], x.mean(0), x.var(0, unbiased=False)
         total = self.count + count
         delta = mean - self.mean
@@ -46,6 +51,23 @@ class ObservationNormaliser(nn.Module):
         self.variance.copy_(new)
         self.mean.add_(delta * count / total)
         self.count.copy_(total.clamp(max=self.max_count))
+        return outside
+
+    def _winsorised(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`x`, entries further from the centre than the limit moved there, and how many these are.
+
+        The first batch is compared with itself: with its median, and half of the distance from it that one entry in
+        twenty exceeds, which is about a standard deviation where entries are normal.
+        """
+        if bool(self.count > 0):
+            centre, deviation = self.mean, torch.where(self.variance > 0, self.variance + 1e-4, 0.0).sqrt()
+        else:
+            centre = x.median(0).values
+            deviation = (x - centre).abs().sort(0).values[int(0.95 * (len(x) - 1))] / 2
+        # A feature that never moved says nothing of how far it may.
+        limit = OBSERVATION_CLIP * torch.where(deviation > 0, deviation, FIRST_MOVE)
+        outside = ((x - centre).abs() > limit).sum()
+        return torch.clamp(x, centre - limit, centre + limit), outside
 
 
 MIN_SPREAD = 0.05

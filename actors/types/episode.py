@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_TELEMETRY = 256  # figures beside an episode
+LARGEST = float(np.finfo(np.float32).max)  # numbers travel as float64 where they are alone, and are used as float32
 
 
 class EndReason(StrEnum):
@@ -139,8 +140,10 @@ class Episode:
             raise InvalidEpisode(
                 f"episode {self.episode_id}: {len(self.telemetry)} figures of telemetry, more than {MOST_TELEMETRY}"
             )
-        if not np.isfinite(self.bootstrap_value) or any(not np.isfinite(v) for v in self.telemetry.values()):
-            raise InvalidEpisode(f"episode {self.episode_id}: bootstrap value or telemetry is not finite")
+        if not all(abs(v) <= LARGEST for v in (self.bootstrap_value, *self.telemetry.values())):
+            raise InvalidEpisode(
+                f"episode {self.episode_id}: bootstrap value or telemetry is not finite, or too large for float32"
+            )
         if (self.log_probs > 1e-6).any() or (self.actions < 0).any():
             raise InvalidEpisode(f"episode {self.episode_id}: positive log-prob or negative action")
 

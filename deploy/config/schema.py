@@ -129,6 +129,12 @@ class Config:
             f"{self.gym.id!r}: set it to 0",
         )
         require(
+            not self.imitation.episodes or self.env.time_limit == "terminated",
+            f"imitation.episodes is {self.imitation.episodes} with env.time_limit truncated: demonstrations end at the "
+            "horizon and have no critic to tell what would come after it, so that the value learnt from them would be "
+            "that of an end; set imitation.episodes to 0, or keep env.time_limit terminated",
+        )
+        require(
             not self.learner.keeps_prior or bool(self.imitation.episodes or self.run.init_from),
             "learner.prior_start needs a policy to begin with: set imitation.episodes, or run.init_from",
         )

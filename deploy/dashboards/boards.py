@@ -63,6 +63,7 @@ TRAINING = Board(
             Panel("Distance from the policy it began with", ("prior_kl",)),
             Panel("Price of that distance", ("prior_coef",)),
             Panel("Passes and skipped steps", ("update_epochs_done", "skipped_steps")),
+            Panel("Clipped rewards and observations", ("clipped_rewards", "clipped_observations")),
             Panel("Norm of the LSTM", ("hidden_norm",)),
             Panel("Padding and forced steps", ("padding_waste", "forced_fraction")),
         ),
@@ -149,6 +150,7 @@ ENVIRONMENT = Board(
         "What is done": (
             Panel("Ops", ("op/",), View.STACKED),
             Panel("Stages", ("stage/",), View.STACKED),
+            Panel("Choices of each later head", ("choice/",)),
         ),
     },
 )

@@ -36,7 +36,7 @@ def _of_metric(name: str, panel: Panel, of_runs: bool) -> list[Query]:
         matchers.append(f'{metric.label}="{member}"')
     elif panel.without:
         matchers.append(f'{metric.label}!="{panel.without}"')
-    keys = [key for key in (metric.label, panel.by) if key]
+    keys = [key for key in (*metric.labels, panel.by) if key]
     labels = " ".join(f"{{{{{key}}}}}" for key in keys)
     legend = member or " ".join(filter(None, (metric.name if len(panel.metrics) > 1 else "", labels))) or metric.name
 

@@ -59,6 +59,11 @@ def pretrained_policy(config: Config, run_dir: Path, console: Console) -> Path:
             f"imitated {len(episodes)} episodes in {time.monotonic() - started:.0f} s: {told.before:.2f} > "
             f"{told.after:.2f} nats a step on those held out, the same op in {told.agreement:.0%} of steps"
         )
+        if told.skipped or told.clipped:
+            console.print(
+                f"warning: imitation skipped {told.skipped} steps whose gradient was not finite, and clipped "
+                f"{told.clipped} rewards and observations of extreme size: look at what the environment gives"
+            )
     return path
 
 

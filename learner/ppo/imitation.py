@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from actors.errors import UserError
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.types.episode import Episode
 from learner.ppo import losses
@@ -21,6 +22,7 @@ from learner.ppo.batching import make_batch
 from learner.ppo.chunks import Chunks, Part, load, minibatch, pick, uncut, whole
 from learner.ppo.gae import gae
 from learner.ppo.optimizer import clip_gradients, make_optimizer
+from learner.ppo.rewards import clip_rewards
 
 HELD_OUT = 0.1  # of the demonstrations: looked at, never learnt from
 PADDING_WASTE = 1.3
@@ -33,12 +35,15 @@ class ImitationResult(NamedTuple):
     before: float
     after: float
     agreement: float  # share of unforced steps whose op has a probability of a half at least
+    skipped: int = 0  # steps of the optimizer whose gradient was not finite, and which were not taken
+    clipped: int = 0  # rewards and observations of extreme size, see `learner.ppo.rewards` and `ObservationNormaliser`
 
 
 class _Lesson(NamedTuple):
     """N flat valid steps."""
 
     chunks: Chunks
+    clipped: Tensor  # [] rewards
     returns: Tensor  # [N]
     counted: Tensor  # [N, H]
     unforced: Tensor  # [N]
@@ -53,17 +58,20 @@ def imitate(
     gamma: float = 1.0,
     seed: int = 0,
 ) -> ImitationResult:
-    """Change `network` in place. The last tenth of `episodes` is held out. Raises `ValueError` for too few of them."""
+    """Change `network` in place. The last tenth of `episodes` is held out. Steps whose gradient is not finite are not
+    taken. Raises `ValueError` for too few episodes, `UserError` where no step could be taken."""
     held = max(1, round(HELD_OUT * len(episodes)))
     if len(episodes) < 2 * held:
         raise ValueError(f"{len(episodes)} demonstrations are too few: give two at least")
     network.train()
     lesson, test = (_lesson(network, part, gamma) for part in (episodes[:-held], episodes[-held:]))
     before, _ = _known(network, test)
-    network.update_normaliser(lesson.chunks.obs)
+    clipped = lesson.clipped + network.update_normaliser(lesson.chunks.obs)
     network.value_normaliser.update(lesson.returns, network.value_output)
     optimizer = make_optimizer(network, lr, WEIGHT_DECAY)
+    skipped = torch.zeros((), device=network.norm.weight.device)
     rows, rng = len(lesson.chunks.lengths), np.random.Generator(np.random.Philox(key=(seed, 0)))
+    steps = 0
     for done in range(passes):
         for group in optimizer.param_groups:
             group["lr"] = lr * (1.0 - done / passes)
@@ -71,13 +79,22 @@ def imitate(
             loss = _loss(network, lesson, minibatch(lesson.chunks, np.sort(part), PADDING_WASTE))
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
-            clip_gradients(optimizer, GRADIENT_CLIP)
+            norm, _ = clip_gradients(optimizer, GRADIENT_CLIP)
+            optimizer.found_inf = (~norm.isfinite()).to(skipped.dtype)
+            skipped += optimizer.found_inf
             optimizer.step()
-    return ImitationResult(before, *_known(network, test))
+            steps += 1
+    if steps and int(skipped) == steps:
+        raise UserError(
+            "imitation: the gradient of every step was NaN or infinite, so that nothing was learnt; look for rewards "
+            "or observations of extreme size"
+        )
+    return ImitationResult(before, *_known(network, test), int(skipped), int(clipped))
 
 
 def _lesson(network: FactoredRecurrentActorCritic, episodes: Sequence[Episode], gamma: float) -> _Lesson:
     batch = make_batch(episodes, network.spaces).to(network.norm.weight.device)
+    batch, clipped = clip_rewards(batch, network.value_normaliser)
     chunks = uncut(batch, network.initial_state(len(episodes)))
 
     def flat(t: Tensor) -> Tensor:
@@ -86,7 +103,7 @@ def _lesson(network: FactoredRecurrentActorCritic, episodes: Sequence[Episode], 
     nothing = torch.zeros_like(batch.rewards)
     returns = gae(batch.rewards, nothing, batch.valid, batch.terminated, batch.bootstrap_value, gamma, 1.0).returns
     unforced = ~flat(batch.forced)
-    return _Lesson(chunks, flat(returns), network.counted[chunks.actions[:, 0]] & unforced[:, None], unforced)
+    return _Lesson(chunks, clipped, flat(returns), network.counted[chunks.actions[:, 0]] & unforced[:, None], unforced)
 
 
 def _evaluate(network: FactoredRecurrentActorCritic, lesson: _Lesson, part: Part) -> Evaluation:

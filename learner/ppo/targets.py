@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from actors.types.actions import ActionSpec
 from learner.config import LearnerConfig
 from learner.ppo import losses
 from learner.ppo.batching import Batch
@@ -15,6 +16,7 @@ from learner.ppo.chunks import Chunks
 from learner.ppo.gae import gae, head_advantages, normalise
 
 WEIGHT_LIMIT = 2.0  # of the decoupled objective's importance weight
+MOST_BARS = 32  # in the histogram of a head's choices
 
 
 class Targets(NamedTuple):
@@ -91,12 +93,31 @@ def batch_metrics(
         "explained_variance": losses.explained_variance(values, returns),
         "lag_kl": losses.k3(log_ratio, targets.unforced),
         "ratio_error": torch.where(fresh.any(), error, torch.full_like(error, torch.nan)),
-        "hidden_norm": proximal.hidden.norm(dim=-1).mean(),
         "forced_fraction": 1.0 - targets.unforced.double().mean(),
     }
     spec = network.spaces.action
     entropy = proximal.entropies.masked_fill(~targets.counted, 0.0).sum(0) / targets.counted.sum(0).clamp(min=1)
+    if network.config.core != "feedforward":
+        metrics["hidden_norm"] = proximal.hidden.norm(dim=-1).mean()
     ops = torch.nn.functional.one_hot(chunks.actions[:, 0], spec.num_ops).double().mean(0)
     metrics |= {f"memory/{name}": proximal.memory[:, k].mean() for k, name in enumerate(network.core.statistics)}
     metrics |= {f"entropy/{name}": entropy[k] for k, name in enumerate(spec.names)}
-    return metrics | {f"op/{name}": ops[o] for o, name in enumerate(spec.heads[0].choices)}
+    metrics |= {f"op/{name}": ops[o] for o, name in enumerate(spec.heads[0].choices)}
+    return metrics | choice_shares(spec, chunks.actions, network.relevance[chunks.actions[:, 0]])
+
+
+def choice_shares(spec: ActionSpec, actions: Tensor, relevant: Tensor) -> dict[str, Tensor]:
+    """`choice/HEAD/CHOICE` of every head but the first: its share of the steps at which the head mattered.
+
+    `actions [N, H]`, `relevant [N, H]`. Of a head with more than `MOST_BARS` choices, neighbours are counted together.
+    """
+    found: dict[str, Tensor] = {}
+    for k, head in enumerate(spec.heads[1:], start=1):
+        width = -(-head.size // MOST_BARS)
+        bars = torch.zeros(-(-head.size // width), dtype=torch.double, device=actions.device)
+        bars.index_add_(0, actions[:, k] // width, relevant[:, k].double())
+        shares = bars / relevant[:, k].sum().clamp(min=1)
+        for bar, share in enumerate(shares.unbind()):
+            first, last = head.choices[bar * width], head.choices[min((bar + 1) * width, head.size) - 1]
+            found[f"choice/{head.name}/{first if width == 1 else f'{first}..{last}'}"] = share
+    return found

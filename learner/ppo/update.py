@@ -18,8 +18,9 @@ from learner.ppo.batching import Batch
 from learner.ppo.chunks import Chunks, Part, cut, load, minibatch, pick, whole
 from learner.ppo.objective import entropy_coefficient, make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import clip_gradients
-from learner.ppo.precision import autocast
+from learner.ppo.precision import autocast, tensor_cores
 from learner.ppo.prior import Prior, prior_coefficient
+from learner.ppo.rewards import clip_rewards
 from learner.ppo.targets import Targets, batch_metrics, make_targets
 
 KL_STOP = 1.5  # times target_kl
@@ -46,10 +47,16 @@ class PPOUpdate:
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         """One update on a batch; `version` is that of the weights before it. Returns metrics by name."""
+        with tensor_cores(self.config):
+            return self._update(batch, update, version)
+
+    def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         c = self.config
-        batch, charged = batch.to(self.device), dict[str, Tensor]()
+        batch, clipped = clip_rewards(batch.to(self.device), self.network.value_normaliser)
+        charged = {"clipped_rewards": clipped}
         if self.prior is not None:
-            batch, charged = self.prior.charge(batch, prior_coefficient(c, update))
+            batch, own = self.prior.charge(batch, prior_coefficient(c, update))
+            charged |= own
         chunks, proximal = self.forward(batch)
         targets, values = make_targets(self.network, proximal, batch, chunks, c)
         metrics = charged | batch_metrics(self.network, proximal, values, targets, batch, chunks, version)
@@ -58,7 +65,7 @@ class PPOUpdate:
         metrics |= self._optimise(chunks, targets, coefficient, update)
         metrics["kl"] = self._moved(chunks, targets)
         metrics |= {"entropy_coef": torch.tensor(coefficient), "ratio_error_limit": torch.tensor(c.ratio_error_limit)}
-        self.network.update_normaliser(chunks.obs)
+        metrics["clipped_observations"] = self.network.update_normaliser(chunks.obs)
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
         if isnan(measured["ratio_error"]):  # no step of these very weights: nothing to compare
@@ -70,7 +77,8 @@ class PPOUpdate:
         """The batch in chunks, and what the present weights make of all of them."""
         c = self.config
         chunks = cut(batch.to(self.device), c.chunk_length or batch.valid.shape[1], c.state_stride, c.burn_in)
-        return chunks, self._evaluate(load(chunks, whole(chunks, c.max_padding_waste), self._advance))
+        with tensor_cores(c):
+            return chunks, self._evaluate(load(chunks, whole(chunks, c.max_padding_waste), self._advance))
 
     @torch.no_grad()
     def _moved(self, chunks: Chunks, targets: Targets) -> Tensor:

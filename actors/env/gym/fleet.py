@@ -79,7 +79,7 @@ class GymFleet:
             seen, infos = self.env.reset(seed=seeds[0])
         infos = self._with_masks(infos)
         self._between, self._gives_masks = nobody, "action_mask" in infos
-        obs, masks, rewards = self._obs(seen), self._masks(infos, everyone), np.zeros(self.num_envs)
+        obs, masks, rewards = self._obs(seen), self._masks(infos, everyone), np.zeros(self.num_envs, dtype=np.float32)
         now = self._led_to(obs, masks, rewards, nobody, nobody)
         return StreamStep(now, now, everyone)
 
@@ -89,9 +89,7 @@ class GymFleet:
         running = ~self._between
         terminated = np.asarray(terminated, dtype=np.bool_) & running
         ended = (terminated | np.asarray(truncated, dtype=np.bool_)) & running
-        rewards = np.where(running, rewards, 0.0)
-        if not np.isfinite(rewards).all():
-            raise UserError(f"{self.env_id} gave a reward that is NaN or infinite: it cannot be trained on")
+        rewards = self._finite(np.where(running, rewards, 0.0), "a reward")
         obs = self._obs(seen)
         masks = self._masks(infos, np.ones_like(ended) if self.autoreset is AutoresetMode.SAME_STEP else ~ended)
         final_obs, final_masks = obs, masks
@@ -117,7 +115,9 @@ class GymFleet:
         """What ended episodes left, which SAME_STEP hides in the infos, into their rows."""
         final_masks[ended] = self._masks(infos.get("final_info", {}), np.zeros_like(ended))[ended]
         for e in map(int, np.flatnonzero(ended)):
-            final_obs[e] = self._own.flat_obs(infos["final_obs"][e])
+            with np.errstate(over="ignore"):
+                flat = self._own.flat_obs(infos["final_obs"][e])
+            final_obs[e] = self._finite(flat, "a final observation")
 
     def _reset(self, rows: Flags, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> None:
         """New episodes, each by its own seed, into their rows."""
@@ -131,10 +131,19 @@ class GymFleet:
             self.seeds[e] = self.seed_of(e)
 
     def _obs(self, seen: Any) -> NDArray[np.float32]:
-        obs = self._own.flat_batch(seen, self.num_envs)
-        if not np.isfinite(obs).all():
-            raise UserError(f"{self.env_id} gave an observation that is NaN or infinite: it cannot be trained on")
-        return obs
+        with np.errstate(over="ignore"):
+            obs = self._own.flat_batch(seen, self.num_envs)
+        return self._finite(obs, "an observation")
+
+    def _finite(self, given: NDArray[Any], what: str) -> NDArray[np.float32]:
+        """As float32, where a larger number than it holds is infinite."""
+        with np.errstate(over="ignore"):
+            cast = given.astype(np.float32, copy=False)
+        if not np.isfinite(cast).all():
+            raise UserError(
+                f"{self.env_id} gave {what} that is NaN, infinite or too large for float32: it cannot be trained on"
+            )
+        return cast
 
     def _with_masks(self, infos: dict[str, Any]) -> dict[str, Any]:
         """What the environment's own `action_masks()` says goes where Gymnasium would have put it."""
@@ -164,7 +173,7 @@ class GymFleet:
         self,
         obs: NDArray[np.float32],
         masks: NDArray[np.bool_],
-        rewards: NDArray[np.float64],
+        rewards: NDArray[np.float32],
         terminated: Flags,
         ended: Flags,
     ) -> FleetStep:
@@ -172,7 +181,7 @@ class GymFleet:
             obs,
             np.zeros((self.num_envs, 0), dtype=np.int64),
             ActionMasks.of_flat(self.spaces.action, masks),
-            rewards.astype(np.float32),
+            rewards,
             terminated,
             ended & ~terminated,  # never both: terminated wins
             tuple(EndReason.ENVIRONMENT if end else None for end in ended),

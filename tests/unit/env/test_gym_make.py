@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.config import ConfigError, GymConfig
 from actors.env.gym.fleet import GymFleet
@@ -133,16 +134,39 @@ def test_a_useless_mask_is_told(mask: np.ndarray, words: str) -> None:
     assert words in str(refusal.value)
 
 
-def test_a_number_that_cannot_be_trained_on_is_told() -> None:
+@pytest.mark.parametrize("reward", [float("nan"), float("-inf"), 1e39])
+def test_a_reward_that_cannot_be_trained_on_is_told(reward: float) -> None:
+    """1e39 is finite in float64, and not in the float32 that it is shipped as."""
+
     class Broken(gym_envs.Scripted):
         def step(self, action: Any) -> Any:
             obs, _, terminated, truncated, info = super().step(action)
-            return obs, float("nan"), terminated, truncated, info
+            return obs, reward, terminated, truncated, info
 
-    gymnasium.register("tests/Broken-v0", entry_point=Broken)
-    fleet = GymFleet("tests/Broken-v0", make_vector_env(GymConfig(id="tests/Broken-v0"), 1), lambda row: row)
+    env = SyncVectorEnv([Broken], autoreset_mode=AutoresetMode.DISABLED)
+    fleet = GymFleet("tests/Broken-v0", env, lambda row: row)
     fleet.start()
-    with pytest.raises(UserError, match="gave a reward that is NaN"):
+    with pytest.raises(UserError, match="gave a reward that is NaN, infinite or too large for float32"):
+        fleet.step(np.zeros((1, 1), dtype=np.int64))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("value", [float("nan"), 1e300])
+def test_a_last_observation_that_cannot_be_trained_on_is_told(mode: AutoresetMode, value: float) -> None:
+    """Where SAME_STEP hides it in the infos, too."""
+
+    class Broken(gym_envs.Scripted):
+        def __init__(self) -> None:
+            super().__init__(longest=1)
+            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+
+        def step(self, action: Any) -> Any:
+            obs, reward, terminated, truncated, info = super().step(action)
+            return np.full_like(obs, value, dtype=np.float64), reward, terminated, truncated, info
+
+    fleet = GymFleet("tests/Broken-v0", SyncVectorEnv([Broken], autoreset_mode=mode), lambda row: row)
+    fleet.start()
+    with pytest.raises(UserError, match="observation that is NaN, infinite or too large for float32"):
         fleet.step(np.zeros((1, 1), dtype=np.int64))
 
 

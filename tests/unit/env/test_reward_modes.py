@@ -27,7 +27,7 @@ from actors.rollout.wave import PolicyNoise, Provenance, run_wave
 from actors.types.actions import ActionMasks, Op
 from actors.types.episode import Episode
 from benchmarks import fit_twin
-from deploy.config.schema import Config
+from deploy.config.schema import Config, ImitationConfig
 from learner.config import LearnerConfig
 from tests.support.scripted_host import play
 from tests.support.walks import WAIT, act, random_legal, tiny_env
@@ -179,6 +179,8 @@ def test_the_whole_configuration_is_checked_against_the_learner() -> None:
         with pytest.raises(ConfigError, match="unbounded"):
             Config(env=hidden)
         Config(env=hidden, learner=LearnerConfig(gamma=0.99))
+        with pytest.raises(ConfigError, match=r"imitation\.episodes is 32 with env\.time_limit truncated"):
+            Config(env=hidden, learner=LearnerConfig(gamma=0.99), imitation=ImitationConfig(episodes=32))
 
 
 def test_a_policy_that_waits_is_its_own_twin() -> None:

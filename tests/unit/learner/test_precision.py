@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -76,6 +77,48 @@ def test_heads_in_bf16_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module.FactoredRecurrentActorCritic, "score", low)
     with pytest.raises(AssertionError):
         check_dtypes(monkeypatch, "bf16", torch.bfloat16)
+
+
+@pytest.fixture
+def flags() -> Iterator[Any]:
+    """Whether cuDNN and matrix products may use TF32; as before afterwards."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, matmul.allow_tf32
+    yield cudnn, matmul
+    cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, flags: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch lets cuDNN's LSTM use TF32 unless it is told not to."""
+    cudnn, matmul = flags
+    cudnn.allow_tf32 = matmul.allow_tf32 = not tf32
+    seen = set()
+    ppo = make(tf32=tf32)
+    evaluate, step = ppo.network.evaluate_steps, ppo.optimizer.step
+
+    def watched(call: Any) -> Any:
+        def watch(*arguments: Any) -> Any:
+            seen.add((cudnn.allow_tf32, matmul.allow_tf32))
+            return call(*arguments)
+
+        return watch
+
+    monkeypatch.setattr(ppo.network, "evaluate_steps", watched(evaluate))
+    monkeypatch.setattr(ppo.optimizer, "step", watched(step))
+    assert ppo(batch(), update=0, version=0)["ratio_error_limit"] == pytest.approx(0.02 if tf32 else 0.001)
+    ppo.forward(batch())
+    assert seen == {(tf32, tf32)}
+    assert (cudnn.allow_tf32, matmul.allow_tf32) == (not tf32, not tf32)
+
+
+@pytest.mark.cuda
+def test_on_cuda_the_lstm_agrees_with_the_cpu_but_for_rounding() -> None:
+    """To ten times less than TF32 would differ by, which keeps ten bits of a factor."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    plain = make(network=toy_network().to("cuda"))(batch(), update=0, version=0)
+    assert plain["ratio_error"] < 1e-5
 
 
 def weights_without_gradient(ppo: PPOUpdate) -> list[str]:

@@ -39,7 +39,9 @@ def test_a_member_of_a_family_is_told_apart_by_a_label() -> None:
     assert (shown.name, shown.labels) == ("tamiyo_head_kl", {"head": "slot"})
     assert (exported("kl").name, exported("kl").labels) == ("tamiyo_kl", {})
     assert exported("memory/write_gate").name == "tamiyo_memory_write_gate"
-    for unknown in ("nothing", "kl/", "nothing/slot", "memory/nothing"):
+    both = exported("choice/blueprint/conv/wide")
+    assert (both.name, both.labels) == ("tamiyo_choice_share", {"head": "blueprint", "choice": "conv/wide"})
+    for unknown in ("nothing", "kl/", "nothing/slot", "memory/nothing", "choice/slot", "choice/slot/"):
         with pytest.raises(KeyError, match="not declared"):
             lookup(unknown)
 

@@ -1,0 +1,87 @@
+"""What an update reports of its batch: the size of the recurrent state, and what was chosen in each head."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from actors.metrics.registry import lookup
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.types.actions import independent_spec
+from actors.types.episode import Episode
+from learner.config import LearnerConfig
+from learner.ppo.batching import make_batch
+from learner.ppo.optimizer import make_optimizer
+from learner.ppo.targets import MOST_BARS, choice_shares
+from learner.ppo.update import PPOUpdate
+from tests.support.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
+
+
+def played() -> list[Episode]:
+    return toy_wave(toy_network(), [toy_seed(n, truncated=False, salt=n) for n in (5, 9, 2, 7)])
+
+
+def metrics_of(network: FactoredRecurrentActorCritic) -> dict[str, float]:
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    return ppo(make_batch(played(), SPACES), update=0, version=0)
+
+
+def state_norm(network: FactoredRecurrentActorCritic) -> float:
+    """Mean norm of h of the last layer after every step, one step after the other."""
+    norms = []
+    with torch.no_grad():
+        for episode in played():
+            state = network.initial_state(1)
+            for t in range(len(episode)):
+                encoded = network._encode(
+                    torch.from_numpy(episode.obs[t : t + 1]), torch.from_numpy(episode.blueprint_indices[t : t + 1])
+                )
+                state = network.core.step(encoded.core_input, state).state
+                norms.append(float(state.h[-1].norm()))
+    return float(np.mean(norms))
+
+
+@pytest.mark.parametrize("gain", [0.1, 1.0, 20.0])
+def test_hidden_norm_is_that_of_the_state(gain: float) -> None:
+    """Not of what LayerNorm makes of it, which is the square root of its size whatever the state is."""
+    network = toy_network()
+    with torch.no_grad():
+        for p in network.lstm.parameters():
+            p.mul_(gain)
+    expected = state_norm(network)
+    assert metrics_of(network)["hidden_norm"] == pytest.approx(expected, rel=1e-4)
+    assert expected < 0.6 * network.config.hidden_size**0.5 or gain > 1
+
+
+def test_a_core_without_state_has_no_norm() -> None:
+    assert "hidden_norm" not in metrics_of(toy_network(core="feedforward"))
+
+
+def test_every_head_has_a_histogram_of_its_choices() -> None:
+    """Over the steps at which it mattered, counted by hand."""
+    metrics = metrics_of(toy_network())
+    for k, head in enumerate(SPEC.heads):
+        chosen = Counter(int(a[k]) for e in played() for a in e.actions if SPEC.relevance[int(a[0])][k])
+        family = "op" if k == 0 else f"choice/{head.name}"
+        for index, choice in enumerate(head.choices):
+            share = chosen[index] / sum(chosen.values())
+            assert metrics[f"{family}/{choice}"] == pytest.approx(share)
+        lookup(f"{family}/{head.choices[0]}")
+
+
+def test_a_head_of_many_choices_is_told_in_ranges() -> None:
+    size = 5 * MOST_BARS - 3
+    spec = independent_spec((2, size))
+    speeds = torch.tensor([0, 4, 5, size - 1])
+    actions = torch.stack([torch.zeros(4, dtype=torch.long), speeds], 1)
+    shares = choice_shares(spec, actions, torch.ones(4, 2, dtype=torch.bool))
+    assert len(shares) == MOST_BARS
+    told = {name: float(share) for name, share in shares.items() if share > 0}
+    assert told == {
+        "choice/action1/0..4": 0.5,
+        "choice/action1/5..9": 0.25,
+        f"choice/action1/{size - 2}..{size - 1}": 0.25,
+    }

@@ -1,0 +1,175 @@
+"""One number of an absurd size is clipped, counted and reported; a scale that really moves is followed."""
+
+from __future__ import annotations
+
+import dataclasses
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from actors.codec import encode_episode
+from actors.errors import UserError
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.normaliser import ObservationNormaliser, ValueNormaliser
+from actors.transport.memory import MemoryStore
+from actors.types.episode import Episode
+from learner.config import LearnerConfig
+from learner.ppo.batching import Batch, make_batch
+from learner.ppo.imitation import imitate
+from learner.ppo.optimizer import make_optimizer
+from learner.ppo.rewards import clip_rewards
+from learner.ppo.update import PPOUpdate
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.toy_learner import ToyProducer, lines, make_learner
+
+
+def untrained() -> FactoredRecurrentActorCritic:
+    torch.manual_seed(0)
+    return FactoredRecurrentActorCritic(SPACES, toy_network().config)
+
+
+def episodes(count: int = 32, scale: float = 1.0) -> list[Episode]:
+    """Rewards are standard normal times `scale`."""
+    rng = np.random.default_rng(0)
+    played = toy_wave(toy_network(), [toy_seed(3 + k % 5, truncated=False, salt=k) for k in range(count)])
+    return [dataclasses.replace(e, rewards=(scale * rng.standard_normal(len(e))).astype(np.float32)) for e in played]
+
+
+def with_reward(batch: Batch, reward: float) -> Batch:
+    rewards = batch.rewards.clone()
+    rewards[2, 1] = reward
+    return batch._replace(rewards=rewards)
+
+
+@pytest.mark.parametrize("before", [0, 5], ids=["in the first batch", "in a later one"])
+@pytest.mark.parametrize("reward", [1e6, -1e20, 3e38])
+def test_one_absurd_reward_leaves_the_critic_its_scale(reward: float, before: int) -> None:
+    network, clean = untrained(), make_batch(episodes(), SPACES)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    for update in range(before):
+        assert ppo(clean, update=update, version=update)["clipped_rewards"] == 0
+    metrics = ppo(with_reward(clean, reward), update=before, version=before)
+    assert metrics["clipped_rewards"] == 1
+    assert metrics["skipped_steps"] == 0
+    assert all(isfinite(value) for value in metrics.values())
+    spread = np.std([e.rewards.sum() for e in episodes()])
+    assert float(network.value_normaliser.std) < 20 * spread
+
+
+def test_rewards_inside_the_limit_are_untouched() -> None:
+    scale, batch = ValueNormaliser(popart=True), make_batch(episodes(), SPACES)
+    for _ in range(2):
+        clipped, count = clip_rewards(batch, scale)
+        assert torch.equal(clipped.rewards, batch.rewards)
+        assert int(count) == 0
+        scale.update(batch.rewards[batch.valid], torch.nn.Linear(2, 1))
+
+
+def test_the_limit_is_a_hundred_deviations_of_the_return() -> None:
+    scale, batch = ValueNormaliser(popart=True), make_batch(episodes(scale=1e-3), SPACES)
+    scale.update(torch.tensor([-7.0, 7.0]), torch.nn.Linear(2, 1))
+    below, count = clip_rewards(with_reward(batch, 699.0), scale)
+    assert (float(below.rewards[2, 1]), int(count)) == (699.0, 0)
+    above, count = clip_rewards(with_reward(batch, -701.0), scale)
+    assert (float(above.rewards[2, 1]), int(count)) == (-700.0, 1)
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_the_first_reward_after_many_zeros_is_not_clipped(fitted: bool) -> None:
+    """Of a sparse task: returns that were all 0 say nothing of how large a reward may be."""
+    scale, batch = ValueNormaliser(popart=True), make_batch(episodes(scale=0.0), SPACES)
+    if fitted:
+        scale.update(torch.zeros(50), torch.nn.Linear(2, 1))
+    given, count = clip_rewards(with_reward(batch, 1000.0), scale)
+    assert (float(given.rewards[2, 1]), int(count)) == (1000.0, 0)
+
+
+def test_a_scale_that_most_episodes_share_is_followed_at_once() -> None:
+    scale = ValueNormaliser(popart=True)
+    scale.update(torch.tensor([-1.0, 1.0]), torch.nn.Linear(2, 1))
+    _, count = clip_rewards(make_batch(episodes(scale=1e4), SPACES), scale)
+    assert int(count) == 0
+
+
+@pytest.mark.parametrize("before", [0, 20], ids=["in the first batch", "in a later one"])
+def test_one_absurd_observation_leaves_the_statistics_theirs(before: int) -> None:
+    """Unlike before: a variance of 1e18 over all steps so far, for as long as the count remembers."""
+    torch.manual_seed(0)
+    normaliser, batches = ObservationNormaliser(3), 2.0 + 3.0 * torch.randn(before + 1, 500, 3)
+    for rows in batches[:before]:
+        assert int(normaliser.update(rows)) == 0
+    batches[-1, 7, 1] = 1e9
+    assert int(normaliser.update(batches[-1])) == 1
+    typical = torch.tensor([[5.0, 5.0, 5.0], [-1.0, -1.0, -1.0]])
+    seen = normaliser(typical)
+    expected = torch.tensor([[1.0], [-1.0]]).expand(2, 3)
+    # One entry at 100 deviations adds 1e4 / count to a variance of 1.
+    widest = (1.0 + 1e4 / normaliser.count) ** 0.5
+    assert torch.allclose(seen[:, ::2], expected[:, ::2], atol=0.15)
+    assert bool((seen[:, 1].abs() > 0.7 / widest).all())
+
+
+def test_a_feature_that_begins_to_move_is_taken_in() -> None:
+    """A flag that was never set, and a count that was always 0."""
+    normaliser = ObservationNormaliser(2)
+    assert int(normaliser.update(torch.zeros(100, 2))) == 0
+    assert int(normaliser.update(torch.tensor([[1.0, 500.0]] * 4 + [[0.0, 0.0]] * 96))) == 0
+    assert normaliser.mean.tolist() == pytest.approx([0.02, 10.0])
+
+
+def test_the_run_reports_both(tmp_path: Path) -> None:
+    def absurd(episode: Episode) -> bytes:
+        rewards, obs = episode.rewards.copy(), episode.obs.copy()
+        rewards[-1], obs[0, 0] = 1e30, -1e12
+        return encode_episode(dataclasses.replace(episode, rewards=rewards, obs=obs))
+
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, updates=3)
+    learner.run(ToyProducer(store, spoil={5: absurd}))
+    rows = lines(tmp_path / "metrics.jsonl")
+    assert [row["clipped_rewards"] for row in rows] == [0, 1, 0]
+    assert [row["clipped_observations"] for row in rows] == [0, 1, 0]
+    assert sum("rewards of a batch were more than 100" in note for note in learner.notes) == 1
+    assert sum("were winsorised for the running statistics" in note for note in learner.notes) == 1
+
+
+class Spoilt:
+    """Gradients that are infinite at the first `count` steps."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        self.left -= 1
+        return gradient * torch.inf if self.left >= 0 else gradient
+
+
+def test_imitation_skips_steps_whose_gradient_is_not_finite() -> None:
+    network = toy_network()
+    network.norm.bias.register_hook(Spoilt(3))
+    told = imitate(network, episodes(), passes=4, minibatch_episodes=14)
+    assert told.skipped == 3
+    assert told.after < told.before
+    assert all(bool(t.isfinite().all()) for t in network.state_dict().values())
+
+
+def test_imitation_without_a_single_sound_step_is_an_error() -> None:
+    network = toy_network()
+    network.norm.bias.register_hook(Spoilt(1000))
+    with pytest.raises(UserError, match="gradient of every step was NaN or infinite"):
+        imitate(network, episodes(), passes=2)
+
+
+def test_imitation_clips_an_absurd_reward() -> None:
+    shown = episodes()
+    rewards = shown[0].rewards.copy()
+    rewards[0] = 1e20
+    shown[0] = dataclasses.replace(shown[0], rewards=rewards)
+    network = untrained()
+    told = imitate(network, shown, passes=1)
+    assert (told.clipped, told.skipped) == (1, 0)
+    assert float(network.value_normaliser.std) < 100
