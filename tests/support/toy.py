@@ -154,7 +154,13 @@ def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))
         network.encoder.update_normaliser(0.5 + 2.0 * torch.randn(50, SPACES.obs_size))
-        network.value_normaliser.update(3.0 + 4.0 * torch.randn(50), network.value_output)
+        scale, output = network.value_normaliser, network.value_output
+        scale.update(3.0 + 4.0 * torch.randn(50), output)
+        if (
+            network.config.popart
+        ):  # the first update leaves the layer alone; later ones would have rescaled it like this
+            output.weight.mul_((1.0 / scale.std).to(output.weight.dtype))
+            output.bias.copy_((output.bias - scale.mean) / scale.std)
     return network
 
 

@@ -56,8 +56,8 @@ def outputs_by_cell(network: FactoredRecurrentActorCritic, episode: Episode) -> 
                 i, f, g, o = (w_x @ x + b_x + w_h @ h[k] + b_h).chunk(4)
                 c[k] = f.sigmoid() * c[k] + i.sigmoid() * g.tanh()
                 x = h[k] = o.sigmoid() * c[k].tanh()
-        cores.append(network.norm(memory(x)))
-        value = network.critic(cores[-1])
+        cores.append(memory(x))
+        value = network.critic(network.norm(cores[-1]))
         chosen = int(episode.actions[t, 0]) if network.config.critic == "q_op" else 0
         values.append(network.value_normaliser.denormalise(value[chosen]))
     return torch.stack(cores), torch.stack(values)

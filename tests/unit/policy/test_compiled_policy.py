@@ -216,7 +216,7 @@ def test_under_bf16_encoder_and_core_agree_to_bf16_and_the_rest_is_fp32(core: st
     assert not torch.equal(exact.hidden, reduced.hidden)  # it was in force
     for a, b in zip(exact, reduced, strict=True):
         if a.numel():
-            assert float((a - b).detach().abs().max() / a.detach().abs().max().clamp(min=1.0)) < 2e-2
+            assert float((a - b).detach().abs().max() / a.detach().abs().max().clamp(min=1.0)) < 3e-2
     kept = [g.norm() for g in gradients(network, exact)]
     for a, b in zip(kept, (g.norm() for g in gradients(network, reduced)), strict=True):
         assert float(abs(a - b)) < 0.1 * float(a) + 0.05

@@ -78,7 +78,10 @@ def test_the_joint_is_the_product_of_masked_softmaxes(sizes: tuple[int, ...]) ->
     )
     with torch.no_grad():
         out = made.evaluate(sequence)
-        logits = [t[0].double().numpy() for t in made.heads(out.hidden, torch.zeros(count, 0, 10), torch.zeros(1, 3))]
+        logits = [
+            t[0].double().numpy()
+            for t in made.heads(made.norm(out.hidden), torch.zeros(count, 0, 10), torch.zeros(1, 3))
+        ]
     expected = np.ones(count)
     for head, (table, legal) in enumerate(zip(logits, spec.split(flat), strict=True)):
         weights = np.where(legal, np.exp(table), 0.0)
