@@ -223,6 +223,7 @@ _SERVE_TABLE = (
     Metric("serve_sessions_opened", "counter", "sessions", "Sessions opened, imported ones included"),
     Metric("serve_sessions_imported", "counter", "sessions", "Sessions that came with an exported state"),
     Metric("serve_sessions_expired", "counter", "sessions", "Sessions that expired"),
+    Metric("serve_sessions_evicted", "counter", "sessions", "Idle sessions that gave way to new ones"),
     Metric("serve_policy_version", "gauge", "version", "Newest version served"),
     Metric("serve_versions_held", "gauge", "versions", "Versions held, the newest included"),
     Metric("serve_swaps", "counter", "swaps", "New weights taken up"),

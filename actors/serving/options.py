@@ -22,6 +22,10 @@ class ServeOptions:
     """host:port, or unix:/path. Port 0 takes a free one."""
     max_sessions: int = 10_000
     """Sessions at a time; their memory is set aside at the start."""
+    token_share: float = 0.25
+    """Largest share of the sessions, and of the calls at a time, that one token may hold."""
+    evict_after_s: float = 3.0
+    """A session without a step for so long may give way to a new one where its token's share is used up."""
     session_ttl_s: float = 3600.0
     """A session without a step for so long expires."""
     first_step_ttl_s: float = 300.0
@@ -56,10 +60,16 @@ class ServeOptions:
     """What is left to their calls then."""
     handshake_timeout_s: float = 10.0
     """A connection that has not introduced itself by then is closed."""
+    request_timeout_s: float = 10.0
+    """A call whose request has not come by then is ended."""
+    idle_timeout_s: float = 300.0
+    """Streams without a request, and connections without a call, are closed after so long."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Largest request."""
     max_concurrent_calls: int = 4096
-    """Calls at a time; those beyond are refused."""
+    """Calls at a time; those beyond are refused. Health checks do not count."""
+    max_connection_streams: int = 100
+    """Calls at a time on one connection; clients hold back those beyond."""
     keepalive_s: float = KEEPALIVE_S
     """How often an idle connection is probed."""
     drain_s: float = 20.0
@@ -68,7 +78,7 @@ class ServeOptions:
     """Whether the server describes its services to tools."""
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "max_batch", "max_versions", "max_concurrent_calls"):
+        for name in ("max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connection_streams"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: at least 1")
         for name in (
             "session_ttl_s",
@@ -77,10 +87,14 @@ class ServeOptions:
             "max_connection_age_s",
             "max_connection_age_grace_s",
             "handshake_timeout_s",
+            "request_timeout_s",
+            "idle_timeout_s",
             "keepalive_s",
         ):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be positive")
         require(0 <= self.max_wait_ms <= 100, f"max_wait_ms is {self.max_wait_ms}: 0 to 100")
+        require(0 < self.token_share <= 1, f"token_share is {self.token_share}: above 0, up to 1")
+        require(self.evict_after_s >= 0, f"evict_after_s is {self.evict_after_s}: it cannot be negative")
         require(self.drain_s >= 0, f"drain_s is {self.drain_s}: it cannot be negative")
         require(1024 <= self.max_message_bytes <= 1 << 28, "max_message_bytes lies between 1 KiB and 256 MiB")
         require(
@@ -98,6 +112,14 @@ class ServeOptions:
                     f"{self.listen} is reached from other machines: give {', '.join(missing)}, listen on 127.0.0.1, "
                     "or spell out --insecure"
                 )
+
+    @property
+    def sessions_per_token(self) -> int:
+        return max(1, int(self.token_share * self.max_sessions))
+
+    @property
+    def calls_per_token(self) -> int:
+        return max(1, int(self.token_share * self.max_concurrent_calls))
 
     @property
     def is_local(self) -> bool:
@@ -135,7 +157,10 @@ def server_channel_options(options: ServeOptions) -> ChannelOptions:
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(options.keepalive_s / 2)),
         ("grpc.http2.max_ping_strikes", 2),
         ("grpc.server_handshake_timeout_ms", _ms(options.handshake_timeout_s)),
-        ("grpc.max_concurrent_streams", options.max_concurrent_calls),
+        ("grpc.max_concurrent_streams", options.max_connection_streams),
+        # It counts calls that are answered but not yet forgotten, and so refuses a client that keeps to the limit.
+        ("grpc.http.overload_protection", 0),
+        ("grpc.max_connection_idle_ms", _ms(options.idle_timeout_s)),
         ("grpc.so_reuseport", 0),
     ]
 

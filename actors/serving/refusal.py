@@ -29,6 +29,8 @@ class Reason(StrEnum):
     SESSION_UNKNOWN = "SESSION_UNKNOWN"
     SESSION_EXPIRED = "SESSION_EXPIRED"
     SESSIONS_FULL = "SESSIONS_FULL"
+    CALLS_FULL = "CALLS_FULL"
+    IDLE = "IDLE"
     STATE_INVALID = "STATE_INVALID"
     VERSION_GONE = "VERSION_GONE"
     TOKEN_MISSING = "TOKEN_MISSING"
@@ -47,6 +49,8 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.SESSION_UNKNOWN: grpc.StatusCode.NOT_FOUND,
     Reason.SESSION_EXPIRED: grpc.StatusCode.NOT_FOUND,
     Reason.SESSIONS_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.CALLS_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.IDLE: grpc.StatusCode.UNAVAILABLE,
     Reason.TOKEN_MISSING: grpc.StatusCode.UNAUTHENTICATED,
     Reason.TOKEN_INVALID: grpc.StatusCode.UNAUTHENTICATED,
     Reason.TOKEN_EXPIRED: grpc.StatusCode.UNAUTHENTICATED,

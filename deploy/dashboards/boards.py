@@ -126,7 +126,12 @@ ENDPOINT = Board(
             Panel("Open sessions", ("serve_sessions",), View.TOTALS),
             Panel(
                 "Opened, imported and expired",
-                ("serve_sessions_opened", "serve_sessions_imported", "serve_sessions_expired"),
+                (
+                    "serve_sessions_opened",
+                    "serve_sessions_imported",
+                    "serve_sessions_expired",
+                    "serve_sessions_evicted",
+                ),
             ),
         ),
         "Weights": (

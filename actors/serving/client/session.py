@@ -88,7 +88,7 @@ class PolicyError(RuntimeError):
     def passing(self) -> bool:
         """Whether the same request may succeed a moment later, here or elsewhere."""
         if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return not self.reason and "larger than max" not in str(self)  # too many calls at a time
+            return self.reason in ("", Reason.CALLS_FULL) and "larger than max" not in str(self)
         broken = self.code is grpc.StatusCode.UNKNOWN and "stream removed" in str(self).lower()
         return broken or self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 

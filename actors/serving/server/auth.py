@@ -1,114 +1,120 @@
-"""Bearer tokens from a file, and the interceptor that asks for them."""
+"""Bearer tokens from a file that is read again whenever it changes."""
 
 from __future__ import annotations
 
-import hmac
+import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import grpc
+import structlog
 
 from actors.errors import UserError
 from actors.serving.refusal import Reason, Refusal
 
 LOOK_S = 1.0  # between two looks at the file
-HEALTH = "/grpc.health.v1.Health/"  # open to everybody: load balancers have no token
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
+class TokenList(NamedTuple):
+    """The contents of a token file."""
+
+    expiries: dict[str, float]  # hash of a token -> seconds since 1970
+    malformed: list[int]  # line numbers, from 1
+
+
 class Tokens:
-    """`TOKEN [EXPIRY]` a line, `#` begins a comment. While the file is unreadable the last ones stay in force."""
+    """The tokens that are valid now. A line of the file is `TOKEN [EXPIRY]`; `#` begins a comment.
+
+    Only what the file says is valid: a malformed line admits nobody, and a file that is missing or unreadable admits
+    nobody until it is back. Both are logged. Callers are identified by the hash of their token.
+    """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path, clock
-        self._stamp, self._looked_s = -1, 0.0
-        self._tokens: list[tuple[bytes, float]] = []
-        try:
-            self._read()
-        except (OSError, ValueError) as error:
-            raise UserError(f"the tokens cannot be read ({error}): a line is TOKEN or TOKEN 2030-01-31") from error
-        if not self._tokens:
-            raise UserError(f"{path} holds no token: write one a line")
-
-    def check(self, metadata: Metadata) -> float:
-        """When the call's token expires, in seconds since 1970. Raises `Refusal`."""
-        self._look()
-        given = next((v for k, v in metadata if k == "authorization"), "")
-        scheme, _, token = (given.decode() if isinstance(given, bytes) else given).partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise Refusal(Reason.TOKEN_MISSING, "send metadata `authorization: Bearer TOKEN`")
-        expiry = None
-        for known, until in self._tokens:  # all of them, so that time tells nothing
-            if hmac.compare_digest(known, token.strip().encode()):
-                expiry = until
-        if expiry is None:
-            raise Refusal(Reason.TOKEN_INVALID, "this token is not known here")
-        if expiry <= self._clock():
-            raise Refusal(Reason.TOKEN_EXPIRED, "this token has expired: ask for a new one")
-        return expiry
-
-    def _look(self) -> None:
-        if time.monotonic() - self._looked_s < LOOK_S:
-            return
+        self._log = structlog.get_logger("tamiyo.serving")
+        self._stamp: tuple[int, ...] = ()
         self._looked_s = time.monotonic()
         try:
-            self._read()
-        except (OSError, ValueError):  # while it is being replaced
-            return
+            self._stamp = self._look()
+            known, malformed = parse_tokens(path.read_bytes())
+        except OSError as error:
+            raise UserError(f"the tokens cannot be read ({error}): give another file to --token-file") from error
+        if malformed:
+            raise UserError(f"line {malformed[0]} of {path} is malformed: a line is TOKEN or TOKEN 2030-01-31")
+        if not known:
+            raise UserError(f"{path} holds no token: write one a line")
+        self._expiries = known
 
-    def _read(self) -> None:
-        stamp = self._path.stat().st_mtime_ns
-        if stamp == self._stamp:
+    def check(self, metadata: Metadata) -> str:
+        """The owner of a call: the hash of its token. Raises `Refusal`."""
+        given = next((v for k, v in metadata if k == "authorization"), "")
+        scheme, _, token = (given.decode(errors="replace") if isinstance(given, bytes) else given).partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise Refusal(Reason.TOKEN_MISSING, "send metadata `authorization: Bearer TOKEN`")
+        owner = _hash(token.strip())
+        self.confirm(owner)
+        return owner
+
+    def confirm(self, owner: str) -> None:
+        """Raises `Refusal` where this owner's token is not valid, or no longer."""
+        self.refresh()
+        expiry_s = self._expiries.get(owner)
+        if expiry_s is None:
+            raise Refusal(Reason.TOKEN_INVALID, "this token is not known here")
+        if expiry_s <= self._clock():
+            raise Refusal(Reason.TOKEN_EXPIRED, "this token has expired: ask for a new one")
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; looks at most once in `LOOK_S`."""
+        now = time.monotonic()
+        if now - self._looked_s < LOOK_S:
             return
-        tokens = []
-        for line in self._path.read_text().splitlines():
-            token, _, expiry = line.partition("#")[0].strip().partition(" ")
-            if token:
-                tokens.append((token.encode(), _seconds(expiry.strip()) if expiry.strip() else float("inf")))
-        self._tokens, self._stamp = tokens, stamp
+        self._looked_s = now
+        try:
+            stamp = self._look()
+            if stamp == self._stamp:
+                return
+            known, malformed = parse_tokens(self._path.read_bytes())
+        except OSError as error:
+            if self._stamp:
+                self._log.error("token file unreadable: no token is valid", path=str(self._path), reason=str(error))
+            self._stamp, self._expiries = (), {}
+            return
+        if malformed:
+            self._log.error("token file malformed: these lines admit nobody", path=str(self._path), lines=malformed)
+        before = self._expiries.keys()
+        self._log.info(
+            "token file read", path=str(self._path), tokens=len(known), added=len(known.keys() - before),
+            removed=len(before - known.keys()),
+        )  # fmt: skip
+        self._stamp, self._expiries = stamp, known
+
+    def _look(self) -> tuple[int, ...]:
+        found = self._path.stat()
+        return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
+def parse_tokens(data: bytes) -> TokenList:
+    """Each line by itself, so that a bad one takes no other with it."""
+    found = TokenList({}, [])
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            words = line.decode().partition("#")[0].split(None, 1)
+            if words:
+                found.expiries[_hash(words[0])] = _seconds(words[1].strip()) if len(words) > 1 else float("inf")
+        except (ValueError, OverflowError):
+            found.malformed.append(number)
+    return found
+
+
+def _hash(token: str) -> str:
+    # Looking a hash up takes a time that tells nothing about the tokens it is compared with.
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
 def _seconds(text: str) -> float:
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses calls without a valid token before their requests are read."""
-
-    def __init__(self, tokens: Tokens, refused: Callable[[Refusal, str], None]) -> None:
-        self._tokens, self._refused = tokens, refused
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if method.startswith(HEALTH) or not handler:
-            return handler
-        try:
-            self._tokens.check(handler_call_details.invocation_metadata)
-        except Refusal as refusal:
-            self._refused(refusal, method)
-            return _refusing(handler, refusal)
-        return handler
-
-
-def _refusing(handler: Any, refusal: Refusal) -> Any:
-    """Of the same kind as the handler in whose place it stands."""
-
-    async def abort(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        await context.abort(refusal.code, refusal.message, refusal.trailers())
-
-    kinds = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }
-    return kinds[bool(handler.request_streaming), bool(handler.response_streaming)](abort)

@@ -20,7 +20,8 @@ from actors.wire import policy_pb2
 
 SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
 REQUEST_ID = "x-request-id"
-STREAM_STEPS = 1024  # of one stream under way at a time
+STREAM_STEPS = 1024  # of one stream whose answers have not been sent, at most
+STREAM_BYTES = 4 << 20  # that such answers may take, together
 
 Context = grpc.aio.ServicerContext[Any, Any]
 M = TypeVar("M", bound=Message, covariant=True)
@@ -82,7 +83,9 @@ class Handlers:
 
     async def _open(self, request: policy_pb2.OpenSessionRequest, context: Context) -> Message:
         async def open_session() -> policy_pb2.OpenSessionResponse:
-            response = await self._ready(request).open_session(request)
+            service = self._ready(request)
+            owner = self._tokens.check(context.invocation_metadata() or ()) if self._tokens else ""
+            response = await service.open_session(request, owner)
             self._log.info(
                 "session opened", session=response.session_id[:6], policy_version=response.policy_version,
                 imported=bool(request.exported_state), request_id=_request_id(context), peer=context.peer(),
@@ -136,14 +139,15 @@ class Handlers:
 
     async def _step_stream(
         self, requests: AsyncIterator[policy_pb2.StepStreamRequest | None], context: Context
-    ) -> AsyncIterator[Message]:
+    ) -> None:
         self.calls += 1
-        stream = _Stream(self, context, self._tokens)
+        stream = _Stream(self, _request_id(context))
         reader = asyncio.create_task(stream.read(requests))
         self._readers.add(reader)
         try:
             while (response := await stream.answers.get()) is not None:
-                yield response
+                await context.write(response)
+                stream.room.release()  # and not earlier: what waits here would grow with every step of a slow reader
             if stream.ended is not None:
                 self.refused(stream.ended, "StepStream", stream.request_id)
                 await context.abort(stream.ended.code, stream.ended.message, stream.ended.trailers())
@@ -153,27 +157,32 @@ class Handlers:
             reader.cancel()
             stream.abandon()
 
+    def stream_steps(self) -> int:
+        """Steps of one stream that may be under way or wait to be sent."""
+        if self.service is None:
+            return STREAM_STEPS
+        return max(1, min(STREAM_STEPS, STREAM_BYTES // self.service.answer_bytes))
+
 
 class _Stream:
     """One stream's steps under way; their answers in the order in which they come."""
 
-    def __init__(self, handlers: Handlers, context: Context, tokens: Tokens | None) -> None:
+    def __init__(self, handlers: Handlers, request_id: str) -> None:
         self.answers: asyncio.Queue[policy_pb2.StepStreamResponse | None] = asyncio.Queue()
         self.ended: Refusal | None = None
-        self.request_id = _request_id(context)
-        self._handlers, self._room = handlers, asyncio.Semaphore(STREAM_STEPS)
-        self._expiry_s = tokens.check(context.invocation_metadata() or ()) if tokens else float("inf")
+        self.request_id = request_id
+        self.room = asyncio.Semaphore(handlers.stream_steps())  # released when an answer has been sent
+        self._handlers = handlers
         self._steps: set[asyncio.Future[bytes]] = set()
 
     async def read(self, requests: AsyncIterator[policy_pb2.StepStreamRequest | None]) -> None:
         """Begin every step as it comes; at the end wait for those under way."""
         try:
             async for request in requests:
-                if time.time() >= self._expiry_s:
-                    self.ended = Refusal(Reason.TOKEN_EXPIRED, "this token has expired: ask for a new one")
-                    break
-                await self._room.acquire()
+                await self.room.acquire()
                 self._begin(request)
+        except Refusal as refusal:
+            self.ended = refusal
         except asyncio.CancelledError:
             self.ended = Refusal(Reason.DRAINING, "this server is shutting down: go on elsewhere")
         if self._steps:
@@ -204,13 +213,11 @@ class _Stream:
             self._fail(request, error)
             return
         self._handlers._telemetry.step_s.observe(time.perf_counter() - start)
-        self._room.release()
         response = policy_pb2.StepStreamResponse(session_id=request.session_id, step_index=request.step_index)
         response.step.MergeFromString(done.result())
         self.answers.put_nowait(response)
 
     def _fail(self, request: policy_pb2.StepRequest, error: BaseException) -> None:
-        self._room.release()
         if isinstance(error, Refusal):
             self._handlers.refused(error, "StepStream", self.request_id)
             failure = policy_pb2.StepFailure(

@@ -19,7 +19,8 @@ from prometheus_client import start_http_server
 from actors.codec import InvalidWeights
 from actors.errors import UserError
 from actors.serving.options import ServeOptions, server_channel_options
-from actors.serving.server.auth import TokenInterceptor, Tokens
+from actors.serving.server.admission import Admission
+from actors.serving.server.auth import Tokens
 from actors.serving.server.handlers import SERVICE, Handlers
 from actors.serving.server.models import Models
 from actors.serving.server.service import PolicyService
@@ -28,7 +29,7 @@ from actors.serving.session_state import read_key
 from actors.transport.base import Unreachable
 from actors.types.weights import WeightSet
 
-SWEEP_S = 1.0  # between two looks for expired sessions
+SWEEP_S = 1.0  # between two looks for expired sessions, and for calls that must end
 FLUSH_S = 0.5  # for the last answers to leave
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -63,12 +64,8 @@ class PolicyServer:
         self._key = read_key(options.state_key_file)
         tokens = Tokens(options.token_file) if options.token_file else None
         self.handlers = Handlers(self.telemetry, tokens)
-        interceptors = [TokenInterceptor(tokens, self.handlers.refused)] if tokens else []
-        self._server = grpc.aio.server(
-            interceptors=interceptors,
-            options=server_channel_options(options),
-            maximum_concurrent_rpcs=options.max_concurrent_calls,
-        )
+        self._admission = Admission(options, tokens, self.handlers.refused)
+        self._server = grpc.aio.server(interceptors=[self._admission], options=server_channel_options(options))
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
     async def start(self) -> None:
@@ -80,12 +77,12 @@ class PolicyServer:
         if self.options.reflection:
             names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
-        listen = self.options.listen
+        listen, credentials = self.options.listen, _credentials(self.options)
         try:
-            if self.options.tls_cert is None:
+            if credentials is None:
                 port = self._server.add_insecure_port(listen)
             else:
-                port = self._server.add_secure_port(listen, _credentials(self.options))
+                port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             raise UserError(f"cannot listen on {listen} ({error}): give another address to --listen") from error
         if not listen.startswith("unix:"):
@@ -179,6 +176,7 @@ class PolicyServer:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
+            self._admission.sweep()
             if self.handlers.service is not None and (count := self.handlers.service.expire()):
                 self._log.info("sessions expired", count=count)
 
@@ -204,9 +202,9 @@ async def _settle(server: PolicyServer) -> None:
     gc.freeze()
 
 
-def _credentials(options: ServeOptions) -> grpc.ServerCredentials:
-    assert options.tls_cert is not None
-    assert options.tls_key is not None
+def _credentials(options: ServeOptions) -> grpc.ServerCredentials | None:
+    if options.tls_cert is None or options.tls_key is None:
+        return None
     try:
         pair = (options.tls_key.read_bytes(), options.tls_cert.read_bytes())
         authority = options.tls_client_ca.read_bytes() if options.tls_client_ca else None

@@ -19,6 +19,7 @@ from actors.serving.server.telemetry import Telemetry
 from actors.serving.session_state import seal, unseal
 from actors.wire import policy_pb2
 
+_ANSWER_BYTES = 1024  # of an answer without its state, at most
 _MAX_ID = 64  # characters of a session id
 _MAX_AHEAD = 16  # steps that a client may send before the first of them is answered; each waits its turn
 
@@ -32,7 +33,8 @@ class PolicyService:
         self._key, self._log = key, structlog.get_logger("tamiyo.serving")
         rows = Rows(models.state_sizes, options.max_sessions, models.device)
         self.sessions = Sessions(
-            rows, options.session_ttl_s, options.first_step_ttl_s, time.monotonic, models.release
+            rows, options.session_ttl_s, options.first_step_ttl_s, time.monotonic, models.release,
+            share=options.sessions_per_token, evict_after_s=options.evict_after_s,
         )  # fmt: skip
         self.batcher = Batcher(
             rows, lambda: models.newest, self._finish, telemetry.batch, options.max_batch, options.max_wait_ms / 1000
@@ -75,21 +77,26 @@ class PolicyService:
             response.heads.add(name=head.name, choices=head.choices)
         return response
 
-    async def open_session(self, request: policy_pb2.OpenSessionRequest) -> policy_pb2.OpenSessionResponse:
+    async def open_session(
+        self, request: policy_pb2.OpenSessionRequest, owner: str = ""
+    ) -> policy_pb2.OpenSessionResponse:
+        """`owner` is whose share of the sessions it counts against. Raises `Refusal`."""
         if self.draining:
             raise Refusal(Reason.DRAINING, "this server is shutting down: open the session elsewhere")
         layout = self.models.layout(request.spaces_hash)
         model = self.models.newest
         if not model.ready(layout.spaces):
             await asyncio.to_thread(model.prepare, layout.spaces)
+        evicted = self.sessions.evicted
         if request.exported_state:
-            session = self._import(request)
+            session = self._import(request, owner)
         else:
             pinned = None if request.latest else self.models.newest
-            session = self.sessions.open(layout, request.seed, pinned)
+            session = self.sessions.open(layout, request.seed, pinned, owner=owner)
             if pinned is not None:
                 self.models.hold(pinned)
         self.telemetry.opened.inc()
+        self.telemetry.evicted.inc(self.sessions.evicted - evicted)
         self.telemetry.sessions.set(len(self.sessions))
         return policy_pb2.OpenSessionResponse(
             session_id=session.id,
@@ -99,7 +106,7 @@ class PolicyService:
             first_step_ttl_s=self.options.first_step_ttl_s,
         )
 
-    def _import(self, request: policy_pb2.OpenSessionRequest) -> Session:
+    def _import(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Session:
         """Go on with an exported session; one that is still here is kept as it is, so that this is safe to repeat."""
         state, memory = unseal(request.exported_state, self.models.state_sizes, self._key)
         if state.spaces_hash != request.spaces_hash or state.architecture_hash != self.models.architecture:
@@ -120,9 +127,10 @@ class PolicyService:
                 )
             pinned = self.models.newest
         if here is not None:
+            owner = here.owner  # whose room it takes already
             self.sessions.close(here)
         layout = self.models.layout(request.spaces_hash)
-        session = self.sessions.open(layout, state.seed, pinned, state.session_id)
+        session = self.sessions.open(layout, state.seed, pinned, state.session_id, owner)
         if pinned is not None:
             self.models.hold(pinned)
         session.next_index, session.digest, session.answer = (
@@ -138,7 +146,7 @@ class PolicyService:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is still being computed")
         pinned = None if session.pinned is None else self.models.hold(self.models.newest)
         self.sessions.close(session)
-        self.sessions.open(session.layout, request.seed, pinned, session.id)
+        self.sessions.open(session.layout, request.seed, pinned, session.id, session.owner)
         return policy_pb2.ResetSessionResponse(policy_version=self.models.newest.version)
 
     def close_session(self, request: policy_pb2.CloseSessionRequest) -> policy_pb2.CloseSessionResponse:
@@ -150,6 +158,11 @@ class PolicyService:
             self.sessions.close(session)
             self.telemetry.sessions.set(len(self.sessions))
         return policy_pb2.CloseSessionResponse()
+
+    @property
+    def answer_bytes(self) -> int:
+        """About the size of a step's answer that carries the session's state."""
+        return self.sessions.rows.bytes_per_row + _ANSWER_BYTES
 
     def begin(self, request: policy_pb2.StepRequest) -> asyncio.Future[bytes]:
         """Start a step, join it, or find its answer: the serialised `StepResponse`. Raises `Refusal`."""

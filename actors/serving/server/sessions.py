@@ -1,4 +1,4 @@
-"""Sessions: who they are, when they expire, and the rows that hold their memory."""
+"""Sessions: who they are, when they expire or give way, and the rows that hold their memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from actors.serving.messages import MessageLayout
 from actors.serving.refusal import IMPORT_REQUIRED, Reason, Refusal
 from actors.serving.server.models import ServedModel
 
-REMEMBERED = 10_000  # expired sessions that are still known to have existed
+REMEMBERED = 10_000  # sessions that expired or gave way and are still known to have existed
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class Session:
     layout: MessageLayout
     seed: int
     pinned: ServedModel | None  # None: whatever is newest
+    owner: str = ""  # hash of the token that opened it, "" without tokens
     next_index: int = 0
     digest: bytes = b""  # of the last step's request
     answer: bytes = b""  # to it, serialised
@@ -77,8 +78,12 @@ class Rows:
 
 
 class Sessions:
-    """At most as many as there are rows. Those without a step for `ttl_s`, or for `first_ttl_s` before their first,
-    expire, the longest untouched first."""
+    """At most as many as there are rows, and `share` of them for one owner.
+
+    Sessions without a step for `ttl_s`, or for `first_ttl_s` before their first, expire, the longest untouched first.
+    Where a new session has no room, the least recently used idle one gives way: of the same owner, and of one who holds
+    more only where all rows are taken. Idle means: without a step for `evict_after_s`, and none under way.
+    """
 
     def __init__(
         self,
@@ -87,12 +92,18 @@ class Sessions:
         first_ttl_s: float,
         clock: Callable[[], float],
         release: Callable[[ServedModel], None],  # told of what a closed session was pinned to
+        share: int,
+        evict_after_s: float,
     ) -> None:
         self.rows, self.ttl_s, self.first_ttl_s = rows, ttl_s, first_ttl_s
+        self.share, self.evict_after_s = share, evict_after_s
+        self.evicted = 0  # so far
         self._clock, self._release = clock, release
+        # The longest untouched first, in all three.
         self._stepped: OrderedDict[str, Session] = OrderedDict()
         self._fresh: OrderedDict[str, Session] = OrderedDict()
-        self._expired: OrderedDict[str, None] = OrderedDict()
+        self._owned: dict[str, OrderedDict[str, Session]] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._stepped) + len(self._fresh)
@@ -106,11 +117,11 @@ class Sessions:
         if session is not None:
             return session
         required = {IMPORT_REQUIRED: "true"}
-        if session_id in self._expired:
+        if session_id in self._gone:
             raise Refusal(
                 Reason.SESSION_EXPIRED,
                 f"the session had no step for {self.ttl_s:g} s ({self.first_ttl_s:g} s before its first) and has "
-                "expired: open it again with its exported state",
+                "expired, or was idle and gave way to a new one: open it again with its exported state",
                 **required,
                 session_ttl_s=self.ttl_s,
             )
@@ -121,21 +132,26 @@ class Sessions:
         )
 
     def open(
-        self, layout: MessageLayout, seed: int, pinned: ServedModel | None, session_id: str | None = None
+        self,
+        layout: MessageLayout,
+        seed: int,
+        pinned: ServedModel | None,
+        session_id: str | None = None,
+        owner: str = "",
     ) -> Session:
-        if not self.rows.free:
-            self.expire()
-        if not self.rows.free:
-            raise Refusal(Reason.SESSIONS_FULL, f"all {len(self)} sessions are taken: close some, or come back later")
-        session = Session(session_id or secrets.token_urlsafe(18), self.rows.take(), layout, seed, pinned)
+        """Raises `Refusal` where there is no room and no session gives way."""
+        self._make_room(owner)
+        session = Session(session_id or secrets.token_urlsafe(18), self.rows.take(), layout, seed, pinned, owner)
         session.touched_s = self._clock()
         self._fresh[session.id] = session
-        self._expired.pop(session.id, None)
+        self._owned.setdefault(owner, OrderedDict())[session.id] = session
+        self._gone.pop(session.id, None)
         return session
 
     def touch(self, session: Session) -> None:
         """The session takes a step, or has taken one."""
         session.touched_s = self._clock()
+        self._owned[session.owner].move_to_end(session.id)
         if session.id in self._fresh:
             self._stepped[session.id] = self._fresh.pop(session.id)
         else:
@@ -143,6 +159,10 @@ class Sessions:
 
     def close(self, session: Session) -> None:
         (self._stepped if session.id in self._stepped else self._fresh).pop(session.id)
+        owned = self._owned[session.owner]
+        del owned[session.id]
+        if not owned:
+            del self._owned[session.owner]
         self.rows.give_back(session.row)
         if session.pinned is not None:
             self._release(session.pinned)
@@ -163,7 +183,43 @@ class Sessions:
                     count += 1
         return count
 
+    def _make_room(self, owner: str) -> None:
+        """For one session. Raises `Refusal`."""
+        own = self._count(owner)
+        if owner and own >= self.share:
+            if self._evict(owner):
+                return
+            raise Refusal(
+                Reason.SESSIONS_FULL,
+                f"all {self.share} sessions that one token may hold are in use: close some, or come back later",
+            )
+        if not self.rows.free:
+            self.expire()
+        if self.rows.free:
+            return
+        richer = sorted((o for o, held in self._owned.items() if len(held) > own), key=self._count, reverse=True)
+        if not any(self._evict(holder) for holder in (owner, *richer)):
+            raise Refusal(Reason.SESSIONS_FULL, f"all {len(self)} sessions are in use: close some, or come back later")
+
+    def _count(self, owner: str) -> int:
+        return len(self._owned.get(owner, ()))
+
+    def _evict(self, owner: str) -> bool:
+        """Close this owner's least recently used session if it is idle."""
+        now = self._clock()
+        while owned := self._owned.get(owner):
+            session = next(iter(owned.values()))
+            if now - session.touched_s < self.evict_after_s:
+                return False
+            if session.pending is None:
+                self.close(session)
+                self._remember(session.id)
+                self.evicted += 1
+                return True
+            self.touch(session)
+        return False
+
     def _remember(self, session_id: str) -> None:
-        self._expired[session_id] = None
-        if len(self._expired) > REMEMBERED:
-            self._expired.popitem(last=False)
+        self._gone[session_id] = None
+        if len(self._gone) > REMEMBERED:
+            self._gone.popitem(last=False)

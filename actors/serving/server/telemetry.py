@@ -25,6 +25,7 @@ class Telemetry:
         self.opened = self._counter("serve_sessions_opened")
         self.imported = self._counter("serve_sessions_imported")
         self.expired = self._counter("serve_sessions_expired")
+        self.evicted = self._counter("serve_sessions_evicted")
         self.policy_version = self._gauge("serve_policy_version")
         self.versions_held = self._gauge("serve_versions_held")
         self.swaps = self._counter("serve_swaps")

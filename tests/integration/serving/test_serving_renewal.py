@@ -1,0 +1,152 @@
+"""Tokens, certificates and keys that change while a server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from structlog.testing import capture_logs
+
+from actors.errors import UserError
+from actors.serving.client.asynchronous import AsyncPolicyClient
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.endpoint import METHODS
+from actors.serving.client.session import PolicyError
+from actors.serving.messages import step_request
+from actors.serving.refusal import Reason, error_info
+from actors.serving.server.auth import parse_tokens
+from actors.wire import policy_pb2
+from tests.integration.serving.test_serving_limits import bearer, half_open, outcome
+from tests.support.serving import seen, serving, write
+from tests.support.toy import SPACES
+
+pytestmark = pytest.mark.integration
+LOOKED_S = 1.2  # by then the server has looked at its tokens again
+
+
+def entered(address: str, token: str) -> str:
+    try:
+        with PolicyClient(address, token=token, deadline_s=1.0) as client:
+            client.open(SPACES).step(*seen(0, 0))
+    except PolicyError as error:
+        return error.reason or error.code.name
+    return "OK"
+
+
+def replace(path: Path, text: str) -> None:
+    """As an editor or a secret's mount does it: whole, and at once."""
+    write(path.with_suffix(".new"), text).replace(path)
+
+
+def test_a_token_that_is_removed_ends_its_streams(tmp_path: Path) -> None:
+    """Those that step, those that are silent, and those of other services; another token's go on."""
+    file = write(tmp_path / "tokens", "old\nother\n")
+
+    async def stepping(address: str) -> Reason | str:
+        async with AsyncPolicyClient(address, token="old", stream=True, deadline_s=5) as client:
+            session = await client.open(SPACES)
+            await session.step(*seen(0, 0))
+            replace(file, "other\n")
+            for step in range(1, 1000):
+                try:
+                    await session.step(*seen(0, step))
+                except PolicyError as error:
+                    return error.reason
+                await asyncio.sleep(0.01)
+        return "answered to the end"
+
+    with (
+        serving(token_file=file) as running,
+        grpc.insecure_channel(running.address) as channel,
+        half_open([channel], METHODS["StepStream"][0], 2, "old") as silent,
+        half_open([channel], METHODS["StepStream"][0], 1, "other") as others,
+    ):
+        asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        assert list(stub.ServerReflectionInfo(asked, timeout=5, metadata=bearer("old")))
+        path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        with half_open([channel], path, 1, "old") as reflections:
+            assert asyncio.run(stepping(running.address)) == Reason.TOKEN_INVALID
+            assert [outcome(call) for call in (*silent, *reflections)] == [Reason.TOKEN_INVALID] * 3
+        assert others[0].is_active()
+
+
+def test_a_stream_that_is_not_read_takes_no_more_steps_of_a_removed_token(tmp_path: Path) -> None:
+    file = write(tmp_path / "tokens", "old\nother\n")
+    with serving(token_file=file) as running, grpc.insecure_channel(running.address) as channel:
+        opening = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
+        opened = channel.unary_unary(*METHODS["OpenSession"])(opening, metadata=bearer("old"))
+        step = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *seen(0, 0), True, True))
+        end = threading.Event()
+
+        def flood() -> Iterator[policy_pb2.StepStreamRequest]:
+            while not end.is_set():
+                yield step
+
+        call = channel.stream_stream(*METHODS["StepStream"])(flood(), metadata=bearer("old"))
+        time.sleep(0.5)
+        replace(file, "other\n")
+        time.sleep(2 * LOOKED_S)
+        try:
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call)
+        finally:
+            end.set()
+        assert error_info(caught.value).reason == Reason.TOKEN_INVALID
+        assert running.server.handlers.calls == 0
+        assert entered(running.address, "other") == "OK"
+
+
+def test_a_missing_or_malformed_token_file_lets_nobody_in_and_is_logged(tmp_path: Path) -> None:
+    file = write(tmp_path / "tokens", "first\n")
+    with serving(token_file=file) as running, capture_logs() as logs:
+        file.unlink()
+        time.sleep(LOOKED_S)
+        assert entered(running.address, "first") == Reason.TOKEN_INVALID
+        replace(file, "second\nfirst at-no-date\nthird 2999-01-01\n")
+        time.sleep(LOOKED_S)
+        assert entered(running.address, "first") == Reason.TOKEN_INVALID
+        assert entered(running.address, "second") == entered(running.address, "third") == "OK"
+        replace(file, "")
+        time.sleep(LOOKED_S)
+        assert entered(running.address, "second") == Reason.TOKEN_INVALID
+        replace(file, "fourth\n")
+        time.sleep(LOOKED_S)
+        assert entered(running.address, "fourth") == "OK"
+    errors = [log for log in logs if log["log_level"] == "error"]
+    assert [log["event"].partition(":")[0] for log in errors] == ["token file unreadable", "token file malformed"]
+    assert errors[1]["lines"] == [2]
+    assert not any(word in str(log) for log in logs for word in ("at-no-date", "second", "third", "fourth"))
+    reads = [(log["tokens"], log["removed"]) for log in logs if log["event"] == "token file read"]
+    assert reads == [(2, 0), (0, 2), (1, 0)]
+
+
+def test_each_line_of_a_token_file_stands_for_itself(tmp_path: Path) -> None:
+    found = parse_tokens(
+        b"a\n\n# note\n\xff\xfe\nb 2030-01-31 # until then\n\tc \nd 2030-13-01\ne 2030-01-31T00:00:00+02:00\n"
+    )
+    assert found.malformed == [4, 7]
+    end = 1896048000.0  # `date -u -d 2030-01-31 +%s`
+    assert sorted(found.expiries.values()) == [end - 7200, end, float("inf"), float("inf")]
+    for text, told in (("a b", "line 1"), ("# none", "holds no token")):
+        with pytest.raises(UserError, match=told), serving(token_file=write(tmp_path / "tokens", text)):
+            pass
+
+
+def test_reflection_asks_for_a_token_where_the_server_does(tmp_path: Path) -> None:
+    with (
+        serving(token_file=write(tmp_path / "tokens", "good\n")) as running,
+        grpc.insecure_channel(running.address) as channel,
+    ):
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.ServerReflectionInfo(iter([asked]), timeout=5))
+        assert error_info(caught.value).reason == Reason.TOKEN_MISSING
+        assert list(stub.ServerReflectionInfo(iter([asked]), timeout=5, metadata=bearer("good")))
