@@ -53,7 +53,7 @@ class ServeOptions:
     insecure: bool = False
     """Listen beyond this machine without TLS or tokens."""
     metrics_port: int | None = None
-    """Prometheus metrics, on the host of `listen`."""
+    """Prometheus metrics, on the host of `listen` (127.0.0.1 with unix:); they ask for no token."""
     max_connection_age_s: float = 1800.0
     """Clients are asked to connect anew after so long."""
     max_connection_age_grace_s: float = 60.0

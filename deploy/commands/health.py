@@ -65,13 +65,25 @@ def _http(place: SplitResult, ca: Path | None, timeout_s: float) -> str:
 
 
 def _grpc(place: SplitResult, ca: Path | None, timeout_s: float) -> str:
+    trusted = _trusted(ca)
+    while True:
+        found = _grpc_once(place, trusted, timeout_s)
+        before, trusted = trusted, _trusted(ca)
+        if not found or trusted == before:  # else the certificate was renewed while the server was asked
+            return found
+
+
+def _trusted(ca: Path | None) -> bytes | None:
+    try:
+        return ca.read_bytes() if ca is not None else None
+    except OSError as error:
+        raise UserError(f"the certificate cannot be read ({error})") from error
+
+
+def _grpc_once(place: SplitResult, trusted: bytes | None, timeout_s: float) -> str:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    try:
-        trusted = ca.read_bytes() if ca is not None else None
-    except OSError as error:
-        raise UserError(f"the certificate cannot be read ({error})") from error
     target = f"{place.hostname}:{place.port}"
     if place.scheme == "grpcs":
         channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted))

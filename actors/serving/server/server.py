@@ -21,6 +21,7 @@ from actors.errors import UserError
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.admission import Admission
 from actors.serving.server.auth import Tokens
+from actors.serving.server.certificates import Certificates
 from actors.serving.server.handlers import SERVICE, Handlers
 from actors.serving.server.models import Models
 from actors.serving.server.service import PolicyService
@@ -94,7 +95,7 @@ class PolicyServer:
         """Load, serve, follow new weights; returns after `stop`, everything under way answered."""
         metrics = None
         if self.options.metrics_port is not None:
-            host = "0.0.0.0" if not self.options.is_local else "127.0.0.1"
+            host = self.options.host or "0.0.0.0"
             try:
                 metrics, _ = start_http_server(self.options.metrics_port, host, self.telemetry.registry)
             except OSError as error:
@@ -205,12 +206,7 @@ async def _settle(server: PolicyServer) -> None:
 def _credentials(options: ServeOptions) -> grpc.ServerCredentials | None:
     if options.tls_cert is None or options.tls_key is None:
         return None
-    try:
-        pair = (options.tls_key.read_bytes(), options.tls_cert.read_bytes())
-        authority = options.tls_client_ca.read_bytes() if options.tls_client_ca else None
-    except OSError as error:
-        raise UserError(f"the TLS files cannot be read: {error}") from error
-    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+    return Certificates(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
 
 
 def _device(name: str) -> torch.device:

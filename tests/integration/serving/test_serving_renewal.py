@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +24,10 @@ from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, error_info
 from actors.serving.server.auth import parse_tokens
 from actors.wire import policy_pb2
+from deploy.commands.health import fault
+from deploy.commands.secrets import write_secrets
 from tests.integration.serving.test_serving_limits import bearer, half_open, outcome
+from tests.support.certificates import Authority
 from tests.support.serving import seen, serving, write
 from tests.support.toy import SPACES
 
@@ -137,6 +142,98 @@ def test_each_line_of_a_token_file_stands_for_itself(tmp_path: Path) -> None:
     for text, told in (("a b", "line 1"), ("# none", "holds no token")):
         with pytest.raises(UserError, match=told), serving(token_file=write(tmp_path / "tokens", text)):
             pass
+
+
+def test_a_renewed_certificate_is_in_force_at_once(tmp_path: Path) -> None:
+    """Health checks run all the time, while the files are replaced one after the other, as `tamiyo secrets` does it."""
+    hosts = ["localhost", "127.0.0.1"]
+    write_secrets(tmp_path, hosts)
+    cert, key = tmp_path / "serve.crt", tmp_path / "serve.key"
+    faults: list[str] = []
+    checked, stop = threading.Semaphore(0), threading.Event()
+
+    with serving(tls_cert=cert, tls_key=key) as running:
+
+        def check() -> None:
+            while not stop.is_set():
+                faults.append(fault(f"grpcs://{running.address}", cert, 5.0))
+                checked.release()
+
+        checks = threading.Thread(target=check)
+        with PolicyClient(running.address, root_certificates=cert, deadline_s=5) as client:
+            session = client.open(SPACES)
+            session.step(*seen(0, 0))
+            checks.start()
+            try:
+                for i in range(6):
+                    hosts.append(f"host{i}.example.org")
+                    assert write_secrets(tmp_path, hosts) == ["serve.key", "serve.crt"]
+                    for _ in range(4):
+                        assert checked.acquire(timeout=20)
+            finally:
+                stop.set()
+                checks.join()
+            assert session.step(*seen(0, 1)).step_index == 1  # on the connection that there was
+        with PolicyClient(running.address, root_certificates=cert, deadline_s=5) as client:
+            assert client.open(SPACES).step(*seen(0, 0)).step_index == 0
+    assert len(faults) >= 24
+    assert set(faults) == {""}
+
+
+def test_files_that_do_not_belong_together_leave_the_certificate_in_force(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    (cert, key), (other, other_key) = authority.issue("server"), authority.issue("other")
+    address = ""
+    with serving(tls_cert=cert, tls_key=key) as running, capture_logs() as logs:
+        address = f"grpcs://{running.address}"
+        key.write_bytes(other_key.read_bytes())
+        assert fault(address, authority.certificate, 5.0) == ""
+        cert.write_text("no certificate")
+        assert fault(address, authority.certificate, 5.0) == ""
+        cert.unlink()
+        assert fault(address, authority.certificate, 5.0) == ""
+        cert.write_bytes(other.read_bytes())
+        assert fault(address, authority.certificate, 5.0) == ""
+    events = [log["event"] for log in logs if log["event"].startswith("certificate")]
+    assert events == ["certificate not renewed: the one before stays in force"] * 3 + ["certificate renewed"]
+    key.write_bytes(b"no key")
+    with pytest.raises(UserError, match="cannot be used"), serving(tls_cert=cert, tls_key=key):
+        pass
+
+
+def test_a_renewed_client_authority_decides_who_enters(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    (tmp_path / "next").mkdir()
+    successor = Authority(tmp_path / "next")
+    cert, key = authority.issue("server")
+    trusted = write(tmp_path / "clients.pem", authority.certificate.read_text())
+
+    def enters(name: str, of: Authority) -> bool:
+        mine, secret = of.issue(name)
+        try:
+            with PolicyClient(
+                running.address, root_certificates=authority.certificate, client_cert=mine, client_key=secret,
+                deadline_s=2,
+            ) as client:  # fmt: skip
+                client.model()
+        except PolicyError:
+            return False
+        return True
+
+    with serving(tls_cert=cert, tls_key=key, tls_client_ca=trusted) as running:
+        assert (enters("a", authority), enters("a", successor)) == (True, False)
+        trusted.write_bytes(successor.certificate.read_bytes())
+        assert (enters("b", authority), enters("b", successor)) == (False, True)
+
+
+def test_metrics_are_shown_on_the_host_that_the_server_listens_on() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    with serving(listen="127.0.0.2:0", metrics_port=port):
+        page = urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=5).read().decode()
+        assert "tamiyo_serve_steps_total" in page
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 def test_reflection_asks_for_a_token_where_the_server_does(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from deploy import cli
 from deploy.commands.certificate import self_signed
+from deploy.commands.health import fault
 from tests.support.composing import free_ports
 
 
@@ -90,3 +91,20 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.delenv("TAMIYO_HEALTH", raising=False)
     assert cli.main(["health"]) == 2
     assert "TAMIYO_HEALTH" in capsys.readouterr().err
+
+
+def test_a_certificate_that_is_renewed_during_the_check_is_read_again(
+    policy: tuple[str, health.HealthServicer], tmp_path: Path
+) -> None:
+    """The server shows the new one already, and the check has read the one before it."""
+    address, _ = policy
+    renewed = (tmp_path / "serve.crt").read_bytes()
+
+    class Renewed(type(tmp_path)):  # type: ignore[misc]
+        def read_bytes(self) -> bytes:
+            return contents.pop(0) if len(contents) > 1 else contents[0]
+
+    contents = [self_signed(["localhost"]).certificate, renewed]
+    assert fault(address, Renewed(tmp_path / "serve.crt"), 5.0) == ""
+    contents = [self_signed(["localhost"]).certificate]
+    assert "does not answer" in fault(address, Renewed(tmp_path / "serve.crt"), 5.0)
