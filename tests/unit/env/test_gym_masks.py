@@ -1,0 +1,158 @@
+"""Masks and resets of vector environments: every declared form is honoured, anything else is refused in one line.
+
+`Scripted` asserts that each action is legal, so a walk that only takes actions which the fleet shows as legal fails as
+soon as a mask is lost or belongs to another step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from actors.env.gym.fleet import GymFleet
+from actors.env.gym.make import MaskInInfo
+from actors.errors import UserError
+from tests.support.gym_envs import Scripted
+
+WIDTH = 3
+NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+
+
+def walk(fleet: GymFleet, steps: int = 60) -> int:
+    """Random legal actions; returns how many choices were illegal on the way."""
+    rng, shown, illegal = np.random.default_rng(1), fleet.start(), 0
+    for _ in range(steps):
+        masks = shown.now.masks.op
+        illegal += int((~masks).sum())
+        shown = fleet.step(np.array([[rng.choice(np.flatnonzero(row))] for row in masks]))
+    return illegal
+
+
+def scripted(env_class: type[SyncVectorEnv], mode: AutoresetMode, **kwargs: Any) -> GymFleet:
+    envs = [lambda: Scripted(**kwargs)] * WIDTH
+    return GymFleet("scripted", env_class(envs, autoreset_mode=mode), lambda row: row)
+
+
+class Native(SyncVectorEnv):
+    """Gives masks without saying for which environments, as a vector environment does that computes them in one go."""
+
+    form: Callable[[Any], Any] = staticmethod(lambda masks: masks)
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, infos = super().reset(**kwargs)
+        return obs, self._native(infos)
+
+    def step(self, actions: Any) -> Any:
+        *shown, infos = super().step(actions)
+        return *shown, self._native(infos)
+
+    def _native(self, infos: dict[str, Any]) -> dict[str, Any]:
+        masks = np.stack([env.unwrapped._mask() for env in self.envs])  # type: ignore[attr-defined]
+        given = {"action_mask": self.form(masks)} | ({"final_obs": infos["final_obs"]} if "final_obs" in infos else {})
+        final = infos.get("final_info", {})
+        return given | ({"final_info": {"action_mask": final["action_mask"]}} if final else {})
+
+
+class ListOfMasks(Native):
+    form = staticmethod(list)
+
+
+class OwnMethod(SyncVectorEnv):
+    """Has `action_masks()` for all environments at once."""
+
+    def action_masks(self) -> Any:
+        return np.stack([env.unwrapped._mask() for env in self.envs])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("env_class", [Native, ListOfMasks, OwnMethod])
+def test_masks_of_native_vector_environments_are_in_force(env_class: type[SyncVectorEnv], mode: AutoresetMode) -> None:
+    fleet = scripted(env_class, mode, sizes=(4,), masks="method" if env_class is OwnMethod else "info")
+    assert walk(fleet) > 60
+
+
+class PerHead(Native):
+    form = staticmethod(lambda masks: (masks[:, :2], masks[:, 2:]))
+
+
+class OnlyTheFirst(Native):
+    form = staticmethod(lambda masks: masks[:1])
+
+
+@pytest.mark.parametrize("env_class", [PerHead, OnlyTheFirst])
+def test_masks_in_another_shape_are_refused(env_class: type[SyncVectorEnv]) -> None:
+    fleet = scripted(env_class, SAME_STEP, sizes=(4,), masks="info")
+    with pytest.raises(UserError, match=r"not one row for each of its 3 environments: give an array \[3, 4\]"):
+        fleet.start()
+
+
+class Late(Scripted):
+    """Gives no mask at a reset, where every action is legal."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        return super().reset(**kwargs)[0], {}
+
+    def _mask(self) -> Any:
+        return super()._mask() if self.count else np.ones(4, dtype=np.bool_)
+
+
+class LateInOne(Scripted):
+    """Gives no mask at the reset of some seeds."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        return obs, {} if kwargs["seed"] == 1 else info
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize(
+    ("env_class", "words"),
+    [(Late, "an action mask at a step and none at its reset"), (LateInOne, "at some observations and none at others")],
+)
+def test_masks_that_appear_only_after_a_reset_are_refused(
+    env_class: type[Scripted], words: str, mode: AutoresetMode
+) -> None:
+    envs = [lambda: MaskInInfo(env_class(sizes=(4,), masks="info"), "late")] * WIDTH
+    fleet = GymFleet("late", SyncVectorEnv(envs, autoreset_mode=mode), lambda row: row)
+    with pytest.raises(UserError, match=words) as refusal:
+        walk(fleet)
+    assert "give one with every observation, all ones where every action is legal" in str(refusal.value)
+
+
+@pytest.mark.parametrize("declared", [None, "sometimes"])
+def test_an_undeclared_way_to_reset_is_refused(declared: str | None) -> None:
+    env = SyncVectorEnv([Scripted] * WIDTH)
+    del env.autoreset_mode
+    env.metadata = {} if declared is None else {"autoreset_mode": declared}
+    with pytest.raises(UserError, match="does not declare how its vector environment resets") as refusal:
+        GymFleet("undeclared", env, lambda row: row)
+    assert "AutoresetMode.NEXT_STEP" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+class OneGenerator(OwnMethod):
+    """Takes a single seed, as Gymnasium's base class documents it."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if isinstance(seed, list):
+            raise TypeError("seed is one number")
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_single_seed_is_enough_where_we_reset() -> None:
+    assert walk(scripted(OneGenerator, DISABLED, sizes=(4,), masks="method")) > 60
+
+
+class HidesTheEnd(SyncVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *shown, _ = super().step(actions)
+        return *shown, {}
+
+
+def test_a_final_observation_that_is_missing_is_refused() -> None:
+    with pytest.raises(UserError, match=r'gave no info\["final_obs"\]'):
+        walk(scripted(HidesTheEnd, SAME_STEP, sizes=(4,)))
