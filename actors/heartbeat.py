@@ -17,12 +17,13 @@ class Heartbeat:
 
 class StallTimer:
     """Seconds that something was seen to stand still. While nobody looked, nobody knows: between two looks, `UNSEEN_S`
-    count at most."""
+    count at most. `longest_s` is the longest time that it stood still and then moved."""
 
     UNSEEN_S = 1.0
 
     def __init__(self) -> None:
         self._still_s, self._looked_s = 0.0, time.monotonic()
+        self.longest_s = 0.0
 
     def look(self) -> float:
         now = time.monotonic()
@@ -31,4 +32,5 @@ class StallTimer:
         return self._still_s
 
     def moved(self) -> None:
+        self.longest_s = max(self.longest_s, self.look())
         self._still_s, self._looked_s = 0.0, time.monotonic()

@@ -22,12 +22,13 @@ class ProcessHandle:
         process = psutil.Process()
         return cls(ray.get_runtime_context().get_node_id(), process.pid, process.create_time())
 
-    def kill(self) -> None:
-        """By a task on its node, not waited for. Ray asks a process to end, which one that is stopped does not hear."""
+    def kill(self, wait_s: float = 0.0) -> None:
+        """By a task on its node, which is waited for at most `wait_s`. Ray asks a process to end, which one that is
+        stopped does not hear."""
         there = NodeAffinitySchedulingStrategy(self.node, soft=False)
         options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": there}
         task: Any = ray.remote(**options)(end_process)
-        task.remote(self.pid, self.created_s)
+        ray.wait([task.remote(self.pid, self.created_s)], timeout=wait_s)
 
 
 def end_process(pid: int, created_s: float) -> None:

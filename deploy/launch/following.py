@@ -69,9 +69,8 @@ def conclude(status: RunStatus, console: Console, report: Callable[[Path], tuple
     if status.phase is Phase.FAILED:
         raise UserError(status.error)
     if status.phase is Phase.STOPPED:
-        console.print(
-            f"stopped; the checkpoint is written. Go on with: tamiyo train --resume {run_dir}", soft_wrap=True
-        )
+        written = "the checkpoint is written" if status.saved else "the newest checkpoint is an earlier one"
+        console.print(f"stopped; {written}. Go on with: tamiyo train --resume {run_dir}", soft_wrap=True)
         return 130
     headline, page = report(run_dir)
     console.print(headline, soft_wrap=True)

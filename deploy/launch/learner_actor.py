@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -21,11 +22,13 @@ from actors.workers.process_handle import ProcessHandle
 from actors.workers.ray_worker import limit_threads
 from actors.workers.worker_pool import last_line
 from deploy.launch.run import learner_report
+from deploy.launch.stopping import has_ended
 from learner.checkpoint import LearnerProgress
 from learner.service import LearnerService, LearnerSettings, LearnerStatus
 
 MAX_FAILURES = 5  # errors in a row without an update between them, before they count as a fault of code
 LOOK_S = 0.25  # between looks at it
+KILL_S = 2.0  # for its machine to end a process that was told to stop and hangs
 
 
 class LearnerActor:
@@ -88,7 +91,7 @@ class LearnerActor:
         else:
             if isinstance(reply, ProcessHandle):
                 self._place, self._starting, self.up = reply, False, True
-                self._still.moved()
+                self._still = StallTimer()
                 self.began_s = self.began_s or time.monotonic()
             elif reply.progress is None:
                 self._lost("its process is gone")
@@ -146,18 +149,52 @@ class LearnerActor:
             return None
         return max(0.1, self.began_s + self._max_seconds - time.monotonic())
 
-    def stop(self) -> None:
-        """Let it write its checkpoint and end. A learner that is dead has written its last one."""
+    def stop(self, at_once: Callable[[], bool] = lambda: False) -> bool:
+        """Let it write its checkpoint and end. One that makes no progress is killed, and so is any `at_once`.
+
+        Returns whether it wrote a last checkpoint: one that was killed or is dead already leaves an earlier one.
+        """
+        self.status = replace(self.status, new_metrics=[], new_notes=[])
+        call = self._handle.stop.remote()
+
+        def wait(timeout_s: float) -> bool:
+            return bool(ray.wait([call], timeout=timeout_s)[0])
+
+        slowest_s = min(self._still.longest_s, self._hang_s / 2)
+        if not has_ended(wait, self._beats_while_stopping, slowest_s, at_once):
+            self._note("the learner was told to stop and did not: it is killed")
+            ray.kill(self._handle)
+            if self._place is not None:
+                self._place.kill(KILL_S)
+            self.up = False
+            return False
         try:
-            progress = ray.get(self._handle.stop.remote())
+            progress = ray.get(call)
         except RayActorError:
-            return
+            return False
         except RayTaskError as error:
             if isinstance(error.cause, UserError):
                 raise UserError(str(error.cause)) from error
             raise UserError(f"the learner failed ({last_line(error)}); go on with --resume {self._run_dir}") from error
         if self.up:
             self.status = replace(self.status, progress=progress)
+        return True
+
+    def _beats_while_stopping(self) -> int:
+        """Its signs of progress as far as they are known; asks for more."""
+        if self._call is None:
+            self._call = self._handle.poll.remote()
+        elif ray.wait([self._call], timeout=0)[0]:
+            call, self._call = self._call, None
+            with suppress(RayError):  # the answer to `stop` says what is wrong
+                reply = ray.get(call)
+                if isinstance(reply, LearnerStatus) and reply.progress is not None:
+                    metrics, notes = self.status.new_metrics, self.status.new_notes
+                    self._told(reply)
+                    self.status = replace(
+                        reply, new_metrics=metrics + reply.new_metrics, new_notes=notes + reply.new_notes
+                    )
+        return self._beats
 
     def close(self) -> None:
         ray.kill(self._handle)

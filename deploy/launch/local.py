@@ -53,7 +53,7 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
         if dashboard:
             console.print(dashboard, soft_wrap=True, markup=False)
         supervisor = Supervisor(plan(config, run_dir, redis))
-        stack.callback(supervisor.close)
+        stack.push(lambda kind, error, trace: supervisor.close(at_once=kind is KeyboardInterrupt))
 
         def look_after_server() -> list[str]:
             return ["the embedded Redis died; it is started again"] if server is not None and server.revive() else []

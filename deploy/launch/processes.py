@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from deploy.launch.run import (
     require_free_port,
     stop_on_signal,
 )
+from deploy.launch.stopping import has_ended, in_thread
 from learner.service import LearnerService
 
 
@@ -58,7 +60,13 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
         if config.run.service and status.done:
             console.print("learner: the run is done; waiting to be stopped")
             stop.wait()
-        progress = service.stop()
+        stopping = in_thread(service.stop)
+        if not has_ended(lambda s: bool(wait([stopping], s).done), lambda: service.poll().beats):
+            console.print(
+                f"learner: it was told to stop and did not; its newest checkpoint in {run_dir} is an earlier one"
+            )
+            return 130
+        progress = stopping.result()
     console.print(f"learner: {progress.update} updates, {progress.episodes_trained} episodes; checkpoint in {run_dir}")
     return 130 if stop.is_set() and not status.done else 0
 

@@ -68,6 +68,7 @@ class RunStatus:
     notes: list[str] = field(default_factory=list)  # from the asked one on
     noted: int = 0  # as many there are in all
     error: str = ""  # of Phase.FAILED, one line
+    saved: bool = True  # of Phase.STOPPED: whether the learner wrote a last checkpoint
 
 
 class Supervisor:
@@ -76,7 +77,8 @@ class Supervisor:
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self._notes: list[str] = []
-        self._stop = threading.Event()
+        self._stop, self._at_once = threading.Event(), threading.Event()
+        self._saved = True
         self._phase = Phase.TRAINING
         self._error = ""
         self._returns: list[float] = []
@@ -97,14 +99,18 @@ class Supervisor:
         """Notes after the first `notes_seen`, or all of them where those were another supervisor's, before this one."""
         noted = len(self._notes)
         notes = self._notes[notes_seen if notes_seen <= noted else 0 : noted]
-        return RunStatus(self._phase, self.plan.learner.run_dir, self._snapshot(), notes, noted, self._error)
+        return RunStatus(
+            self._phase, self.plan.learner.run_dir, self._snapshot(), notes, noted, self._error, self._saved
+        )
 
     def stop(self) -> None:
         """Ask for the end: the checkpoint is written, and the phase becomes STOPPED."""
         self._stop.set()
 
-    def close(self) -> None:
-        """End whatever still runs."""
+    def close(self, at_once: bool = False) -> None:
+        """End whatever still runs; `at_once` without waiting for the learner's last checkpoint."""
+        if at_once:
+            self._at_once.set()
         self._stop.set()
         self._thread.join()
         self._watch.close()
@@ -143,7 +149,7 @@ class Supervisor:
             self._tell_placeless()
             self._stop.wait(TICK_S)
         stopped = self._stop.is_set()
-        self._keeper.stop()
+        self._saved = self._keeper.stop(self._at_once.is_set)
         self._hear(self._keeper.status)
         return not stopped
 

@@ -110,6 +110,22 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(tmp_path: Path) -> None:
     assert len({e["episode_id"] for e in episodes}) == len(episodes) == 4 * goal
 
 
+@pytest.mark.long
+def test_one_ctrl_c_ends_a_run_whose_learner_hangs(tmp_path: Path) -> None:
+    folder = tmp_path / "hangs"
+    with tamiyo(tmp_path, "train", *small(tmp_path, "hangs", learner__updates=1000)) as run:
+        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
+        (learner,) = ray_process(run, "LearnerService")
+        learner.send_signal(signal.SIGSTOP)
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait(30) == 130
+        assert run.err == ""
+        assert "the learner was told to stop and did not: it is killed" in run.out
+        assert "stopped; the newest checkpoint is an earlier one" in " ".join(run.out.split())
+        assert run.left() == []
+    assert load_checkpoint(folder).progress.update >= 1
+
+
 @pytest.mark.chaos
 def test_when_the_driver_is_killed_everything_it_started_ends(tmp_path: Path) -> None:
     with tamiyo(tmp_path, "train", *small(tmp_path, "killed", learner__updates=1000)) as run:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from actors.config import QueueConfig
@@ -69,6 +70,21 @@ def test_they_train_together_and_stop_when_told(tmp_path: Path, server: int) -> 
     assert ledger.accepted == (
         ledger.trained + ledger.dropped_stale + ledger.fenced + ledger.dead_lettered + ledger.queued + ledger.pending
     )
+
+
+@pytest.mark.long
+def test_one_ctrl_c_ends_a_learner_whose_server_hangs(tmp_path: Path, server: int) -> None:
+    flags = [*small(tmp_path, "alone"), "--redis", f"redis://127.0.0.1:{server}/0"]
+    (process,) = [p for p in psutil.Process().children() if any(str(server) in word for word in p.cmdline())]
+    with tamiyo(tmp_path, "learner", *flags, TAMIYO_REDIS_PASSWORD=PASSWORD) as learner:
+        learner.wait_for(lambda: "waiting for episodes" in learner.out)
+        process.suspend()
+        time.sleep(1.0)  # a request that is under way
+        learner.process.send_signal(signal.SIGINT)
+        assert learner.wait(30) == 130, learner.out + learner.err
+        assert learner.err == ""
+        assert "it was told to stop and did not" in learner.out
+        assert learner.left() == []
 
 
 @pytest.mark.long
