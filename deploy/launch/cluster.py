@@ -5,17 +5,23 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import grpc
+import psutil
 import ray
+from ray.exceptions import RayError
 from rich.console import Console
 
 from actors.errors import UserError
+from actors.transport.backoff import Backoff
 from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, connect
 from actors.transport.server import password_from
 from actors.workers.worker_pool import last_line
@@ -28,6 +34,7 @@ from deploy.launch.supervisor import OVER, RunPlan
 
 RAY_NAMESPACE = "tamiyo"
 CONNECT_S = 5.0
+REPEAT_S = 30.0  # for which connections are repeated that fail for a passing reason
 
 
 def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
@@ -40,7 +47,7 @@ def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
         )
     config, resume = _with_places(config), resume and resume.absolute()
     console = Console(highlight=False)
-    with stop_on_signal() as stop, cluster(config.run.address, runtime_env(config)):
+    with stop_on_signal() as stop, cluster(config.run.address, runtime_env(config), told_on(console)):
         name = config.run.name or (resume.name if resume else "")
         if name and is_under_way(name):
             console.print(f"run {name!r} is under way: following it")
@@ -70,7 +77,7 @@ def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
 def stop_run(name: str, address: str) -> int:
     """Let a run on the cluster write its checkpoint and end."""
     console = Console(highlight=False)
-    with cluster(address):
+    with cluster(address, tell=told_on(console)):
         if not is_under_way(name):
             raise UserError(f"no run {name!r} is under way at {address}")
         run = RemoteRun(name)
@@ -90,23 +97,23 @@ def prepare(config: Config, resume: Path | None) -> RunPlan:
     return plan(config, run_dir, config.run.redis)
 
 
+def told_on(console: Console) -> Callable[[str], None]:
+    """Prints lines as they are: they may hold what looks like markup."""
+    return partial(console.print, markup=False, soft_wrap=True)
+
+
 @contextmanager
-def cluster(address: str, environment: Mapping[str, Any] | None = None) -> Iterator[None]:
+def cluster(
+    address: str,
+    environment: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[None]:
     """Connected to a Ray cluster that others run, as a driver or, with ray://, as a client of one; `environment` is
-    Ray's `runtime_env`. Raises `UserError` where none answers."""
-    place = urlsplit(address if "//" in address else f"//{address}")
+    Ray's `runtime_env`. A connection that fails for a passing reason is repeated, which `tell` hears about once.
+    Raises `UserError` where no cluster answers."""
     try:
-        if place.hostname and place.port:  # else Ray tries for minutes
-            socket.create_connection((place.hostname, place.port), timeout=CONNECT_S).close()
-        with own_signals():
-            ray.init(
-                address=address,
-                namespace=RAY_NAMESPACE,
-                runtime_env=dict(environment) if environment else None,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-            )
-    except (OSError, RuntimeError, ValueError) as error:
+        _connect(address, environment, tell)
+    except (OSError, RuntimeError, ValueError, psutil.Error, grpc.RpcError, RayError) as error:
         raise UserError(
             f"no Ray cluster answers at {address} ({last_line(error)}): give auto, "
             "HOST:6379 or ray://HOST:10001, and in RAY_AUTH_TOKEN the token of a cluster that asks for one"
@@ -115,6 +122,45 @@ def cluster(address: str, environment: Mapping[str, Any] | None = None) -> Itera
         yield
     finally:
         ray.shutdown()
+
+
+def _connect(address: str, environment: Mapping[str, Any] | None, tell: Callable[[str], None]) -> None:
+    """Repeats attempts that fail for a passing reason, with growing waits, until `REPEAT_S` after the first of them."""
+    place = urlsplit(address if "//" in address else f"//{address}")
+    backoff, until_s = Backoff(0.5, 5.0), None
+    while True:
+        if place.hostname and place.port:  # else Ray tries for minutes
+            socket.create_connection((place.hostname, place.port), timeout=CONNECT_S).close()
+        try:
+            with own_signals():
+                ray.init(
+                    address=address,
+                    namespace=RAY_NAMESPACE,
+                    runtime_env=dict(environment) if environment else None,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                )
+            return
+        except (OSError, psutil.Error, grpc.RpcError) as error:
+            ray.shutdown()
+            now = time.monotonic()
+            until_s = until_s or now + REPEAT_S
+            if not is_passing(error) or now > until_s:
+                raise
+            if not backoff.failures:
+                tell(f"the Ray cluster at {address} did not take the connection ({last_line(error)}); trying again")
+            time.sleep(backoff.fail())
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a connection failed in a way that the next attempt may not: the cluster's client server gave up while it
+    was starting, as on a busy machine, or a process ended while Ray looked through all of them for an address."""
+    if isinstance(error, grpc.RpcError):
+        code = getattr(error, "code", None)
+        return callable(code) and code() is grpc.StatusCode.UNAVAILABLE
+    if type(error) is ConnectionError:  # Ray's own; others of its messages follow upon half a minute of trying
+        return "already been disconnected" in str(error)
+    return isinstance(error, psutil.Error | ConnectionAbortedError | ConnectionResetError)
 
 
 def _with_places(config: Config) -> Config:

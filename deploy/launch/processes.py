@@ -14,7 +14,7 @@ from actors.metrics.prometheus import ProcessMetrics
 from actors.transport.redis import connect
 from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
-from deploy.launch.cluster import cluster, with_passwords
+from deploy.launch.cluster import cluster, told_on, with_passwords
 from deploy.launch.monitor import RunMonitor
 from deploy.launch.run import (
     acting,
@@ -78,7 +78,9 @@ def run_actors(config: Config) -> int:
     connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
     compile_environments(config, console)
-    place: AbstractContextManager[str | None] = cluster(config.run.address) if config.run.address else local_ray(config)
+    place: AbstractContextManager[str | None] = (
+        cluster(config.run.address, tell=told_on(console)) if config.run.address else local_ray(config)
+    )
     with stop_on_signal() as stop, own_metrics(config) as metrics, place as dashboard:
         if dashboard:
             console.print(dashboard, soft_wrap=True, markup=False)

@@ -12,6 +12,11 @@ from pathlib import Path
 def nodes(address: str = "auto") -> int:
     import ray
 
+    if address.startswith("ray://"):
+        from deploy.launch.cluster import cluster
+
+        with cluster(address):
+            return sum(node["Alive"] for node in ray.nodes())
     ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
     return sum(node["Alive"] for node in ray.nodes())
 

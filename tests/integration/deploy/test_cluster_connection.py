@@ -1,0 +1,97 @@
+"""Connections to a Ray cluster that fail for a passing reason are repeated; others are refused in one line at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+import ray
+
+from actors.errors import UserError
+from deploy.launch import cluster as module
+from deploy.launch.cluster import cluster, is_passing
+from tests.support.client_server import client_server
+from tests.support.launching import tamiyo
+
+STARTING = "Traceback ...\nRuntimeError: Starting Ray client server failed. See ray_client_server_23000.err."
+ZOMBIE = "Traceback ...\npsutil.ZombieProcess: PID still exists but it's a zombie (pid=7)"
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_command_connects_at_the_third_attempt(tmp_path: Path) -> None:
+    with client_server([STARTING, ZOMBIE]) as (address, asked):
+        with tamiyo(tmp_path, "stop", "nobody", "--address", address, RAY_AUTH_MODE="disabled") as stop:
+            assert stop.wait(60) == 2
+        assert asked.connections == 3
+        assert "Starting Ray client server failed" in stop.out
+        assert stop.out.count("trying again") == 1
+        (line,) = stop.err.splitlines()
+        assert line == f"tamiyo: error: no run 'nobody' is under way at {address}"
+
+
+class Connections:
+    """Stands in for `ray.init` and lets the clock go on by what is slept."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *errors: BaseException, then: BaseException | None = None) -> None:
+        self.errors, self.then, self.waits, self.attempts = list(errors), then, [0.0], 0
+        patch.setattr(ray, "init", self.init)
+        clock = SimpleNamespace(sleep=self.waits.append, monotonic=lambda: sum(self.waits))
+        patch.setattr(module, "time", clock)
+
+    def init(self, **arguments: Any) -> None:
+        self.attempts += 1
+        error = self.errors.pop(0) if self.errors else self.then
+        if error is not None:
+            raise error
+
+
+def test_a_process_that_ends_under_the_look_for_an_address_is_no_missing_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries, told = Connections(monkeypatch, psutil.ZombieProcess(7), psutil.NoSuchProcess(7)), list[str]()
+    with cluster("auto", tell=told.append):
+        pass
+    assert tries.attempts == 3
+    assert len(told) == 1
+
+
+def test_what_does_not_pass_within_half_a_minute_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = Connections(monkeypatch, then=ConnectionAbortedError(STARTING))
+    with (
+        pytest.raises(UserError, match=r"no Ray cluster answers at auto .*Starting Ray client server failed"),
+        cluster("auto"),
+    ):
+        pass
+    assert 30 <= sum(tries.waits) < 40
+    assert tries.waits == sorted(tries.waits)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("Could not find any running Ray instance."),
+        ConnectionError("ray client connection timeout"),
+        RuntimeError("Version mismatch: The cluster was started with"),
+        ray.exceptions.AuthenticationError("the token is wrong"),
+    ],
+)
+def test_what_will_not_pass_is_told_at_once(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = Connections(monkeypatch, then=error)
+    with pytest.raises(UserError, match=re.escape(str(error).splitlines()[0])), cluster("auto"):
+        pass
+    assert tries.attempts == 1
+
+
+def test_a_channel_that_is_not_available_may_be_later() -> None:
+    with grpc.insecure_channel("127.0.0.1:1") as channel:
+        call = channel.unary_unary("/nothing/Here")
+        with pytest.raises(grpc.RpcError) as unavailable:
+            call(b"", timeout=5)
+    assert is_passing(unavailable.value)
+    assert not is_passing(grpc.RpcError())
