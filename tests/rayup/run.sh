@@ -113,6 +113,10 @@ for attempt in 1 2 3; do # on a busy machine Ray gives its own processes too lit
 done
 [ -n "$joined" ] || { tail -30 "$work/up.log"; on $head 60 'tail -n 60 /tmp/ray/session_latest/logs/monitor*'; exit 1; }
 say "both machines are in the cluster"
+lines() { on $head 20 'cat /proc/[0-9]*/cmdline' | tr '\0' ' '; } # of every process on the head
+[ "$(lines | grep -c gcs_server)" -ge 1 ] || { echo "rayup: no command lines were seen" >&2; exit 1; }
+if lines | grep -q -- "$password"; then echo "rayup: a command line shows the password of GCS's Redis" >&2; exit 1; fi
+say "no command line on the head shows the password of GCS's Redis"
 look="$python -m tests.rayup.look nodes ray://$head:10001"
 [ "$(outside 90 $look)" = 2 ] # with the token; and without:
 if outside 90 env HOME="$work/tmp" RAY_AUTH_MODE=disabled $look > "$work/stranger.log" 2>&1; then
@@ -125,7 +129,7 @@ say "GCS keeps its state in the server outside"
 
 small="--env.tasks spirals --env.form stacked --env.horizon_epochs 4 --env.inner_steps 2 --actors.envs_per_actor 2 --learner.batch_episodes 8
     --run.reference_episodes 2 --run.root $work/runs --redis redis://$head:6380/1"
-train="TAMIYO_REDIS_PASSWORD=$password tamiyo train --address auto --run.name inside --actors.count auto
+train="TAMIYO_REDIS_PASSWORD_FILE=~/.tamiyo/gcs_redis_password tamiyo train --address auto --run.name inside --actors.count auto
     --learner.updates 80 $small"
 outside 600 ray exec "$work/cluster.yaml" "$(echo $train)" > "$work/inside.log" 2>&1 || { tail -30 "$work/inside.log"; exit 1; }
 "$python" "$here/look.py" run "$work/runs/inside" 3 || { tail -40 "$work/inside.log"; exit 1; }

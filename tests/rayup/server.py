@@ -11,8 +11,9 @@ from deploy.launch.embedded_redis import find_server
 
 def main(host: str, port: str, folder: str) -> None:
     password = (Path(folder) / "home/.tamiyo/gcs_redis_password").read_text()
-    settings = ["--port", port, "--bind", host, "--requirepass", password, "--save", "", "--dir", folder]
-    os.execv(find_server(), [str(find_server()), *settings])
+    settings = Path(folder) / "redis.conf"
+    settings.write_text(f'port {port}\nbind {host}\nrequirepass {password}\nsave ""\ndir {folder}\n')
+    os.execv(find_server(), [str(find_server()), str(settings)])
 
 
 if __name__ == "__main__":

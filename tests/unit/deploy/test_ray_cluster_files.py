@@ -68,7 +68,8 @@ def test_every_start_asks_for_the_token_and_gcs_keeps_its_state_outside(name: st
     assert "RAY_REDIS_ADDRESS=" in start
     assert "--ray-client-server-port=10001" in start
     password = [remote for remote in config["file_mounts"] if remote.endswith("gcs_redis_password")]
-    assert f'--redis-password="$(cat {password[0]})"' in start
+    assert f"python -m deploy.launch.ray_head {password[0]} --head " in " ".join(start.split())
+    assert "redis-password" not in yaml.safe_dump(config, width=10_000)  # a command line is there for all to read
 
 
 @pytest.mark.parametrize("name", CLOUDS)
