@@ -251,11 +251,16 @@ def _secrets(args: list[str]) -> int:
     hosts = ["localhost", "127.0.0.1"]
     also = "names and addresses at which clients reach the policy server, for its certificate (default: localhost)"
     parser.add_argument("--host", nargs="+", default=hosts, metavar="NAME", help=also)
+    apart = "copy to a folder of each service of docker-compose.yml what that service reads"
+    parser.add_argument("--services", type=Path, metavar="DIR", help=apart)
     options = parser.parse_args(args)
-    from deploy.commands.secrets import write_secrets
+    from deploy.commands.secrets import share_secrets, write_secrets
 
     made = write_secrets(options.folder, options.host)
     print(f"{options.folder}: made {', '.join(made)}" if made else f"{options.folder}: all there")
+    if options.services is not None:
+        changed = share_secrets(options.folder, options.services)
+        print(f"{options.services}: {'changed ' + ', '.join(changed) if changed else 'all there'}")
     return 0
 
 

@@ -10,6 +10,8 @@
 | `serve.crt`, `serve.key` | the policy server; clients trust the certificate |
 | `serve.state.key` | replicas of the policy server: signs exported sessions |
 | `grafana.password` | Grafana, for its user `admin` |
+
+`share_secrets` copies to a folder of each service what that service reads, so that it can be given nothing else.
 """
 
 from __future__ import annotations
@@ -37,6 +39,17 @@ WORDS = {
     "grafana.password": PUBLIC,  # Grafana runs as another user
 }
 """Files of one random word each, and who may read them where they lie: their owner, or whoever is let at the folder."""
+MODES = {**WORDS, "users.acl": PUBLIC, "serve.crt": PUBLIC, "serve.key": PRIVATE}
+SERVICES = {
+    "redis": ("users.acl", "monitor.password"),
+    "learner": ("learner.password",),
+    "fleet": ("actor.password", "ray.token"),
+    "actors": ("ray.token",),
+    "serve": ("reader.password", "serve.token", "serve.crt", "serve.key", "serve.state.key"),
+    "grafana": ("grafana.password",),
+    "status": ("monitor.password",),
+}
+"""What the services of docker-compose.yml read."""
 
 
 def write_secrets(folder: Path, hosts: Sequence[str]) -> list[str]:
@@ -62,6 +75,30 @@ def write_secrets(folder: Path, hosts: Sequence[str]) -> list[str]:
     except OSError as error:
         raise UserError(f"cannot write secrets to {folder} ({error.strerror}): give a folder of this user") from error
     return made
+
+
+def share_secrets(folder: Path, services: Path) -> list[str]:
+    """Copy the secrets in `folder` to `services`/NAME, a folder for each of `SERVICES`, and remove secrets that are not
+    that service's own. Returns the files that were changed. Raises `UserError` where one cannot be written."""
+    changed: list[str] = []
+    try:
+        for service, names in SERVICES.items():
+            place = services / service
+            place.mkdir(parents=True, exist_ok=True)
+            for name, mode in MODES.items():
+                copy = place / name
+                if name not in names:
+                    if copy.exists():
+                        copy.unlink()
+                        changed.append(f"{service}/{name}")
+                    continue
+                data = (folder / name).read_bytes()
+                if not copy.exists() or copy.read_bytes() != data:
+                    _write(copy, data, mode)
+                    changed.append(f"{service}/{name}")
+    except OSError as error:
+        raise UserError(f"cannot write secrets to {error.filename} ({error.strerror})") from error
+    return changed
 
 
 def _users(folder: Path) -> str:

@@ -199,14 +199,13 @@ print(max((int(float(r["value"][1])) for r in json.load(sys.stdin)["data"]["resu
 above() { [ "$(query "$1")" -gt "$2" ]; }
 
 status() { # of the run, as its store tells it
-    compose exec -T -e TAMIYO_REDIS_PASSWORD_FILE=/run/tamiyo/monitor.password learner \
-        tamiyo status --json --redis redis://monitor@redis:6379/0
+    compose run --rm --no-deps -T status status --json --redis redis://monitor@redis:6379/0 2> /dev/null
 }
 
-seen() { # as many actors told of themselves within the last 20 s
+seen() { # as many actors told of themselves within the last 30 s
     [ "$(status | "$PYTHON" -c 'import json, sys, time
 actors = json.load(sys.stdin)["actors"]
-print(len({name.split("/")[0] for name, told in actors.items() if told["told_s"] > time.time() - 20}))')" = "$1" ]
+print(len({name.split("/")[0] for name, told in actors.items() if told["told_s"] > time.time() - 30}))')" = "$1" ]
 }
 
 healthy() { # as many containers of a service are
@@ -248,7 +247,15 @@ done
 until_true 60 "Ray's own metrics are scraped, of three machines" above 'count(up%7Bjob%3D%22ray%22%7D%3D%3D1)' 2
 
 mkdir -p "$WORK/secrets"
-for file in serve.crt serve.token ray.token; do compose cp "serve:/run/tamiyo/$file" "$WORK/secrets/" > /dev/null 2>&1; done
+for file in serve:serve.crt serve:serve.token fleet:ray.token; do
+    compose cp "${file%%:*}:/run/tamiyo/${file#*:}" "$WORK/secrets/" > /dev/null 2>&1
+done
+for service in redis learner fleet actors serve grafana; do
+    has=$(compose exec -T "$service" ls /run/tamiyo | tr -d '\r' | sort | tr '\n' ' ')
+    own=$(cd "$ROOT" && "$PYTHON" -c "from deploy.commands.secrets import SERVICES; print(*sorted(SERVICES['$service']), '')")
+    [ "$has" = "$own" ] || fail "$service sees $has, and its own are $own"
+done
+say "every service sees its own secrets and no other"
 until_true 60 "the policy answers from outside with its token, and not without" ask
 inside "$PYTHON" -c "
 import urllib.error, urllib.request

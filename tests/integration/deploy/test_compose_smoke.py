@@ -15,8 +15,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from deploy.commands.health import fault
+from deploy.commands.secrets import SERVICES
 from deploy.commands.serve_flags import serve_flags
 from deploy.config.flags import parse
 from deploy.launch.embedded_redis import find_server
@@ -55,7 +57,7 @@ def test_every_service_is_bounded_watched_and_closed() -> None:
     for name, service in FILE["services"].items():
         limits = service["deploy"]["resources"]["limits"]
         assert {"cpus", "memory"} <= set(limits), name
-        assert service["restart"] == ("no" if name == "init" else "unless-stopped"), name
+        assert service["restart"] == ("no" if name in ("init", "status") else "unless-stopped"), name
         assert service["cap_drop"] == ["ALL"], name
         assert name in OURS or "test" in service["healthcheck"], name
         assert name in OURS or re.search(r":v?\d", service["image"]), f"{name}: a version is named"
@@ -64,9 +66,26 @@ def test_every_service_is_bounded_watched_and_closed() -> None:
         for mount in service.get("volumes", ()):
             source, _, _ = mount.partition(":")
             assert source in FILE["volumes"] or (ROOT / source).exists(), mount
-        if name != "init" and any(m.startswith("secrets:") for m in service.get("volumes", ())):
-            assert "secrets:/run/tamiyo:ro" in service["volumes"]
     assert [n for n, s in FILE["services"].items() if s.get("ports")] == ["fleet", "serve", "grafana"]
+
+
+def test_every_service_mounts_its_own_secrets_and_no_other() -> None:
+    """And finds there whatever its command, its settings and the store's file name."""
+    store = (ROOT / "deploy/redis/valkey.conf").read_text()
+    mounted = {}
+    for name, service in FILE["services"].items():
+        named = set(re.findall(r"/run/tamiyo/([\w.]+)", yaml.safe_dump(service) + (store if name == "redis" else "")))
+        mounts = [m for m in service.get("volumes", ()) if m.startswith("secrets")]
+        if name == "init":
+            assert mounts == ["secrets:/run/tamiyo", *(f"secrets-{s}:/run/services/{s}" for s in SERVICES)]
+            continue
+        folder = name.removesuffix("-gpu")
+        assert named == set(SERVICES.get(folder, ())), name
+        assert mounts == ([f"secrets-{folder}:/run/tamiyo:ro"] if named else []), name
+        mounted[folder] = named
+    assert SERVICES.keys() <= mounted.keys()
+    image = (ROOT / "deploy/Dockerfile").read_text()
+    assert f"for service in {' '.join(SERVICES)}; do" in image  # folders of the image's user, as volumes begin
 
 
 def test_no_secret_is_in_the_file() -> None:
@@ -99,6 +118,7 @@ class Stack:
         self.secrets = folder / "secrets"
         self.places = {
             "/run/tamiyo": str(self.secrets),
+            "/run/services": str(folder / "services"),
             "/runs": str(folder / "runs"),
             "/data": str(folder / "data"),
             "/etc/tamiyo/valkey.conf": str(folder / "valkey.conf"),
@@ -112,7 +132,8 @@ class Stack:
             "valkey-server": str(find_server()),
         }
         (folder / "data").mkdir()
-        (folder / "valkey.conf").write_text(self.here((ROOT / "deploy/redis/valkey.conf").read_text()))
+        store_file = (ROOT / "deploy/redis/valkey.conf").read_text()
+        (folder / "valkey.conf").write_text(self.here(store_file.replace("/run/tamiyo", "/run/services/redis")))
 
     def here(self, text: str, ports: Mapping[str, str] | None = None) -> str:
         for there in sorted(self.places, key=len, reverse=True):
@@ -125,9 +146,13 @@ class Stack:
         """The service, and the addresses that its health is told by."""
         service = FILE["services"][name]
         ports = {port: str(next(self.ports)) for port in INNER_PORTS.get(name, ())}
-        words = [self.here(word, ports) for word in command_of(service, SETTINGS)]
+        own = "/run/tamiyo" if name == "init" else f"/run/services/{name}"
+        words = [self.here(w.replace("/run/tamiyo", own), ports) for w in command_of(service, SETTINGS)]
         words = [part for word in words for part in (word.split() if word.startswith("--") else [word])]
-        environment = {key: self.here(str(value), ports) for key, value in service.get("environment", {}).items()}
+        environment = {
+            key: self.here(str(value).replace("/run/tamiyo", own), ports)
+            for key, value in service.get("environment", {}).items()
+        }
         running = Service(name, words, environment, self.folder)
         self.places |= {f"{name}:{there}": f"127.0.0.1:{port}" for there, port in ports.items()}
         return running, environment.get("TAMIYO_HEALTH", "").split()

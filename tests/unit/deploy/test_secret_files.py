@@ -12,7 +12,7 @@ import pytest
 
 from deploy import cli
 from deploy.commands import certificate
-from deploy.commands.secrets import PRIVATE, PUBLIC, ROLES, WORDS, write_secrets
+from deploy.commands.secrets import PRIVATE, PUBLIC, ROLES, SERVICES, WORDS, share_secrets, write_secrets
 
 HOSTS = ["localhost", "127.0.0.1", "serve"]
 
@@ -50,6 +50,28 @@ def test_only_those_read_them_that_have_to(tmp_path: Path) -> None:
     assert set(modes.values()) == {PRIVATE, PUBLIC}
     public = {name for name, mode in modes.items() if mode == PUBLIC}
     assert public == {"users.acl", "serve.crt", "monitor.password", "grafana.password"}
+
+
+def test_each_service_gets_its_own_and_what_is_not_its_own_is_taken_away(tmp_path: Path) -> None:
+    folder, services = tmp_path / "all", tmp_path / "services"
+    assert cli.main(["secrets", str(folder), "--services", str(services)]) == 0
+    given = {place.name: contents(place) for place in services.iterdir()}
+    assert {name: set(files) for name, files in given.items()} == {name: set(files) for name, files in SERVICES.items()}
+    for files in given.values():
+        assert all(contents(folder)[name] == content for name, content in files.items())
+    for place in services.iterdir():
+        assert all(p.stat().st_mode == (folder / p.name).stat().st_mode for p in place.iterdir())
+    readers = {
+        name: [s for s, files in SERVICES.items() if name in files] for name in ("learner.password", "serve.key")
+    }
+    assert readers == {"learner.password": ["learner"], "serve.key": ["serve"]}
+    assert set.union(*(set(files) for files in SERVICES.values())) == set(contents(folder))
+    (services / "actors" / "learner.password").write_text("of an earlier layout")
+    (folder / "serve.token").unlink()
+    write_secrets(folder, ["localhost", "127.0.0.1"])
+    assert share_secrets(folder, services) == ["actors/learner.password", "serve/serve.token"]
+    assert share_secrets(folder, services) == []
+    assert (services / "serve" / "serve.token").read_bytes() == (folder / "serve.token").read_bytes()
 
 
 def test_the_users_have_the_sums_of_their_passwords(tmp_path: Path) -> None:
