@@ -24,6 +24,9 @@ class RunConfig:
     """Checkpoint, or run folder, whose weights a new run starts from with a fresh optimizer; empty draws them."""
     redis: str = ""
     """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
+    actors_redis: str = ""
+    """URL of that server for the actors of `tamiyo train`, such as redis://actor@HOST:6379/0, so that they log in as a
+    user with fewer rights; empty is run.redis. TAMIYO_ACTORS_REDIS_PASSWORD gives the password."""
     address: str = ""
     """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001; empty starts a Ray of its own on this machine."""
     ship: Literal["image", "code", "pins"] = "image"
@@ -60,9 +63,15 @@ class RunConfig:
         )
         require(self.reference_episodes >= 2, "run.reference_episodes must be at least 2, an interval needs them")
         require(0 <= self.metrics_port < 65536, f"run.metrics_port is {self.metrics_port}: give a port, or 0")
+        for name in ("redis", "actors_redis"):
+            url = getattr(self, name)
+            require(
+                url == "" or url.startswith(("redis://", "rediss://", "unix://")),
+                f"run.{name} is {url!r}: give redis://host:port/0, rediss://... or unix:///path",
+            )
         require(
-            self.redis == "" or self.redis.startswith(("redis://", "rediss://", "unix://")),
-            f"run.redis is {self.redis!r}: give redis://host:port/0, rediss://... or unix:///path",
+            not self.actors_redis or bool(self.redis),
+            "run.actors_redis needs run.redis: it is the same server, with a user for the actors",
         )
 
 

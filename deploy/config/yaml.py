@@ -40,6 +40,7 @@ def to_yaml(config: Config) -> str:
         for section, fields in _sections(config)
     }
     data["run"]["redis"] = _without_password(config.run.redis, "")
+    data["run"]["actors_redis"] = _without_password(config.run.actors_redis, "")
     data["queue"]["weights_redis"] = _without_password(config.queue.weights_redis, "")
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
 

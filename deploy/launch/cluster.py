@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import grpc
 import psutil
@@ -23,10 +23,17 @@ from rich.console import Console
 from actors.errors import UserError
 from actors.transport.backoff import Backoff
 from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, connect
-from actors.transport.server import password_from
 from actors.workers.worker_pool import last_line
 from deploy.config.schema import Config
-from deploy.launch.following import conclude, follow, named, plan, write_and_tell
+from deploy.launch.following import (
+    ACTORS_PASSWORD_VARIABLE,
+    conclude,
+    follow,
+    named,
+    plan,
+    with_password,
+    write_and_tell,
+)
 from deploy.launch.remote_run import RemoteRun, is_under_way, start_supervisor, there
 from deploy.launch.run import namespace, open_run, own_signals, pretrain, stop_on_signal
 from deploy.launch.runtime_env import runtime_env
@@ -172,14 +179,8 @@ def _with_places(config: Config) -> Config:
 
 def with_passwords(config: Config) -> Config:
     """The urls as machines without our environment need them; what is handed over is shown nowhere."""
-    weights = _with_password(config.queue.weights_redis, WEIGHTS_PASSWORD_VARIABLE)
-    redis = _with_password(config.run.redis, PASSWORD_VARIABLE)
-    return replace(config, queue=replace(config.queue, weights_redis=weights), run=replace(config.run, redis=redis))
-
-
-def _with_password(url: str, variable: str) -> str:
-    parts, password = urlsplit(url), password_from(variable)
-    if not url or parts.password or not password:
-        return url
-    user, _, place = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{place}").geturl()
+    weights = with_password(config.queue.weights_redis, WEIGHTS_PASSWORD_VARIABLE)
+    redis = with_password(config.run.redis, PASSWORD_VARIABLE)
+    actors = with_password(config.run.actors_redis, ACTORS_PASSWORD_VARIABLE)
+    run = replace(config.run, redis=redis, actors_redis=actors)
+    return replace(config, queue=replace(config.queue, weights_redis=weights), run=run)

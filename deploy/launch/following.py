@@ -7,14 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote, urlsplit
 
 from rich.console import Console
 
 from actors.errors import UserError
+from actors.transport.server import password_from
 from deploy.config.schema import Config
 from deploy.launch.run import acting, learner_settings
 from deploy.launch.supervisor import OVER, Phase, RunPlan, RunStatus
 from deploy.report.progress import Progress
+
+ACTORS_PASSWORD_VARIABLE = "TAMIYO_ACTORS_REDIS_PASSWORD"
 
 
 class RunOutcome(Protocol):
@@ -30,7 +34,17 @@ def named(config: Config, run_dir: Path) -> Config:
 
 def plan(config: Config, run_dir: Path, redis: str) -> RunPlan:
     learner = learner_settings(config, run_dir.resolve(), redis)
-    return RunPlan(run_dir.name, acting(config), learner, config.run.reference_episodes)
+    for_actors = with_password(config.run.actors_redis, ACTORS_PASSWORD_VARIABLE) or redis
+    return RunPlan(run_dir.name, acting(config), learner, config.run.reference_episodes, for_actors)
+
+
+def with_password(url: str, variable: str) -> str:
+    """The url with the password that the environment has for it, as processes without that environment need it."""
+    parts, password = urlsplit(url), password_from(variable)
+    if not url or parts.password or not password:
+        return url
+    user, _, place = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{place}").geturl()
 
 
 def follow(

@@ -49,6 +49,7 @@ class RunPlan:
     acting: ActingConfig
     learner: LearnerSettings
     reference_episodes: int
+    actors_redis: str = field(repr=False)  # may hold a password
 
     @property
     def run_dir(self) -> Path:
@@ -89,7 +90,7 @@ class Supervisor:
         self._up_s, self._made_room = self._began_s, False
         s = plan.learner
         self._keeper = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)  # its place comes first
-        self._fleet = WorkerPool(plan.acting, plan.name, s.seed, s.redis, s.namespace, self._notes.append)
+        self._fleet = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)
         self._metrics_out = RayMetrics("supervisor", plan.name)
         self._watch = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._metrics_out.report, self._counts)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)

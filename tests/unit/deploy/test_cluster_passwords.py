@@ -10,7 +10,9 @@ import pytest
 from actors.config import QueueConfig
 from actors.errors import UserError
 from deploy.config.schema import Config, RunConfig
+from deploy.config.yaml import to_yaml
 from deploy.launch.cluster import with_passwords
+from deploy.launch.following import plan
 
 CONFIG = replace(
     Config(), run=RunConfig(redis="redis://actor@queue:6379/0"), queue=QueueConfig(weights_redis="redis://weights/1")
@@ -19,7 +21,7 @@ CONFIG = replace(
 
 @pytest.fixture(autouse=True)
 def _no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TAMIYO_REDIS_PASSWORD", "TAMIYO_WEIGHTS_REDIS_PASSWORD"):
+    for name in ("TAMIYO_REDIS_PASSWORD", "TAMIYO_WEIGHTS_REDIS_PASSWORD", "TAMIYO_ACTORS_REDIS_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(f"{name}_FILE", raising=False)
 
@@ -35,6 +37,24 @@ def test_from_a_file_and_from_the_environment(tmp_path: Path, monkeypatch: pytes
     known = with_passwords(CONFIG)
     assert known.run.redis == "redis://actor:a%2Fb%40c@queue:6379/0"
     assert known.queue.weights_redis == "redis://:plain@weights/1"
+
+
+def test_actors_have_a_user_and_a_password_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunConfig(redis="redis://learner@queue:6379/0", actors_redis="redis://actor@queue:6379/0")
+    monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "one")
+    monkeypatch.setenv("TAMIYO_ACTORS_REDIS_PASSWORD", "two")
+    known = with_passwords(replace(Config(), run=run))
+    assert known.run.redis == "redis://learner:one@queue:6379/0"
+    assert known.run.actors_redis == "redis://actor:two@queue:6379/0"
+    for config in (known, replace(Config(), run=run)):  # from the cluster's machines, and from the one that trains
+        made = plan(config, tmp_path, config.run.redis)
+        assert made.actors_redis == "redis://actor:two@queue:6379/0"
+        assert made.learner.redis == config.run.redis
+        assert "two" not in repr(made)
+    assert "two" not in to_yaml(known)
+    assert plan(CONFIG, tmp_path, CONFIG.run.redis).actors_redis == CONFIG.run.redis
+    with pytest.raises(UserError, match=r"run\.actors_redis needs run\.redis"):
+        RunConfig(actors_redis="redis://actor@queue:6379/0")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

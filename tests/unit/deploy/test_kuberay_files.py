@@ -117,6 +117,18 @@ def test_what_is_referred_to_is_there() -> None:
                 assert volume.get("secret", {"secretName": "tamiyo-policy"})["secretName"] in secrets
 
 
+def test_each_pod_has_the_password_of_its_own_user_alone() -> None:
+    (cluster,), (policy,) = kind("RayCluster"), kind("Deployment")
+    head, *workers = templates(cluster)
+    assert {name for name, _ in secrets_used(head)} == {"tamiyo-redis-learner", "tamiyo-redis-actor"}
+    assert [list(secrets_used(worker)) for worker in workers] == [[], []]
+    assert {name for name, _ in secrets_used(policy)} == {"tamiyo-redis-reader"}
+    (container,) = policy["spec"]["template"]["spec"]["containers"]
+    assert "--redis=redis://reader@redis:6379/0" in container["args"]
+    users = {line.split()[1] for line in (FOLDER.parent / "redis" / "users.acl").read_text().splitlines()}
+    assert {"learner", "actor", "reader"} <= users
+
+
 def test_every_pod_is_under_a_network_policy_and_nothing_is_privileged() -> None:
     selectors = [p["spec"]["podSelector"]["matchLabels"] for p in kind("NetworkPolicy")]
     found = [t for m in manifests() for t in templates(m)]
