@@ -1,0 +1,82 @@
+"""Writes lock.txt and lock.cuda.txt: the image's packages, each with its version and the hashes that pip accepts.
+
+Versions are those of constraints.txt; pip finds the files with whatever configuration it has. lock.cuda.txt holds what
+PyTorch's CUDA build needs besides, where pip finds all of that. Files are those for CPython 3.11, the Python of
+Debian 12, on Linux. `make lock` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+GLIBC = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")  # of manylinux tags, up to Debian 12's
+OLD = ("manylinux2014", "manylinux2010", "manylinux1", "linux")
+CUDA = re.compile(r"nvidia-|cuda-|triton$")
+HEADER = "# Made by `make lock`; pip takes a file only where its hash is one of these.\n"
+Locked = dict[str, tuple[str, set[str]]]  # name > version and hashes
+
+
+def report(machine: str, *arguments: str) -> list[dict[str, Any]]:
+    """What pip would install on a machine of that kind."""
+    platforms = [*(f"manylinux_{v}_{machine}" for v in GLIBC), *(f"{kind}_{machine}" for kind in OLD)]
+    with tempfile.TemporaryDirectory() as folder:
+        target = ["--target", folder, "--only-binary=:all:", "--python-version=3.11", "--implementation=cp"]
+        kinds = [f"--abi={abi}" for abi in ("cp311", "abi3", "none")] + [f"--platform={p}" for p in platforms]
+        file = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", *target, *kinds]
+        subprocess.run([*command, "--report", str(file), *arguments], check=True)
+        installed: list[dict[str, Any]] = json.loads(file.read_text())["install"]
+        return installed
+
+
+def add(locked: Locked, found: list[dict[str, Any]]) -> None:
+    for package in found:
+        name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()
+        version = package["metadata"]["version"].partition("+")[0]  # builds of one version differ by hash
+        locked[name][1].add(package["download_info"]["archive_info"]["hashes"]["sha256"])
+        locked[name] = (version, locked[name][1])
+
+
+def text(locked: Locked, cuda: bool) -> str:
+    lines = [
+        f"{name}=={version}" + "".join(f" \\\n    --hash=sha256:{h}" for h in sorted(hashes)) + "\n"
+        for name, (version, hashes) in sorted(locked.items())
+        if bool(CUDA.match(name)) == cuda
+    ]
+    return HEADER + "".join(lines)
+
+
+def main(options: list[str]) -> None:
+    """`options` go to pip, such as `--extra-index-url URL` of a build of PyTorch."""
+    wanted = subprocess.run(
+        [sys.executable, FOLDER / "requirements.py", ROOT / "pyproject.toml"], check=True, stdout=subprocess.PIPE
+    ).stdout.decode()
+    constraints = [*options, "-c", str(ROOT / "constraints.txt")]
+    locked: Locked = defaultdict(lambda: ("", set()))
+    add(locked, report("x86_64", *constraints, "hatchling", "hatch-vcs", *wanted.splitlines()))
+    version = locked["torch"][0]
+    cuda = f"torch=={version}, !={version}+cpu"
+    try:
+        add(locked, report("x86_64", *constraints, cuda))
+    except subprocess.CalledProcessError:
+        add(locked, report("x86_64", *options, "--no-deps", cuda))
+        print("PyTorch's CUDA build needs packages that pip does not find here: lock.cuda.txt is not written")
+    pins = [f"{name}=={version}" for name, (version, _) in locked.items() if not CUDA.match(name)]
+    add(locked, report("aarch64", *options, "--no-deps", *pins))
+    (FOLDER / "lock.txt").write_text(text(locked, cuda=False))
+    (FOLDER / "lock.cuda.txt").unlink(missing_ok=True)
+    if any(map(CUDA.match, locked)):
+        (FOLDER / "lock.cuda.txt").write_text(text(locked, cuda=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
