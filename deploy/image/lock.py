@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 GLIBC = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")  # of manylinux tags, up to Debian 12's
 OLD = ("manylinux2014", "manylinux2010", "manylinux1", "linux")
+BESIDES = ("hatchling", "hatch-vcs", "async-timeout")  # to build with, and what Python before 3.11.3 lacks (Debian's)
 CUDA = re.compile(r"nvidia-|cuda-|triton$")
 HEADER = "# Made by `make lock`; pip takes a file only where its hash is one of these.\n"
 Locked = dict[str, tuple[str, set[str]]]  # name > version and hashes
@@ -62,7 +63,7 @@ def main(options: list[str]) -> None:
     ).stdout.decode()
     constraints = [*options, "-c", str(ROOT / "constraints.txt")]
     locked: Locked = defaultdict(lambda: ("", set()))
-    add(locked, report("x86_64", *constraints, "hatchling", "hatch-vcs", *wanted.splitlines()))
+    add(locked, report("x86_64", *constraints, *BESIDES, *wanted.splitlines()))
     version = locked["torch"][0]
     cuda = f"torch=={version}, !={version}+cpu"
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
@@ -34,7 +36,18 @@ def test_every_package_has_the_pinned_version_and_a_hash() -> None:
 def test_every_dependency_is_there() -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     names = {normal(re.match(r"[\w.-]+", line)[0]) for line in wanted}  # type: ignore[index]
-    assert {*names, "hatchling", "hatch-vcs"} <= LOCKED.keys()
+    assert {*names, "hatchling", "hatch-vcs", "async-timeout"} <= LOCKED.keys()
+
+
+def test_wheels_of_the_folder_are_listed_with_their_hashes(tmp_path: Path) -> None:
+    wheel = tmp_path / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"
+    wheel.write_bytes(b"some bytes")
+    command = [sys.executable, str(ROOT / "deploy/image/list_wheels.py"), str(tmp_path)]
+    (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    link = re.fullmatch(r'<a href="(\S+)#sha256=(\w+)">(\S+)</a>', line)
+    assert link is not None
+    assert (Path(unquote(urlsplit(link[1]).path)), link[3]) == (wheel, wheel.name)
+    assert link[2] == hashlib.sha256(b"some bytes").hexdigest()
 
 
 def test_the_image_installs_by_hash_alone() -> None:
