@@ -118,9 +118,11 @@ def _operator(
     memory: list[Tensor],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    out, after = recur_sequence(
-        x, BucketLayout.unpack(layout), PolicyState(*state), weights, memory, dtype, compiled_scan
-    )
+    """Under one dispatcher's state and without gradient, wherever it is called: else each gets graphs of its own."""
+    with torch._C._ForceDispatchKeyGuard(*_CLEAN), torch.no_grad():
+        out, after = recur_sequence(
+            x, BucketLayout.unpack(layout), PolicyState(*state), weights, memory, dtype, compiled_scan
+        )
     h, c, cells, usage = (t.clone() for t in after)
     return out, h, c, cells, usage
 
