@@ -14,6 +14,7 @@ from typing import Protocol
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.types.episode import Episode, InvalidEpisode
+from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
 BUSY_RETRY_S = 0.25
@@ -31,6 +32,10 @@ class Unreachable(ConnectionError):
 
 class StoreReset(Unreachable):
     """The store came back empty or older than this consumer knew it: open a generation anew."""
+
+
+class Malformed(ValueError):
+    """The store refused values that no part of Tamiyo sends, and changed nothing."""
 
 
 class PutStatus(StrEnum):
@@ -58,6 +63,15 @@ class EpisodeHeader:
     newest_version: int
 
     def __post_init__(self) -> None:
+        """Raises `InvalidEpisode` for a header that the store would refuse."""
+        run, _, rest = self.episode_id.partition("/")
+        if rest != f"{self.actor}/{self.incarnation}/{self.sequence}":
+            raise InvalidEpisode(
+                f"episode id {self.episode_id!r} is not run/{self.actor}/{self.incarnation}/{self.sequence}"
+            )
+        for name in (run, self.actor):
+            if not is_name(name):
+                raise InvalidEpisode(f"episode id {self.episode_id!r}: {name!r} is no name; give {NAME_RULE}")
         if not (0 <= self.incarnation <= LARGEST_INTEGER and 0 <= self.sequence <= LARGEST_INTEGER):
             raise InvalidEpisode(
                 f"episode id {self.episode_id!r}: incarnation and sequence are integers from 0 to 2^53 - 1"
@@ -116,7 +130,10 @@ class Producer(Protocol):
         """Offer one encoded episode. Sequences rise; an oversize payload is accepted into the dead letters."""
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
-        """Offer several, in one round trip; ends with the first BUSY, so that none overtakes another."""
+        """Offer several of one incarnation, in one round trip; ends with the first BUSY, so that none overtakes it.
+
+        Raises `Malformed`, with none of them put, when they are of several incarnations.
+        """
 
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
         """Heartbeat with this incarnation's totals, as it knows them, and how it fares.

@@ -18,6 +18,7 @@ from actors.transport.base import (
     EpisodeHeader,
     Fenced,
     Generation,
+    Malformed,
     PutReply,
     PutStatus,
     StoreReset,
@@ -88,6 +89,8 @@ class MemoryTransport:
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
         replies: list[PutReply] = []
+        if len({(header.actor, header.incarnation) for header, _ in episodes}) > 1:
+            raise Malformed("episodes of two incarnations in one call")
         for header, payload in episodes:
             replies.append(self.put(header, payload))
             if replies[-1].status is PutStatus.BUSY:

@@ -15,6 +15,7 @@ from typing import Any
 
 from actors.codec import WeightBlob, decode_weights, encode_weights
 from actors.config import QueueConfig
+from actors.errors import UserError
 from actors.transport.base import (
     BUSY_RETRY_S,
     DeadLetter,
@@ -28,6 +29,7 @@ from actors.transport.base import (
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.server import RETRIES, Argument, OutOfMemory, Server
+from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
 PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
@@ -43,8 +45,10 @@ def connect(
     of the file that TAMIYO_REDIS_PASSWORD_FILE names.
 
     `namespace` keeps runs apart on one server. `scripts` avoids functions on a server that has them. Raises
-    `UserError`, one line, when nothing answers or the login is refused.
+    `UserError`, one line, when nothing answers, the login is refused, or the namespace is no name.
     """
+    if not is_name(namespace):
+        raise UserError(f"{namespace!r} cannot be the name of a run: give {NAME_RULE}")
     config = config or QueueConfig()
     queue = Server(url, namespace, PASSWORD_VARIABLE, scripts)
     if not config.weights_redis:
@@ -293,8 +297,7 @@ def _flat(ledger: Ledger) -> list[str | int]:
 
 def _header(ref: bytes) -> tuple[EpisodeHeader, int]:
     """And the head version when it was put."""
-    # of a stranger's entry: no payload lies under such a name, so that it is set aside like any other without one
-    head, generation, oldest, newest, _, episode_id = ref.decode(errors="backslashreplace").split(" ", 5)
+    head, generation, oldest, newest, _, episode_id = ref.decode().split(" ")
     _, actor, incarnation, sequence = episode_id.split("/")
     versions = (int(generation), int(oldest), int(newest))
     return EpisodeHeader(episode_id, actor, int(incarnation), int(sequence), *versions), int(head)

@@ -19,7 +19,7 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.retry import Retry
 
 from actors.errors import UserError
-from actors.transport.base import Fenced, StoreReset, Unreachable
+from actors.transport.base import Fenced, Malformed, StoreReset, Unreachable
 
 CONNECT_TIMEOUT_S = 5.0
 SOCKET_TIMEOUT_S = 30.0
@@ -154,7 +154,7 @@ class Server:
     def _mend(self, error: redis.ResponseError) -> None:
         """Load what the server lacks, as after its restart; raise any other error."""
         message = str(error)
-        for word, kind in (("FENCED ", Fenced), ("RESET ", StoreReset)):
+        for word, kind in (("FENCED ", Fenced), ("RESET ", StoreReset), ("MALFORMED ", Malformed)):
             if message.startswith(word):
                 raise kind(message.removeprefix(word)) from error
         if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
+from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
 
 
@@ -15,7 +16,7 @@ class RunConfig:
     """A training run."""
 
     name: str = ""
-    """Name of the run; empty makes one from the preset and the time."""
+    """Name of the run: letters, digits, '.', '_' and '-'; empty makes one from the time."""
     root: str = "runs"
     """Folder that holds runs."""
     seed: int = 0
@@ -50,10 +51,7 @@ class RunConfig:
     """Start the Ray dashboard, on loopback."""
 
     def __post_init__(self) -> None:
-        require(
-            "/" not in self.name and self.name not in (".", ".."),
-            f"run.name is {self.name!r}: give a plain folder name",
-        )
+        require(self.name == "" or is_name(self.name), f"run.name is {self.name!r}: give {NAME_RULE}")
         require(self.wandb != "", "run.wandb is empty: name a project, or leave it out")
         require(self.seed >= 0, f"run.seed is {self.seed}: it cannot be negative")
         require(

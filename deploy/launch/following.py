@@ -13,6 +13,7 @@ from rich.console import Console
 
 from actors.errors import UserError
 from actors.transport.server import password_from
+from actors.types.names import NAME_RULE, is_name
 from deploy.config.schema import Config
 from deploy.launch.run import acting, learner_settings
 from deploy.launch.supervisor import OVER, Phase, RunPlan, RunStatus
@@ -29,13 +30,16 @@ class RunOutcome(Protocol):
 
 def named(config: Config, run_dir: Path) -> Config:
     """With its folder's name, where it has none: what keeps it apart on a server and on a cluster."""
-    return replace(config, run=replace(config.run, name=config.run.name or run_dir.name))
+    folder = run_dir.absolute().name
+    if not is_name(folder):  # it becomes part of every episode's id
+        raise UserError(f"the run's folder is named {folder!r}: rename it to {NAME_RULE}")
+    return replace(config, run=replace(config.run, name=config.run.name or folder))
 
 
 def plan(config: Config, run_dir: Path, redis: str) -> RunPlan:
     learner = learner_settings(config, run_dir.resolve(), redis)
     for_actors = with_password(config.run.actors_redis, ACTORS_PASSWORD_VARIABLE) or redis
-    return RunPlan(run_dir.name, acting(config), learner, config.run.reference_episodes, for_actors)
+    return RunPlan(run_dir.absolute().name, acting(config), learner, config.run.reference_episodes, for_actors)
 
 
 def with_password(url: str, variable: str) -> str:

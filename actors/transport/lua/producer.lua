@@ -76,18 +76,26 @@ end
 function verbs.put(k, args)
   local max_episodes, max_bytes, max_episode_bytes = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
   local head, current = head_version(k), number(k.generations, 'current')
-  local reply, n, t = {head}, nil, nil
+  -- all before any of them changes the store: an error does not undo what was written before it
+  local headers = {}
   for i = 5, #args do
     local header = parse(head .. ' ' .. args[i])
-    if not n then
-      n = names_of(header.actor, header.incarnation)
-      t = tally(k, {n.next, n.unsent, n.lost, n.produced, n.accepted, 'queued', 'queued_bytes', 'accepted'})
+    if not header then return malformed('no reference of an episode: ' .. args[i]) end
+    local first = headers[1] or header
+    if header.actor ~= first.actor or header.incarnation ~= first.incarnation then
+      return malformed('episodes of two incarnations in one call: ' .. first.episode .. ' and ' .. header.episode)
     end
+    headers[#headers + 1] = header
+  end
+  if #headers == 0 then return {head} end
+  local reply, n = {head}, names_of(headers[1].actor, headers[1].incarnation)
+  local t = tally(k, {n.next, n.unsent, n.lost, n.produced, n.accepted, 'queued', 'queued_bytes', 'accepted'})
+  for _, header in ipairs(headers) do
     local status = put_one(k, t, n, header, current, max_episodes, max_bytes, max_episode_bytes, args[4])
     reply[#reply + 1] = status
     if status == 'BUSY' or status == 'MISSING' then break end
   end
-  if t then t.write() end
+  t.write()
   return reply
 end
 

@@ -20,8 +20,10 @@
 local GROUP = 'learner'
 -- Head version when it was put, generation, oldest and newest version, bytes, and run/actor/incarnation/sequence. One
 -- string: Lua handles few and long ones much faster than many and short ones.
-local REF = '^(%-?%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) ([^/]+/([^/]+)/(%d+)/(%d+))$'
-local EPISODE = '[^ ]+$' -- of a REF that was parsed before
+local REF = '^(%-?%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) (([^/]+)/([^/]+)/(%d+)/(%d+))$'
+local EPISODE = '^%-?%d+ %d+ %-?%d+ %-?%d+ %d+ (.+)$' -- the last part of a REF that was parsed before
+-- As `actors/types/names.py` has it.
+local NAME, LONGEST_NAME = '^[A-Za-z0-9_][A-Za-z0-9._-]*$', 100
 local verbs = {}
 
 local function name_keys(keys)
@@ -73,14 +75,26 @@ local function exact(...)
   return true
 end
 
+local function is_name(text)
+  return #text <= LONGEST_NAME and string.find(text, NAME) ~= nil
+end
+
 local function parse(ref)
-  local head, generation, oldest, newest, bytes, episode, actor, incarnation, sequence = string.match(ref or '', REF)
-  if not head then return nil end
+  local head, generation, oldest, newest, bytes, episode, run, actor, incarnation, sequence =
+    string.match(ref or '', REF)
+  if not head or not is_name(run) or not is_name(actor) then return nil end
+  -- the same episode under two ids would be counted twice
+  if string.find(incarnation, '^0%d') or string.find(sequence, '^0%d') then return nil end
   local sure = #head <= SURE and #generation <= SURE and #oldest <= SURE and #newest <= SURE and #bytes <= SURE
     and #incarnation <= SURE and #sequence <= SURE
   if not sure and not exact(head, generation, oldest, newest, bytes, incarnation, sequence) then return nil end
   return {ref = ref, head = head, generation = generation, oldest = oldest, newest = newest, bytes = bytes,
     episode = episode, actor = actor, incarnation = incarnation, sequence = sequence}
+end
+
+-- A refusal of values that no part of Tamiyo sends; shortened, since it may be of any size and any bytes.
+local function malformed(message)
+  return redis.error_reply('MALFORMED ' .. string.gsub(string.sub(message, 1, 300), '[^ -~]', '?'))
 end
 
 local function parse_entry(entry)

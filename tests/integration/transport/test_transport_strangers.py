@@ -18,7 +18,10 @@ from tests.fuzz.damage import damaged
 pytestmark = pytest.mark.integration
 
 GOOD = b"3 1 2 3 1000 run/actor-0/1719/42"
-REF = re.compile(rb"(-?\d+) (\d+) (-?\d+) (-?\d+) (\d+) [^/]+/[^/]+/(\d+)/(\d+)", re.DOTALL)
+NAME = rb"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}"
+REF = re.compile(
+    rb"(-?\d+) (\d+) (-?\d+) (-?\d+) (\d+) " + NAME + rb"/" + NAME + rb"/(0|[1-9]\d*)/(0|[1-9]\d*)", re.DOTALL
+)
 LARGEST = 2**53 - 1
 
 
@@ -43,6 +46,9 @@ def strange(request: pytest.FixtureRequest) -> Iterator[tuple[RedisTransport, An
 @example(b"3 1 2 3 1000 run/actor-0/9007199254740992/42")
 @example(b"3 1 " + b"2" * 400 + b" 3 1000 run/actor-0/1/42")
 @example(b"3 1 2 3 1000 run/a\nb/1/42")
+@example(b"3 1 2 3 1000 my run/actor-0/1719/42")
+@example(b"3 1 2 3 1000 run/actor-0/01719/42")
+@example(b"3 1 2 3 1000 run/" + b"a" * 101 + b"/1719/42")
 def test_any_reference_is_foreign_or_a_header(strange: tuple[RedisTransport, Any], ref: bytes) -> None:
     transport, client = strange
     before = transport.ledger().foreign

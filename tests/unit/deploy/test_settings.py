@@ -24,7 +24,7 @@ def write(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_yaml_round_trip(tmp_path: Path, preset: str) -> None:
-    config = dataclasses.replace(PRESETS[preset], run=dataclasses.replace(BASE.run, name="näher", seed=3))
+    config = dataclasses.replace(PRESETS[preset], run=dataclasses.replace(BASE.run, root="näher", seed=3))
     assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config
     other = dataclasses.replace(BASE, learner=dataclasses.replace(BASE.learner, max_seconds=1.0, value_clip=None))
     assert from_yaml(write(tmp_path, to_yaml(config)), other) == config

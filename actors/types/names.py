@@ -1,0 +1,13 @@
+"""Names of runs and of actors: parts of episode ids, of keys in the store and of paths."""
+
+from __future__ import annotations
+
+import re
+
+NAME_RULE = "1 to 100 ASCII letters, digits, '.', '_' and '-', the first of them no '.' and no '-'"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")  # as `lua/store.lua` has it
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` follows `NAME_RULE`."""
+    return _NAME.fullmatch(text) is not None
