@@ -69,7 +69,8 @@ class Intake:
             if delivery.header.episode_id in consumed:
                 continue
             if self.consumer.begin_attempt(delivery.entry_id) > MAX_ATTEMPTS:
-                self._set_aside(delivery, f"crashed the learner {MAX_ATTEMPTS} times")
+                reason = f"crashed the learner {MAX_ATTEMPTS} times"
+                self._set_aside(delivery.entry_id, delivery.header.episode_id, reason)
                 continue
             taken = self._decode(delivery)
             if taken is not None:
@@ -103,21 +104,27 @@ class Intake:
             episode = decode_episode(delivery.payload)
             check_episode(episode, self.spaces, self.states)
         except InvalidEpisode as error:
-            self._set_aside(delivery, str(error))
+            self._set_aside(delivery.entry_id, delivery.header.episode_id, str(error))
             return None
         return Taken(delivery.entry_id, episode, delivery.head_version)
 
     def _is_fresh(self, taken: Taken, version: int) -> bool:
-        """By the oldest step, at the moment of use; what is too old is dropped and counted."""
+        """By the oldest step, at the moment of use; what is too old is dropped and counted. What names weights that are
+        yet to be made, and so would stay fresh for ever, is set aside."""
+        newest = int(taken.episode.policy_version.max())
+        if newest > version:
+            reason = f"it was acted by weights {newest}, and {version} are the newest"
+            self._set_aside(taken.entry_id, taken.episode.episode_id, reason)
+            return False
         if version - taken.episode.oldest_version <= self.max_policy_lag:
             return True
         self.dropped_stale += len(self.consumer.drop([taken.entry_id], DropReason.STALE))
         return False
 
-    def _set_aside(self, delivery: Delivery, reason: str) -> None:
-        if self.consumer.dead_letter(delivery.entry_id, reason):
+    def _set_aside(self, entry_id: str, episode_id: str, reason: str) -> None:
+        if self.consumer.dead_letter(entry_id, reason):
             self.dead_lettered += 1
             self.notes.append(
-                f"episode {delivery.header.episode_id} was set aside as a dead letter ({reason}); training goes on: "
+                f"episode {episode_id} was set aside as a dead letter ({reason}); training goes on: "
                 "look for what its actor runs that this learner does not"
             )

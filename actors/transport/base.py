@@ -12,13 +12,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from actors.transport.health import Health
-from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
+from actors.transport.ledger import LARGEST_INTEGER, ActorLedger, Ledger, LedgerMemory
 from actors.types.episode import Episode, InvalidEpisode
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
 BUSY_RETRY_S = 0.25
-LARGEST_INTEGER = 2**53 - 1  # stores compare numbers as doubles
 
 
 class Fenced(RuntimeError):
@@ -139,7 +138,7 @@ class Producer(Protocol):
         """Heartbeat with this incarnation's totals, as it knows them, and how it fares.
 
         What earlier incarnations had unsent counts as lost with them; what the actor knows to be accepted and the
-        store does not, as lost with the store.
+        store does not, as lost with the store. Raises `Malformed`, and changes nothing, for what is no report.
         """
 
     def ledger(self) -> Ledger: ...
@@ -186,7 +185,7 @@ class Consumer(Protocol):
         """Set a pending entry aside with its payload; False when it is not ours."""
 
     def dead_letters(self) -> list[DeadLetter]:
-        """Those kept, oldest first. Needs no generation."""
+        """Those kept, oldest first; entries that are no letters are left out. Needs no generation."""
 
     def requeue(self, dead_id: str) -> PutStatus:
         """Queue a dead letter again: OK, or FENCED or BUSY, which leave it. Needs no generation.

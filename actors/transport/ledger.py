@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
+from actors.types.names import NAME
+
+LARGEST_INTEGER = 2**53 - 1  # stores compare numbers as doubles
+COUNT = re.compile(rb"-?\d{1,16}")
 ID = re.compile(r"[^/]+/[^/]+/\d{1,16}/\d{1,16}", re.ASCII)  # run/actor/incarnation/sequence
 
 
@@ -72,6 +76,7 @@ class Ledger:
     stream_entries: int = 0  # what the store itself says it holds, foreign entries included
     store: int = 0  # id of the store's memory, 0 before its first generation
     turn: int = 0  # calls of consumers that the store remembers
+    unreadable: int = 0  # fields of the store's ledger that hold no count, left out
     actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # by (actor, incarnation)
 
     @property
@@ -105,6 +110,33 @@ class Ledger:
                     f"{a.produced - a.gap} accounted for"
                 )
 
+    @classmethod
+    def of_fields(cls, fields: Mapping[bytes, bytes], stream_entries: int) -> Ledger:
+        """As the store's hash has it (see `lua/store.lua`). Fields that hold no count are left out and counted."""
+        totals: dict[str, int] = {}
+        actors: dict[tuple[str, int], dict[str, int]] = {}
+        unreadable = 0
+        for field_name, value in fields.items():
+            name, count = field_name.decode(errors="replace"), int(value) if COUNT.fullmatch(value) else None
+            found = OF_ACTOR.fullmatch(name)
+            if count is not None and found:
+                actors.setdefault((found["actor"], int(found["incarnation"])), {})[found["term"]] = count
+            elif count is not None and name in STORED:
+                totals[name] = count
+            elif not LATEST.fullmatch(name):
+                unreadable += 1
+        rows = {who: ActorLedger(**terms) for who, terms in actors.items()}
+        return cls(stream_entries=stream_entries, actors=rows, unreadable=unreadable, **totals)
+
+    def to_fields(self) -> list[str | int]:
+        """Fields and values of the store's hash, one after the other; without `store`, which is that store's own."""
+        flat: list[str | int] = [part for name in STORED - {"store"} for part in (name, getattr(self, name))]
+        latest: dict[str, int] = {}
+        for (actor, incarnation), terms in self.actors.items():
+            flat += (part for term, n in vars(terms).items() for part in (f"actor:{actor}/{incarnation}:{term}", n))
+            latest[actor] = max(incarnation, latest.get(actor, 0))
+        return flat + [part for actor, newest in latest.items() for part in (f"actor:{actor}:incarnation", newest)]
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it; `from_dict` reads it back, and raises `ValueError` for anything else."""
         return asdict(self) | {"actors": {f"{actor}/{inc}": asdict(a) for (actor, inc), a in self.actors.items()}}
@@ -120,6 +152,12 @@ class Ledger:
         if wrong := [term for term, n in counts.items() if type(n) is not int]:
             raise ValueError(f"a ledger's {wrong[0]} is {counts[wrong[0]]!r}, not a count")
         return cls(**{k: v for k, v in fields.items() if k != "actors"}, actors=actors)
+
+
+STORED = {f.name for f in fields(Ledger)} - {"actors", "stream_entries", "unreadable"}
+_TERM = "|".join(f.name for f in fields(ActorLedger))
+OF_ACTOR = re.compile(rf"actor:(?P<actor>{NAME})/(?P<incarnation>\d{{1,16}}):(?P<term>{_TERM})", re.ASCII)
+LATEST = re.compile(rf"actor:{NAME}:incarnation")
 
 
 @dataclass(frozen=True)

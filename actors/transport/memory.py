@@ -23,7 +23,7 @@ from actors.transport.base import (
     PutStatus,
     StoreReset,
 )
-from actors.transport.health import Health
+from actors.transport.health import Health, fault_of_report, is_ahead
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.types.weights import WeightSet
 
@@ -99,6 +99,8 @@ class MemoryTransport:
 
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
         s, who = self._store, (actor, incarnation)
+        if fault := fault_of_report(actor, incarnation, totals, health):
+            raise Malformed(fault)
         with s.changed:
             self._enter(*who)
             known = s.actors[who]
@@ -353,6 +355,8 @@ class MemoryTransport:
     def _enter(self, actor: str, incarnation: int) -> None:
         """Know this incarnation; what the one before it had not sent is lost with it."""
         s = self._store
+        if is_ahead(incarnation, s.latest.get(actor, 0)):
+            raise Malformed(f"incarnation {incarnation} is more than a day ahead of the store's clock")
         s.actors.setdefault((actor, incarnation), ActorLedger())
         latest = s.latest.get(actor)
         if latest is None or incarnation > latest:

@@ -7,10 +7,12 @@ them, in one pipeline; `take` reads them after the verb has handed out the refer
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from actors.codec import WeightBlob, decode_weights, encode_weights
@@ -26,12 +28,13 @@ from actors.transport.base import (
     PutReply,
     PutStatus,
 )
-from actors.transport.health import Health
+from actors.transport.health import Health, read_rows
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.server import RETRIES, Argument, OutOfMemory, Server
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
+log = logging.getLogger(__name__)
 PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
 WEIGHTS_PASSWORD_VARIABLE = "TAMIYO_WEIGHTS_REDIS_PASSWORD"
 BLOCK_S = 2.0  # longest single wait on the server, far below the socket timeout
@@ -75,6 +78,7 @@ class RedisTransport:
         self._turn = 0  # as the store should remember it
         self._consuming = threading.Lock()  # turns follow one another
         self._head = -1  # as last heard
+        self._unreadable: dict[str, int] = {}  # part of the store -> rows there that cannot be read
 
     def close(self) -> None:
         self._queue.close()
@@ -102,7 +106,7 @@ class RedisTransport:
         self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: LedgerMemory | None = None
     ) -> Generation:
         floor = floor or Generation(0, 0)
-        known = (memory.ledger.store, memory.ledger.turn, *_flat(memory.after_loss())) if memory else (0, 0)
+        known = (memory.ledger.store, memory.ledger.turn, *memory.after_loss().to_fields()) if memory else (0, 0)
         with self._consuming:
             identity = 1 + secrets.randbelow(2**48)
             asked = (_token(), went_back_to, consumer, floor.number, floor.next_version, identity)
@@ -144,12 +148,10 @@ class RedisTransport:
 
     def dead_letters(self) -> list[DeadLetter]:
         entries = self._queue.read("XRANGE", self._queue.key("dead"), "-", "+")
-        fields = [dict(_pairs_of(flat)) for _, flat in entries]
-        headers = [_header(f[b"ref"])[0] for f in fields]
-        return [
-            DeadLetter(dead_id.decode(), header, payload or b"", f[b"reason"].decode(errors="replace"))
-            for (dead_id, _), f, header, payload in zip(entries, fields, headers, self._payloads(headers), strict=True)
-        ]
+        letters = [found for dead_id, flat in entries if (found := _letter(dead_id, dict(_pairs_of(flat))))]
+        self._warn_of_unreadable("dead letters", len(entries) - len(letters))
+        payloads = self._payloads([letter.header for letter in letters])
+        return [replace(letter, payload=payload or b"") for letter, payload in zip(letters, payloads, strict=True)]
 
     def requeue(self, dead_id: str) -> PutStatus:
         limits = (self._config.max_episodes, self._config.max_bytes)
@@ -171,27 +173,18 @@ class RedisTransport:
             ("HGETALL", key("health")),
         )
         now_s = int(seconds) + int(micros) / 1e6
-        rows = {who.decode(): json.loads(row) for who, row in _pairs_of(told)}
-        learner = rows.pop("learner", {})
-        actors = {(who.rpartition("/")[0], int(who.rpartition("/")[2])): row for who, row in rows.items()}
+        learner, actors, unreadable = read_rows(dict(_pairs_of(told)))
+        self._warn_of_unreadable("health", unreadable)
         age_s = max(0.0, now_s - _time_ms(oldest[0][0]) / 1000) if oldest else 0.0
         head = -1 if head is None else int(head)
-        return Health(now_s, int(current or 0), head, age_s, learner, actors)
+        return Health(now_s, int(current or 0), head, age_s, learner, actors, unreadable)
 
     def ledger(self) -> Ledger:
         key = self._queue.key
         flat, entries = self._queue.read_together(("HGETALL", key("ledger")), ("XLEN", key("episodes")))
-        counts = {field.decode(): int(value) for field, value in _pairs_of(flat)}
-        actors: dict[tuple[str, int], dict[str, int]] = {}
-        for field, value in counts.items():
-            owner, _, term = field.removeprefix("actor:").rpartition(":")
-            actor, slash, incarnation = owner.rpartition("/")
-            if field.startswith("actor:") and slash:
-                actors.setdefault((actor, int(incarnation)), {})[term] = value
-        totals = {field: value for field, value in counts.items() if not field.startswith("actor:")}
-        return Ledger(
-            stream_entries=int(entries), actors={who: ActorLedger(**terms) for who, terms in actors.items()}, **totals
-        )
+        ledger = Ledger.of_fields(dict(_pairs_of(flat)), int(entries))
+        self._warn_of_unreadable("ledger", ledger.unreadable)
+        return ledger
 
     def publish(self, weights: WeightSet) -> None:
         blob = encode_weights(weights)
@@ -270,6 +263,12 @@ class RedisTransport:
             return []
         return list(self._queue.read("MGET", *(self._queue.key("payload:") + h.episode_id for h in headers)))
 
+    def _warn_of_unreadable(self, place: str, count: int) -> None:
+        """Once for each more that there are."""
+        if count > self._unreadable.get(place, 0):
+            log.warning("%d rows of the store's %s are not Tamiyo's, and are left out", count, place)
+        self._unreadable[place] = count
+
     def _told(self, health: Mapping[str, float]) -> str:
         return json.dumps({**health, "told_s": time.time()})
 
@@ -284,23 +283,21 @@ def _ref(header: EpisodeHeader, size: int) -> str:
     return f"{h.generation} {h.oldest_version} {h.newest_version} {size} {h.episode_id}"
 
 
-def _flat(ledger: Ledger) -> list[str | int]:
-    """Fields and values of the ledger's hash."""
-    totals = {k: v for k, v in vars(ledger).items() if k not in ("actors", "store", "stream_entries")}
-    flat: list[str | int] = [part for pair in totals.items() for part in pair]
-    latest: dict[str, int] = {}
-    for (actor, incarnation), terms in ledger.actors.items():
-        flat += (part for term, n in vars(terms).items() for part in (f"actor:{actor}/{incarnation}:{term}", n))
-        latest[actor] = max(incarnation, latest.get(actor, 0))
-    return flat + [part for actor, newest in latest.items() for part in (f"actor:{actor}:incarnation", newest)]
-
-
 def _header(ref: bytes) -> tuple[EpisodeHeader, int]:
     """And the head version when it was put."""
     head, generation, oldest, newest, _, episode_id = ref.decode().split(" ")
     _, actor, incarnation, sequence = episode_id.split("/")
     versions = (int(generation), int(oldest), int(newest))
     return EpisodeHeader(episode_id, actor, int(incarnation), int(sequence), *versions), int(head)
+
+
+def _letter(dead_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter | None:
+    """Without its payload; None where an entry is no letter: an actor may write into that stream."""
+    try:
+        header, reason = _header(fields[b"ref"])[0], fields[b"reason"]
+    except (KeyError, ValueError):
+        return None
+    return DeadLetter(dead_id.decode(), header, b"", reason.decode(errors="replace"))
 
 
 def _time_ms(entry_id: bytes) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 NAME_RULE = "1 to 100 ASCII letters, digits, '.', '_' and '-', the first of them no '.' and no '-'"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")  # as `lua/store.lua` has it
+NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}"  # as `lua/store.lua` has it
 
 
 def is_name(text: str) -> bool:
     """Whether `text` follows `NAME_RULE`."""
-    return _NAME.fullmatch(text) is not None
+    return re.fullmatch(NAME, text) is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from actors.codec import decode_episode
 from actors.errors import UserError
@@ -36,9 +37,14 @@ def dead_letters(action: str, url: str, run: str | None, ids: list[str], save: P
 def _list(letters: dict[str, DeadLetter]) -> int:
     table = Table("id", "episode", "bytes", "reason", box=None)
     for letter in letters.values():
-        table.add_row(letter.dead_id, letter.header.episode_id, f"{len(letter.payload):,}", letter.reason)
+        table.add_row(letter.dead_id, letter.header.episode_id, f"{len(letter.payload):,}", printable(letter.reason))
     Console(highlight=False).print(table if letters else "no dead letters")
     return 0
+
+
+def printable(text: str) -> Text:
+    """As it is: no markup of Rich's is obeyed, and no control character reaches the terminal."""
+    return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
 
 
 def _show(letter: DeadLetter, save: Path | None) -> int:
@@ -46,10 +52,10 @@ def _show(letter: DeadLetter, save: Path | None) -> int:
     h = letter.header
     facts.add_row("episode", h.episode_id)
     facts.add_row("versions", f"{h.oldest_version} to {h.newest_version}, generation {h.generation}")
-    facts.add_row("reason", letter.reason)
+    facts.add_row("reason", printable(letter.reason))
     facts.add_row("payload", f"{len(letter.payload):,} bytes" if letter.payload else "not kept")
     if letter.payload:
-        facts.add_row("now", _verdict(letter.payload))
+        facts.add_row("now", printable(_verdict(letter.payload)))
     Console(highlight=False).print(facts)
     if save is not None:
         save.write_bytes(letter.payload)

@@ -50,6 +50,11 @@ class Look:
             return str(error)
         return ""
 
+    @property
+    def unreadable(self) -> int:
+        """Rows of the store that are not Tamiyo's."""
+        return self.ledger.unreadable + self.health.unreadable
+
     def rate(self, term: str) -> float | None:
         """Episodes per second that became `term` since the look before."""
         if self.before is None or self.health.now_s <= self.before[0]:
@@ -73,6 +78,7 @@ class Look:
             "oldest_s": h.oldest_s,
             "learner": h.learner,
             "actors": {f"{actor}/{number}": row for (actor, number), row in h.actors.items()},
+            "unreadable": self.unreadable,
             "rates": {term: self.rate(term) for term in ("accepted", "trained")},
             "waits": self.waits,
             "bottleneck": bottleneck(self.waits),
@@ -146,6 +152,8 @@ def render(look: Look) -> Panel:
     parts: list[RenderableType] = [_identity(look), _pace(look), _actors(look)]
     if look.fault:
         parts.append(Text(f"the accounts do not add up: {look.fault}", style="bold red"))
+    if look.unreadable:
+        parts.append(Text(f"{look.unreadable} rows of the store are not Tamiyo's, and are left out", style="yellow"))
     verdict = bottleneck(look.waits)
     return Panel(Group(*parts), title=f"[bold]{look.run}[/]  {verdict}", title_align="left", border_style="dim")
 

@@ -66,7 +66,7 @@ function verbs.open(k, args)
   return once(k, 'open', token, function()
     local current = number(k.generations, 'current')
     local known = redis.call('HMGET', k.ledger, 'store', 'turn')
-    local lost = store ~= '0' and (known[1] ~= store or tonumber(known[2] or '0') < tonumber(turn))
+    local lost = store ~= '0' and (known[1] ~= store or (tonumber(known[2] or '0') or 0) < tonumber(turn))
     if lost then start_again(k, args, 9) end
     if lost or not known[1] then redis.call('HSET', k.ledger, 'store', id) end
     count(k, 'turn', 1)
@@ -156,7 +156,8 @@ function verbs.pending(k, args)
   if refused then return refused end
   local consumer = redis.call('HGET', k.generations, 'consumer')
   local entries = {}
-  for _, p in ipairs(redis.call('XPENDING', k.episodes, GROUP, '-', '+', number(k.ledger, 'pending') + 1, consumer)) do
+  local known = redis.call('XPENDING', k.episodes, GROUP)[1]
+  for _, p in ipairs(redis.call('XPENDING', k.episodes, GROUP, '-', '+', known + 1, consumer)) do
     local entry = redis.call('XRANGE', k.episodes, p[1], p[1])[1]
     if entry then
       entries[#entries + 1] = entry[1]

@@ -1,8 +1,17 @@
 -- An actor's verbs: put, report.
 
+local DAY_MS, MOST_HEALTH_BYTES = 86400000, 16384
+
+-- Numbers of incarnations are times; one of the far future would leave none for those after it.
+local function is_ahead(incarnation, latest)
+  if latest and tonumber(incarnation) <= (tonumber(latest) or 0) then return false end
+  local now = redis.pcall('TIME') -- users from before it was asked for may not
+  return not now.err and tonumber(incarnation) > 1000 * tonumber(now[1]) + DAY_MS
+end
+
 -- Enter an incarnation in the ledger; what the one before it had not sent is lost with it.
 local function enter(k, actor, incarnation, latest)
-  if latest and tonumber(incarnation) <= tonumber(latest) then return end
+  if latest and tonumber(incarnation) <= (tonumber(latest) or 0) then return end
   redis.call('HSET', k.ledger, 'actor:' .. actor .. ':incarnation', incarnation)
   -- a term of its own, so that a checkpoint remembers it, whatever becomes of its first episode
   redis.call('HINCRBY', k.ledger, 'actor:' .. actor .. '/' .. incarnation .. ':produced', 0)
@@ -15,10 +24,10 @@ local function enter(k, actor, incarnation, latest)
   end
 end
 
--- The fields of one incarnation's counts.
-local function names_of(actor, incarnation)
+-- The fields of one incarnation's counts; `latest` is the actor's newest incarnation.
+local function names_of(actor, incarnation, latest)
   local who = 'actor:' .. actor .. '/' .. incarnation .. ':'
-  return {next = who .. 'next_sequence', unsent = who .. 'unsent', lost = who .. 'lost_with_actor',
+  return {latest = latest, next = who .. 'next_sequence', unsent = who .. 'unsent', lost = who .. 'lost_with_actor',
     produced = who .. 'produced', accepted = who .. 'accepted', refused = who .. 'refused_fenced'}
 end
 
@@ -42,7 +51,7 @@ local function put_one(k, t, n, header, current, max_episodes, max_bytes, max_ep
   -- of a generation to come: this store lost its memory, and its learner has yet to open it again
   if tonumber(header.generation) > current then return refuse(payload, 'BUSY') end
   if not n.entered then
-    enter(k, header.actor, header.incarnation, redis.call('HGET', k.ledger, 'actor:' .. header.actor .. ':incarnation'))
+    enter(k, header.actor, header.incarnation, n.latest)
     n.entered = true
   end
   if is_fenced(k, header, current) then
@@ -88,7 +97,12 @@ function verbs.put(k, args)
     headers[#headers + 1] = header
   end
   if #headers == 0 then return {head} end
-  local reply, n = {head}, names_of(headers[1].actor, headers[1].incarnation)
+  local actor, incarnation = headers[1].actor, headers[1].incarnation
+  local latest = redis.call('HGET', k.ledger, 'actor:' .. actor .. ':incarnation')
+  if is_ahead(incarnation, latest) then
+    return malformed('incarnation ' .. incarnation .. ' is more than a day ahead of the store\'s clock')
+  end
+  local reply, n = {head}, names_of(actor, incarnation, latest)
   local t = tally(k, {n.next, n.unsent, n.lost, n.produced, n.accepted, 'queued', 'queued_bytes', 'accepted'})
   for _, header in ipairs(headers) do
     local status = put_one(k, t, n, header, current, max_episodes, max_bytes, max_episode_bytes, args[4])
@@ -99,11 +113,34 @@ function verbs.put(k, args)
   return reply
 end
 
+-- Why a report is none, nil where it is one.
+local function fault_of_report(actor, incarnation, counts, health, latest)
+  if not is_name(actor) then return 'no name of an actor: ' .. actor end
+  for _, text in ipairs({incarnation, unpack(counts)}) do
+    if not string.find(text, '^%d+$') or string.find(text, '^0%d') or not exact(text) then return 'no count: ' .. text end
+  end
+  if is_ahead(incarnation, latest) then
+    return 'incarnation ' .. incarnation .. ' is more than a day ahead of the store\'s clock'
+  end
+  if #health > MOST_HEALTH_BYTES then return #health .. ' bytes of health, more than ' .. MOST_HEALTH_BYTES end
+  local readable, figures = pcall(cjson.decode, health)
+  if not readable or type(figures) ~= 'table' then return 'no object of figures: ' .. health end
+  for name, figure in pairs(figures) do
+    if type(name) ~= 'string' or type(figure) ~= 'number' or figure ~= figure or math.abs(figure) == math.huge then
+      return 'no object of finite figures: ' .. health
+    end
+  end
+  if not figures.told_s then return 'no told_s: ' .. health end
+end
+
 -- actor, incarnation, produced, accepted, dropped_backpressure, refused_fenced, unsent, health
 function verbs.report(k, args)
-  local actor, incarnation = args[1], args[2]
+  if #args ~= 8 then return malformed(#args .. ' values, a report has 8') end
+  local actor, incarnation, health = args[1], args[2], args[8]
   local produced, accepted, dropped, refused, unsent = unpack(args, 3, 7)
   local latest = redis.call('HGET', k.ledger, 'actor:' .. actor .. ':incarnation')
+  local fault = fault_of_report(actor, incarnation, {produced, accepted, dropped, refused, unsent}, health, latest)
+  if fault then return malformed(fault) end
   enter(k, actor, incarnation, latest)
   local who, lost = 'actor:' .. actor .. '/' .. incarnation .. ':', 0
   local unknown = tonumber(accepted) - number(k.ledger, who .. 'accepted')
@@ -114,10 +151,10 @@ function verbs.report(k, args)
   else
     unsent = unsent + unknown
   end
-  local gone = latest and tonumber(incarnation) < tonumber(latest)
+  local gone = latest and tonumber(incarnation) < (tonumber(latest) or 0)
   if gone then lost, unsent = unsent, 0 end
   redis.call('HSET', k.ledger, who .. 'produced', produced, who .. 'dropped_backpressure', dropped,
     who .. 'refused_fenced', refused, who .. 'unsent', unsent, who .. 'lost_with_actor', lost)
-  if not gone then redis.call('HSET', k.health, actor .. '/' .. incarnation, args[8]) end
+  if not gone then redis.call('HSET', k.health, actor .. '/' .. incarnation, health) end
   return 'OK'
 end

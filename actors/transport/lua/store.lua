@@ -32,12 +32,15 @@ local function name_keys(keys)
   return named
 end
 
+-- 0 where there is no number: an actor may write into the ledger, and what it writes must not end the learner.
 local function number(key, field)
-  return tonumber(redis.call('HGET', key, field) or '0')
+  return tonumber(redis.call('HGET', key, field) or '0') or 0
 end
 
 local function count(k, field, change)
-  if change ~= 0 then redis.call('HINCRBY', k.ledger, field, change) end
+  if change == 0 then return end
+  local counted = redis.pcall('HINCRBY', k.ledger, field, change)
+  if type(counted) == 'table' then redis.call('HSET', k.ledger, field, change) end -- it held no number
 end
 
 local function head_version(k)
@@ -48,7 +51,7 @@ end
 -- written together.
 local function tally(k, fields)
   local values, changed, t = {}, {}, {}
-  for i, value in ipairs(redis.call('HMGET', k.ledger, unpack(fields))) do values[fields[i]] = tonumber(value or '0') end
+  for i, value in ipairs(redis.call('HMGET', k.ledger, unpack(fields))) do values[fields[i]] = tonumber(value or '0') or 0 end
   function t.get(field)
     if not values[field] then values[field] = number(k.ledger, field) end
     return values[field]
@@ -143,10 +146,15 @@ local function bury(k, header, reason, letters_kept, max_bytes)
   while redis.call('XLEN', k.dead) > tonumber(letters_kept)
     or (redis.call('XLEN', k.dead) > 1 and number(k.ledger, 'dead_bytes') > tonumber(max_bytes)) do
     local oldest = redis.call('XRANGE', k.dead, '-', '+', 'COUNT', 1)[1]
-    local payload = k.payload .. parse_entry(oldest).episode
-    count(k, 'dead_bytes', -redis.call('STRLEN', payload))
-    count(k, 'dead_letters_evicted', 1)
-    redis.call('DEL', payload)
+    local evicted = parse_entry(oldest)
+    if evicted then
+      local payload = k.payload .. evicted.episode
+      count(k, 'dead_bytes', -redis.call('STRLEN', payload))
+      count(k, 'dead_letters_evicted', 1)
+      redis.call('DEL', payload)
+    else
+      count(k, 'foreign', 1) -- an actor may write into this stream as well
+    end
     redis.call('XDEL', k.dead, oldest[1])
   end
 end

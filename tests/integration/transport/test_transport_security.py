@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from actors.errors import UserError
-from actors.transport.base import Transport
+from actors.transport.base import Malformed, Transport
 from actors.transport.redis import RedisTransport, connect, namespaces
 from deploy.launch.embedded_redis import find_server
 from tests.support.builders import make_weights
@@ -103,6 +103,8 @@ def test_an_actor_can_put_report_and_fetch_and_nothing_else(
     assert put(actor, 0, 0, 1) == [OK, DUPLICATE, OK]
     report(actor, produced=3, accepted=2, unsent=1)
     actor.ledger().check()
+    with pytest.raises(Malformed, match="ahead of the store's clock"):  # it may ask for the time
+        report(actor, 2**53 - 1)
     weights = actor.fetch(-1)
     assert weights is not None
     taken = learner.take(9, 0)
