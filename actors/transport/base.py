@@ -212,7 +212,7 @@ class WeightStore(Protocol):
         """Newest published version, -1 = none."""
 
     def fetch(self, newer_than: int) -> WeightSet | None:
-        """The newest weights if newer than that. Raises `actors.codec.InvalidWeights` when they are damaged."""
+        """The newest weights if newer than that. Raises `actors.codec.InvalidWeights` when they are damaged or lost."""
 
 
 class Transport(Producer, Consumer, WeightStore, Protocol):

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from actors.codec import WeightBlob, decode_weights, encode_weights
+from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport.base import (
@@ -30,7 +30,7 @@ from actors.transport.base import (
 )
 from actors.transport.health import Health, read_rows
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
-from actors.transport.server import RETRIES, Argument, OutOfMemory, Server
+from actors.transport.server import NOEVICTION, RETRIES, Argument, OutOfMemory, Server
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
@@ -59,6 +59,15 @@ def connect(
     return RedisTransport(queue, Server(config.weights_redis, namespace, WEIGHTS_PASSWORD_VARIABLE, scripts), config)
 
 
+def require_store(url: str, config: QueueConfig, namespace: str) -> None:
+    """Raises `UserError`, one line, where nothing answers, the login is refused, or the server evicts keys."""
+    transport = connect(url, config, namespace)
+    try:
+        transport.require_noeviction()
+    finally:
+        transport.close()
+
+
 def namespaces(url: str) -> list[str]:
     """Those with a ledger on the server, in alphabetical order."""
     server = Server(url, "", PASSWORD_VARIABLE)
@@ -78,11 +87,19 @@ class RedisTransport:
         self._turn = 0  # as the store should remember it
         self._consuming = threading.Lock()  # turns follow one another
         self._head = -1  # as last heard
+        self._is_checked = False  # that no server evicts keys
         self._unreadable: dict[str, int] = {}  # part of the store -> rows there that cannot be read
 
     def close(self) -> None:
         self._queue.close()
         self._weights.close()
+
+    def require_noeviction(self) -> None:
+        """Raises `UserError` where a server evicts what it should keep; warns where it may, or does not say."""
+        if not self._is_checked:
+            for server in {self._queue, self._weights}:
+                server.require_noeviction()
+            self._is_checked = True
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         return self.put_all([(header, payload)])[0]
@@ -95,7 +112,7 @@ class RedisTransport:
             replies += [self._reply(PutStatus(status)) for status in statuses[: -1 if lost else None]]
             if not lost:
                 return replies
-        raise RuntimeError("Redis keeps losing payloads before they are accepted: is it evicting keys?")
+        raise UserError(f"Redis keeps losing payloads before they are accepted: {NOEVICTION}")
 
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
         t, told = totals, self._told(health)
@@ -105,6 +122,7 @@ class RedisTransport:
     def open_generation(
         self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: LedgerMemory | None = None
     ) -> Generation:
+        self.require_noeviction()
         floor = floor or Generation(0, 0)
         known = (memory.ledger.store, memory.ledger.turn, *memory.after_loss().to_fields()) if memory else (0, 0)
         with self._consuming:
@@ -199,7 +217,7 @@ class RedisTransport:
             if status == b"OK":
                 break
         else:
-            raise RuntimeError(f"Redis keeps losing {key} before it is accepted: is it evicting keys?")
+            raise UserError(f"Redis keeps losing {key} before it is accepted: {NOEVICTION}")
         if self._weights is not self._queue:
             self._queue.call("announce", weights.generation, weights.version)
 
@@ -215,7 +233,7 @@ class RedisTransport:
             if payload is not None:
                 return decode_weights(WeightBlob(found[0], payload))
             if self.head() == version:
-                raise RuntimeError(f"the store lost the payload of weights {version}: publish them again")
+                raise InvalidWeights(f"the store lost the payload of weights {version}: its learner's next will come")
         return None
 
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import time
@@ -21,8 +22,10 @@ from redis.retry import Retry
 from actors.errors import UserError
 from actors.transport.base import Fenced, Malformed, StoreReset, Unreachable
 
+log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 SOCKET_TIMEOUT_S = 30.0
+NOEVICTION = "set its maxmemory-policy to noeviction, with which a full store makes actors wait"
 RETRIES = 5  # about 5 s of a server that restarts
 Argument = bytes | str | int
 T = TypeVar("T")
@@ -67,8 +70,35 @@ _KEYS = {
     "announce": "weights",
 }
 
+# The code of an error: where scripts of Redis 6.2 or a pipeline raised it, within a message of theirs.
+_CODE = re.compile(r"(?:^|: -?)([A-Z]+) ")
+_NO_FUNCTIONS = re.compile("unknown command .(FCALL|FUNCTION)")
 # A server that fails over, or is a replica for now: another attempt may find the next primary.
-_PASSING = (exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.TryAgainError, exceptions.ClusterDownError)
+_ELSEWHERE = ("READONLY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN")
+# Its disk is full, too few replicas follow it, a script keeps it busy, or it reads its file.
+_OUTAGES = (*_ELSEWHERE, "MISCONF", "NOREPLICAS", "BUSY", "LOADING")
+
+
+# Errors that have a class have lost their code.
+_KINDS: dict[type[redis.RedisError], str] = {
+    exceptions.ReadOnlyError: "READONLY",
+    exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.TryAgainError: "TRYAGAIN",
+    exceptions.ClusterDownError: "CLUSTERDOWN",
+    exceptions.OutOfMemoryError: "OOM",
+    exceptions.BusyLoadingError: "LOADING",
+}
+# Errors that our own verbs reply with.
+_OURS: dict[str, type[Exception]] = {"FENCED": Fenced, "RESET": StoreReset, "MALFORMED": Malformed}
+
+
+def code_of(error: redis.RedisError) -> str:
+    """The word that says what kind of error it is; empty where there is none."""
+    for kind, code in _KINDS.items():
+        if isinstance(error, kind):
+            return code
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
 
 
 class OutOfMemory(Unreachable):
@@ -108,6 +138,33 @@ class Server:
     def call(self, verb: str, *args: Argument) -> Any:
         return self._patiently(lambda: self.client.execute_command(*self._command(verb, args)))
 
+    def require_noeviction(self) -> None:
+        """Raises `UserError` where the server evicts what it should keep; warns where it may, or does not say."""
+        policy, limit = self._eviction()
+        if not policy:
+            log.warning("Redis does not let this user see whether it evicts keys: %s", NOEVICTION)
+        elif policy.startswith("allkeys") and limit:
+            raise UserError(
+                f"Redis evicts keys when its memory is full (maxmemory-policy {policy}), and so would lose episodes "
+                f"and weights without a word: {NOEVICTION}"
+            )
+        elif policy != "noeviction":  # without a limit, or only what it has not accepted yet, which is put again
+            log.warning("Redis may evict keys when its memory is full (maxmemory-policy %s): %s", policy, NOEVICTION)
+
+    def _eviction(self) -> tuple[str, int]:
+        """Policy and limit in bytes (0 = none); an empty policy where the server tells neither."""
+        for command in (("INFO", "memory"), ("CONFIG", "GET", "maxmemory*")):
+            try:
+                told = self.read(*command)
+            except redis.ResponseError:  # not permitted, or renamed
+                continue
+            if isinstance(told, list):
+                told = dict(zip(told[::2], told[1::2], strict=True))
+            said = {_text(name).replace("-", "_"): _text(value) for name, value in told.items()}
+            if "maxmemory_policy" in said:
+                return said["maxmemory_policy"], int(said.get("maxmemory", 0))
+        return "", 0
+
     def store(self, values: dict[str, bytes], expiry_ms: int, verb: str, *args: Argument) -> Any:
         """SET large values and call the verb that accepts or refuses them, in one round trip.
 
@@ -139,8 +196,9 @@ class Server:
             try:
                 return run()
             except redis.ResponseError as error:
-                if isinstance(error, _PASSING):
-                    self.client.connection_pool.disconnect()
+                if (code := code_of(error)) in _OUTAGES:
+                    if code in _ELSEWHERE:
+                        self.client.connection_pool.disconnect()
                     time.sleep(0.1 * 2**attempt)
                 else:
                     self._mend(error)
@@ -153,16 +211,15 @@ class Server:
 
     def _mend(self, error: redis.ResponseError) -> None:
         """Load what the server lacks, as after its restart; raise any other error."""
-        message = str(error)
-        for word, kind in (("FENCED ", Fenced), ("RESET ", StoreReset), ("MALFORMED ", Malformed)):
-            if message.startswith(word):
-                raise kind(message.removeprefix(word)) from error
-        if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):
+        message, code = str(error), code_of(error)
+        if kind := _OURS.get(code):
+            raise kind(message.removeprefix(f"{code} ")) from error
+        if code == "OOM":
             raise OutOfMemory(message) from error
         load: Callable[[], object] | None = None
         if isinstance(error, exceptions.NoScriptError):
             load = partial(self.client.script_load, _SCRIPT)
-        elif "unknown command" in message and not self._scripts:  # before Redis 7
+        elif _NO_FUNCTIONS.search(message) and not self._scripts:  # before Redis 7
             self._scripts = True
         elif "Function not found" in message:
             load = partial(self.client.function_load, _FUNCTIONS)
@@ -174,8 +231,14 @@ class Server:
         except exceptions.NoPermissionError as refusal:
             raise Unreachable("the server lacks Tamiyo's functions, which its learner will load") from refusal
         except redis.ResponseError as failure:
+            if code_of(failure) in _OUTAGES:
+                raise Unreachable(f"Redis does not serve: {failure}") from failure
             if "already exists" not in str(failure):  # another process was faster
                 raise
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _client(url: str, variable: str) -> redis.Redis:
@@ -200,7 +263,11 @@ def _client(url: str, variable: str) -> redis.Redis:
         client.ping()
     except exceptions.NoPermissionError:
         pass  # it answers
-    except (redis.AuthenticationError, redis.ResponseError) as error:
+    except (redis.AuthenticationError, redis.ResponseError, exceptions.BusyLoadingError) as error:
+        if code_of(error) in _OUTAGES:
+            raise UserError(
+                f"Redis at {shown} answers, but does not serve ({error}): mend what it names, or wait until it is over"
+            ) from Unreachable(str(error))
         raise UserError(
             f"Redis at {shown} refused the login ({error}): give user and password in the url, or the password in "
             f"{variable}, or a file that holds it in {variable}_FILE"

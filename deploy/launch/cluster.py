@@ -22,7 +22,7 @@ from rich.console import Console
 
 from actors.errors import UserError
 from actors.transport.backoff import Backoff
-from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, connect
+from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, require_store
 from actors.workers.worker_pool import last_line
 from deploy.config.schema import Config
 from deploy.launch.following import (
@@ -99,7 +99,7 @@ def prepare(config: Config, resume: Path | None) -> RunPlan:
     be."""
     run_dir = open_run(config, resume)
     config = named(config, run_dir)
-    connect(config.run.redis, config.queue, namespace(config)).close()
+    require_store(config.run.redis, config.queue, namespace(config))
     config = pretrain(config, run_dir, Console(highlight=False))
     return plan(config, run_dir, config.run.redis)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.errors import UserError
-from actors.transport.redis import connect
+from actors.transport.redis import require_store
 from deploy.config.schema import Config
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.following import conclude, follow, named, plan
@@ -38,7 +38,7 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
     if config.run.redis:
-        connect(config.run.redis, config.queue, namespace(config)).close()  # one that is not there is told at once
+        require_store(config.run.redis, config.queue, namespace(config))  # one that is not there is told at once
     compile_environments(config, console)
     config = pretrain(named(config, run_dir), run_dir, console)
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ import ray
 from rich.console import Console
 
 from actors.metrics.prometheus import ProcessMetrics
-from actors.transport.redis import connect
+from actors.transport.redis import connect, require_store
 from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
 from deploy.launch.cluster import cluster, told_on, with_passwords
@@ -36,7 +36,7 @@ from learner.service import LearnerService
 
 def run_learner(config: Config, resume: Path | None = None) -> int:
     """The learner alone, in this process, without Ray. Returns 0, or 130 when it was interrupted."""
-    connect(config.run.redis, config.queue, namespace(config)).close()
+    require_store(config.run.redis, config.queue, namespace(config))
     check_machine(config)
     run_dir = open_run(config, resume)
     console = Console(highlight=False)

@@ -11,9 +11,12 @@ import pytest
 
 from actors.policy.publish import from_weights
 from actors.serving.client.asynchronous import AsyncPolicyClient
+from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.local import LocalPolicy
 from actors.serving.client.session import Answer
 from actors.serving.noise import step_noise
+from actors.transport.redis import connect
+from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.conftest import Connect
 from tests.support.serving import Shelf, seen, serving, weights
 from tests.support.toy import SPACES
@@ -111,6 +114,31 @@ def test_weights_come_from_the_store_that_a_learner_publishes_to(open_transport:
             while running.service is None or running.service.models.newest.version != version:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
+
+
+def test_a_store_that_lost_the_newest_weights_leaves_those_in_memory(
+    embedded_redis: EmbeddedRedis, namespace: str
+) -> None:
+    learner = connect(embedded_redis.url, None, namespace)
+    generation = learner.open_generation(-1, "learner").number
+
+    def publish(version: int) -> None:
+        learner.publish(replace(weights(version=version), generation=generation))
+
+    publish(1)
+    with serving(connect(embedded_redis.url, None, namespace), poll_s=0.02) as running:
+        with PolicyClient(running.address) as client, client.open(SPACES) as session:
+            session.step(*seen(0, 0))
+            key = learner._weights.key
+            newest = {"head": 2, "manifest:2": b"{}", "payload:2": key(f"weights:{generation}:2")}
+            learner._weights.client.hset(key("weights"), mapping=newest)  # published, and evicted since
+            time.sleep(0.2)
+            assert session.step(*seen(0, 1)).policy_version == 1
+        publish(3)
+        deadline = time.monotonic() + 10
+        while running.service.models.newest.version != 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 def test_a_local_session_is_the_same_whatever_else_it_shares_its_policy_with() -> None:

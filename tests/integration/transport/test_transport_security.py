@@ -131,7 +131,11 @@ def test_an_actor_can_put_report_and_fetch_and_nothing_else(
     learner.ledger().check()
 
 
-def test_a_learner_can_do_its_part_and_not_administer(learner: RedisTransport, namespace: str) -> None:
+def test_a_learner_can_do_its_part_and_not_administer(
+    learner: RedisTransport, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner.require_noeviction()
+    assert caplog.text == ""  # it may look
     put(learner, 0, 1, 2)
     first, second, third = (d.entry_id for d in learner.take(9, 0))
     assert learner.begin_attempt(first) == 1

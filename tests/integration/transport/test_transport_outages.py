@@ -1,0 +1,304 @@
+"""A server that answers and does not serve is waited for like one that is away; one that evicts keys is refused."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from actors.errors import UserError
+from actors.transport import server as server_module
+from actors.transport.base import Unreachable
+from actors.transport.redis import RedisTransport, connect, require_store
+from actors.transport.retry import Patience, is_outage
+from actors.workers.weight_client import WeightClient
+from deploy.launch.embedded_redis import find_server
+from tests.conftest import OTHERS
+from tests.support.builders import make_weights
+from tests.support.queueing import BUSY, OK, put, report, take_ids
+from tests.support.toy_learner import ToyProducer, make_learner
+
+pytestmark = pytest.mark.integration
+
+BINARIES = {"valkey": find_server(), "valkey-scripts": find_server(), **OTHERS}
+Trouble = Callable[[Path, Any], Any]
+
+
+@contextmanager
+def launched(binary: Path, folder: Path, *options: str) -> Iterator[Any]:
+    """A server whose client may do everything; it answers when the context begins, if only with an error."""
+    command = [binary, "--port", "0", "--unixsocket", folder / "socket", "--dir", folder, "--save", "", *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        client = redis.Redis(unix_socket_path=str(folder / "socket"))
+        try:
+            deadline = time.monotonic() + 10
+            while not (folder / "socket").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            yield client
+        finally:
+            client.close()
+            process.kill()
+
+
+@pytest.fixture(params=BINARIES, scope="module")
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any, bool]]:
+    """A server of this module's own: its folder, its client, and whether to avoid functions."""
+    folder = tmp_path_factory.mktemp("store")
+    with launched(BINARIES[request.param], folder) as client:
+        yield folder, client, request.param.endswith("scripts")
+
+
+@contextmanager
+def disk_error(folder: Path, client: Any) -> Iterator[None]:
+    """The server cannot write its file: a folder lies in its place."""
+    (folder / "dump.rdb").mkdir()
+    client.config_set("save", "3600 1000000")
+    save(client, "err")
+    try:
+        yield
+    finally:
+        (folder / "dump.rdb").rmdir()
+        save(client, "ok")
+        client.config_set("save", "")
+        (folder / "dump.rdb").unlink()
+
+
+def save(client: Any, outcome: str) -> None:
+    client.bgsave()
+    deadline = time.monotonic() + 10
+    while client.info("persistence")["rdb_last_bgsave_status"] != outcome:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def no_replicas(folder: Path, client: Any) -> Iterator[None]:
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+
+
+@contextmanager
+def busy(folder: Path, client: Any) -> Iterator[None]:
+    """Somebody else's script does not end."""
+    client.config_set("lua-time-limit", 1)
+    other = redis.Redis(unix_socket_path=str(folder / "socket"))
+
+    def hog() -> None:
+        with pytest.raises(redis.ResponseError, match=r"[Kk]illed"):
+            other.eval("while true do end", 0)
+
+    thread = threading.Thread(target=hog)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not is_refused(lambda: client.get("key")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        client.script_kill()
+        thread.join()
+        other.close()
+
+
+def is_refused(call: Callable[[], Any]) -> bool:
+    try:
+        call()
+    except redis.ResponseError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("trouble", [disk_error, no_replicas, busy])
+def test_a_server_that_does_not_serve_is_waited_for(
+    store: tuple[Path, Any, bool], trouble: Trouble, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, client, scripts = store
+    url = f"unix://{folder}/socket"
+    transport = connect(url, None, namespace, scripts)
+    transport.open_generation(-1, "learner")
+    put(transport, 0, 1)
+    ids = take_ids(transport, 1)
+    monkeypatch.setattr(server_module.time, "sleep", lambda seconds: None)
+    with trouble(folder, client):
+        for verb in (
+            lambda: put(transport, 2),
+            lambda: report(transport, produced=3),
+            lambda: transport.take(1, 0),
+            lambda: transport.ack(ids),
+            lambda: transport.publish(make_weights(0)),
+            lambda: transport.open_generation(-1, "learner"),
+        ):
+            with pytest.raises(Unreachable):
+                verb()
+        if trouble is not no_replicas:  # which only refuses to write
+            with pytest.raises(UserError, match="does not serve") as told:
+                connect(url, None, namespace, scripts)
+            assert is_outage(told.value)
+        if trouble is busy:
+            for look in (transport.ledger, transport.health, transport.head):
+                with pytest.raises(Unreachable):
+                    look()
+    monkeypatch.undo()
+    assert put(transport, 2) == [OK]
+    assert transport.ack(ids) == ids
+    assert len(transport.take(9, 0)) == 2
+    transport.ledger().check()
+
+
+def test_a_put_into_a_full_store_is_busy_and_settling_frees_it(store: tuple[Path, Any, bool], namespace: str) -> None:
+    folder, client, scripts = store
+    transport = connect(f"unix://{folder}/socket", None, namespace, scripts)
+    transport.open_generation(-1, "learner")
+    assert put(transport, 0, payload=b"x" * 100_000) == [OK]
+    with eviction(client, "noeviction", client.info("memory")["used_memory"] - 10_000):
+        assert put(transport, 1, payload=b"x") == [BUSY]
+        assert len(transport.ack(take_ids(transport))) == 1
+    assert put(transport, 1) == [OK]
+    transport.ledger().check()
+
+
+def test_a_run_outlives_a_full_disk_of_its_store(store: tuple[Path, Any, bool], tmp_path: Path, namespace: str) -> None:
+    folder, client, scripts = store
+    url = f"unix://{folder}/socket"
+    learner = make_learner(tmp_path, connect(url, None, namespace, scripts), updates=4)
+    producer, calls = ToyProducer(connect(url, None, namespace, scripts)), []
+    over = threading.Event()
+
+    def fill_the_disk() -> None:
+        with disk_error(folder, client):
+            over.wait(20)
+
+    def look() -> bool:
+        if learner.progress.update == 2 and not calls:
+            thread = threading.Thread(target=fill_the_disk)
+            thread.start()
+            calls.append(thread)
+            threading.Timer(0.5, over.set).start()
+        return bool(Patience()(producer))
+
+    assert learner.run(look).update == 4
+    calls[0].join()
+    learner.transport.ledger().check()
+
+
+def test_a_server_that_reads_its_file_is_waited_for(tmp_path: Path) -> None:
+    options = ("--appendonly", "no", "--dbfilename", "dump.rdb")
+    with launched(find_server(), tmp_path, *options) as client:
+        for n in range(60):
+            client.set(f"filler{n}", b"x" * 2000)
+        client.save()
+    (tmp_path / "socket").unlink(missing_ok=True)
+    slowly = ("--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024")
+    with launched(find_server(), tmp_path, *options, *slowly) as client:
+        url = f"unix://{tmp_path}/socket"
+        with pytest.raises(UserError, match="does not serve") as told:
+            connect(url)
+        assert is_outage(told.value)
+        client.config_set("key-load-delay", 0)
+        transport = Patience()(lambda: connect(url))
+        transport.open_generation(-1, "learner")
+        assert put(transport, 0) == [OK]
+
+
+def test_weights_whose_payload_is_gone_leave_those_in_hand(
+    store: tuple[Path, Any, bool], namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, client, scripts = store
+    transport = connect(f"unix://{folder}/socket", None, namespace, scripts)
+    transport.open_generation(-1, "learner")
+    feed = WeightClient(transport)
+    transport.publish(make_weights(0))
+    assert feed.newest(-1) is not None
+    transport.publish(make_weights(1))
+    client.delete(f"{{{namespace}}}:weights:1:1")
+    assert feed.newest(0) is None
+    assert feed.damaged == 1
+    assert "lost the payload of weights 1" in caplog.text
+    transport.publish(make_weights(2))
+    found = feed.newest(0)
+    assert found is not None
+    assert found.version == 2
+
+
+@contextmanager
+def eviction(client: Any, policy: str, limit: int) -> Iterator[None]:
+    client.config_set("maxmemory-policy", policy)
+    client.config_set("maxmemory", limit)
+    try:
+        yield
+    finally:
+        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
+
+
+LIMIT = 2**30
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit", "refused", "warned"),
+    [
+        ("noeviction", LIMIT, False, False),
+        ("noeviction", 0, False, False),
+        ("allkeys-lru", LIMIT, True, False),
+        ("allkeys-random", LIMIT, True, False),
+        ("allkeys-lfu", 0, False, True),  # nothing is evicted without a limit; with one it would be
+        ("volatile-lru", LIMIT, False, True),  # takes only what is put again
+    ],
+)
+def test_a_server_that_evicts_keys_is_refused(
+    store: tuple[Path, Any, bool],
+    namespace: str,
+    caplog: pytest.LogCaptureFixture,
+    policy: str,
+    limit: int,
+    refused: bool,
+    warned: bool,
+) -> None:
+    folder, client, scripts = store
+    url = f"unix://{folder}/socket"
+    with eviction(client, policy, limit):
+        transport = connect(url, None, namespace, scripts)
+        if refused:
+            for start in (lambda: require_store(url, transport._config, namespace), lambda: opened(transport)):
+                with pytest.raises(UserError, match="set its maxmemory-policy to noeviction") as told:
+                    start()
+                assert not is_outage(told.value)
+                assert "\n" not in str(told.value)
+            assert client.exists(f"{{{namespace}}}:ledger") == 0
+        else:
+            opened(transport)
+            opened(transport)
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING and "noeviction" in r.getMessage()]
+    assert len(warnings) == warned
+
+
+def opened(transport: RedisTransport) -> None:
+    transport.open_generation(-1, "learner")
+
+
+def test_a_server_that_does_not_tell_its_policy_is_used_with_a_warning(
+    store: tuple[Path, Any, bool], namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, client, scripts = store
+    client.acl_setuser("plain", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info", "-config"])
+    client.acl_setuser("config", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
+    plain = connect(f"unix://plain:x@{folder}/socket", None, namespace, scripts)
+    with eviction(client, "allkeys-lru", LIMIT):
+        opened(plain)
+        assert "does not let this user see whether it evicts" in caplog.text
+        with pytest.raises(UserError, match="noeviction"):  # what INFO hides, CONFIG tells
+            opened(connect(f"unix://config:x@{folder}/socket", None, namespace, scripts))
+    assert put(plain, 0) == [OK]
