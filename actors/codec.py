@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from actors.types.episode import EndReason, Episode, InvalidEpisode, RecurrentState
+from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from actors.wire import episode_pb2 as wire
 
@@ -28,6 +29,8 @@ MAX_EPISODE_BYTES = 16 * 1024 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
 BYTES_PER_FIELD = 16  # an episode has fewer fields than a sixteenth of its bytes, and a few: any step takes more
 SPARE_FIELDS = 1024
+VERSION_RUN_BYTES = 20  # of one run, tags included
+SPARE_BYTES = 32 * 1024  # ids, shapes and MOST_TELEMETRY figures with names of a hundred letters
 MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
 
 _INTEGERS: dict[wire.Dtype, np.dtype[Any]] = {
@@ -153,6 +156,23 @@ def _parse(data: bytes) -> wire.Episode:
         return wire.Episode.FromString(envelope.episode)
     except DecodeError as error:
         raise InvalidEpisode(f"not an episode: {error}") from error
+
+
+def largest_episode_bytes(spaces: Spaces, steps: int, state_floats: int, state_stride: int) -> int:
+    """What `encode_episode` makes of an episode of `steps` steps at most: with other weights at every step, and as much
+    telemetry as there may be. `state_floats` are the numbers in one recurrent state."""
+    spec, states = spaces.action, 1 + -(-steps // state_stride)
+    choice, blueprint = (_int_bytes(n) for n in (max(spec.sizes), spaces.num_blueprints))
+    mask_bytes = -(-steps * spec.flat_size // 8)
+    observation = 4 * spaces.obs_size + blueprint * spaces.slots
+    step = observation + (4 + choice) * len(spec.heads) + 4 * 3 + VERSION_RUN_BYTES  # values, baseline values, rewards
+    final = observation + spec.flat_size
+    return steps * step + mask_bytes + final + 4 * state_floats * states + SPARE_BYTES
+
+
+def _int_bytes(choices: int) -> int:
+    """Of an index below `choices`, or -1, as it is packed."""
+    return next(n.itemsize for n in _INTEGERS.values() if choices - 1 <= np.iinfo(n).max)
 
 
 def has_more_fields(body: bytes, limit: int) -> bool:

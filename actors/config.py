@@ -290,6 +290,9 @@ class ActorsConfig:
         return self.count if isinstance(self.count, int) else 1
 
 
+LARGEST_PAYLOAD = 512 * 1024 * 1024  # what Redis takes as one value, unless it is told otherwise
+
+
 @dataclass(frozen=True)
 class QueueConfig:
     """Bounds of the episode queue and of the weight store."""
@@ -313,6 +316,10 @@ class QueueConfig:
     def __post_init__(self) -> None:
         for name in ("max_episodes", "max_bytes", "max_episode_bytes", "weights_kept", "dead_letters_kept"):
             require(getattr(self, name) >= 1, f"queue.{name} is {getattr(self, name)}: it must be at least 1")
+        require(
+            self.max_episode_bytes <= LARGEST_PAYLOAD,
+            f"queue.max_episode_bytes is {self.max_episode_bytes}: a value in Redis is at most {LARGEST_PAYLOAD} long",
+        )
         require(self.payload_ttl_s >= 1, f"queue.payload_ttl_s is {self.payload_ttl_s}: it must be at least 1")
         require(
             self.weights_redis == "" or self.weights_redis.startswith(("redis://", "rediss://", "unix://")),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from actors.config import PolicyConfig
 from actors.types.episode import RecurrentState
 
 
@@ -46,3 +47,18 @@ class StateSizes(NamedTuple):
     c: tuple[int, int] = (0, 0)
     cells: tuple[int, int] = (0, 0)
     usage: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, config: PolicyConfig) -> StateSizes:
+        """Of the core that `config` describes."""
+        if config.core == "feedforward":
+            return cls()
+        lstm = (config.num_layers, config.hidden_size)
+        if config.core == "lstm":
+            return cls(lstm, lstm)
+        return cls(lstm, lstm, (config.memory_cells, config.memory_size), (config.memory_cells, 1))
+
+    @property
+    def floats(self) -> int:
+        """Numbers in the state of one environment."""
+        return sum(n * width for n, width in self)

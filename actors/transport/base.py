@@ -148,6 +148,10 @@ class Consumer(Protocol):
     """The learner's side. Verbs raise `Fenced` before `open_generation` or after somebody else's, and `StoreReset` when
     the store does not remember this consumer's last call."""
 
+    @property
+    def max_episode_bytes(self) -> int:
+        """The largest payload that the queue accepts."""
+
     def open_generation(
         self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: LedgerMemory | None = None
     ) -> Generation:

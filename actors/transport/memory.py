@@ -62,6 +62,10 @@ class MemoryTransport:
     def close(self) -> None:
         """Nothing to release."""
 
+    @property
+    def max_episode_bytes(self) -> int:
+        return self._config.max_episode_bytes
+
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         s = self._store
         with s.changed:

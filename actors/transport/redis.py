@@ -101,6 +101,10 @@ class RedisTransport:
                 server.require_noeviction()
             self._is_checked = True
 
+    @property
+    def max_episode_bytes(self) -> int:
+        return self._config.max_episode_bytes
+
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         return self.put_all([(header, payload)])[0]
 

@@ -66,7 +66,7 @@ def _show(letter: DeadLetter, save: Path | None) -> int:
 def _verdict(payload: bytes) -> str:
     """What this version's decoder makes of it."""
     try:
-        episode = decode_episode(payload)
+        episode = decode_episode(payload, max_bytes=len(payload))  # its run's queue allowed so many
     except InvalidEpisode as error:
         return f"cannot be read: {error}"
     return f"reads well: {len(episode)} steps of {episode.env_id} ({episode.task_id}), ended by {episode.end_reason}"

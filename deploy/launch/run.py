@@ -20,7 +20,8 @@ import ray
 from ray._private import ray_constants
 from rich.console import Console
 
-from actors.config import ActingConfig
+from actors.codec import MAX_DIMENSION, largest_episode_bytes
+from actors.config import LARGEST_PAYLOAD, ActingConfig, require
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.gym.make import gym_spaces
 from actors.env.kernels.folder import is_compiled
@@ -28,6 +29,7 @@ from actors.errors import UserError
 from actors.metrics.prometheus import ProcessMetrics
 from actors.metrics.ray import RayMetrics
 from actors.policy.publish import from_weights
+from actors.policy.state import StateSizes
 from actors.types.spaces import Spaces
 from deploy.commands.doctor import cores
 from deploy.config.schema import Config
@@ -50,9 +52,26 @@ def acting(config: Config) -> ActingConfig:
 def checked_spaces(config: Config) -> Spaces:
     """Of the environment that is trained on; raises `UserError` for one that is not there or cannot be trained."""
     if config.gym.id:
-        return gym_spaces(config.gym)
+        spaces = gym_spaces(config.gym)
+        _check_size(config, spaces, "gym.max_segment_steps", config.gym.max_segment_steps)
+        return spaces
     check_tasks(config.env, config.run.seed)
-    return seed_spaces(config.env.slots, config.env.profile)
+    spaces = seed_spaces(config.env.slots, config.env.profile)
+    _check_size(config, spaces, "env.horizon_epochs", config.env.horizon_epochs)
+    return spaces
+
+
+def _check_size(config: Config, spaces: Spaces, setting: str, steps: int) -> None:
+    """Raises `ConfigError` where whole episodes, or segments, would be too large for the queue."""
+    floats, stride = StateSizes.of(config.policy).floats, config.learner.state_stride
+    limit = config.queue.max_episode_bytes
+    needed = largest_episode_bytes(spaces, steps, floats, stride)
+    require(steps <= MAX_DIMENSION, f"{setting} is {steps}: an episode has at most {MAX_DIMENSION} steps")
+    require(
+        needed <= limit,
+        f"{setting} is {steps}: so many steps take up to {needed} bytes, more than queue.max_episode_bytes ({limit}), "
+        f"and would all be set aside. Lower {setting}, or raise queue.max_episode_bytes (to at most {LARGEST_PAYLOAD})",
+    )
 
 
 def learner_settings(config: Config, run_dir: Path, redis: str) -> LearnerSettings:

@@ -62,9 +62,7 @@ class Recurrent(nn.Module):
         self._weights = tuple(self.lstm.parameters())
         self.memory = ExternalMemory(config) if config.core == "lstm+memory" else None
         self.statistics = STATISTICS if self.memory is not None else ()
-        state = (layers, hidden)
-        cells = ((config.memory_cells, config.memory_size), (config.memory_cells, 1)) if self.memory else ()
-        self.sizes = StateSizes(state, state, *cells)
+        self.sizes = StateSizes.of(config)
         self.hidden_size = hidden
 
     def step(self, x: Tensor, state: PolicyState) -> CoreOutput:

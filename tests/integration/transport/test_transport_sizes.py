@@ -1,0 +1,113 @@
+"""`queue.max_episode_bytes` is one bound: at put, in the learner's intake, and for whoever reads a dead letter."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from actors.codec import MAX_EPISODE_BYTES, encode_episode, largest_episode_bytes
+from actors.config import ConfigError, GymConfig, PolicyConfig, QueueConfig
+from actors.policy.cores.core import make_core
+from actors.policy.state import PolicyState, StateSizes
+from actors.transport.base import EpisodeHeader
+from actors.transport.redis import connect
+from actors.types.actions import independent_spec
+from actors.types.episode import Episode, RecurrentState
+from actors.types.spaces import Spaces
+from deploy.commands.dead_letters import dead_letters
+from deploy.config.schema import PRESETS
+from deploy.launch.embedded_redis import EmbeddedRedis
+from deploy.launch.run import checked_spaces
+from learner.intake import Intake
+from tests.conftest import Connect
+from tests.support.builders import make_episode
+from tests.support.queueing import OK, counts, take_ids
+
+pytestmark = pytest.mark.integration
+
+WIDE = Spaces.flat(independent_spec([3]), 4500)
+RAISED = 64 * 2**20
+
+
+@pytest.fixture(scope="module")
+def large() -> tuple[Episode, bytes]:
+    """An episode larger than the limit by default."""
+    episode = make_episode(steps=1000, features=4500, slots=0, head_sizes=(3,), spaces_hash=WIDE.hash)
+    payload = encode_episode(episode)
+    assert len(payload) > MAX_EPISODE_BYTES == QueueConfig().max_episode_bytes
+    return episode, payload
+
+
+def test_what_the_queue_accepts_the_learner_takes(open_transport: Connect, large: tuple[Episode, bytes]) -> None:
+    transport = open_transport(max_episode_bytes=RAISED)
+    transport.open_generation(-1, "learner")
+    assert transport.put(EpisodeHeader.of(large[0]), large[1]).status is OK
+    taken = Intake(transport, WIDE, max_policy_lag=9).collect(1, 0, iter([False, True]).__next__)
+    assert taken is not None
+    assert len(taken[0].episode) == 1000
+    assert counts(transport, "pending", "dead_lettered") == (1, 0)
+
+
+def test_a_large_dead_letter_can_be_read(
+    embedded_redis: EmbeddedRedis,
+    namespace: str,
+    large: tuple[Episode, bytes],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    transport = connect(embedded_redis.url, QueueConfig(max_episode_bytes=RAISED), namespace)
+    transport.open_generation(-1, "learner")
+    transport.put(EpisodeHeader.of(large[0]), large[1])
+    transport.dead_letter(take_ids(transport)[0], "reason")
+    (letter,) = transport.dead_letters()
+    assert dead_letters("show", embedded_redis.url, namespace, [letter.dead_id], None) == 0
+    assert "reads well: 1000 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("core", ["feedforward", "lstm", "lstm+memory"])
+@pytest.mark.parametrize(
+    ("steps", "obs_size", "sizes", "stride"),
+    [(1, 1, [2], 1), (700, 3, [5], 8), (333, 40, [129, 3, 40_000], 7), (2000, 2, [2] * 9, 1)],
+)
+def test_the_size_of_an_episode_is_known_before(
+    core: str, steps: int, obs_size: int, sizes: list[int], stride: int
+) -> None:
+    config = PolicyConfig(core=core, hidden_size=24, num_layers=2, memory_cells=5, memory_size=6)  # type: ignore[arg-type]
+    spaces = Spaces.flat(independent_spec(sizes), obs_size)
+    state = StateSizes.of(config)
+    assert state == make_core(4, config).sizes
+    episode = make_episode(
+        steps=steps,
+        features=obs_size,
+        slots=0,
+        head_sizes=tuple(sizes),
+        num_layers=state.h[0],
+        hidden=state.h[1],
+        state_stride=stride,
+    )
+    count = episode.states.h.shape[1]
+    states = [PolicyState.zeros(state, n) for n in (1, count)]
+    stored = [RecurrentState(*(t.numpy() for t in s)) for s in states]
+    versions = episode.policy_version + range(2**53 - 1 - steps, 2**53 - 1)
+    telemetry = {f"{n:0100}": 1.5 for n in range(256)}
+    episode = dataclasses.replace(
+        episode, initial_state=stored[0], states=stored[1], policy_version=versions, telemetry=telemetry
+    )
+    actual = len(encode_episode(episode))
+    assert actual <= largest_episode_bytes(spaces, steps, state.floats, stride) <= 1.1 * actual + 4096
+
+
+def test_segments_that_cannot_fit_are_refused_at_the_start() -> None:
+    base = PRESETS["general"]
+    learner = dataclasses.replace(base.learner, batch_steps=2**26)
+    config = dataclasses.replace(base, gym=GymConfig("CartPole-v1", max_segment_steps=300_000), learner=learner)
+    with pytest.raises(ConfigError, match=r"gym.max_segment_steps is 300000: .* raise queue.max_episode_bytes") as told:
+        checked_spaces(config)
+    assert "\n" not in str(told.value)
+    raised = dataclasses.replace(config, queue=QueueConfig(max_episode_bytes=2**30 // 2))
+    assert checked_spaces(raised).obs_size == 4
+    seeds = dataclasses.replace(PRESETS["quick"], env=dataclasses.replace(base.env, horizon_epochs=40_000))
+    with pytest.raises(ConfigError, match=r"env.horizon_epochs is 40000"):
+        checked_spaces(seeds)
+    with pytest.raises(ConfigError, match="at most"):
+        QueueConfig(max_episode_bytes=2**29 + 1)
