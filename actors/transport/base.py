@@ -29,6 +29,10 @@ class Unreachable(ConnectionError):
     later, a learner opens a generation anew."""
 
 
+class NoFunctions(Unreachable):
+    """The store has yet to be prepared, by a learner that may load functions where this user may not."""
+
+
 class StoreReset(Unreachable):
     """The store came back empty or older than this consumer knew it: open a generation anew."""
 
@@ -89,6 +93,12 @@ class EpisodeHeader:
 
 
 @dataclass(frozen=True)
+class NewIncarnation:
+    number: int
+    is_first: bool  # no other of this actor has been begun, as far as the store knows
+
+
+@dataclass(frozen=True)
 class PutReply:
     status: PutStatus
     retry_s: float  # when to put again; 0 unless BUSY
@@ -124,6 +134,9 @@ class Generation:
 
 class Producer(Protocol):
     """An actor's side."""
+
+    def new_incarnation(self, actor: str) -> NewIncarnation:
+        """Begin a life of this actor: its number is beyond those of all others, and no other call gets the same."""
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         """Offer one encoded episode. Sequences rise; an oversize payload is accepted into the dead letters."""

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 from actors.types.names import NAME
 
 LARGEST_INTEGER = 2**53 - 1  # stores compare numbers as doubles
+RETIRED = -1  # in place of an incarnation's number: an actor's older ones, which share a row
+ROWS_KEPT = 3  # of the newest incarnations of an actor, as `lua/incarnations.lua` has it
 COUNT = re.compile(rb"-?\d{1,16}")
 ID = re.compile(r"[^/]+/[^/]+/\d{1,16}/\d{1,16}", re.ASCII)  # run/actor/incarnation/sequence
 
@@ -38,6 +40,11 @@ class ActorLedger:
     unsent: int = 0
     lost_with_actor: int = 0  # unsent when a later incarnation took over
     next_sequence: int = field(default=0, compare=False)  # the least that is no duplicate
+
+    def plus(self, other: ActorLedger, times: int = 1) -> ActorLedger:
+        """The sums; without `next_sequence`, which has none."""
+        terms = ("produced", *self.TERMS)
+        return ActorLedger(**{term: getattr(self, term) + times * getattr(other, term) for term in terms})
 
     @property
     def gap(self) -> int:
@@ -77,7 +84,8 @@ class Ledger:
     store: int = 0  # id of the store's memory, 0 before its first generation
     turn: int = 0  # calls of consumers that the store remembers
     unreadable: int = 0  # fields of the store's ledger that hold no count, left out
-    actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # by (actor, incarnation)
+    actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)
+    """By (actor, incarnation), of the newest few; by (actor, RETIRED) those before them together."""
 
     @property
     def settled(self) -> int:
@@ -120,10 +128,11 @@ class Ledger:
             name, count = field_name.decode(errors="replace"), int(value) if COUNT.fullmatch(value) else None
             found = OF_ACTOR.fullmatch(name)
             if count is not None and found:
-                actors.setdefault((found["actor"], int(found["incarnation"])), {})[found["term"]] = count
+                incarnation = RETIRED if found["incarnation"] == "retired" else int(found["incarnation"])
+                actors.setdefault((found["actor"], incarnation), {})[found["term"]] = count
             elif count is not None and name in STORED:
                 totals[name] = count
-            elif not LATEST.fullmatch(name):
+            elif not LIVES.fullmatch(name):
                 unreadable += 1
         rows = {who: ActorLedger(**terms) for who, terms in actors.items()}
         return cls(stream_entries=stream_entries, actors=rows, unreadable=unreadable, **totals)
@@ -131,11 +140,20 @@ class Ledger:
     def to_fields(self) -> list[str | int]:
         """Fields and values of the store's hash, one after the other; without `store`, which is that store's own."""
         flat: list[str | int] = [part for name in STORED - {"store"} for part in (name, getattr(self, name))]
-        latest: dict[str, int] = {}
-        for (actor, incarnation), terms in self.actors.items():
-            flat += (part for term, n in vars(terms).items() for part in (f"actor:{actor}/{incarnation}:{term}", n))
-            latest[actor] = max(incarnation, latest.get(actor, 0))
-        return flat + [part for actor, newest in latest.items() for part in (f"actor:{actor}:incarnation", newest)]
+        for (actor, incarnation), row in self.actors.items():
+            who = f"actor:{actor}/{'retired' if incarnation == RETIRED else incarnation}"
+            flat += (part for term, n in vars(row).items() for part in (f"{who}:{term}", n))
+        for actor, numbers in self.listed().items():
+            flat += (f"actor:{actor}:incarnation", numbers[-1], f"actor:{actor}:listed", " ".join(map(str, numbers)))
+        return flat
+
+    def listed(self) -> dict[str, list[int]]:
+        """The incarnations of each actor that have rows of their own, rising."""
+        found: dict[str, list[int]] = {}
+        for actor, incarnation in sorted(self.actors):
+            if incarnation != RETIRED:
+                found.setdefault(actor, []).append(incarnation)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it; `from_dict` reads it back, and raises `ValueError` for anything else."""
@@ -156,8 +174,8 @@ class Ledger:
 
 STORED = {f.name for f in fields(Ledger)} - {"actors", "stream_entries", "unreadable"}
 _TERM = "|".join(f.name for f in fields(ActorLedger))
-OF_ACTOR = re.compile(rf"actor:(?P<actor>{NAME})/(?P<incarnation>\d{{1,16}}):(?P<term>{_TERM})", re.ASCII)
-LATEST = re.compile(rf"actor:{NAME}:incarnation")
+OF_ACTOR = re.compile(rf"actor:(?P<actor>{NAME})/(?P<incarnation>\d{{1,16}}|retired):(?P<term>{_TERM})", re.ASCII)
+LIVES = re.compile(rf"actor:{NAME}:(incarnation|listed)")
 
 
 @dataclass(frozen=True)
@@ -170,8 +188,11 @@ class LedgerMemory:
     def after_loss(self) -> Ledger:
         """The ledger to go on with, in a store that holds nothing: what was on its way is lost."""
         old, actors, unheard = self.ledger, dict(self.ledger.actors), 0
+        listed = old.listed()
         for episode_id in self.applied:
             _, actor, incarnation, sequence = episode_id.split("/")
+            if (actor, int(incarnation)) not in actors and int(incarnation) < listed.get(actor, [0])[0]:
+                continue  # retired: what it put was counted before
             a = actors.get((actor, int(incarnation)), ActorLedger())
             if int(sequence) >= a.next_sequence:  # accepted since the ledger was looked at
                 unheard += 1

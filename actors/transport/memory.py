@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from actors.codec import WeightBlob, decode_weights, encode_weights
+from actors.codec import decode_weights, encode_weights
 from actors.config import QueueConfig
 from actors.transport.base import (
     BUSY_RETRY_S,
@@ -19,35 +18,16 @@ from actors.transport.base import (
     Fenced,
     Generation,
     Malformed,
+    NewIncarnation,
     PutReply,
     PutStatus,
     StoreReset,
 )
-from actors.transport.health import Health, fault_of_report, is_ahead
+from actors.transport.health import Health, fault_of_report
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
+from actors.transport.memory_store import MemoryStore as MemoryStore
+from actors.types.names import is_name
 from actors.types.weights import WeightSet
-
-
-@dataclass
-class MemoryStore:
-    """What the handles of one run share; touched only by `MemoryTransport`, under `changed`."""
-
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    queued: dict[str, Delivery] = field(default_factory=dict)  # by entry id, oldest first
-    pending: dict[str, Delivery] = field(default_factory=dict)
-    attempts: dict[str, int] = field(default_factory=dict)
-    dead: dict[str, DeadLetter] = field(default_factory=dict)  # by dead id, oldest first
-    weights: dict[int, WeightBlob] = field(default_factory=dict)  # by version
-    went_back_to: dict[int, int] = field(default_factory=dict)  # generation -> version
-    made: dict[int, int] = field(default_factory=dict)  # version -> episodes acknowledged whose update made it
-    generation: int = 0
-    next_version: int = 0  # the least that this generation may publish
-    ids: int = 0
-    counts: Ledger = field(default_factory=Ledger)  # settled terms only; the rest is what the fields above hold
-    actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)
-    latest: dict[str, int] = field(default_factory=dict)  # actor -> incarnation
-    learner: dict[str, float] = field(default_factory=dict)  # how it fares
-    fares: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
 
 
 class MemoryTransport:
@@ -66,15 +46,26 @@ class MemoryTransport:
     def max_episode_bytes(self) -> int:
         return self._config.max_episode_bytes
 
+    def new_incarnation(self, actor: str) -> NewIncarnation:
+        s = self._store
+        if not is_name(actor):
+            raise Malformed(f"no name of an actor: {actor!r}")
+        with s.changed:
+            latest = s.latest.get(actor)
+            number = max(time.time_ns() // 1_000_000, 1 + (latest or 0))
+            s.enter(actor, number)
+            return NewIncarnation(number, latest is None)
+
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         s = self._store
         with s.changed:
             who = (header.actor, header.incarnation)
+            s.restore(*who)
             if who in s.actors and header.sequence < s.actors[who].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
             if header.generation > s.generation:
                 return self._reply(PutStatus.BUSY)  # this store lost its memory; its learner has yet to open it again
-            self._enter(*who)
+            s.enter(*who)
             if self._is_fenced(header):
                 self._account(who, "refused_fenced")
                 return self._reply(PutStatus.FENCED)
@@ -106,7 +97,7 @@ class MemoryTransport:
         if fault := fault_of_report(actor, incarnation, totals, health):
             raise Malformed(fault)
         with s.changed:
-            self._enter(*who)
+            s.enter(*who)
             known = s.actors[who]
             unknown = max(0, totals.accepted - known.accepted)  # to a store that has since lost its memory
             self._count("accepted", unknown)
@@ -136,6 +127,8 @@ class MemoryTransport:
                 next_version = max(next_version, floor.next_version)
             if memory is not None and lost:
                 self._start_again(memory)
+            for actor in s.latest:
+                s.retire_the_old(actor)
             if lost or s.counts.store == 0:
                 s.counts = replace(s.counts, store=1 + secrets.randbelow(2**48))
             self._count("turn")
@@ -303,10 +296,8 @@ class MemoryTransport:
         s = self._store
         s.counts = memory.after_loss()
         s.actors = dict(s.counts.actors)
-        s.latest = {}
-        for actor, incarnation in s.actors:
-            s.latest[actor] = max(incarnation, s.latest.get(actor, 0))
-        for emptied in (s.queued, s.pending, s.attempts, s.dead, s.made, s.fares):
+        s.latest = {actor: numbers[-1] for actor, numbers in s.counts.listed().items()}
+        for emptied in (s.queued, s.pending, s.attempts, s.dead, s.made, s.fares, s.retired):
             emptied.clear()
 
     def _is_fenced(self, header: EpisodeHeader) -> bool:
@@ -355,20 +346,6 @@ class MemoryTransport:
         ):
             del dead[next(iter(dead))]
             self._count("dead_letters_evicted")
-
-    def _enter(self, actor: str, incarnation: int) -> None:
-        """Know this incarnation; what the one before it had not sent is lost with it."""
-        s = self._store
-        if is_ahead(incarnation, s.latest.get(actor, 0)):
-            raise Malformed(f"incarnation {incarnation} is more than a day ahead of the store's clock")
-        s.actors.setdefault((actor, incarnation), ActorLedger())
-        latest = s.latest.get(actor)
-        if latest is None or incarnation > latest:
-            s.latest[actor] = incarnation
-            if latest is not None:
-                old = s.actors[actor, latest]
-                s.actors[actor, latest] = replace(old, unsent=0, lost_with_actor=old.lost_with_actor + old.unsent)
-                s.fares.pop((actor, latest), None)
 
     def _account(self, who: tuple[str, int], term: str) -> None:
         """Count one episode as `term`: it was unsent when last reported, thought lost, or produced since."""

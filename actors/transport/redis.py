@@ -25,6 +25,7 @@ from actors.transport.base import (
     DropReason,
     EpisodeHeader,
     Generation,
+    NewIncarnation,
     PutReply,
     PutStatus,
 )
@@ -100,6 +101,10 @@ class RedisTransport:
             for server in {self._queue, self._weights}:
                 server.require_noeviction()
             self._is_checked = True
+
+    def new_incarnation(self, actor: str) -> NewIncarnation:
+        number, is_first = self._queue.call("new_incarnation", actor, time.time_ns() // 1_000_000)
+        return NewIncarnation(int(number), bool(is_first))
 
     @property
     def max_episode_bytes(self) -> int:

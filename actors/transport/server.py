@@ -20,7 +20,7 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.retry import Retry
 
 from actors.errors import UserError
-from actors.transport.base import Fenced, Malformed, StoreReset, Unreachable
+from actors.transport.base import Fenced, Malformed, NoFunctions, StoreReset, Unreachable
 
 log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _LUA = "".join(
     files("actors.transport").joinpath("lua", f"{name}.lua").read_text("utf-8")
-    for name in ("store", "producer", "consumer", "weights")
+    for name in ("store", "incarnations", "producer", "consumer", "weights")
 )
 _VERBS = re.findall(r"^function verbs\.(\w+)", _LUA, re.MULTILINE)
 _LIBRARY = f"tamiyo_{hashlib.sha256(_LUA.encode()).hexdigest()[:12]}"  # versions of Tamiyo can share a server
@@ -55,9 +55,10 @@ return verbs[ARGV[1]](k, {unpack(ARGV, 2)})
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 _KEYS = {
-    "put": "episodes ledger generations weights dead health payload:",
-    "report": "ledger health",
-    "open": "episodes ledger generations made weights dead attempts replies health payload:",
+    "new_incarnation": "ledger health retired",
+    "put": "episodes ledger generations weights dead health retired payload:",
+    "report": "ledger health retired",
+    "open": "episodes ledger generations made weights dead attempts replies health retired payload:",
     "take": "episodes ledger generations replies",
     "pending": "episodes ledger generations",
     "begin_attempt": "episodes ledger generations attempts replies",
@@ -229,7 +230,7 @@ class Server:
             if load is not None:
                 load()
         except exceptions.NoPermissionError as refusal:
-            raise Unreachable("the server lacks Tamiyo's functions, which its learner will load") from refusal
+            raise NoFunctions("the server lacks Tamiyo's functions, which its learner will load") from refusal
         except redis.ResponseError as failure:
             if code_of(failure) in _OUTAGES:
                 raise Unreachable(f"Redis does not serve: {failure}") from failure

@@ -15,13 +15,14 @@ from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.policy.publish import from_weights
 from actors.rollout.sampler import make_sampler
 from actors.rollout.wave import Policy, Provenance
-from actors.transport.base import Transport
+from actors.transport.base import NewIncarnation, NoFunctions, Transport
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from actors.workers.outbox import Outbox
 from actors.workers.weight_client import WeightClient
 
 Player = Literal["learned", "random", "never_grow"]
+NO_LEARNER = "{} found no {}: is a learner running against the same Redis and run name?"
 PATIENCE_S = 5.0  # how long a call waits for a busy queue before it says so; the next one waits on
 
 
@@ -70,11 +71,11 @@ class RolloutWorker:
         self._report = report
         self.transport: Transport = self._patience(lambda: connect(settings.redis, acting.queue, settings.namespace))
         self.name = f"actor-{settings.index}"
-        seen = self._patience(self._seen)
-        # The clock survives a death, which a counter in memory does not; beyond all that the store has seen of this
-        # actor, should the clock of the machine it now lives on be behind.
-        self.number = max(time.time_ns() // 1_000_000, 1 + max(seen, default=0))
-        lineage = self.number if reborn or seen else None
+        began = time.monotonic()
+        new = self._patience(lambda: self._new_incarnation(began))
+        self.number = new.number
+        # there may be earlier lives, and others in fleets that were started beside this one
+        lineage = self.number if reborn or not new.is_first else None
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
         self.outbox = Outbox(self.transport, self.name, self.number, acting.actors.buffer_episodes)
         self.feed = WeightClient(self.transport)
@@ -117,9 +118,13 @@ class RolloutWorker:
         played = self.sampler.play(policy, source, seeds, deterministic)
         return [told | {"policy_version": self.version} for told in played]
 
-    def _seen(self) -> list[int]:
-        """Other lives of this actor: earlier ones, and those in fleets that were started beside this one."""
-        return [number for actor, number in self.transport.ledger().actors if actor == self.name]
+    def _new_incarnation(self, began: float) -> NewIncarnation:
+        try:
+            return self.transport.new_incarnation(self.name)
+        except NoFunctions:
+            if time.monotonic() - began > self.settings.acting.actors.fetch_timeout_s:
+                raise UserError(NO_LEARNER.format(self.name, "a store that its learner prepared")) from None
+            raise
 
     def _ship(self) -> float:
         return self._patience(lambda: self.outbox.ship(PATIENCE_S))
@@ -151,9 +156,7 @@ class RolloutWorker:
             if self.policy is not None:
                 return
             if time.monotonic() > deadline:
-                raise UserError(
-                    f"{self.name} found no weights: is a learner running against the same Redis and run name?"
-                )
+                raise UserError(NO_LEARNER.format(self.name, "weights"))
             time.sleep(0.1)
 
     def _name_episode(self) -> str:

@@ -18,7 +18,7 @@ from actors.errors import UserError
 from actors.metrics.bottleneck import bottleneck, shares
 from actors.transport.base import Unreachable
 from actors.transport.health import Health
-from actors.transport.ledger import Ledger, LedgerError
+from actors.transport.ledger import RETIRED, Ledger, LedgerError
 from actors.transport.redis import RedisTransport, connect, namespaces
 
 EVERY_S = 1.0
@@ -200,5 +200,6 @@ def _actors(look: Look) -> Table:
         seen = f"{max(0.0, look.health.now_s - told['told_s']):.0f} s ago" if told else "gone"
         version = f"{told['version']:.0f}" if told and "version" in told else ""
         counts = [f"{getattr(a, term):,}" for term in OF_ACTORS]
-        table.add_row(f"{actor}/{number}", version, *counts, seen, style="" if told else "dim")
+        who = f"{actor}, older" if number == RETIRED else f"{actor}/{number}"
+        table.add_row(who, version, *counts, seen, style="" if told else "dim")
     return table

@@ -25,7 +25,7 @@ local function start_again(k, args, first)
   for _, stream in ipairs({k.episodes, k.dead}) do
     for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do forget(k, parse_entry(entry)) end
   end
-  redis.call('DEL', k.episodes, k.dead, k.ledger, k.attempts, k.made, k.health)
+  redis.call('DEL', k.episodes, k.dead, k.ledger, k.attempts, k.made, k.health, k.retired)
   for i = first, #args, 2 do redis.call('HSET', k.ledger, args[i], args[i + 1]) end
 end
 
@@ -68,6 +68,7 @@ function verbs.open(k, args)
     local known = redis.call('HMGET', k.ledger, 'store', 'turn')
     local lost = store ~= '0' and (known[1] ~= store or (tonumber(known[2] or '0') or 0) < tonumber(turn))
     if lost then start_again(k, args, 9) end
+    retire_the_old(k)
     if lost or not known[1] then redis.call('HSET', k.ledger, 'store', id) end
     count(k, 'turn', 1)
 

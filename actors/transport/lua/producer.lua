@@ -1,4 +1,4 @@
--- An actor's verbs: put, report.
+-- An actor's verbs: new_incarnation, put, report.
 
 local DAY_MS, MOST_HEALTH_BYTES = 86400000, 16384
 
@@ -9,25 +9,23 @@ local function is_ahead(incarnation, latest)
   return not now.err and tonumber(incarnation) > 1000 * tonumber(now[1]) + DAY_MS
 end
 
--- Enter an incarnation in the ledger; what the one before it had not sent is lost with it.
-local function enter(k, actor, incarnation, latest)
-  if latest and tonumber(incarnation) <= (tonumber(latest) or 0) then return end
-  redis.call('HSET', k.ledger, 'actor:' .. actor .. ':incarnation', incarnation)
-  -- a term of its own, so that a checkpoint remembers it, whatever becomes of its first episode
-  redis.call('HINCRBY', k.ledger, 'actor:' .. actor .. '/' .. incarnation .. ':produced', 0)
-  if latest then
-    local before = 'actor:' .. actor .. '/' .. latest .. ':'
-    local unsent = number(k.ledger, before .. 'unsent')
-    redis.call('HSET', k.ledger, before .. 'unsent', 0)
-    count(k, before .. 'lost_with_actor', unsent)
-    redis.call('HDEL', k.health, actor .. '/' .. latest)
-  end
+-- actor, its own clock in ms, for a server that does not tell the time -> {number, 1 for the first of its name else 0}.
+-- Numbers are given here, one by one: fleets that start in the same moment would choose the same.
+function verbs.new_incarnation(k, args)
+  local actor, clock_ms = args[1], tonumber(args[2])
+  if not is_name(actor) then return malformed('no name of an actor: ' .. actor) end
+  local latest, listed = lives_of(k, actor)
+  local now = redis.pcall('TIME')
+  if not now.err then clock_ms = 1000 * tonumber(now[1]) + math.floor(tonumber(now[2]) / 1000) end
+  local incarnation = string.format('%.0f', math.max(clock_ms, 1 + (tonumber(latest or '0') or 0)))
+  enter(k, actor, incarnation, latest, listed)
+  return {incarnation, latest and 0 or 1}
 end
 
--- The fields of one incarnation's counts; `latest` is the actor's newest incarnation.
-local function names_of(actor, incarnation, latest)
+-- The fields of one incarnation's counts; `latest` and `listed` are what `lives_of` knew.
+local function names_of(actor, incarnation, latest, listed)
   local who = 'actor:' .. actor .. '/' .. incarnation .. ':'
-  return {latest = latest, next = who .. 'next_sequence', unsent = who .. 'unsent', lost = who .. 'lost_with_actor',
+  return {latest = latest, listed = listed, next = who .. 'next_sequence', unsent = who .. 'unsent', lost = who .. 'lost_with_actor',
     produced = who .. 'produced', accepted = who .. 'accepted', refused = who .. 'refused_fenced'}
 end
 
@@ -51,7 +49,7 @@ local function put_one(k, t, n, header, current, max_episodes, max_bytes, max_ep
   -- of a generation to come: this store lost its memory, and its learner has yet to open it again
   if tonumber(header.generation) > current then return refuse(payload, 'BUSY') end
   if not n.entered then
-    enter(k, header.actor, header.incarnation, n.latest)
+    enter(k, header.actor, header.incarnation, n.latest, n.listed)
     n.entered = true
   end
   if is_fenced(k, header, current) then
@@ -98,11 +96,12 @@ function verbs.put(k, args)
   end
   if #headers == 0 then return {head} end
   local actor, incarnation = headers[1].actor, headers[1].incarnation
-  local latest = redis.call('HGET', k.ledger, 'actor:' .. actor .. ':incarnation')
+  local latest, listed = lives_of(k, actor)
   if is_ahead(incarnation, latest) then
     return malformed('incarnation ' .. incarnation .. ' is more than a day ahead of the store\'s clock')
   end
-  local reply, n = {head}, names_of(actor, incarnation, latest)
+  local reply, n = {head}, names_of(actor, incarnation, latest, listed)
+  n.entered = is_listed(listed, incarnation) or restore(k, actor, incarnation, listed)
   local t = tally(k, {n.next, n.unsent, n.lost, n.produced, n.accepted, 'queued', 'queued_bytes', 'accepted'})
   for _, header in ipairs(headers) do
     local status = put_one(k, t, n, header, current, max_episodes, max_bytes, max_episode_bytes, args[4])
@@ -138,10 +137,10 @@ function verbs.report(k, args)
   if #args ~= 8 then return malformed(#args .. ' values, a report has 8') end
   local actor, incarnation, health = args[1], args[2], args[8]
   local produced, accepted, dropped, refused, unsent = unpack(args, 3, 7)
-  local latest = redis.call('HGET', k.ledger, 'actor:' .. actor .. ':incarnation')
+  local latest, listed = lives_of(k, actor)
   local fault = fault_of_report(actor, incarnation, {produced, accepted, dropped, refused, unsent}, health, latest)
   if fault then return malformed(fault) end
-  enter(k, actor, incarnation, latest)
+  enter(k, actor, incarnation, latest, listed)
   local who, lost = 'actor:' .. actor .. '/' .. incarnation .. ':', 0
   local unknown = tonumber(accepted) - number(k.ledger, who .. 'accepted')
   if unknown > 0 then -- accepted by a store that has since lost its memory, and them

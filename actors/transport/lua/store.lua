@@ -4,7 +4,10 @@
 --
 -- episodes     stream   field `ref`: a waiting episode, as REF; group `learner`, one consumer at a time
 -- ledger       hash     every count: accepted, trained, ..., `actor:<actor>/<incarnation>:<count>`,
---                       `actor:<actor>:incarnation` (the latest); `store`: an id of its own; `turn`: the consumer's calls
+--                       `actor:<actor>/retired:<count>` (of older incarnations together), `actor:<actor>:incarnation`
+--                       (the latest), `actor:<actor>:listed` (those with counts of their own, rising);
+--                       `store`: an id of its own; `turn`: the consumer's calls
+-- retired      hash     `<actor>/<incarnation>` -> its counts, of an incarnation without counts of its own in `ledger`
 -- generations  hash     current, consumer, `back:<generation>` = version that it went back to, `next` = least version
 --                       that the current one may publish
 -- made         hash     version -> episodes acknowledged whose update made it, while it may still be given up

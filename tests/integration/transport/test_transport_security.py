@@ -25,9 +25,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from actors.config import ActingConfig, ActorsConfig
 from actors.errors import UserError
 from actors.transport.base import Malformed, Transport
 from actors.transport.redis import RedisTransport, connect, namespaces
+from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.launch.embedded_redis import find_server
 from tests.support.builders import make_weights
 from tests.support.queueing import DUPLICATE, OK, put, report
@@ -60,16 +62,21 @@ def running(binary: Path, folder: Path, *options: str) -> Iterator[None]:
             process.kill()
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisTransport]]:
-    """`guarded(role, namespace)` is that user's handle on a server with the users of `users.acl`."""
-    folder = tmp_path_factory.mktemp("acl")
+def users(folder: Path) -> Path:
+    """The file of users, with passwords for them."""
     text = ACL.read_text()
     for role in ROLES:
         text = text.replace(f"${{{role.upper()}_SHA256}}", hashlib.sha256(f"secret of {role}".encode()).hexdigest())
     (folder / "users.acl").write_text(text)
+    return folder / "users.acl"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisTransport]]:
+    """`guarded(role, namespace)` is that user's handle on a server with the users of `users.acl`."""
+    folder = tmp_path_factory.mktemp("acl")
     port = free_port()
-    options = ("--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(folder / "users.acl"))
+    options = ("--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(users(folder)))
 
     def connect_as(role: str, namespace: str) -> RedisTransport:
         (folder / role).write_text(f"secret of {role}\n")
@@ -100,6 +107,7 @@ def test_an_actor_can_put_report_and_fetch_and_nothing_else(
     learner: RedisTransport, guarded: Callable[..., RedisTransport], namespace: str
 ) -> None:
     actor = guarded("actor", namespace)
+    assert [actor.new_incarnation("b").is_first for _ in range(5)] == [True, False, False, False, False]
     assert put(actor, 0, 0, 1) == [OK, DUPLICATE, OK]
     report(actor, produced=3, accepted=2, unsent=1)
     actor.ledger().check()
@@ -175,6 +183,15 @@ def test_a_reader_reads_weights_and_a_monitor_looks(
             lambda t=looker: t.publish(make_weights(1)),  # type: ignore[misc]
             lambda t=looker: t._queue.client.delete(t._queue.key("ledger")),  # type: ignore[misc]
         )
+
+
+def test_an_actor_without_a_learner_says_so(tmp_path: Path) -> None:
+    """It may not load the functions that its learner brings."""
+    acting = ActingConfig(actors=ActorsConfig(fetch_timeout_s=0.5))
+    with running(find_server(), tmp_path, "--port", "0", "--aclfile", str(users(tmp_path))):
+        url = f"unix://actor:secret of actor@{tmp_path}/socket"
+        with pytest.raises(UserError, match="is a learner running"):
+            RolloutWorker(WorkerSettings(acting, 0, "run", 0, url, "run"))
 
 
 def test_the_file_as_it_is_shipped_lets_nobody_in(tmp_path: Path) -> None:

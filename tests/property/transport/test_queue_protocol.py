@@ -49,7 +49,7 @@ class QueueMachine(RuleBasedStateMachine):
         for transport in self.every:
             transport.close()
 
-    @rule(actor=st.sampled_from("ab"), incarnation=st.integers(0, 1), step=st.integers(0, 2), age=st.integers(0, 3))
+    @rule(actor=st.sampled_from("ab"), incarnation=st.integers(0, 5), step=st.integers(0, 2), age=st.integers(0, 3))
     def put(self, actor: str, incarnation: int, step: int, age: int) -> None:
         sequence = self.produced.get((actor, incarnation), -1) + step  # step 0 repeats
         if sequence < 0:
@@ -83,11 +83,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.produced[actor, 1] = start + done - 1
 
     @rule(
-        actor=st.sampled_from("ab"), incarnation=st.integers(0, 1), unsent=st.integers(0, 2), dropped=st.integers(0, 1)
+        actor=st.sampled_from("ab"), incarnation=st.integers(0, 5), unsent=st.integers(0, 2), dropped=st.integers(0, 1)
     )
     def report(self, actor: str, incarnation: int, unsent: int, dropped: int) -> None:
+        retired = self.store.retired.get((actor, incarnation), ActorLedger())
         for transport in self.current:
-            known = transport.ledger().actors.get((actor, incarnation), ActorLedger())
+            known = transport.ledger().actors.get((actor, incarnation), retired)
             accepted, refused = known.accepted, known.refused_fenced
             totals = ActorLedger(accepted + refused + unsent + dropped, accepted, refused, dropped, unsent)
             transport.report(actor, incarnation, totals, {})
