@@ -10,6 +10,7 @@ from pathlib import Path
 import ray
 from rich.console import Console
 
+from actors.heartbeat import StallTimer
 from actors.metrics.prometheus import ProcessMetrics
 from actors.transport.redis import connect, require_store
 from actors.workers.worker_pool import WorkerPool
@@ -46,8 +47,13 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
         service = LearnerService(learner_settings(config, run_dir, config.run.redis), lambda: report)
         service.start()
         console.print(f"learner: {run_dir}, waiting for episodes of run {namespace(config)!r}")
+        still, beats = StallTimer(), -1
         while True:
             status = service.poll()
+            if status.beats != beats:
+                beats = status.beats
+                still.moved()
+            still.look()
             for note in status.new_notes:
                 console.print(note, soft_wrap=True, markup=False)
             for m in status.new_metrics:
@@ -61,7 +67,8 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
             console.print("learner: the run is done; waiting to be stopped")
             stop.wait()
         stopping = in_thread(service.stop)
-        if not has_ended(lambda s: bool(wait([stopping], s).done), lambda: service.poll().beats):
+        slowest_s = min(still.longest_s, config.learner.hang_s / 2)
+        if not has_ended(lambda s: bool(wait([stopping], s).done), lambda: service.poll().beats, slowest_s):
             console.print(
                 f"learner: it was told to stop and did not; its newest checkpoint in {run_dir} is an earlier one"
             )
