@@ -1,6 +1,6 @@
 """Every program of the policy, run on a device and compared with the CPU.
 
-`python -m tests.support.device_programs` runs them all on the pretended device and prints what went wrong by name, as JSON.
+`python -m tests.support.device_programs` runs all of them on the pretended device and prints failures as JSON.
 """
 
 from __future__ import annotations
