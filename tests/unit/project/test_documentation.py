@@ -75,7 +75,7 @@ def test_settings_that_pages_name_exist() -> None:
     preset = PRESETS["tamiyo"]
     sections = [field.name for field in dataclasses.fields(Config)]
     known = {f"{name}.{field.name}" for name in sections for field in dataclasses.fields(getattr(preset, name))}
-    named = re.compile(rf"(?<![\w./-])(?:--)?((?:{'|'.join(sections)})\.[a-z]\w*)(?![\w./(])")
+    named = re.compile(rf"(?<![\w./-])(?:--)?((?:{'|'.join(sections)})\.[a-z]\w*)(?![\w/(])")
     for page in PAGES:
         for span in re.findall(r"`[^`\n]+`|^```.*?^```", page.read_text(), re.MULTILINE | re.DOTALL):
             unknown = set(named.findall(span)) - known - {"env.backend"}
