@@ -1,20 +1,11 @@
-"""Signs that something gets on, for whoever has to tell what hangs from what is slow: `Pulse` gives them, `Stillness`
-counts the time without any."""
+"""Heartbeats tell a slow process from a hung one: `Heartbeat` counts them, `StallTimer` times their absence."""
 
 from __future__ import annotations
 
 import time
 
-import numpy as np
-from numpy.typing import NDArray
 
-from actors.policy.network import Decision
-from actors.policy.state import PolicyState
-from actors.rollout.wave import Policy
-from actors.types.actions import ActionMasks
-
-
-class Pulse:
+class Heartbeat:
     """Calling it is one beat; `beats` may be read by another thread."""
 
     def __init__(self) -> None:
@@ -24,7 +15,7 @@ class Pulse:
         self.beats += 1
 
 
-class Stillness:
+class StallTimer:
     """Seconds that something was seen to stand still. While nobody looked, nobody knows: between two looks, `UNSEEN_S`
     count at most."""
 
@@ -41,25 +32,3 @@ class Stillness:
 
     def moved(self) -> None:
         self._still_s, self._looked_s = 0.0, time.monotonic()
-
-
-class Felt:
-    """A policy whose every step is a beat."""
-
-    def __init__(self, policy: Policy, pulse: Pulse) -> None:
-        self._policy, self._pulse = policy, pulse
-
-    def initial_state(self, batch: int) -> PolicyState:
-        return self._policy.initial_state(batch)
-
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        state: PolicyState,
-        noise: NDArray[np.float64],
-        deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
-        self._pulse()
-        return self._policy.act(obs, blueprint_indices, masks, state, noise, deterministic)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actors.config import ActingConfig, QueueConfig
 from actors.policy.acting.programs import ActingPolicy
-from actors.policy.network import Decision
+from actors.policy.network import ActOutput
 from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState
 from actors.rollout.sampler import STREAM_STEPS, Sampler, make_sampler
@@ -44,7 +44,7 @@ class Forgetful:
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
+    ) -> tuple[ActOutput, PolicyState]:
         zero = self.policy.initial_state(obs.shape[0])
         decision, _ = self.policy.act(obs, blueprint_indices, masks, zero, noise, deterministic)
         return decision, zero

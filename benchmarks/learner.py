@@ -29,7 +29,7 @@ from benchmarks.form import Target, arguments, publish
 from benchmarks.peers import Prepare, Shape, have_sb3, rllib_learner, sb3_learner
 from learner.config import LearnerConfig
 from learner.ppo.batching import make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 
 STRIDE = 8
@@ -106,7 +106,7 @@ def our_learner(shape: Shape, device: str, **changes: Any) -> Prepare:
         state_stride=STRIDE,
         **changes,
     )
-    ppo = PPOUpdate(network, make_optimiser(network, 2.5e-4, 0.0), config)
+    ppo = PPOUpdate(network, make_optimizer(network, 2.5e-4, 0.0), config)
     episodes = our_episodes(shape, network)
 
     def update() -> None:

@@ -32,7 +32,7 @@ SELECTION, REPORTING = range(1_000_000, 1_000_040), 2_000_000  # seeds; the firs
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpochOutcome:
     rung: str
     seed: int
     control: bool
@@ -41,7 +41,7 @@ class Outcome:
     seconds: float  # of this process
 
 
-def climb(rung: Rung, seed: int, control: bool) -> Outcome:
+def climb(rung: Rung, seed: int, control: bool) -> EpochOutcome:
     """One run of one rung."""
     logging.disable(logging.WARNING)  # notices of the learner; the settings are chosen here
     began, measured = time.process_time(), [float("nan")]
@@ -60,10 +60,10 @@ def climb(rung: Rung, seed: int, control: bool) -> Outcome:
 
         run.train(rung.budget_steps, good, rung.judge_every)
         final = measured[0] if measured[0] >= rung.goal else score(run.policy, reporting)
-    return Outcome(rung.name, seed, control, final, run.acted, time.process_time() - began)
+    return EpochOutcome(rung.name, seed, control, final, run.acted, time.process_time() - began)
 
 
-def row(rung: Rung, outcomes: list[Outcome]) -> dict[str, object]:
+def row(rung: Rung, outcomes: list[EpochOutcome]) -> dict[str, object]:
     learnt = [o for o in outcomes if not o.control]
     controls = [o for o in outcomes if o.control]
     interval = mean_interval([o.score for o in learnt]) if len(learnt) > 1 else None
@@ -81,7 +81,7 @@ def row(rung: Rung, outcomes: list[Outcome]) -> dict[str, object]:
     }
 
 
-def targets(rung: Rung, outcomes: list[Outcome]) -> list[Target]:
+def targets(rung: Rung, outcomes: list[EpochOutcome]) -> list[Target]:
     learnt = [o for o in outcomes if not o.control]
     share = float(np.mean([o.score >= rung.goal for o in learnt]))
     promise = f"{rung.name}: share of seeds at {rung.goal:g} within {rung.budget_steps:,} steps"

@@ -1,4 +1,4 @@
-"""`Settlement`: what was trained on and what the store knows of it."""
+"""`AckTracker`: what was trained on and what the store knows of it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Sequence
 
 from actors.transport.base import Consumer, Generation, Unreachable
-from actors.transport.ledger import Ledger, Memory
+from actors.transport.ledger import Ledger, LedgerMemory
 from learner.config import LearnerConfig
 from learner.intake import Taken
 
 
-class Settlement:
+class AckTracker:
     """Tells the store which episodes are trained, and remembers of it what the next checkpoint should hold."""
 
     def __init__(
-        self, consumer: Consumer, config: LearnerConfig, consumed: tuple[str, ...], memory: Memory | None
+        self, consumer: Consumer, config: LearnerConfig, consumed: tuple[str, ...], memory: LedgerMemory | None
     ) -> None:
         self.consumer, self._at_once = consumer, config.ack == "after_step"
         self.consumed = consumed  # ids whose acknowledgement may be unknown to the store
@@ -58,8 +58,8 @@ class Settlement:
             self._applied = self.consumed[len(self.consumed) - len(self._unacknowledged) :]
 
     @property
-    def memory(self) -> Memory | None:
-        return None if self._ledger is None else Memory(self._ledger, self._applied)
+    def memory(self) -> LedgerMemory | None:
+        return None if self._ledger is None else LedgerMemory(self._ledger, self._applied)
 
     def durable(self, version: int, sound: bool) -> None:
         """A checkpoint of `version` is on disk, with finite gradients if `sound`: what it holds is acknowledged."""

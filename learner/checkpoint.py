@@ -23,14 +23,14 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, spaces_of, to_weights
 from actors.policy.saved import SHIPPED, find_checkpoint, read_weights
 from actors.policy.saved import list_checkpoints as list_checkpoints
-from actors.transport.ledger import Memory, episode_ids
+from actors.transport.ledger import LedgerMemory, episode_ids
 from actors.types.weights import WeightSet
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Progress:
+class LearnerProgress:
     """Counters of a run."""
 
     update: int = 0  # updates applied
@@ -45,29 +45,29 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    progress: Progress
+    progress: LearnerProgress
     consumed: tuple[str, ...]  # episode ids
     weights: WeightSet
     moments: dict[str, Tensor]
-    memory: Memory | None = None  # of the store
+    memory: LedgerMemory | None = None  # of the store
 
 
 def save_checkpoint(
     folder: Path,
     network: FactoredRecurrentActorCritic,
-    optimiser: torch.optim.Optimizer,
-    progress: Progress,
+    optimizer: torch.optim.Optimizer,
+    progress: LearnerProgress,
     consumed: tuple[str, ...],
     state_stride: int,
     keep: int,
-    memory: Memory | None = None,
+    memory: LedgerMemory | None = None,
 ) -> Path:
     """Write, fsync, rename, fsync the folder; then remove the oldest beyond `keep`, but never the newest sound one."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = to_weights(network, progress.version, progress.generation, state_stride)
     tensors = {f"network.{name}": torch.from_numpy(t) for name, t in weights.tensors.items()}
     for name, p in network.named_parameters():
-        state = optimiser.state.get(p, {})
+        state = optimizer.state.get(p, {})
         tensors |= {f"optimiser.{name}.{k}": v.detach().cpu().contiguous() for k, v in state.items()}
     metadata = {
         "format": str(FORMAT),
@@ -161,25 +161,25 @@ def load_checkpoint(path: Path) -> Checkpoint:
             own,
         )
         known = json.loads(metadata.get("memory", "null"))
-        memory = Memory.from_dict(known) if known else None
+        memory = LedgerMemory.from_dict(known) if known else None
         consumed = episode_ids(json.loads(metadata["consumed"]))
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it, or name an older one") from error
     return Checkpoint(progress, consumed, weights, moments, memory)
 
 
-def _progress(text: str) -> Progress:
+def _progress(text: str) -> LearnerProgress:
     """Raises `TypeError` or `ValueError`."""
-    progress = Progress(**json.loads(text))
-    for name, first in asdict(Progress()).items():
+    progress = LearnerProgress(**json.loads(text))
+    for name, first in asdict(LearnerProgress()).items():
         value = getattr(progress, name)
         if isinstance(value, bool) or not isinstance(value, int if isinstance(first, int) else int | float):
             raise ValueError(f"{name} is {value!r}")
     return progress
 
 
-def restore_optimiser(
-    optimiser: torch.optim.Optimizer, network: FactoredRecurrentActorCritic, moments: dict[str, Tensor]
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, network: FactoredRecurrentActorCritic, moments: dict[str, Tensor]
 ) -> None:
     """Put saved moments and step counters back, by parameter name."""
     for name, p in network.named_parameters():
@@ -187,7 +187,7 @@ def restore_optimiser(
         own = {k.removeprefix(prefix): t for k, t in moments.items() if k.startswith(prefix)}
         own = {k: t for k, t in own.items() if "." not in k}
         if own:
-            optimiser.state[p] = {k: t.clone().to(p.device) for k, t in own.items()}
+            optimizer.state[p] = {k: t.clone().to(p.device) for k, t in own.items()}
 
 
 def load_policy(path: str | Path = SHIPPED, slots: int | None = None) -> FactoredRecurrentActorCritic:

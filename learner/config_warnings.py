@@ -12,7 +12,7 @@ RECURRENT_LR = 2.5e-4
 RECURRENT_KL = 0.03
 
 
-class Notices:
+class ConfigWarnings:
     """Appends to `notes`, which others may append to as well."""
 
     def __init__(self, config: LearnerConfig, recurrent: bool, notes: list[str]) -> None:

@@ -13,9 +13,9 @@ import torch
 from actors.config import PolicyConfig, QueueConfig
 from actors.errors import UserError
 from actors.transport.redis import connect
-from actors.transport.retry import Patience
+from actors.transport.retry import Retry
 from actors.types.spaces import Spaces
-from learner.checkpoint import Progress, list_checkpoints, load_checkpoint
+from learner.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint
 from learner.config import LearnerConfig
 from learner.train import Learner
 
@@ -40,7 +40,7 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class LearnerStatus:
-    progress: Progress | None  # None where it has not been started: a process that took a dead one's place
+    progress: LearnerProgress | None  # None where it has not been started: a process that took a dead one's place
     done: bool
     new_metrics: list[dict[str, float]] = field(default_factory=list)  # of updates since the last poll
     new_notes: list[str] = field(default_factory=list)  # what a person should know, since the last poll
@@ -86,7 +86,7 @@ class LearnerService:
             with self._lock:
                 self._metrics.append(metrics)
 
-        transport = Patience(stop=self._stop.is_set)(lambda: connect(s.redis, s.queue, s.namespace))
+        transport = Retry(stop=self._stop.is_set)(lambda: connect(s.redis, s.queue, s.namespace))
         config = s.config if max_seconds is None else replace(s.config, max_seconds=max_seconds)
         self._learner = Learner(
             config, s.policy, s.spaces, transport, run_dir, s.seed, resume, note, init, s.wandb, prior
@@ -104,17 +104,17 @@ class LearnerService:
             metrics, self._metrics = self._metrics, []
         notes = self._learner.notes
         fresh, self._told = notes[self._told :], len(notes)
-        done, beats = not self._thread.is_alive(), self._learner.pulse.beats
+        done, beats = not self._thread.is_alive(), self._learner.heartbeat.beats
         return LearnerStatus(self._learner.progress, done, metrics, fresh, beats)
 
-    def stop(self) -> Progress:
+    def stop(self) -> LearnerProgress:
         """Finish the update under way, write the checkpoint, and return."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._learner.progress if self._learner is not None else Progress()
+        return self._learner.progress if self._learner is not None else LearnerProgress()
 
     def _run(self) -> None:
         assert self._learner is not None

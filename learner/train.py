@@ -16,35 +16,35 @@ import torch
 from actors.config import PolicyConfig
 from actors.env.slots.stage import Stage
 from actors.errors import UserError
-from actors.heartbeat import Pulse
-from actors.metrics.run_status import standing
+from actors.heartbeat import Heartbeat
+from actors.metrics.run_status import run_status
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
 from actors.transport.base import Fenced, Generation, StoreReset, Transport, Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import Ledger
-from actors.transport.retry import Patience
+from actors.transport.retry import Retry
 from actors.types.episode import EndReason, Episode
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
-from learner.ack_tracker import Settlement
+from learner.ack_tracker import AckTracker
 from learner.checkpoint import (
     Checkpoint,
-    Progress,
+    LearnerProgress,
     load_checkpoint,
     newest_generation,
     newest_sound,
-    restore_optimiser,
+    restore_optimizer,
     save_checkpoint,
 )
 from learner.config import LearnerConfig
-from learner.config_warnings import Notices
+from learner.config_warnings import ConfigWarnings
 from learner.disk import until_there_is_room
 from learner.intake import Intake, Taken, lag_split
 from learner.interval import t_interval
 from learner.metrics_log import MetricsLog
 from learner.ppo.batching import StateFormat, make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate, is_recurrent
 
 log = logging.getLogger(__name__)
@@ -111,23 +111,23 @@ class Learner:
         self.network = self._network(policy, spaces, resume, init).to(device)
         self.config = config = config.for_core(is_recurrent(self.network))
         assert config.lr is not None
-        self.optimiser = make_optimiser(self.network, config.lr, config.weight_decay)
-        self.pulse = Pulse()
+        self.optimizer = make_optimizer(self.network, config.lr, config.weight_decay)
+        self.heartbeat = Heartbeat()
         taught = from_weights(prior, spaces=spaces, config=policy) if prior is not None else None
-        self.ppo = PPOUpdate(self.network, self.optimiser, config, seed, self.pulse, taught)
+        self.ppo = PPOUpdate(self.network, self.optimizer, config, seed, self.heartbeat, taught)
         states = StateFormat(self.network.core.sizes, config.state_stride)
         self.intake = Intake(transport, spaces, config.max_policy_lag, states, self._probe)
         self.notes = self.intake.notes
-        self.notices = Notices(config, is_recurrent(self.network), self.notes)
-        self.progress = Progress()
+        self.notices = ConfigWarnings(config, is_recurrent(self.network), self.notes)
+        self.progress = LearnerProgress()
         self._restored_at: int | None = None  # update after which weights went back, until one is sound again
         self._checkpoint_s = self._publish_s = 0.0
         self._stop: Callable[[], bool] = lambda: False
-        self._patience = Patience(self._tell, lambda: self._stop())
+        self._patience = Retry(self._tell, lambda: self._stop())
         consumed, memory = (resume.consumed, resume.memory) if resume else ((), None)
-        self.settlement = Settlement(transport, config, consumed, memory)
+        self.settlement = AckTracker(transport, config, consumed, memory)
         if resume is not None:
-            restore_optimiser(self.optimiser, self.network, resume.moments)
+            restore_optimizer(self.optimizer, self.network, resume.moments)
             self.progress = resume.progress
 
     def _network(
@@ -140,13 +140,13 @@ class Learner:
         torch.manual_seed(self.seed)
         return FactoredRecurrentActorCritic(spaces, policy)
 
-    def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
+    def run(self, stop: Callable[[], bool] = lambda: False) -> LearnerProgress:
         """Train until `updates`, `max_seconds` or `stop`; the last update is always in a checkpoint."""
         began, before = time.monotonic(), self.progress.elapsed_s
         limit = self.config.max_seconds
 
         def over() -> bool:
-            self.pulse()  # whoever waits for anything asks this again and again
+            self.heartbeat()  # whoever waits for anything asks this again and again
             return stop() or (limit is not None and time.monotonic() - began >= limit)
 
         self._stop = over
@@ -173,7 +173,7 @@ class Learner:
                         self._go_back()
                     seen = self._with_store(self._look)
                     metrics |= self._accounts(episodes, seen[0] if seen else Ledger(), wait_s, time.monotonic() - start)
-                    metrics_log.write(self.progress.update, metrics | (standing(*seen) if seen else {}))
+                    metrics_log.write(self.progress.update, metrics | (run_status(*seen) if seen else {}))
                     self.report(metrics)
                     self._tell_health(metrics, time.monotonic() - start)
                 self._checkpoint()
@@ -193,7 +193,7 @@ class Learner:
         except Unreachable as error:
             self._tell(f"{error}; waiting for it, training goes on when it is back")
             began = time.monotonic()
-            Patience(stop=self._stop)(self._take_over_again)
+            Retry(stop=self._stop)(self._take_over_again)
             self._tell(f"Redis answers again, after {time.monotonic() - began:.1f} s")
         return None
 
@@ -262,8 +262,8 @@ class Learner:
             raise UserError(f"{trouble}, again since weights went back at update {self._restored_at}: {advice}")
         sound = load_checkpoint(path)
         load_weights(self.network, sound.weights)
-        self.optimiser.state.clear()
-        restore_optimiser(self.optimiser, self.network, sound.moments)
+        self.optimizer.state.clear()
+        restore_optimizer(self.optimizer, self.network, sound.moments)
         self._restored_at = self.progress.update
         note = f"{trouble}; went back to the weights of update {sound.progress.update}. Should this repeat: {advice}"
         self.notes.append(note)
@@ -307,7 +307,7 @@ class Learner:
             lambda: save_checkpoint(
                 folder,
                 self.network,
-                self.optimiser,
+                self.optimizer,
                 progress,
                 self.settlement.consumed,
                 c.state_stride,

@@ -14,7 +14,7 @@ from actors.config import EnvConfig, require
 from actors.env.blueprints.family import blueprint_choices
 from actors.env.host_episode import EpochResult, HostEpisode, Orders
 from actors.env.layers.batch_norm import CALIBRATION_ROWS
-from actors.env.reference_network import GrowingNetwork, Optimisation, Switches
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
 from actors.env.rendering.timeline import Timeline
 from actors.env.rng import Purpose, stream
 from actors.env.slots import observation
@@ -96,9 +96,9 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.train_x, self.train_y = self._tensors(self.task.train.x, self.task.train.y)
         self.val_x, self.val_y = self._tensors(self.task.val.x, self.task.val.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
-        optimisation = Optimisation(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
+        optimizer_settings = OptimizerSettings(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
         with self.device:
-            self.network = GrowingNetwork(self.episode.host, self.episode.host_rng(), optimisation, self.dtype)
+            self.network = ReferenceNetwork(self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype)
             for new in self.episode.built:
                 blueprint = self.episode.host.family.blueprints[new.blueprint]
                 self.network.germinate(new.slot, blueprint, new.blend, new.rng)

@@ -16,9 +16,10 @@ from actors.config import require
 from actors.env.host_episode import EpochResult, HostEpisode, Orders
 from actors.env.hosts.make import make_host, padded_host
 from actors.env.hosts.mlp import Host
-from actors.env.kernels.backend import CompiledNetworks, compilable
+from actors.env.kernels.backend import NumbaNetworks, has_kernels
 from actors.env.slots.slot_state import Measured
-from actors.env.stacked.networks import Settings, StackedNetworks
+from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.stack import NetworkSettings
 from actors.env.tasks import Task
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ def make_networks(
     tasks: Sequence[Task],
     slots: int,
     num_envs: int,
-    settings: Settings,
+    settings: NetworkSettings,
     form: Literal["auto", "compiled", "stacked"] = "auto",
 ) -> Networks:
     """Machine code or tensors for all that these tasks need, in one piece where one holds it.
@@ -75,7 +76,7 @@ def make_networks(
     for task in tasks:
         hosts.setdefault(kind_of(task), []).append(make_host(task, slots))
     padded = {kind: padded_host(same) for kind, same in hosts.items()}
-    coded = {kind for kind, host in padded.items() if settings.device.type == "cpu" and compilable(host)}
+    coded = {kind for kind, host in padded.items() if settings.device.type == "cpu" and has_kernels(host)}
     require(
         form != "compiled" or coded == set(padded),
         "env.form is compiled, which is for MLP hosts with built-in blueprints on a CPU: leave it at auto",
@@ -94,11 +95,11 @@ class Maker:
 
     padded: Mapping[Kind, Host]
     coded: frozenset[Kind]  # kinds with machine code
-    settings: Settings
+    settings: NetworkSettings
 
     def make(self, kind: Kind, num_envs: int) -> Networks:
         if kind in self.coded:
-            return CompiledNetworks(num_envs, self.settings.optimisation, self.settings.dtype)
+            return NumbaNetworks(num_envs, self.settings.optimizer_settings, self.settings.dtype)
         return StackedNetworks(self.padded[kind], num_envs, self.settings)
 
 

@@ -21,7 +21,7 @@ from actors.env.reward import Payment, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
 from actors.env.slots.contributions import Subset, subsets_to_measure
 from actors.env.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
-from actors.env.slots.slot_state import Growth, Measured, Place, Setting
+from actors.env.slots.slot_state import GrowthState, Measured, SlotShape, TrainingState
 from actors.env.slots.topology import Topology, built_in, topology_of
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.twin import twin_coefficient
@@ -64,7 +64,7 @@ class EpochResult:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpochOutcome:
     reward: float
     terminated: bool
     truncated: bool
@@ -98,8 +98,8 @@ class HostEpisode:
         self.host = make_host(task, config.slots)
         self._names = tuple(b.name for b in self.host.family.blueprints)
         host_params = self.host.num_params()
-        places = [Place(self.host.family, self.host.slot_width(s)) for s in range(config.slots)]
-        self.growth = Growth(
+        places = [SlotShape(self.host.family, self.host.slot_width(s)) for s in range(config.slots)]
+        self.growth = GrowthState(
             places, host_params, config.budget_ratio * host_params, GATES[config.gates], config.embargo_epochs,
             config.profile, spec,
         )  # fmt: skip
@@ -165,7 +165,9 @@ class HostEpisode:
         subsets = (present, *(subset for subset in wanted if subset != present))
         return Orders(pruned, germinated, blended, training, self._minibatches(), subsets), reason
 
-    def settle(self, orders: Orders, result: EpochResult, roll_back: Callable[[tuple[int, ...]], Measured]) -> Outcome:
+    def settle(
+        self, orders: Orders, result: EpochResult, roll_back: Callable[[tuple[int, ...]], Measured]
+    ) -> EpochOutcome:
         """What the epoch came to. `roll_back(pruned)` restores the last good snapshot without these slots' seeds."""
         horizon = self.horizon_epochs
         weight = self.config.rent_weight
@@ -202,7 +204,7 @@ class HostEpisode:
         ended = terminated or truncated
         reward = self.payment.pay(paid, potential(self.lifecycle.slots), ended, terminated)
         if not ended:
-            return Outcome(reward, False, False, pruned, None, {})
+            return EpochOutcome(reward, False, False, pruned, None, {})
         telemetry = {
             "final_accuracy": accuracy,
             "growth_ratio": growth,
@@ -211,7 +213,7 @@ class HostEpisode:
             **self.timeline.stage_shares(),
         }
         reason = EndReason.GOVERNOR if panic else EndReason.HORIZON
-        return Outcome(reward, terminated, truncated, pruned, reason, telemetry)
+        return EpochOutcome(reward, terminated, truncated, pruned, reason, telemetry)
 
     def _note(self, growth: float, accuracy: float, share: float) -> None:
         op = self._executed.op
@@ -276,7 +278,7 @@ class HostEpisode:
         accuracies: Sequence[float | None] = self.accuracies
         if self._accuracy_hidden:
             accuracies = [None] * len(accuracies)
-        setting = Setting(
+        setting = TrainingState(
             epoch=self.epoch,
             horizon_epochs=self.config.horizon_epochs,
             chance_loss=self.task.chance_loss,

@@ -1,4 +1,4 @@
-"""`GrowingNetwork`: one host with its seeds, trained one epoch at a time. The plain reference, written for clarity."""
+"""`ReferenceNetwork`: one host with its seeds, trained one epoch at a time. Written for clarity, not speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Isolation = Literal["shadow", "straight_through"]
 
 
 @dataclass(frozen=True)
-class Optimisation:
+class OptimizerSettings:
     """How hosts and seeds are trained; clip norm and decay are per group (the host, each seed)."""
 
     host_lr: float
@@ -62,7 +62,7 @@ class Trained:
 
 
 @dataclass
-class Seed:
+class ReferenceSeed:
     """A blueprint grown at one slot, with the gate of its blend."""
 
     blueprint: Blueprint
@@ -91,30 +91,34 @@ class EpochStatistics:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class NetworkSnapshot:
     params: dict[int, list[Tensor]]  # by slot; the host's under -1
     running: dict[str, Moments]
 
 
-class GrowingNetwork:
+class ReferenceNetwork:
     def __init__(
-        self, host: Host, rng: np.random.Generator, optimisation: Optimisation, dtype: torch.dtype = torch.float32
+        self,
+        host: Host,
+        rng: np.random.Generator,
+        optimizer_settings: OptimizerSettings,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.host = host
         self.dtype = dtype
-        self.optimisation = optimisation
+        self.optimizer_settings = optimizer_settings
         params = draw_params(host.shapes(), rng, dtype)
-        self.trained = Trained.fresh(params, optimisation.host_lr, optimisation.weight_decay)
-        self.seeds: dict[int, Seed] = {}
+        self.trained = Trained.fresh(params, optimizer_settings.host_lr, optimizer_settings.weight_decay)
+        self.seeds: dict[int, ReferenceSeed] = {}
         self.running = {name: Moments.fresh(channels, dtype=dtype) for name, channels in host.norms().items()}
 
     def germinate(self, slot: int, blueprint: Blueprint, blend: int, rng: np.random.Generator) -> None:
         """Grow a seed with fresh moments; the host's function does not move."""
         width = self.host.slot_width(slot)
         shapes = blueprint.shapes(width) | gate_shapes(blend, width)
-        o = self.optimisation
+        o = self.optimizer_settings
         trained = Trained.fresh(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
-        self.seeds[slot] = Seed(blueprint, blend, trained, self.host.family.opening)
+        self.seeds[slot] = ReferenceSeed(blueprint, blend, trained, self.host.family.opening)
 
     def prune(self, slot: int) -> None:
         del self.seeds[slot]
@@ -157,7 +161,7 @@ class GrowingNetwork:
             rest = list(grads)
             for slot, group in zip(slots, [*groups, *learners], strict=True):
                 own, rest = rest[: len(group.params)], rest[len(group.params) :]
-                norm = group.step(own, self.optimisation.clip_norm)
+                norm = group.step(own, self.optimizer_settings.clip_norm)
                 if slot is not None:
                     norms[slot].append(norm)
             losses.append(loss.detach())
@@ -195,13 +199,13 @@ class GrowingNetwork:
         self.logits(calibration, on, recorded_statistics(own))
         return _measured(self.logits(x, on, running_statistics(own)), y)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> NetworkSnapshot:
         """Copies of all parameters and of the running statistics."""
         groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
         running = {name: Moments(*(t.clone() for t in moments)) for name, moments in self.running.items()}
-        return Snapshot({s: [t.detach().clone() for t in g.tensors] for s, g in groups.items()}, running)
+        return NetworkSnapshot({s: [t.detach().clone() for t in g.tensors] for s, g in groups.items()}, running)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: NetworkSnapshot) -> None:
         """Put a snapshot back and clear the moments; seeds that it does not hold keep their parameters."""
         groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
         with torch.no_grad():

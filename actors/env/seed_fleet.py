@@ -15,10 +15,10 @@ from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.fleet_networks import make_networks
 from actors.env.host_episode import HostEpisode, Orders
 from actors.env.kernels.folder import is_compiled, note_compiled
-from actors.env.reference_network import Optimisation
+from actors.env.reference_network import OptimizerSettings
 from actors.env.rendering.timeline import Timeline
 from actors.env.slots.topology import Topology
-from actors.env.stacked.networks import Settings
+from actors.env.stacked.stack import NetworkSettings
 from actors.env.twin import Trajectory, Twins, twin_config, whole
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
@@ -46,9 +46,9 @@ class SeedTrainingFleet:
         self._running = np.zeros(num_envs, dtype=np.bool_)
         self._seen: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
         self.dtype, self.device = dtype, _device(config)
-        settings = Settings(
+        settings = NetworkSettings(
             config.horizon_epochs * config.inner_steps,
-            Optimisation(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm),
+            OptimizerSettings(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm),
             dtype,
             self.device,
             config.compile,

@@ -1,1 +1,1 @@
-"""Growing somebody's own model: slots in a PyTorch module, and a controller that a policy tells what to do there."""
+"""Growing a user's own PyTorch model: slots in its modules, and a controller that applies a policy's decisions."""

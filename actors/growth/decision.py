@@ -1,4 +1,4 @@
-"""`Decision`: one line of the log of what was asked, what was done, and why."""
+"""`Decision`: one entry of the decision log: what the policy asked for, what was done, and why."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Decision:
-    epoch: int  # epochs trained before it
-    op: str  # what was done
+    """One decision of the policy and its effect."""
+
+    epoch: int  # epochs trained before the decision
+    op: str  # the op that was applied
     slot: str  # "" for WAIT
-    blueprint: str  # of the slot, "" where it is empty
-    asked: str  # what the policy wanted; "" where it gave no answer
-    reason: str  # why something else was done; "" where nothing else was
+    blueprint: str  # in that slot, "" where it is empty
+    asked: str  # what the policy asked for; "" if it did not answer
+    reason: str  # why something else was applied; "" otherwise
     loss: float
-    accuracy: float | None  # points
+    accuracy: float | None  # percent
     added_params: int
     growth_ratio: float
-    stages: list[str]  # by slot, when the next epoch begins
+    stages: list[str]  # by slot, at the start of the next epoch
     alphas: list[float]
     blueprints: list[str]
     slots: list[str]
-    policy_version: int  # -1 where it gave no answer
-    value: float | None  # what the policy expects
+    policy_version: int  # -1 if the policy did not answer
+    value: float | None  # the value that the policy estimated
 
     @property
     def waited(self) -> bool:
@@ -33,7 +35,7 @@ class Decision:
 
 
 class DecisionLog:
-    """All of them in memory; and one a line, as JSON, where a file is given."""
+    """Decisions in memory and, where a file is given, as JSON lines in that file."""
 
     def __init__(self, path: str | Path | None) -> None:
         self.decisions: list[Decision] = []
@@ -47,6 +49,6 @@ class DecisionLog:
 
 
 def read_log(path: Path) -> list[Decision]:
-    """The decisions of a file, oldest first."""
+    """Return the decisions of a log file, oldest first."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
     return [Decision(**row) for row in rows]

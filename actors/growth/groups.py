@@ -1,4 +1,4 @@
-"""`SeedGroups`: each seed as a parameter group of the user's optimizer, and what its schedulers keep for each group."""
+"""`SeedGroups`: each seed is a parameter group of the user's optimizer; learning-rate schedulers follow."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from actors.growth.seed_module import Seed
+from actors.growth.seed_module import SeedModule
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 SCHEDULED_RATES = ("base_lrs", "_last_lr", "max_lrs", "min_lrs")
 SCHEDULED = (*SCHEDULED_RATES, "lr_lambdas", "base_momentums", "max_momentums")
-"""Lists that PyTorch's schedulers hold with an entry for each parameter group."""
+"""Attributes of PyTorch's schedulers that are lists with one entry per parameter group."""
 
 
 class SeedGroups:
-    """A seed's group has the settings of the group whose parameters it grows beside; the others are not touched."""
+    """Adds and removes parameter groups of seeds. A seed's group copies the settings of the group that holds the
+    parameters of the module it grows after; the states of other groups are not touched."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
-        self.steps = 0  # of the optimizer since `take_norms`
+        self.steps = 0  # optimizer steps since `take_norms`
         self._params: dict[int, list[nn.Parameter]] = {}  # by slot, in the optimizer's order
         self._norms: dict[int, list[Tensor]] = {}
-        optimizer.register_step_pre_hook(self._before)
-        optimizer.register_step_post_hook(self._after)
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(self._after_step)
 
     @property
     def order(self) -> list[int]:
-        """Slots in the order of their groups."""
+        """Return filled slots in the order of their parameter groups."""
         return list(self._params)
 
     def params(self, slot: int) -> list[nn.Parameter]:
         return self._params[slot]
 
-    def add(self, slot: int, seed: Seed, beside: Sequence[nn.Parameter], lr_scale: float) -> None:
-        """`beside` are parameters of the module that it grows after."""
-        groups, near = self.optimizer.param_groups, {id(p) for p in beside}
+    def add(self, slot: int, seed: SeedModule, neighbours: Sequence[nn.Parameter], lr_scale: float) -> None:
+        """Add the group of a new seed. `neighbours` are the parameters of the module that the seed grows after."""
+        groups, near = self.optimizer.param_groups, {id(p) for p in neighbours}
         at = next((i for i, g in enumerate(groups) if any(id(p) in near for p in g["params"])), 0)
         settings = {
             name: value.clone() if isinstance(value, Tensor) else value
@@ -62,6 +63,7 @@ class SeedGroups:
         self._params[slot] = [p for _, p in named]
 
     def remove(self, slot: int) -> None:
+        """Remove a seed's group together with its optimizer state."""
         own, groups = self._params.pop(slot), self.optimizer.param_groups
         at = next(i for i, g in enumerate(groups) if g["params"][0] is own[0])
         for scheduler in self._schedulers():
@@ -75,22 +77,22 @@ class SeedGroups:
         self._norms.pop(slot, None)
 
     def take_norms(self) -> dict[int, list[float]]:
-        """Gradient norms at each step of the optimizer since the last time, by slot; where there were gradients."""
+        """Return, by slot, the gradient norm of each optimizer step since the last call."""
         norms = {s: torch.stack(seen).tolist() for s, seen in self._norms.items()}
         self._norms, self.steps = {}, 0
         return norms
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not _closure(args, kwargs):
-            self._note(optimizer)
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not _has_closure(args, kwargs):
+            self._record_norms(optimizer)
 
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
-        if _closure(args, kwargs):
-            self._note(optimizer)  # it is within the step that a closure makes gradients
+        if _has_closure(args, kwargs):
+            self._record_norms(optimizer)  # a closure computes its gradients inside the step
 
-    def _note(self, optimizer: Optimizer) -> None:
-        """What a `GradScaler` multiplied by and leaves to a fused optimizer is divided out."""
+    def _record_norms(self, optimizer: Optimizer) -> None:
+        """Record gradient norms. A fused optimizer receives gradients still scaled by a `GradScaler`: unscale them."""
         scale = getattr(optimizer, "grad_scale", None)
         for s, own in self._params.items():
             grads = [p.grad for p in own if p.grad is not None]
@@ -99,10 +101,10 @@ class SeedGroups:
                 self._norms.setdefault(s, []).append(norm if scale is None else norm / scale)
 
     def _schedulers(self) -> list[LRScheduler]:
-        """Those of this optimizer, which does not know them: they are looked for among all that is alive."""
+        """Return the schedulers of this optimizer, found among all live objects: an optimizer does not know them."""
         return [o for o in gc.get_objects() if issubclass(type(o), LRScheduler) and o.optimizer is self.optimizer]
 
 
-def _closure(args: Any, kwargs: Any) -> bool:
-    """Whether a step of the optimizer was given one: `args` begin with the optimizer itself."""
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Return whether an optimizer step was called with a closure; `args` begin with the optimizer itself."""
     return any(callable(a) and not isinstance(a, Optimizer) for a in (*args, *kwargs.values()))

@@ -1,4 +1,4 @@
-"""Running a model beside its training: nothing that it remembers and no random number is any different afterwards."""
+"""Running a model beside its training without side effects on buffers, random numbers, or modes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from actors.growth.slots import Plot
+from actors.growth.slots import SlotModule
 
 
 @contextmanager
-def without_traces(model: nn.Module) -> Iterator[None]:
-    """Buffers, such as BatchNorm's running statistics, are stood in for by copies; generators go back to where they
-    were, and so does every module's mode."""
+def without_side_effects(model: nn.Module) -> Iterator[None]:
+    """Replace buffers (such as BatchNorm's running statistics) by copies, and restore them afterwards together with
+    random number generators and each module's mode."""
     originals = [
         (module, name, buffer)
         for module in model.modules()
-        if not isinstance(module, Plot)
+        if not isinstance(module, SlotModule)
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
@@ -38,7 +38,8 @@ def without_traces(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fresh_statistics(model: nn.Module) -> Iterator[None]:
-    """Within it BatchNorm gathers its running statistics anew, over all that passes. Inside `without_traces`."""
+    """Reset BatchNorm's running statistics and average them over all batches inside. Use within
+    `without_side_effects`."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

@@ -20,12 +20,14 @@ except ImportError as error:
 
 
 class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
-    """
+    """Grow a Lightning module while it trains.
+
     Trainer(max_epochs=20, callbacks=[GrowthCallback(["block1"], num_classes=10)])
 
-    `loss` and `accuracy` name what validation logs. A seed in TRAINING learns by a second `training_step` whose logs go
-    nowhere; where that must not be run twice, give `shadow_loss(module, batch)`. Further `options` are those of
-    `GrowthController`; the horizon is `max_epochs`. What has grown is saved in checkpoints and resumed from them.
+    `loss` and `accuracy` name metrics that validation logs. A seed in TRAINING learns by a second call of
+    `training_step`, whose logs are discarded; where that must not run twice, give `shadow_loss(module, batch)`. Further
+    `options` are the fields of `GrowthConfig`; the horizon defaults to `max_epochs`. The grown topology is saved in
+    checkpoints and restored from them.
     """
 
     def __init__(
@@ -41,10 +43,10 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
         self.shadow_loss, self.options = shadow_loss, options
         self.grower: GrowthController | None = None
         self._batch: tuple[Any, int] = (None, 0)
-        self._restored: Mapping[str, Any] | None = None  # a checkpoint whose seeds are yet to be made
+        self._restored: Mapping[str, Any] | None = None  # a checkpoint whose seeds have yet to be created
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        pl_module.strict_loading = False  # a checkpoint's seeds are loaded when there is a place for them
+        pl_module.strict_loading = False  # seeds are loaded later, once their modules exist
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]) -> None:
         self._restored = checkpoint
@@ -54,7 +56,10 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
             checkpoint["tamiyo"] = self.grower.state_dict()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        require(len(trainer.optimizers) == 1, f"growing needs one optimizer, the module has {len(trainer.optimizers)}")
+        require(
+            len(trainer.optimizers) == 1,
+            f"the module has {len(trainer.optimizers)} optimizers: growing needs exactly one",
+        )
         options = {"horizon_epochs": trainer.max_epochs} | self.options
         self.grower = GrowthController(trainer.model, self.slots, trainer.optimizers[0], **options)
         if self._restored is not None and "tamiyo" in self._restored:
@@ -66,7 +71,7 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
         self._batch = (batch, batch_idx)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Gradients are not scaled any more; Lightning clips them after this."""
+        """Train young seeds. Gradients are already unscaled here; Lightning clips them afterwards."""
         assert self.grower is not None
         batch, index = self._batch
 
@@ -83,7 +88,10 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         assert self.grower is not None
         logged = trainer.callback_metrics
-        require(self.loss in logged, f"validation logs no {self.loss!r} but {', '.join(logged)}: name its loss")
+        require(
+            self.loss in logged,
+            f"validation logs no metric {self.loss!r}, only {', '.join(logged)}: name the loss by loss=...",
+        )
         self.grower.step(logged[self.loss], logged.get(self.accuracy) if self.accuracy is not None else None)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:

@@ -1,4 +1,4 @@
-"""`Oracle`: a policy that is asked once per epoch, and may fail to answer without any harm to who asks."""
+"""`PolicyAdvisor`: queries a policy once per epoch and tolerates its failures."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ ADDRESS_VARIABLE = "TAMIYO_POLICY"
 
 
 def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float) -> SessionOpener:
-    """An opener as it is; else a checkpoint, or the address of a server. None takes what TAMIYO_POLICY names, and the
-    policy that comes with the package where it names nothing. Raises `UserError`."""
+    """Return what opens sessions with a policy: `policy` itself, or a client for a checkpoint or a server address.
+
+    None means the environment variable TAMIYO_POLICY or, without one, the policy that comes with the package. Raises
+    `UserError`.
+    """
     if policy is None:
         policy = os.environ.get(ADDRESS_VARIABLE) or SHIPPED
     if not isinstance(policy, str | Path):
@@ -38,23 +41,23 @@ def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float) -> 
     return LocalPolicy(from_weights(weights), weights.version)
 
 
-class Oracle:
-    """`patient` is whether a failure is met by waiting; else it is raised."""
+class PolicyAdvisor:
+    """One session with a policy. If `tolerant`, a query that fails returns no answer; otherwise it raises."""
 
-    def __init__(self, opener: SessionOpener, spaces: Spaces, seed: int, deterministic: bool, patient: bool) -> None:
-        """Raises `UserError` where the policy does not fit; one that cannot be reached now is asked again later."""
+    def __init__(self, opener: SessionOpener, spaces: Spaces, seed: int, deterministic: bool, tolerant: bool) -> None:
+        """Open the session. Raises `UserError` if the policy has other spaces; an unreachable one is retried later."""
         self.opener, self.spaces, self.seed = opener, spaces, seed
-        self._deterministic, self._patient = deterministic, patient
+        self._deterministic, self._tolerant = deterministic, tolerant
         self._session: PolicySession | None = None
-        self._state = b""  # to go on from
+        self._state = b""  # exported session to continue from
         try:
             self._open()
         except PolicyError as error:
             if error.reason == Reason.SPACES_MISMATCH:
-                raise UserError(f"this policy does not fit: {error}") from error
-            if not patient:
+                raise UserError(f"this policy does not fit the model: {error}") from error
+            if not tolerant:
                 raise
-            log.warning("the policy cannot be reached: %s", error)
+            log.warning("the policy is unreachable, and is tried again at the next epoch: %s", error)
 
     def _open(self) -> PolicySession:
         if self._session is None:
@@ -64,25 +67,26 @@ class Oracle:
     def ask(
         self, obs: NDArray[np.float32], blueprints: NDArray[np.int64], masks: ActionMasks
     ) -> tuple[Answer | None, str]:
-        """The answer, or None and why there is none."""
+        """Return (answer, ""), or (None, reason) if the query failed."""
         try:
             return self._open().step(obs, blueprints, masks, self._deterministic), ""
-        except Exception as error:  # no failure of a policy may end a training
-            if not self._patient:
+        except Exception as error:  # a failing policy must not end a training run
+            if not self._tolerant:
                 raise
             reason = " ".join(str(error).split()) or type(error).__name__
             if isinstance(error, SessionLost | Refusal):
-                reason += "; a new session begins without a memory"
+                reason += "; a new session starts without recurrent state"
                 self._session, self._state = None, b""
-            log.warning("no answer, so that nothing is done this epoch: %s", reason)
+            log.warning("the policy did not answer, so this epoch is a no-op: %s", reason)
             return None, reason
 
     @property
     def exported(self) -> bytes:
+        """Return the session as bytes that `resume` accepts."""
         return self._state if self._session is None else self._session.exported
 
     def resume(self, state: bytes) -> None:
-        """Go on from an exported session."""
+        """Continue an exported session."""
         self._session, self._state = None, state
 
     def close(self) -> None:

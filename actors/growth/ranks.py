@@ -1,4 +1,4 @@
-"""`Ranks`: several processes that train one model by `DistributedDataParallel`: the first decides, all apply."""
+"""`Ranks`: the processes of `DistributedDataParallel`. The first one decides, all apply the decision."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """Without a `DistributedDataParallel` there is one. It does not know what grows later, so that the gradients of
-    seeds are averaged here."""
+    """The process group of a model; a single process without `DistributedDataParallel`. DDP does not know parameters
+    that are added later, so gradients of seeds are averaged here."""
 
     def __init__(self, ddp: DistributedDataParallel | None) -> None:
         self._ddp = ddp
@@ -27,8 +27,8 @@ class Ranks:
     def first(self) -> bool:
         return self._ddp is None or dist.get_rank(self._group) == 0
 
-    def agree(self, value: T) -> T:
-        """What the first one has."""
+    def broadcast(self, value: T) -> T:
+        """Return the first rank's value in all ranks."""
         if self.size == 1:
             return value
         box: list[Any] = [value]
@@ -37,7 +37,7 @@ class Ranks:
         return agreed
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """In place, over all of them."""
+        """Average gradients over all ranks, in place."""
         if self.size == 1 or not gradients:
             return
         flat = torch.cat([g.flatten() for g in gradients])
@@ -46,8 +46,8 @@ class Ranks:
         for gradient, own in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
             gradient.copy_(own.view_as(gradient))
 
-    def watch(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Average their gradients whenever a backward pass has added to them."""
+    def average_on_accumulate(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Average the gradients of `parameters` after each backward pass."""
         if self.size > 1:
             for parameter in parameters:
                 parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
@@ -56,13 +56,13 @@ class Ranks:
         assert parameter.grad is not None
         self.average([parameter.grad])
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Within it a forward pass expects no backward pass of the whole model."""
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return a context in which a forward pass does not prepare DDP's gradient synchronisation."""
         return nullcontext() if self._ddp is None else self._ddp.no_sync()
 
 
 def unwrap(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None, bool]:
-    """(the module itself, its `DistributedDataParallel`, whether it is compiled), whatever is wrapped around it."""
+    """Return (the innermost module, its `DistributedDataParallel` or None, whether it is compiled)."""
     ddp, compiled = None, False
     while True:
         inner: Any = None

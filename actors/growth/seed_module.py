@@ -1,4 +1,4 @@
-"""`Seed`: a blueprint with its blend as a module of a user's model."""
+"""`SeedModule`: one seed, a blueprint and its blend, as a module inside a user's model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from actors.env.blueprints.blends import apply_blend, gate_shapes
 from actors.env.blueprints.family import FAMILIES
 from actors.env.hosts.mlp import draw_params
-from actors.env.slots.slot_state import Place
+from actors.env.slots.slot_state import SlotShape
 
 
-class Seed(nn.Module):
-    """Parameters are drawn by `rng` and by nothing else, so that a user's own random numbers stay what they were."""
+class SeedModule(nn.Module):
+    """A seed. Its parameters are drawn from `rng` alone, so that the user's own random numbers do not change."""
 
     def __init__(
         self,
-        place: Place,
+        slot_shape: SlotShape,
         blueprint: int,
         blend: int,
         rng: np.random.Generator,
@@ -25,14 +25,14 @@ class Seed(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        self.family, self.blueprint, self.blend = place.family.name, blueprint, blend
-        shapes = place.family.blueprints[blueprint].shapes(place.width) | gate_shapes(blend, place.width)
-        self.names = {name: name.replace(".", "_") for name in shapes}  # a parameter's name has no dot
+        self.family, self.blueprint, self.blend = slot_shape.family.name, blueprint, blend
+        shapes = slot_shape.family.blueprints[blueprint].shapes(slot_shape.width) | gate_shapes(blend, slot_shape.width)
+        self.names = {name: name.replace(".", "_") for name in shapes}  # parameter names must not contain a dot
         for name, tensor in draw_params(shapes, rng, dtype).items():
             self.register_parameter(self.names[name], nn.Parameter(tensor.detach().to(device)))
 
     def forward(self, h: Tensor, alpha: Tensor) -> Tensor:
-        """The host's `h` with this seed blended in, in the shape and type of `h`."""
+        """Return `h` with this seed blended in at strength `alpha`, in the shape and dtype of `h`."""
         family = FAMILIES[self.family]
         params = {name: getattr(self, own) for name, own in self.names.items()}
         s = family.blueprints[self.blueprint].forward(params, h, None)

@@ -1,4 +1,4 @@
-"""Slots of a user's model: where they are, what fits there, and the hook by which a seed joins the model's function."""
+"""Slots of a user's model: their location, their shape, and the forward hook that blends a seed in."""
 
 from __future__ import annotations
 
@@ -11,50 +11,52 @@ import torch
 from torch import Tensor, nn
 
 from actors.env.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.slots.slot_state import Place
+from actors.env.slots.slot_state import SlotShape
 from actors.errors import UserError
-from actors.growth.seed_module import Seed
+from actors.growth.seed_module import SeedModule
 
 CHILD = "tamiyo"
-"""Name under which a plot is a child of the module that carries it; its seed's parameters are `...tamiyo.seed.*`."""
+"""Name of a `SlotModule` inside the module it is attached to; its seed's parameters are named `...tamiyo.seed.*`."""
 
 
 @dataclass(frozen=True)
 class SlotSpec:
-    """A slot after the output of a module. It belongs after a residual add or a norm rather than after a ReLU, where
-    half of a blend would get no gradient."""
+    """A slot after the output of a module.
+
+    Put it after a residual add or a norm rather than after a ReLU, where half of a blend would get no gradient.
+    """
 
     width: int | None = None
-    """Units or channels there; None reads it off the module's last layer."""
+    """Units or channels of the output; None infers them from the module's last layer."""
     family: Literal["auto", "vector", "sequence", "image"] = "auto"
-    """`[..., width]`, `[B, width, L]` or `[B, width, H, W]`; auto reads it off the module's last layer."""
+    """`[..., width]`, `[B, width, L]` or `[B, width, H, W]`; auto infers it from the module's last layer."""
     lr_scale: float = 1.0
-    """Learning rate of what grows here, in multiples of that of the module's own parameters."""
+    """Learning rate of seeds in this slot, in multiples of that of the module's own parameters."""
 
 
-class Plot(nn.Module):
-    """What grows at one slot. Its hook leaves the module's output alone, to the bit, while `on` is false."""
+class SlotModule(nn.Module):
+    """Holds the seed of one slot. While `on` is false, its hook leaves the module's output unchanged to the bit."""
 
-    def __init__(self, name: str, place: Place, device: torch.device) -> None:
+    def __init__(self, name: str, slot_shape: SlotShape, device: torch.device) -> None:
         super().__init__()
-        self.name, self.family, self.width = name, place.family.name, place.width
+        self.name, self.family, self.width = name, slot_shape.family.name, slot_shape.width
         self.on = False
         self.strength = 0.0
-        self.alpha: Tensor  # as a tensor, so that a ramp makes no compiled model compile again
+        self.alpha: Tensor  # a tensor, so that a change of alpha does not recompile a compiled model
         self.register_buffer("alpha", torch.zeros((), device=device), persistent=False)
-        self.seed: Seed | None
+        self.seed: SeedModule | None
         self.add_module("seed", None)
 
-    def show(self, alpha: float | None) -> None:
-        """Have the seed take part at this strength, or not at all."""
+    def activate(self, alpha: float | None) -> None:
+        """Switch the seed on at strength `alpha`, or off with None."""
         self.on = alpha is not None and self.seed is not None
         if alpha is not None and alpha != self.strength:
             self.strength = alpha
             with torch.no_grad():
                 self.alpha.fill_(alpha)
 
-    def join(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """A forward hook. Of a module with several outputs the first is meant. Raises `UserError`."""
+    def blend_in(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Forward hook. A tuple's first output is the one that is changed. Raises `UserError`."""
         if not self.on or self.seed is None:
             return None
         h = output[0] if isinstance(output, tuple) else output
@@ -63,6 +65,7 @@ class Plot(nn.Module):
         return (grown, *output[1:]) if isinstance(output, tuple) else grown
 
     def check(self, h: object) -> None:
+        """Raise `UserError` if `h` is not of this slot's family and width."""
         dims = FAMILIES[self.family].dims
         fits = isinstance(h, Tensor) and (
             h.shape[-1] == self.width if dims == 0 else h.dim() == dims + 2 and h.shape[1] == self.width
@@ -70,13 +73,13 @@ class Plot(nn.Module):
         if not fits:
             found = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
             raise UserError(
-                f"slot {self.name!r} takes a {self.family} of width {self.width}, and its module gave {found}: "
-                "say what it gives by SlotSpec(width=..., family=...)"
+                f"slot {self.name!r} expects a {self.family} of width {self.width}, but its module returned {found}: "
+                "describe the output by SlotSpec(width=..., family=...)"
             )
 
 
-def place_of(name: str, module: nn.Module, spec: SlotSpec) -> Place:
-    """What fits after that module. Raises `UserError`."""
+def infer_slot_shape(name: str, module: nn.Module, spec: SlotSpec) -> SlotShape:
+    """Infer family and width of a module's output. Raises `UserError`."""
     family, width = None, None
     for layer in reversed(list(module.modules())):
         match layer:
@@ -96,51 +99,52 @@ def place_of(name: str, module: nn.Module, spec: SlotSpec) -> Place:
     width = width if spec.width is None else spec.width
     if family is None or width is None:
         raise UserError(
-            f"what slot {name!r} is like cannot be read off {type(module).__name__}: "
+            f"family and width of slot {name!r} cannot be inferred from {type(module).__name__}: "
             'give SlotSpec(width=..., family="vector" | "sequence" | "image")'
         )
-    return Place(family, width)
+    return SlotShape(family, width)
 
 
 def find_module(model: nn.Module, name: str) -> nn.Module:
+    """Return the submodule of that name. Raises `UserError`."""
     try:
         return model.get_submodule(name)
     except AttributeError as error:
         known = ", ".join(n for n, _ in model.named_modules() if n and CHILD not in n.split("."))
-        raise UserError(f"the model has no module {name!r} to put a slot after; it has {known}") from error
+        raise UserError(f"the model has no module {name!r} for a slot; its modules are {known}") from error
 
 
-def plot_after(model: nn.Module, name: str, place: Place) -> Plot:
-    """The plot of that slot; it is made, and its hook set, where there is none."""
+def slot_module_after(model: nn.Module, name: str, slot_shape: SlotShape) -> SlotModule:
+    """Return the `SlotModule` of a slot. Creates it, and registers its hook, on the first call."""
     module = find_module(model, name)
-    carrier = _carrier(module)
-    present = getattr(carrier, CHILD, None)
-    if isinstance(present, Plot):
+    attachment = _attachment_point(module)
+    present = getattr(attachment, CHILD, None)
+    if isinstance(present, SlotModule):
         if present.name != name:
             raise UserError(f"slots {present.name!r} and {name!r} are at the same place: leave one of them out")
         return present
     parameter = next(module.parameters(), next(model.parameters(), None))
-    plot = Plot(name, place, torch.device("cpu") if parameter is None else parameter.device)
-    carrier.add_module(CHILD, plot)
-    module.register_forward_hook(plot.join)
-    return plot
+    slot_module = SlotModule(name, slot_shape, torch.device("cpu") if parameter is None else parameter.device)
+    attachment.add_module(CHILD, slot_module)
+    module.register_forward_hook(slot_module.blend_in)
+    return slot_module
 
 
-def _carrier(module: nn.Module) -> nn.Module:
-    """A module that does not call all of its children, as a Sequential would."""
+def _attachment_point(module: nn.Module) -> nn.Module:
+    """Return a module that does not call all of its children, as `Sequential` does."""
     while isinstance(module, nn.Sequential) and len(module):
         module = module[-1]
     return module
 
 
 @contextmanager
-def showing(plots: Mapping[int, Plot], on: Mapping[int, float]) -> Iterator[None]:
-    """Within it exactly the seeds of `on` take part, at these alphas."""
-    before = {s: plot.strength if plot.on else None for s, plot in plots.items()}
-    for s, plot in plots.items():
-        plot.show(on.get(s))
+def activated(slot_modules: Mapping[int, SlotModule], on: Mapping[int, float]) -> Iterator[None]:
+    """Switch on exactly the seeds of `on`, at these alphas, within the context."""
+    before = {s: slot_module.strength if slot_module.on else None for s, slot_module in slot_modules.items()}
+    for s, slot_module in slot_modules.items():
+        slot_module.activate(on.get(s))
     try:
         yield
     finally:
-        for s, plot in plots.items():
-            plot.show(before[s])
+        for s, slot_module in slot_modules.items():
+            slot_module.activate(before[s])

@@ -1,4 +1,4 @@
-"""What a user's checkpoint says of each slot, as plain types."""
+"""The grown topology in a user's checkpoint, as plain types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
 from actors.config import require
-from actors.env.slots.slot_state import Place
+from actors.env.slots.slot_state import SlotShape
 from actors.env.slots.stage import Ramp, Slot, Stage
 from actors.types.actions import BLENDS, Op
 
@@ -18,7 +18,7 @@ NUMBER = (int, float)
 
 @dataclass(frozen=True)
 class SavedGrowth:
-    """A controller's state, read and found to fit; `order` holds filled slots in the order of their groups."""
+    """A validated state of a `GrowthController`; `order` lists filled slots in the order of their parameter groups."""
 
     slots: list[Slot]
     order: list[int]
@@ -33,12 +33,14 @@ class SavedGrowth:
 
 
 def pack_slots(names: Sequence[str], slots: Sequence[Slot]) -> dict[str, dict[str, Any]]:
+    """Return each slot's state as plain types, by the slot's name."""
     return {name: asdict(slot) | {"stage": slot.stage.name} for name, slot in zip(names, slots, strict=True)}
 
 
-def read_growth(state: object, names: Sequence[str], places: Sequence[Place]) -> SavedGrowth:
-    """What `GrowthController.state_dict` gave. Raises `UserError` for anything else, and where the slots are others."""
-    require(isinstance(state, Mapping), "this is no state of a GrowthController")
+def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotShape]) -> SavedGrowth:
+    """Validate the result of `GrowthController.state_dict`. Raises `UserError` for anything else, and for other
+    slots."""
+    require(isinstance(state, Mapping), "this is not a state of a GrowthController")
     assert isinstance(state, Mapping)
     require(
         state.get("format") == FORMAT, f"this state has format {state.get('format')!r}: this version reads {FORMAT}"
@@ -52,16 +54,16 @@ def read_growth(state: object, names: Sequence[str], places: Sequence[Place]) ->
     for name in ("last_success", "epoch", "germinations", "chance_loss", "session"):
         _check(name, known[name], hints[name])
     for name, kind in (("losses", float), ("accuracies", float | None)):
-        require(isinstance(known[name], list), f"this state's {name} are no list: it is damaged")
+        require(isinstance(known[name], list), f"this state's {name} are not a list: it is damaged")
         for value in known[name]:
             _check(name, value, kind)
     require(
         len(known["losses"]) == len(known["accuracies"])
         and 0 <= known["epoch"] < LARGEST
         and 0 <= known["germinations"] < LARGEST,
-        "this state's epochs do not agree with each other: it is damaged",
+        "this state's epochs do not broadcast with each other: it is damaged",
     )
-    slots = _slots(state["slots"], names, places)
+    slots = _slots(state["slots"], names, slot_shapes)
     return SavedGrowth(slots=slots, order=_order(state["order"], names, slots), **known)
 
 
@@ -73,24 +75,24 @@ def _order(order: object, names: Sequence[str], slots: Sequence[Slot]) -> list[i
     return [names.index(name) for name in order]
 
 
-def _slots(packed: object, names: Sequence[str], places: Sequence[Place]) -> list[Slot]:
-    """In the order of `names`."""
-    require(isinstance(packed, Mapping), "this state's slots are no mapping: it is damaged")
+def _slots(packed: object, names: Sequence[str], slot_shapes: Sequence[SlotShape]) -> list[Slot]:
+    """Return the slots in the order of `names`."""
+    require(isinstance(packed, Mapping), "this state's slots are not a mapping: it is damaged")
     assert isinstance(packed, Mapping)
     require(
         list(packed) == list(names),
-        f"this state is of a model with slots {', '.join(map(str, packed))}, and this one has {', '.join(names)}: "
-        "name the same",
+        f"this state has slots {', '.join(map(str, packed))}, but this model has {', '.join(names)}: "
+        "give the same slots",
     )
-    return [_slot(name, packed[name], place) for name, place in zip(names, places, strict=True)]
+    return [_slot(name, packed[name], slot_shape) for name, slot_shape in zip(names, slot_shapes, strict=True)]
 
 
-def _slot(name: str, told: object, place: Place) -> Slot:
+def _slot(name: str, saved: object, slot_shape: SlotShape) -> Slot:
     stages = {stage.name: stage for stage in Stage}
     wanted = {f.name for f in fields(Slot)}
-    require(isinstance(told, Mapping) and set(told) == wanted, f"slot {name!r} of this state is damaged")
-    assert isinstance(told, Mapping)
-    stage, ramp = told["stage"], told["ramp"]
+    require(isinstance(saved, Mapping) and set(saved) == wanted, f"slot {name!r} of this state is damaged")
+    assert isinstance(saved, Mapping)
+    stage, ramp = saved["stage"], saved["ramp"]
     require(isinstance(stage, str) and stage in stages, f"slot {name!r} of this state has stage {stage!r}: damaged")
     if ramp is not None:
         right = isinstance(ramp, Mapping) and set(ramp) == {f.name for f in fields(Ramp)}
@@ -100,18 +102,18 @@ def _slot(name: str, told: object, place: Place) -> Slot:
         ramp = Ramp(**ramp)
     for key, kind in get_type_hints(Slot).items():
         if key not in ("stage", "ramp"):
-            _check(f"{name}.{key}", told[key], kind)
-    slot = Slot(**{**told, "stage": stages[stage], "ramp": ramp})
-    offered = [i for i, given in enumerate(place.family.offered()) if given] if slot.active else [-1]
+            _check(f"{name}.{key}", saved[key], kind)
+    slot = Slot(**{**saved, "stage": stages[stage], "ramp": ramp})
+    offered = [i for i, given in enumerate(slot_shape.family.offered()) if given] if slot.active else [-1]
     require(
         slot.blueprint in offered and 0 <= slot.blend < len(BLENDS),
-        f"slot {name!r} of this state holds blueprint {slot.blueprint}, blend {slot.blend}, which are not there",
+        f"slot {name!r} of this state holds blueprint {slot.blueprint}, blend {slot.blend}, which do not exist",
     )
     return slot
 
 
 def _check(name: str, value: object, kind: Any) -> None:
-    """A bool is no number; a whole number may stand for a float."""
+    """Raise `UserError` unless `value` is of type `kind`. An int may stand for a float, a bool for neither."""
     kinds = get_args(kind) or (kind,)
     allowed = tuple(t for k in kinds for t in (NUMBER if k is float else (k,)))
     right = isinstance(value, allowed) and (bool in allowed or not isinstance(value, bool))

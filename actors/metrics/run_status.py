@@ -7,7 +7,7 @@ from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger
 
 
-def standing(ledger: Ledger, health: Health) -> dict[str, float]:
+def run_status(ledger: Ledger, health: Health) -> dict[str, float]:
     """Both accounts with their terms, and waiting; names are those of `actors/metrics/registry.py`."""
     actors = {term: sum(getattr(a, term) for a in ledger.actors.values()) for term in ("produced", *ActorLedger.TERMS)}
     gap = abs(ledger.gap) + sum(abs(a.gap) for a in ledger.actors.values())

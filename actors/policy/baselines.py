@@ -7,17 +7,17 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.policy.network import Decision
+from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState, StateSizes
 from actors.types.actions import ActionMasks, Op
 from actors.types.spaces import Spaces
 
 
-def ruled(spaces: Spaces, actions: NDArray[np.int64], masks: ActionMasks) -> Decision:
+def ruled(spaces: Spaces, actions: NDArray[np.int64], masks: ActionMasks) -> ActOutput:
     """The decision of a rule, which has neither probabilities nor values."""
     zeros = np.zeros(actions.shape, dtype=np.float32)
     values = zeros[:, 0]
-    return Decision(actions, zeros, masks.in_force(spaces.action, actions), values, values, values)
+    return ActOutput(actions, zeros, masks.in_force(spaces.action, actions), values, values, values)
 
 
 class _Stateless(ABC):
@@ -35,7 +35,7 @@ class _Stateless(ABC):
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
+    ) -> tuple[ActOutput, PolicyState]:
         return ruled(self.spaces, self._choose(masks, noise), masks), state
 
     @abstractmethod

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from actors.config import PolicyConfig
 from actors.policy.cores.core import Recurrent, make_core
-from actors.policy.cores.sequences import Layout, SequenceBatch, Steps, flatten
+from actors.policy.cores.sequences import BucketLayout, SequenceBatch, Steps, flatten
 from actors.policy.distribution import choose, masked_log_probs
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
@@ -28,7 +28,7 @@ class EmptyMask(ValueError):
     """A head that matters has no legal choice: the op should have been masked."""
 
 
-class Decision(NamedTuple):
+class ActOutput(NamedTuple):
     """One step of N environments, as numpy. Values are denormalised."""
 
     actions: NDArray[np.int64]  # [N, H]
@@ -54,7 +54,7 @@ class MaskTensors(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`Decision` as tensors, and what follows from the step."""
+    """`ActOutput` as tensors, and what follows from the step."""
 
     actions: Tensor  # [N, H]
     log_probs: Tensor  # [N, H]
@@ -130,7 +130,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
+    ) -> tuple[ActOutput, PolicyState]:
         """One step of N environments: `obs [N, D]`, `noise [N, H]` uniform in [0, 1), one column per head.
 
         Returns the decision and the state after the step. Raises `EmptyMask`.
@@ -144,12 +144,12 @@ class FactoredRecurrentActorCritic(nn.Module):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
         return self.decision(masks, *step[:4]), step.state
 
-    def decision(self, masks: ActionMasks, *chosen: Tensor) -> Decision:
+    def decision(self, masks: ActionMasks, *chosen: Tensor) -> ActOutput:
         """Of (actions, log-probs, values, baseline values), as `Step` has them."""
         actions, log_probs, values, baselines = (t.cpu().numpy() for t in chosen)
         in_force = masks.in_force(self.spaces.action, actions, self.config.causal_masks)
         bootstrap = values if self.config.bootstrap == "sampled" else baselines
-        return Decision(actions, log_probs, in_force, values, baselines, bootstrap)
+        return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)
 
     def step(
         self,
@@ -274,7 +274,7 @@ def _evaluate(
     actions: Tensor,
     masks: Tensor,
     state: PolicyState,
-    layout: Layout | list[Tensor],
+    layout: BucketLayout | list[Tensor],
 ) -> Evaluation:
     encoded = network._encode(obs, blueprint_indices)
     out = network.core.sequence(encoded.core_input, layout, state)

@@ -56,16 +56,21 @@ class EpisodeSeeds:
 
 
 class WaveSampler:
-    def __init__(self, fleet: Fleet, seeds: EpisodeSeeds, share: Callable[[int], float] = lambda version: 1.0) -> None:
-        """`share(version)` of the rent is in the rewards of what weights of a version act."""
-        self.fleet, self.seeds, self.spaces, self.share = fleet, seeds, fleet.spaces, share
+    def __init__(
+        self,
+        fleet: Fleet,
+        seeds: EpisodeSeeds,
+        share: Callable[[int], float] = lambda version: 1.0,
+        on_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Episodes acted by weights of a version are charged `share(version)` of the rent."""
+        self.fleet, self.seeds, self.spaces, self.share, self._on_step = fleet, seeds, fleet.spaces, share, on_step
 
     def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
         """One wave."""
         self.fleet.rent_share = self.share(source.version)
-        return run_wave(
-            self.fleet, policy, self.seeds.draw(self.fleet.num_envs, source.generation), source, name_episode
-        )
+        seeds = self.seeds.draw(self.fleet.num_envs, source.generation)
+        return run_wave(self.fleet, policy, seeds, source, name_episode, on_step=self._on_step)
 
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
@@ -77,14 +82,21 @@ class WaveSampler:
         for start in range(0, len(seeds), width):
             part = list(seeds[start : start + width])
             wave = part + part[:1] * (width - len(part))  # a fleet is always full
-            run_wave(self.fleet, policy, wave, source, lambda: "played/0/0/0", deterministic)
+            run_wave(self.fleet, policy, wave, source, lambda: "played/0/0/0", deterministic, self._on_step)
             timelines += [t.as_dict() for t in self.fleet.timelines()[: len(part)]]
         return timelines
 
 
 class StreamSampler:
-    def __init__(self, config: GymConfig, num_envs: int, run_seed: int, seeds: EpisodeSeeds) -> None:
-        self.config, self.num_envs, self.run_seed = config, num_envs, run_seed
+    def __init__(
+        self,
+        config: GymConfig,
+        num_envs: int,
+        run_seed: int,
+        seeds: EpisodeSeeds,
+        on_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.config, self.num_envs, self.run_seed, self._on_step = config, num_envs, run_seed, on_step
         self._generation = 0
         self._fleet = GymFleet(
             config.id, make_vector_env(config, num_envs), lambda row: seeds.draw(1, self._generation)[0]
@@ -96,7 +108,9 @@ class StreamSampler:
         """`STREAM_STEPS` steps of every environment."""
         self._generation = source.generation
         if self._stream is None:
-            self._stream = EpisodeStream(self._fleet, policy, self.run_seed, self.config.max_segment_steps)
+            self._stream = EpisodeStream(
+                self._fleet, policy, self.run_seed, self.config.max_segment_steps, self._on_step
+            )
         episodes: list[Episode] = []
         for _ in range(STREAM_STEPS):
             episodes += self._stream.advance(policy, source, name_episode)
@@ -114,7 +128,7 @@ class StreamSampler:
             lambda row: int(waiting.popleft()) if waiting else int(seeds[0]),
         )
         played: dict[int, dict[str, Any]] = {}
-        playing = EpisodeStream(fleet, policy, self.run_seed, PLAYED_STEPS)
+        playing = EpisodeStream(fleet, policy, self.run_seed, PLAYED_STEPS, self._on_step)
         while len(played) < len(set(seeds)):
             for episode in playing.advance(policy, source, lambda: "played/0/0/0", deterministic):
                 if episode.telemetry["segment"] == 0:
@@ -131,10 +145,17 @@ class StreamSampler:
         return [dict(played[int(seed)]) for seed in seeds]
 
 
-def make_sampler(acting: ActingConfig, index: int, run_seed: int, incarnation: int | None) -> Sampler:
-    """By configuration; `incarnation` is None for the first actor of its name."""
+def make_sampler(
+    acting: ActingConfig,
+    index: int,
+    run_seed: int,
+    incarnation: int | None,
+    on_step: Callable[[], None] = lambda: None,
+) -> Sampler:
+    """The sampler that the configuration asks for. `incarnation` is None for the first actor of its name; `on_step` is
+    called after each step of its environments."""
     seeds = EpisodeSeeds(run_seed, index, incarnation)
     width = acting.actors.envs_per_actor
     if acting.gym.id:
-        return StreamSampler(acting.gym, width, run_seed, seeds)
-    return WaveSampler(make_fleet(acting.env, width, run_seed), seeds, partial(rent_share, acting.env))
+        return StreamSampler(acting.gym, width, run_seed, seeds, on_step)
+    return WaveSampler(make_fleet(acting.env, width, run_seed), seeds, partial(rent_share, acting.env), on_step)

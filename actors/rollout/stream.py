@@ -39,10 +39,19 @@ class _Row:
 
 
 class EpisodeStream:
-    """Goes on where it stopped; each call of `advance` may bring other weights."""
+    """Continues where it stopped; each call of `advance` may use other weights. `on_step` is called after each step of
+    the fleet."""
 
-    def __init__(self, fleet: StreamFleet, policy: Policy, run_seed: int, max_segment_steps: int) -> None:
+    def __init__(
+        self,
+        fleet: StreamFleet,
+        policy: Policy,
+        run_seed: int,
+        max_segment_steps: int,
+        on_step: Callable[[], None] = lambda: None,
+    ) -> None:
         self.fleet, self.run_seed, self.max_segment_steps = fleet, run_seed, max_segment_steps
+        self._on_step = on_step
         self._rows: dict[int, _Row] = {}  # those in an episode; a row between two is missing
         self._state = policy.initial_state(fleet.num_envs)
         self._shown = fleet.start()
@@ -63,6 +72,7 @@ class EpisodeStream:
                 row.recorder = Recorder(row.seed, fleet.env_id, state.row(e), source.generation, source.state_stride)
             row.recorder.before(e, now, decision, state, source.version)
         self._shown = fleet.step(decision.actions)
+        self._on_step()
         led_to = self._shown.led_to
         ended = led_to.terminated | led_to.truncated
         complete: list[tuple[int, Recorder]] = []

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from actors.env.fleet import Fleet, FleetStep
 from actors.env.rng import Purpose, stream
-from actors.policy.network import Decision
+from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
@@ -34,7 +34,7 @@ class Policy(Protocol):
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]: ...
+    ) -> tuple[ActOutput, PolicyState]: ...
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Recorder:
     rewards: list[float] = field(default_factory=list)
     states: list[RecurrentState] = field(default_factory=list)
 
-    def before(self, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int) -> None:
+    def before(self, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int) -> None:
         """Record a step that is about to be taken by weights `version`; `state` is the one before it."""
         if len(self.actions) % self.state_stride == 0:
             self.states.append(state.row(row))
@@ -139,8 +139,9 @@ def run_wave(
     source: Provenance,
     name_episode: Callable[[], str],
     deterministic: bool = False,
+    on_step: Callable[[], None] = lambda: None,
 ) -> list[Episode]:
-    """One episode of each environment, acted by one set of weights.
+    """One episode of each environment, acted by one set of weights; `on_step` is called after each step of the fleet.
 
     An environment that ends early idles until the wave is over; nothing of it is recorded meanwhile, and its idle
     rows move no other's state.
@@ -159,6 +160,7 @@ def run_wave(
         for e in map(int, np.flatnonzero(running)):
             recorders[e].before(e, seen, decision, state, source.version)
         seen = fleet.step(decision.actions)
+        on_step()
         state = after
         for e in map(int, np.flatnonzero(running)):
             recorders[e].rewards.append(float(seen.rewards[e]))

@@ -56,7 +56,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Layout:
+class MessageLayout:
     """The shapes of a step's arrays in one kind of space."""
 
     spaces: Spaces
@@ -81,7 +81,7 @@ class Layout:
 
 
 @dataclass(slots=True)
-class Query:
+class StepQuery:
     """One step's arrays as they came, of the right types and shapes; their contents are checked by the batch."""
 
     obs: bytes
@@ -93,7 +93,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Batch:
+class StepBatch:
     """N queries, and what is wrong with each."""
 
     obs: NDArray[np.float32]  # [N, D]
@@ -113,7 +113,7 @@ def digest(request: policy_pb2.StepRequest) -> bytes:
     return found.digest()
 
 
-def parse_step(request: policy_pb2.StepRequest, layout: Layout) -> Query:
+def parse_step(request: policy_pb2.StepRequest, layout: MessageLayout) -> StepQuery:
     """Raises `Refusal` on a wrong type, shape or number of bytes."""
     obs, mask = layout.obs.take(request.obs), layout.mask.take(request.mask)
     slot_mask = rest_mask = b""
@@ -123,7 +123,7 @@ def parse_step(request: policy_pb2.StepRequest, layout: Layout) -> Query:
             rest_mask = layout.rest_mask.take(request.rest_mask)
     blueprints = _blueprints(request.blueprint_indices, layout.spaces.slots)
     deterministic = request.deterministic if request.HasField("deterministic") else True
-    return Query(obs, blueprints, mask, slot_mask, rest_mask, deterministic)
+    return StepQuery(obs, blueprints, mask, slot_mask, rest_mask, deterministic)
 
 
 def _blueprints(array: episode_pb2.Array, slots: int) -> NDArray[np.int64]:
@@ -140,7 +140,7 @@ def _blueprints(array: episode_pb2.Array, slots: int) -> NDArray[np.int64]:
     return np.frombuffer(array.data, dtype).astype(np.int64)
 
 
-def stack(queries: Sequence[Query], layout: Layout) -> Batch:
+def stack(queries: Sequence[StepQuery], layout: MessageLayout) -> StepBatch:
     """Every query's contents, checked together: what is wrong with one does not touch the others."""
     spaces, spec, n = layout.spaces, layout.spaces.action, len(queries)
     obs = np.frombuffer(b"".join([q.obs for q in queries]), "<f4").reshape(n, spaces.obs_size).astype(np.float32)
@@ -157,7 +157,7 @@ def stack(queries: Sequence[Query], layout: Layout) -> Batch:
     refusals: list[Refusal | None] = [None] * n
     for i in map(int, np.flatnonzero(~(finite & in_range & possible & agree))):
         refusals[i] = _refusal(bool(finite[i]), bool(in_range[i]), bool(possible[i]), spaces)
-    return Batch(obs, blueprints, masks, refusals)
+    return StepBatch(obs, blueprints, masks, refusals)
 
 
 def _refusal(finite: bool, in_range: bool, possible: bool, spaces: Spaces) -> Refusal:
@@ -170,7 +170,7 @@ def _refusal(finite: bool, in_range: bool, possible: bool, spaces: Spaces) -> Re
     return Refusal(Reason.ILLEGAL_MASK, "mask is not the union of slot_mask_by_op and rest_mask over legal ops")
 
 
-def _conditioned(queries: Sequence[Query], layout: Layout, flat: NDArray[np.bool_]) -> ActionMasks:
+def _conditioned(queries: Sequence[StepQuery], layout: MessageLayout, flat: NDArray[np.bool_]) -> ActionMasks:
     slot = layout.slot_mask.unpack([q.slot_mask for q in queries])
     absent = bytes(layout.rest_mask.bytes)
     rest = layout.rest_mask.unpack([q.rest_mask or absent for q in queries])

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from actors.transport.health import Health
-from actors.transport.ledger import ActorLedger, Ledger, Memory
+from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.types.episode import Episode, InvalidEpisode
 from actors.types.weights import WeightSet
 
@@ -133,7 +133,7 @@ class Consumer(Protocol):
     the store does not remember this consumer's last call."""
 
     def open_generation(
-        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: Memory | None = None
+        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: LedgerMemory | None = None
     ) -> Generation:
         """Take over the queue, pending entries included, having restored version `went_back_to` (-1 = none).
 

@@ -123,7 +123,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Memory:
+class LedgerMemory:
     """What a checkpoint remembers of the store, so that one which came back empty or older is known for it."""
 
     ledger: Ledger
@@ -162,7 +162,7 @@ class Memory:
         return {"ledger": self.ledger.to_dict(), "applied": list(self.applied)}
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Memory:
+    def from_dict(cls, fields: Mapping[str, Any]) -> LedgerMemory:
         return cls(Ledger.from_dict(fields["ledger"]), episode_ids(fields["applied"]))
 
 

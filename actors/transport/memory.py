@@ -23,7 +23,7 @@ from actors.transport.base import (
     StoreReset,
 )
 from actors.transport.health import Health
-from actors.transport.ledger import ActorLedger, Ledger, Memory
+from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.types.weights import WeightSet
 
 
@@ -115,7 +115,7 @@ class MemoryTransport:
                 s.fares[who] = {**health, "told_s": time.time()}
 
     def open_generation(
-        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: Memory | None = None
+        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: LedgerMemory | None = None
     ) -> Generation:
         s = self._store
         floor = floor or Generation(0, 0)
@@ -290,7 +290,7 @@ class MemoryTransport:
         self._count("turn")
         self._turn += 1
 
-    def _start_again(self, memory: Memory) -> None:
+    def _start_again(self, memory: LedgerMemory) -> None:
         s = self._store
         s.counts = memory.after_loss()
         s.actors = dict(s.counts.actors)

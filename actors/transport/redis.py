@@ -26,7 +26,7 @@ from actors.transport.base import (
     PutStatus,
 )
 from actors.transport.health import Health
-from actors.transport.ledger import ActorLedger, Ledger, Memory
+from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.server import RETRIES, Argument, OutOfMemory, Server
 from actors.types.weights import WeightSet
 
@@ -95,7 +95,7 @@ class RedisTransport:
         self._queue.call("report", actor, incarnation, *counts, told)
 
     def open_generation(
-        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: Memory | None = None
+        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: LedgerMemory | None = None
     ) -> Generation:
         floor = floor or Generation(0, 0)
         known = (memory.ledger.store, memory.ledger.turn, *_flat(memory.after_loss())) if memory else (0, 0)

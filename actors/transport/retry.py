@@ -1,4 +1,4 @@
-"""`Patience`: a store that does not answer is waited for, told once, and never given up."""
+"""`Retry`: a store that does not answer is waited for, told once, and never given up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, Unreachable) or isinstance(error.__cause__, Unreachable)
 
 
-class Patience:
+class Retry:
     """Repeats calls while the store does not answer, unless `stop`; `tell` hears when that begins and when it ends, and
     `beat` is called with every attempt."""
 

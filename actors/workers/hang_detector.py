@@ -1,4 +1,4 @@
-"""`Signs`: whether an actor at work still gets on, as seen from outside."""
+"""`HangDetector`: whether an actor at work still gets on, as seen from outside."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
 
-from actors.heartbeat import Stillness
-from actors.workers.ray_worker import Worker
+from actors.heartbeat import StallTimer
+from actors.workers.ray_worker import RayRolloutWorker
 
 PACE_S = 10.0  # between questions, at most
 
 
-class Signs:
+class HangDetector:
     """An actor whose beats stand still for `hang_s`, or that does not tell them, hangs."""
 
-    def __init__(self, handle: ActorHandle[Worker], hang_s: float) -> None:
+    def __init__(self, handle: ActorHandle[RayRolloutWorker], hang_s: float) -> None:
         self._handle, self._hang_s = handle, hang_s
         self.begin()
 
@@ -26,7 +26,7 @@ class Signs:
         """It was given something to do: time starts anew."""
         self._call: Any = None
         self._beats = -1
-        self._still = Stillness()
+        self._still = StallTimer()
         self._ask_at_s = time.monotonic()
 
     def hangs(self) -> bool:

@@ -1,4 +1,4 @@
-"""`Place`: where a process lives, so that one which answers nothing can be ended from elsewhere in the cluster."""
+"""`ProcessHandle`: node and PID of a process, so that a hung one can be killed from elsewhere in the cluster."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessHandle:
     node: str  # Ray's id
     pid: int
     created_s: float  # since 1970: numbers of processes are used again
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> ProcessHandle:
         process = psutil.Process()
         return cls(ray.get_runtime_context().get_node_id(), process.pid, process.create_time())
 

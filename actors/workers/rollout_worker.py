@@ -1,4 +1,4 @@
-"""`Incarnation`: one life of an actor: a sampler, a copy of the policy and an outbox. No Ray."""
+"""`RolloutWorker`: one life of an actor: a sampler, a copy of the policy and an outbox. No Ray."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from actors.config import ActingConfig
 from actors.errors import UserError
-from actors.heartbeat import Felt, Pulse
+from actors.heartbeat import Heartbeat
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.policy.publish import from_weights
@@ -17,9 +17,9 @@ from actors.rollout.sampler import make_sampler
 from actors.rollout.wave import Policy, Provenance
 from actors.transport.base import Transport
 from actors.transport.redis import connect
-from actors.transport.retry import Patience
+from actors.transport.retry import Retry
 from actors.workers.outbox import Outbox
-from actors.workers.weight_client import WeightFeed
+from actors.workers.weight_client import WeightClient
 
 Player = Literal["learned", "random", "never_grow"]
 PATIENCE_S = 5.0  # how long a call waits for a busy queue before it says so; the next one waits on
@@ -53,7 +53,7 @@ class WaveReport:
     metrics: dict[str, float]  # names are those of `actors/metrics/registry.py`
 
 
-class Incarnation:
+class RolloutWorker:
     """From the actor's start to its death. `reborn`: the actor has lived before, and must not repeat what it did."""
 
     def __init__(
@@ -61,12 +61,12 @@ class Incarnation:
         settings: WorkerSettings,
         reborn: bool = False,
         report: Callable[[Mapping[str, float]], None] = lambda metrics: None,
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.settings = settings
         acting = settings.acting
-        self._pulse = pulse or Pulse()
-        self._patience = Patience(beat=self._pulse)
+        self._heartbeat = heartbeat or Heartbeat()
+        self._patience = Retry(beat=self._heartbeat)
         self._report = report
         self.transport: Transport = self._patience(lambda: connect(settings.redis, acting.queue, settings.namespace))
         self.name = f"actor-{settings.index}"
@@ -75,9 +75,9 @@ class Incarnation:
         # actor, should the clock of the machine it now lives on be behind.
         self.number = max(time.time_ns() // 1_000_000, 1 + max(seen, default=0))
         lineage = self.number if reborn or seen else None
-        self.sampler = make_sampler(acting, settings.index, settings.seed, lineage)
+        self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
         self.outbox = Outbox(self.transport, self.name, self.number, acting.actors.buffer_episodes)
-        self.feed = WeightFeed(self.transport)
+        self.feed = WeightClient(self.transport)
         self.policy: ActingPolicy | None = None
         self.version, self.generation, self.state_stride = -1, 0, 1
         self.sequence = 0
@@ -94,7 +94,7 @@ class Incarnation:
         fetch_s = time.monotonic() - began
         assert self.policy is not None
         source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed)
-        episodes = self.sampler.sample(Felt(self.policy, self._pulse), source, self._name_episode)
+        episodes = self.sampler.sample(self.policy, source, self._name_episode)
         for episode in episodes:
             self.outbox.add(episode)
         played_s = time.monotonic() - start - parked_s
@@ -114,7 +114,7 @@ class Incarnation:
         else:
             policy = (RandomPolicy if player == "random" else NeverGrow)(self.sampler.spaces)
         source = Provenance(self.version, self.generation, 1, self.settings.seed)
-        played = self.sampler.play(Felt(policy, self._pulse), source, seeds, deterministic)
+        played = self.sampler.play(policy, source, seeds, deterministic)
         return [told | {"policy_version": self.version} for told in played]
 
     def _seen(self) -> list[int]:

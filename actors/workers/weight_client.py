@@ -1,4 +1,4 @@
-"""`WeightFeed`: the newest published weights for one who acts, damaged ones left out."""
+"""`WeightClient`: the newest published weights for one who acts, damaged ones left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from actors.types.weights import WeightSet
 log = logging.getLogger(__name__)
 
 
-class WeightFeed:
+class WeightClient:
     """Whoever acts goes on with the weights it has. `damaged` counts the fetches whose checksum was wrong."""
 
     def __init__(self, store: WeightStore) -> None:

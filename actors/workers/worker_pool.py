@@ -1,4 +1,4 @@
-"""`ActorFleet`: many Ray actors that sample on their own, wherever the cluster has room for them."""
+"""`WorkerPool`: many Ray actors that sample on their own, wherever the cluster has room for them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.transport.backoff import Backoff
-from actors.workers.hang_detector import Signs
-from actors.workers.process_handle import Place
-from actors.workers.ray_worker import SIGNS, Worker, limit_threads
+from actors.workers.hang_detector import HangDetector
+from actors.workers.process_handle import ProcessHandle
+from actors.workers.ray_worker import SIGNS, RayRolloutWorker, limit_threads
 from actors.workers.rollout_worker import Player, WaveReport, WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ PLAY_ATTEMPTS = 5
 
 
 @dataclass
-class FleetTotals:
+class PoolTotals:
     episodes: int = 0
     steps: int = 0
     waves: int = 0
@@ -39,10 +39,10 @@ class FleetTotals:
 @dataclass
 class _Member:
     index: int
-    handle: ActorHandle[Worker]
-    signs: Signs
+    handle: ActorHandle[RayRolloutWorker]
+    signs: HangDetector
     call: Any = None  # what it is doing: a reference to the reply
-    place: Place | None = None  # of its present process
+    place: ProcessHandle | None = None  # of its present process
     incarnation: int = 0
     alive: bool = False  # has answered since it was started last
     down_s: float = field(default_factory=time.monotonic)  # since when it is not
@@ -64,7 +64,7 @@ class _Member:
         return not self.alive and self.backoff.failures < 2 and time.monotonic() - self.down_s > PLACELESS_S
 
 
-class ActorFleet:
+class WorkerPool:
     """Each living actor always has one wave under way; `pump` collects what is done and starts the next.
 
     Ray starts an actor when a machine has room for it and starts it again, elsewhere if need be, when it dies: the
@@ -90,14 +90,14 @@ class ActorFleet:
             "concurrency_groups": {SIGNS: 1},
             "runtime_env": {"env_vars": limit_threads()},
         }
-        self._remote: Any = ray.remote(**options)(Worker)
+        self._remote: Any = ray.remote(**options)(RayRolloutWorker)
         self._settings = WorkerSettings(acting, 0, run, seed, redis, namespace)
         self._hang_s = acting.actors.hang_s
         self._fit_at_s = 0.0
         self._given_up: set[int] = set()  # indices of actors without a place
         self._members: list[_Member] = []
         self._note = note
-        self.totals = FleetTotals()
+        self.totals = PoolTotals()
         self._add(acting.actors.at_least)
 
     @property
@@ -136,7 +136,7 @@ class ActorFleet:
         for index in [i for i in range(self.size + max(0, count)) if i not in taken][: max(0, count)]:
             settings = replace(self._settings, index=index, reborn=index in self._given_up)
             handle = self._remote.remote(settings)
-            self._members.append(_Member(index, handle, Signs(handle, self._hang_s)))
+            self._members.append(_Member(index, handle, HangDetector(handle, self._hang_s)))
 
     def _give_up(self, member: _Member) -> None:
         if self.size > 1:
@@ -162,7 +162,7 @@ class ActorFleet:
     def _collect(self, member: _Member) -> WaveReport | None:
         call, member.call = member.call, None
         try:
-            reply: WaveReport | Place = ray.get(call)
+            reply: WaveReport | ProcessHandle = ray.get(call)
         except ActorUnavailableError:  # dying, or on its way back
             self._lost(member)
             return None
@@ -175,7 +175,7 @@ class ActorFleet:
             self._failed(member, error)
             return None
         member.alive = True
-        if isinstance(reply, Place):
+        if isinstance(reply, ProcessHandle):
             member.place = reply
             return None
         member.backoff.succeed()

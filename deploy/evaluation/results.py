@@ -57,7 +57,7 @@ class FamilyLine(NamedTuple):
     bare: float | None  # share of the policy's episodes that end with nothing grown
 
 
-class Target(NamedTuple):
+class EvaluationTarget(NamedTuple):
     name: str
     value: float | None
     goal: float
@@ -126,14 +126,14 @@ class Results:
         return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
 
     @cached_property
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[EvaluationTarget]:
         """Those of the study, where the players that they need were played."""
         if MAIN not in self.rows:
             return []
         found = [*self._gap(), *self._blind(), *self._improvement(), *self._scratch(), *self._dont_grow()]
         return [*found, self._finite()]
 
-    def _gap(self) -> list[Target]:
+    def _gap(self) -> list[EvaluationTarget]:
         if PERIODIC not in self.rows or CEILING not in self.rows:
             return []
         over, gap = self.against(MAIN, PERIODIC), self.against(CEILING, PERIODIC)
@@ -141,22 +141,22 @@ class Results:
         points = _target("points of J over the tuned periodic schedule", margin.low, 0.0, _range(margin), above=True)
         name = "share of the gap to the per-task best closed"
         if closed is None:
-            return [Target(name, None, 0.5, False, f"no certain gap: {_range(self._interval(gap))}"), points]
+            return [EvaluationTarget(name, None, 0.5, False, f"no certain gap: {_range(self._interval(gap))}"), points]
         return [_target(name, closed.mean, 0.5, _range(closed).lstrip("+")), points]
 
-    def _blind(self) -> list[Target]:
+    def _blind(self) -> list[EvaluationTarget]:
         if BLIND not in self.rows:
             return []
         margin = self._interval(self.against(MAIN, BLIND))
         return [_target("points of J over the blind policy", margin.low, 0.0, _range(margin), above=True)]
 
-    def _improvement(self) -> list[Target]:
+    def _improvement(self) -> list[EvaluationTarget]:
         if PERIODIC not in self.rows:
             return []
         chance = self._chance(self.against(MAIN, PERIODIC))
         return [_target("probability of improvement on periodic", chance.mean, 0.65, _range(chance).lstrip("+"))]
 
-    def _scratch(self) -> list[Target]:
+    def _scratch(self) -> list[EvaluationTarget]:
         if SCRATCH not in self.rows:
             return []
         lost = self.against(MAIN, SCRATCH, "test_accuracy")
@@ -164,7 +164,7 @@ class Results:
         told = f"{lost.mean():+.2f}, at least {low:+.2f} (one-sided 95%)"
         return [_target("test accuracy against from scratch", low, -MARGIN_POINTS, told, above=True)]
 
-    def _dont_grow(self) -> list[Target]:
+    def _dont_grow(self) -> list[EvaluationTarget]:
         families = [m.family for m in self.members if m.dont_grow]
         if not families:
             return []
@@ -172,10 +172,10 @@ class Results:
         share = float(np.mean(bare))
         return [_target("share of don't-grow episodes that end bare", share, 0.9, f"{sum(bare)} of {len(bare)}")]
 
-    def _finite(self) -> Target:
+    def _finite(self) -> EvaluationTarget:
         rows = [row for line in self.rows.values() for policy in line for own in policy.values() for row in own]
         broken = sum(not row.finite for row in rows)
-        return Target("episodes with NaN", float(broken), 0.0, broken == 0, f"{broken} of {len(rows):,}")
+        return EvaluationTarget("episodes with NaN", float(broken), 0.0, broken == 0, f"{broken} of {len(rows):,}")
 
     @cached_property
     def families(self) -> list[FamilyLine]:
@@ -259,8 +259,8 @@ def _range(i: Interval) -> str:
     return f"{i.mean:+.2f} [{i.low:.2f}, {i.high:.2f}]"
 
 
-def _target(name: str, value: float, goal: float, told: str, above: bool = False) -> Target:
-    return Target(name, value, goal, value > goal if above else value >= goal, told)
+def _target(name: str, value: float, goal: float, told: str, above: bool = False) -> EvaluationTarget:
+    return EvaluationTarget(name, value, goal, value > goal if above else value >= goal, told)
 
 
 def _sentence(subject: str, name: str, i: Interval, scope: str) -> str:

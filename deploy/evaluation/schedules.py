@@ -15,7 +15,7 @@ from actors.config import require
 from actors.env.slots.observation import BASE, BLIND_EPOCHS, SLOT, BaseFeature, SlotFeature
 from actors.env.slots.stage import Stage
 from actors.policy.baselines import ruled
-from actors.policy.network import Decision
+from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState, StateSizes
 from actors.types.actions import ActionMasks, Op
 from actors.types.spaces import Spaces
@@ -143,7 +143,7 @@ class _Ruled(ABC):
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
+    ) -> tuple[ActOutput, PolicyState]:
         memory = state.h[0].numpy().copy()
         actions = np.zeros((len(obs), len(self.spaces.action.heads)), dtype=np.int64)
         stages = self.reading.slot(obs, "stage").argmax(-1)

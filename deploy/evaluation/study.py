@@ -72,7 +72,12 @@ class Study:
     evaluations: tuple[Evaluation, ...] = ()
 
     def folder(self, entry: str) -> Path:
+        """Where an entry's record is kept: small files that belong into a repository."""
         return self.results / self.name / entry
+
+    def run_dir(self, training: str) -> Path:
+        """Where a training's run, its policy and its curve are: large, and made again from the record."""
+        return self.root / f"{self.name}-{training}"
 
     def members(self, group: str) -> list[Training]:
         return [t for t in self.trainings if t.group == group]
@@ -195,7 +200,7 @@ def _fingerprint(study: Study, entry: Training | Evaluation) -> str:
 
 
 def _train(study: Study, entry: Training) -> int:
-    run_dir, folder = study.root / f"{study.name}-{entry.name}", study.folder(entry.name)
+    run_dir, folder = study.run_dir(entry.name), study.folder(entry.name)
     folder.mkdir(parents=True, exist_ok=True)
     run = {"name": run_dir.name, "root": str(study.root), "seed": entry.seed}
     settings = _merged(entry.settings, {"run": run, "learner": {"max_seconds": entry.minutes * 60}})
@@ -213,7 +218,7 @@ def _train(study: Study, entry: Training) -> int:
 
     checkpoint = load_checkpoint(run_dir)
     if entry.keep:
-        save_policy(checkpoint, folder / POLICY)
+        save_policy(checkpoint, run_dir / POLICY)
     told = {
         "run": str(run_dir),
         "minutes": round(checkpoint.progress.elapsed_s / 60, 2),
@@ -222,7 +227,7 @@ def _train(study: Study, entry: Training) -> int:
         "env_steps": checkpoint.progress.env_steps,
         "last": _last_metrics(run_dir),
     }
-    _write_curve(run_dir, folder / CURVE)
+    _write_curve(run_dir, run_dir / CURVE)
     _record(study, entry, command, started, told)
     return 0
 
@@ -259,9 +264,9 @@ def _paths(study: Study, groups: Sequence[str]) -> Iterator[str]:
 
 
 def _policy(study: Study, training: Training) -> Path:
-    """As it was kept, else the run that trained it."""
-    kept = study.folder(training.name) / POLICY
-    return kept if kept.is_file() else study.root / f"{study.name}-{training.name}"
+    """The policy that the run kept, else the run itself."""
+    run_dir = study.run_dir(training.name)
+    return run_dir / POLICY if (run_dir / POLICY).is_file() else run_dir
 
 
 def _tamiyo(command: Sequence[str]) -> int:

@@ -147,7 +147,7 @@ def picture(study: Study, name: str, folder: Path) -> str:
 
 def curve(study: Study, name: str, folder: Path) -> str:
     """What an episode paid, over the minutes of a training."""
-    source = study.folder(name) / CURVE
+    source = study.run_dir(name) / CURVE
     if not source.is_file():
         raise UserError(f"no curve at {source}: run the study's entry {name} first")
     minutes, paid = np.loadtxt(source, delimiter=",", skiprows=1, ndmin=2).T

@@ -22,7 +22,7 @@ from actors.workers.worker_pool import last_line
 from deploy.config.schema import Config
 from deploy.launch.following import conclude, follow, named, plan, write_and_tell
 from deploy.launch.remote_run import RemoteRun, is_under_way, start_supervisor, there
-from deploy.launch.run import first_lesson, namespace, open_run, own_signals, stop_on_signal
+from deploy.launch.run import namespace, open_run, own_signals, pretrain, stop_on_signal
 from deploy.launch.runtime_env import runtime_env
 from deploy.launch.supervisor import OVER, RunPlan
 
@@ -86,7 +86,7 @@ def prepare(config: Config, resume: Path | None) -> RunPlan:
     run_dir = open_run(config, resume)
     config = named(config, run_dir)
     connect(config.run.redis, config.queue, namespace(config)).close()
-    config = first_lesson(config, run_dir, Console(highlight=False))
+    config = pretrain(config, run_dir, Console(highlight=False))
     return plan(config, run_dir, config.run.redis)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from actors.types.episode import EndReason
 from actors.workers.rollout_worker import Player
-from actors.workers.worker_pool import ActorFleet
+from actors.workers.worker_pool import WorkerPool
 
 
-def compare(fleet: ActorFleet, run_dir: Path, episodes: int, hosts: bool, stop: Callable[[], bool]) -> None:
+def compare(fleet: WorkerPool, run_dir: Path, episodes: int, hosts: bool, stop: Callable[[], bool]) -> None:
     """Play seeds of the last fifth again with the policies to compare with, and leave what the report needs in the
     folder. `hosts`: seed hosts were trained on, and there is a never-grow. Ends early when told to stop."""
     rows = [json.loads(line) for line in (run_dir / "episodes.jsonl").read_text().splitlines()]
@@ -40,7 +40,7 @@ def compare(fleet: ActorFleet, run_dir: Path, episodes: int, hosts: bool, stop: 
         _draw_episode(fleet, run_dir, chosen)
 
 
-def _draw_episode(fleet: ActorFleet, run_dir: Path, chosen: list[dict[str, Any]]) -> None:
+def _draw_episode(fleet: WorkerPool, run_dir: Path, chosen: list[dict[str, Any]]) -> None:
     """The episode of the report: one of the task on which the policy grows most."""
     growth: dict[str, list[float]] = {}
     for row in chosen:

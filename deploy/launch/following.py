@@ -17,7 +17,7 @@ from deploy.launch.supervisor import OVER, Phase, RunPlan, RunStatus
 from deploy.report.progress import Progress
 
 
-class Followed(Protocol):
+class RunOutcome(Protocol):
     """A supervisor, here or elsewhere."""
 
     def poll(self, notes_seen: int = 0) -> RunStatus: ...
@@ -34,7 +34,7 @@ def plan(config: Config, run_dir: Path, redis: str) -> RunPlan:
 
 
 def follow(
-    run: Followed,
+    run: RunOutcome,
     stop: threading.Event,
     console: Console,
     title: str,

@@ -1,4 +1,4 @@
-"""`LearnerKeeper`: the learner as a Ray actor in a place of its own, started again whenever it dies."""
+"""`LearnerActor`: the learner as a Ray actor in a place of its own, started again whenever it dies."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.errors import UserError
-from actors.heartbeat import Stillness
+from actors.heartbeat import StallTimer
 from actors.transport.backoff import Backoff
 from actors.transport.base import Fenced
-from actors.workers.process_handle import Place
+from actors.workers.process_handle import ProcessHandle
 from actors.workers.ray_worker import limit_threads
 from actors.workers.worker_pool import last_line
 from deploy.launch.run import learner_report
-from learner.checkpoint import Progress
+from learner.checkpoint import LearnerProgress
 from learner.service import LearnerService, LearnerSettings, LearnerStatus
 
 MAX_FAILURES = 5  # errors in a row without an update between them, before they count as a fault of code
 LOOK_S = 0.25  # between looks at it
 
 
-class LearnerKeeper:
+class LearnerActor:
     """`tick` returns at once and says how the learner is; a death is noted, counted, and followed by a new start from
     the newest checkpoint, after a wait that grows while it keeps dying."""
 
@@ -49,13 +49,13 @@ class LearnerKeeper:
         self._call: Any = None
         self._starting = True  # the next call is `start`
         self.up = False  # has its place, and learns
-        self._place: Place | None = None  # of its process
+        self._place: ProcessHandle | None = None  # of its process
         self._look_at_s = 0.0
-        self._hang_s, self._still, self._beats = settings.config.hang_s, Stillness(), -1
+        self._hang_s, self._still, self._beats = settings.config.hang_s, StallTimer(), -1
         self._backoff = Backoff()
         self._updates_at_failure = -1
         self.began_s: float | None = None  # when it was up for the first time: from then on `max_seconds` count
-        self.status = LearnerStatus(Progress(), False)
+        self.status = LearnerStatus(LearnerProgress(), False)
         self.restarts = 0
 
     def tick(self) -> LearnerStatus:
@@ -66,7 +66,9 @@ class LearnerKeeper:
         if self._call is None and self._backoff.due and now >= self._look_at_s:
             self._look_at_s = now + LOOK_S
             start = self._handle.start
-            self._call = start.remote(self._remaining_s(), Place.here) if self._starting else self._handle.poll.remote()
+            self._call = (
+                start.remote(self._remaining_s(), ProcessHandle.here) if self._starting else self._handle.poll.remote()
+            )
         if self._call is not None and ray.wait([self._call], timeout=0)[0]:
             call, self._call = self._call, None
             self._hear(call)
@@ -76,7 +78,7 @@ class LearnerKeeper:
 
     def _hear(self, call: Any) -> None:
         try:
-            reply: LearnerStatus | Place = ray.get(call)
+            reply: LearnerStatus | ProcessHandle = ray.get(call)
         except ActorUnavailableError:
             self._lost("its process is gone")
         except RayActorError as error:
@@ -84,7 +86,7 @@ class LearnerKeeper:
         except RayTaskError as error:
             self._failed(error)
         else:
-            if isinstance(reply, Place):
+            if isinstance(reply, ProcessHandle):
                 self._place, self._starting, self.up = reply, False, True
                 self._still.moved()
                 self.began_s = self.began_s or time.monotonic()

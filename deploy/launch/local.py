@@ -16,10 +16,10 @@ from deploy.launch.following import conclude, follow, named, plan
 from deploy.launch.run import (
     check_machine,
     compile_environments,
-    first_lesson,
     local_ray,
     namespace,
     open_run,
+    pretrain,
     stop_on_signal,
 )
 from deploy.launch.supervisor import OVER, Supervisor
@@ -40,7 +40,7 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
     if config.run.redis:
         connect(config.run.redis, config.queue, namespace(config)).close()  # one that is not there is told at once
     compile_environments(config, console)
-    config = first_lesson(named(config, run_dir), run_dir, console)
+    config = pretrain(named(config, run_dir), run_dir, console)
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signal())
         server: EmbeddedRedis | None = None

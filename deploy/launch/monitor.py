@@ -1,4 +1,4 @@
-"""`Watch`: tells Prometheus how a run stands, from a thread of its own, also while learner or store are away."""
+"""`RunMonitor`: tells Prometheus how a run stands, from a thread of its own, also while learner or store are away."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from actors.errors import UserError
-from actors.metrics.run_status import standing
+from actors.metrics.run_status import run_status
 from actors.transport.base import Transport, Unreachable
 
 EVERY_S = 2.0
 CLOSE_S = 1.0
 
 
-class Watch:
+class RunMonitor:
     """Looks at once and then every `EVERY_S`, until `close`. `counts` are reported as well, whatever the store says."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Watch:
             self._report(self._counts())
             with suppress(Unreachable, UserError):  # the store is away: a later look may find it
                 transport = transport or self._connect()
-                stands = standing(transport.ledger(), transport.health())
+                stands = run_status(transport.ledger(), transport.health())
                 if not self._stop.is_set():
                     self._report(stands)
             self._stop.wait(EVERY_S)

@@ -27,7 +27,7 @@ from deploy.evaluation.schedules import NEVER, Schedule, Scheduled
 from deploy.evaluation.suite import on_family, protocol
 from deploy.evaluation.tune import SCHEDULES, load
 from deploy.launch.run import checked_spaces
-from learner.checkpoint import Checkpoint, Progress, save_policy
+from learner.checkpoint import Checkpoint, LearnerProgress, save_policy
 from learner.ppo.imitation import imitate
 
 POLICY = "imitated.safetensors"
@@ -44,7 +44,7 @@ def demonstrators(config: Config) -> list[Schedule]:
     return [NEVER, replace(periodic, start=max(periodic.start, EARLIEST_START))]
 
 
-def imitated_policy(config: Config, run_dir: Path, console: Console) -> Path:
+def pretrained_policy(config: Config, run_dir: Path, console: Console) -> Path:
     """Made once, and kept in the run's folder."""
     own, path = config.imitation, run_dir / POLICY
     if not path.is_file():
@@ -112,4 +112,4 @@ def _wave(run_seed: int, state_stride: int, env: EnvConfig, plan: Schedule, seed
 
 
 def _checkpoint(network: FactoredRecurrentActorCritic, state_stride: int) -> Checkpoint:
-    return Checkpoint(Progress(), (), to_weights(network, 0, 0, state_stride), {}, None)
+    return Checkpoint(LearnerProgress(), (), to_weights(network, 0, 0, state_stride), {}, None)

@@ -11,21 +11,21 @@ from rich.console import Console
 
 from actors.metrics.prometheus import ProcessMetrics
 from actors.transport.redis import connect
-from actors.workers.worker_pool import ActorFleet
+from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
 from deploy.launch.cluster import cluster, with_passwords
-from deploy.launch.monitor import Watch
+from deploy.launch.monitor import RunMonitor
 from deploy.launch.run import (
     acting,
     check_machine,
     checked_spaces,
     compile_environments,
-    first_lesson,
     learner_settings,
     local_ray,
     namespace,
     open_run,
     own_metrics,
+    pretrain,
     require_free_port,
     stop_on_signal,
 )
@@ -38,7 +38,7 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
     check_machine(config)
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
-    config = first_lesson(config, run_dir, console)
+    config = pretrain(config, run_dir, console)
     with stop_on_signal() as stop, own_metrics(config) as metrics, _watch(config, metrics):
         report = metrics.reporter("learner")
         service = LearnerService(learner_settings(config, run_dir, config.run.redis), lambda: report)
@@ -75,7 +75,7 @@ def run_actors(config: Config) -> int:
         if dashboard:
             console.print(dashboard, soft_wrap=True, markup=False)
         config = with_passwords(config) if config.run.address else config
-        fleet = ActorFleet(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
+        fleet = WorkerPool(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
         console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
         while not stop.wait(0.2):
             fleet.fit(ray.available_resources)
@@ -98,7 +98,7 @@ def _watch(config: Config, metrics: ProcessMetrics) -> Iterator[None]:
     if not config.run.metrics_port:
         yield
         return
-    watch = Watch(lambda: connect(config.run.redis, config.queue, namespace(config)), metrics.reporter("watch"))
+    watch = RunMonitor(lambda: connect(config.run.redis, config.queue, namespace(config)), metrics.reporter("watch"))
     try:
         yield
     finally:

@@ -173,16 +173,16 @@ def compile_environments(config: Config, console: Console) -> None:
         compile_kernels()
 
 
-def first_lesson(config: Config, run_dir: Path, console: Console) -> Config:
+def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
     """`config`, of which a run begins with a policy that has imitated, where it asks for that."""
     if config.run.init_from or not config.imitation.episodes:
         return config
     if list_checkpoints(run_dir / "checkpoints") and not config.learner.keeps_prior:
         return config
-    from deploy.launch.pretraining import imitated_policy  # brings Numba
+    from deploy.launch.pretraining import pretrained_policy  # brings Numba
 
     compile_environments(config, console)
-    path = imitated_policy(config, run_dir, console)
+    path = pretrained_policy(config, run_dir, console)
     return replace(config, run=replace(config.run, init_from=str(path.absolute())))
 
 

@@ -18,12 +18,12 @@ from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.metrics.ray import RayMetrics
 from actors.transport.redis import connect
-from actors.workers.worker_pool import PLACELESS_S, ActorFleet
+from actors.workers.worker_pool import PLACELESS_S, WorkerPool
 from deploy.launch.comparison import compare
-from deploy.launch.learner_actor import LearnerKeeper
-from deploy.launch.monitor import Watch
+from deploy.launch.learner_actor import LearnerActor
+from deploy.launch.monitor import RunMonitor
 from deploy.report.progress import Snapshot
-from learner.checkpoint import Progress
+from learner.checkpoint import LearnerProgress
 from learner.service import LearnerSettings, LearnerStatus
 
 TICK_S = 0.1
@@ -81,15 +81,15 @@ class Supervisor:
         self._error = ""
         self._returns: list[float] = []
         self._metrics: dict[str, float] = {}
-        self._progress = Progress()
+        self._progress = LearnerProgress()
         self._began_s = time.monotonic()
         self._placeless_told = False
         self._up_s, self._made_room = self._began_s, False
         s = plan.learner
-        self._keeper = LearnerKeeper(s, learner_gpus(s, plan.acting), self._notes.append)  # its place comes first
-        self._fleet = ActorFleet(plan.acting, plan.name, s.seed, s.redis, s.namespace, self._notes.append)
+        self._keeper = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)  # its place comes first
+        self._fleet = WorkerPool(plan.acting, plan.name, s.seed, s.redis, s.namespace, self._notes.append)
         self._metrics_out = RayMetrics("supervisor", plan.name)
-        self._watch = Watch(lambda: connect(s.redis, s.queue, s.namespace), self._metrics_out.report, self._counts)
+        self._watch = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._metrics_out.report, self._counts)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._thread.start()
 

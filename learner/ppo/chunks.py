@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.policy.cores.sequences import Layout, Steps, make_layout
+from actors.policy.cores.sequences import BucketLayout, Steps, make_layout
 from actors.policy.state import PolicyState
 from learner.ppo.batching import Batch
 
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
     rows: Tensor  # [r]
     source: Tensor | None  # [n] among the N steps; None = all of them, in order
-    layout: Layout
+    layout: BucketLayout
 
 
 class Part(NamedTuple):

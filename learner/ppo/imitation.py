@@ -20,14 +20,14 @@ from learner.ppo import losses
 from learner.ppo.batching import make_batch
 from learner.ppo.chunks import Chunks, Part, load, minibatch, pick, uncut, whole
 from learner.ppo.gae import gae
-from learner.ppo.optimizer import clip_gradients, make_optimiser
+from learner.ppo.optimizer import clip_gradients, make_optimizer
 
 HELD_OUT = 0.1  # of the demonstrations: looked at, never learnt from
 PADDING_WASTE = 1.3
 GRADIENT_CLIP, VALUE_COEF, WEIGHT_DECAY = 0.5, 0.5, 1e-4
 
 
-class Imitated(NamedTuple):
+class ImitationResult(NamedTuple):
     """How well the demonstrations that were held out are known, in nats per unforced step; `before` at the start."""
 
     before: float
@@ -52,7 +52,7 @@ def imitate(
     lr: float = 1e-3,
     gamma: float = 1.0,
     seed: int = 0,
-) -> Imitated:
+) -> ImitationResult:
     """Change `network` in place. The last tenth of `episodes` is held out. Raises `ValueError` for too few of them."""
     held = max(1, round(HELD_OUT * len(episodes)))
     if len(episodes) < 2 * held:
@@ -62,18 +62,18 @@ def imitate(
     before, _ = _known(network, test)
     network.update_normaliser(lesson.chunks.obs)
     network.value_normaliser.update(lesson.returns, network.value_output)
-    optimiser = make_optimiser(network, lr, WEIGHT_DECAY)
+    optimizer = make_optimizer(network, lr, WEIGHT_DECAY)
     rows, rng = len(lesson.chunks.lengths), np.random.Generator(np.random.Philox(key=(seed, 0)))
     for done in range(passes):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = lr * (1.0 - done / passes)
         for part in np.array_split(rng.permutation(rows), max(1, rows // minibatch_episodes)):
             loss = _loss(network, lesson, minibatch(lesson.chunks, np.sort(part), PADDING_WASTE))
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
-            clip_gradients(optimiser, GRADIENT_CLIP)
-            optimiser.step()
-    return Imitated(before, *_known(network, test))
+            clip_gradients(optimizer, GRADIENT_CLIP)
+            optimizer.step()
+    return ImitationResult(before, *_known(network, test))
 
 
 def _lesson(network: FactoredRecurrentActorCritic, episodes: Sequence[Episode], gamma: float) -> _Lesson:

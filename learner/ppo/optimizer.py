@@ -78,20 +78,20 @@ class GatedAdamW(torch.optim.AdamW):
         return state
 
 
-def make_optimiser(network: FactoredRecurrentActorCritic, lr: float, weight_decay: float) -> GatedAdamW:
+def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_decay: float) -> GatedAdamW:
     return GatedAdamW(parameter_groups(network, weight_decay), lr=lr, eps=1e-5, fused=True)
 
 
-def clip_gradients(optimiser: torch.optim.Optimizer, limit: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Scale all gradients so that their global norm is at most `limit`; the norm before, and `grad_norm_GROUP`."""
-    grads = {id(g): [p.grad for p in g["params"] if p.grad is not None] for g in optimiser.param_groups}
+    grads = {id(g): [p.grad for p in g["params"] if p.grad is not None] for g in optimizer.param_groups}
     everything = [grad for own in grads.values() for grad in own]
     squares = torch.stack(list(torch._foreach_norm(everything))).square()
     total = squares.sum().sqrt()
     torch._foreach_mul_(everything, (limit / (total + 1e-6)).clamp(max=1.0))
     by_name: dict[str, torch.Tensor] = {}
     parts = torch.split(squares, [len(own) for own in grads.values()])
-    for group, part in zip(optimiser.param_groups, parts, strict=True):
+    for group, part in zip(optimizer.param_groups, parts, strict=True):
         name = f"grad_norm_{group['name']}"
         by_name[name] = part.sum() + by_name.get(name, 0.0)
     return total, {name: square.sqrt() for name, square in by_name.items()}

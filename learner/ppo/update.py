@@ -26,19 +26,19 @@ KL_STOP = 1.5  # times target_kl
 
 
 class PPOUpdate:
-    """Holds the network and its optimizer; `seed` and the update's number alone order the minibatches. `pulse` is
+    """Holds the network and its optimizer; `seed` and the update's number alone order the minibatches. `heartbeat` is
     called at each."""
 
     def __init__(
         self,
         network: FactoredRecurrentActorCritic,
-        optimiser: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer,
         config: LearnerConfig,
         seed: int = 0,
-        pulse: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
         prior: FactoredRecurrentActorCritic | None = None,
     ) -> None:
-        self.network, self.optimiser, self.seed, self._pulse = network, optimiser, seed, pulse
+        self.network, self.optimizer, self.seed, self._heartbeat = network, optimizer, seed, heartbeat
         self.config = config.for_core(is_recurrent(network))
         self.device = next(network.parameters()).device
         self.prior = Prior(prior.to(self.device), config.max_padding_waste) if prior and config.keeps_prior else None
@@ -104,7 +104,7 @@ class PPOUpdate:
         log_probs: list[Tensor] = []  # [n, H] each
         groups: tuple[str, ...] = ()
         for part in parts:
-            self._pulse()
+            self._heartbeat()
             t = Targets(*(pick(x, part.chunk.source) for x in targets))
             out = self._evaluate(load(chunks, part, self._advance))
             log_probs.append(out.log_probs.detach())
@@ -114,13 +114,13 @@ class PPOUpdate:
             if self.reads_flags and stopped > 0:
                 break
             loss = objective(out, t, c, entropy_coef, denominators)
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss.total)
-            norm, by_group = clip_gradients(self.optimiser, c.grad_clip)
+            norm, by_group = clip_gradients(self.optimizer, c.grad_clip)
             broken = (~norm.isfinite()).to(zero.dtype)
-            self.optimiser.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]
-            self.optimiser.grad_scale = None  # type: ignore[attr-defined]
-            self.optimiser.step()
+            self.optimizer.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]
+            self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+            self.optimizer.step()
             skipped = skipped + broken * flags[-1]
             groups = tuple(by_group)
             measured.append(torch.stack([loss.policy, loss.value, *by_group.values()]))

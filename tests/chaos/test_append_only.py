@@ -13,7 +13,7 @@ import pytest
 from actors.errors import UserError
 from actors.transport.base import PutStatus
 from actors.transport.redis import connect
-from actors.transport.retry import Patience, is_outage
+from actors.transport.retry import Retry, is_outage
 from deploy.launch import embedded_redis
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.queueing import counts, header
@@ -52,7 +52,7 @@ def test_what_was_accepted_survives_the_death_of_the_server(fsync: str) -> None:
 
         def act() -> None:
             nonlocal accepted
-            actor, patience = connect(server.url), Patience()
+            actor, patience = connect(server.url), Retry()
 
             def put() -> PutStatus:
                 return actor.put(header(accepted), b"x" * 2000).status
@@ -124,9 +124,7 @@ def test_a_server_that_reads_its_file_is_waited_for(monkeypatch: pytest.MonkeyPa
         revival = threading.Thread(target=server.revive)
         revival.start()
         late: list[PutStatus] = []
-        actor = threading.Thread(
-            target=lambda: late.append(Patience()(lambda: transport.put(header(1), b"late").status))
-        )
+        actor = threading.Thread(target=lambda: late.append(Retry()(lambda: transport.put(header(1), b"late").status)))
         actor.start()
         refused: list[UserError] = []
         while revival.is_alive():

@@ -18,7 +18,7 @@ import redis
 from actors.codec import encode_episode
 from actors.transport.base import EpisodeHeader, PutStatus
 from actors.types.episode import Episode
-from actors.workers.rollout_worker import Incarnation, WorkerSettings
+from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.config.flags import parse
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.run import acting
@@ -97,7 +97,7 @@ def test_a_paused_actor_that_comes_back_as_a_zombie_loses_and_doubles_nothing(ru
     with paused(zombie):
         time.sleep(0.5)
         index = next(i for i in (0, 1) if _silent(run, f"actor-{i}"))
-        successor = Incarnation(WorkerSettings(acting(config), index, "hurt", 0, run.server.url, "hurt"), reborn=True)
+        successor = RolloutWorker(WorkerSettings(acting(config), index, "hurt", 0, run.server.url, "hurt"), reborn=True)
         assert successor.number > max(known)
         produced = sum(successor.sample().episodes for _ in range(2))
     run.wait_for_updates(5)

@@ -33,14 +33,14 @@ from actors.codec import (
 from actors.errors import UserError
 from actors.policy.publish import to_weights
 from actors.policy.saved import read_weights
-from actors.serving.messages import Layout, digest, parse_step, stack, step_request
+from actors.serving.messages import MessageLayout, digest, parse_step, stack, step_request
 from actors.serving.refusal import Refusal
 from actors.serving.session_state import seal, unseal
 from actors.transport.base import EpisodeHeader
 from actors.types.episode import EndReason, InvalidEpisode
 from actors.wire import episode_pb2, policy_pb2
-from learner.checkpoint import Progress, load_checkpoint, load_policy, save_checkpoint
-from learner.ppo.optimizer import make_optimiser
+from learner.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint
+from learner.ppo.optimizer import make_optimizer
 from tests.support.builders import make_episode
 from tests.support.growing import GROWN, Run, Script, mlp
 from tests.support.toy import SPACES, random_masks, toy_network
@@ -162,7 +162,7 @@ def _request(seed: int) -> bytes:
 def _step(data: bytes) -> None:
     """As the server does: parsed, told apart, and put into a batch beside a good one."""
     request, good = policy_pb2.StepRequest.FromString(data), policy_pb2.StepRequest.FromString(_request(0))
-    layout = Layout(SPACES)
+    layout = MessageLayout(SPACES)
     digest(request)
     batch = stack([parse_step(good, layout), parse_step(request, layout)], layout)
     assert batch.refusals[0] is None
@@ -178,10 +178,10 @@ def _folder() -> Path:
 @cache
 def _saved() -> bytes:
     """A small checkpoint; its moments are left out."""
-    optimiser = make_optimiser(NETWORK, 1e-3, 0.0)
+    optimizer = make_optimizer(NETWORK, 1e-3, 0.0)
     ids = ("run/actor-0/1/2", "run/actor-0/1/3")
     return save_checkpoint(
-        _folder() / "good", NETWORK, optimiser, Progress(update=3, version=3), ids, 8, 1
+        _folder() / "good", NETWORK, optimizer, LearnerProgress(update=3, version=3), ids, 8, 1
     ).read_bytes()
 
 

@@ -13,7 +13,7 @@ from actors.env.blueprints.blends import gate_shapes
 from actors.env.blueprints.vector import MLP_BLUEPRINTS, Param
 from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
-from actors.env.kernels.backend import CompiledNetworks
+from actors.env.kernels.backend import NumbaNetworks
 from actors.env.reference_network import Trained
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import StackedNetworks
@@ -36,7 +36,7 @@ class Vectors(NamedTuple):
 def host(fleet: SeedTrainingFleet, env: int) -> Vectors:
     shapes = fleet.episodes[env].host.shapes()
     networks = fleet.networks
-    if isinstance(networks, CompiledNetworks):
+    if isinstance(networks, NumbaNetworks):
         own = networks.networks[env]
         m = own.moments
         flats = (own.params, m.host_first, m.host_second)
@@ -52,7 +52,7 @@ def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
     own, width = episode.lifecycle.slots[slot], episode.host.slot_width(slot)
     shapes, gate = MLP_BLUEPRINTS[own.blueprint].shapes(width), gate_shapes(own.blend, width)
     networks = fleet.networks
-    if isinstance(networks, CompiledNetworks):
+    if isinstance(networks, NumbaNetworks):
         network = networks.networks[env]
         m = network.moments
         flats = [t[slot] for t in (network.seeds.q, m.seed_first, m.seed_second)]

@@ -1,4 +1,4 @@
-"""Models of a user, their data, and a policy that plays from a script."""
+"""User models, their data, and a scripted policy."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def fossilize(slot: int = 0) -> tuple[int, ...]:
 
 
 GROWN = [germinate(), advance(), advance()]
-"""What puts a seed into the model's function by the third decision."""
+"""Actions that blend a seed in by the third decision."""
 
 
 class Script:
-    """Decides by a list; WAITs after it. An entry may be an error that is raised instead."""
+    """A policy that takes actions from a list, then WAITs. An entry that is an error is raised."""
 
     def __init__(self, actions: Sequence[tuple[int, ...] | Exception]) -> None:
         self.actions, self.seen = list(actions), list[tuple[NDArray[np.float32], NDArray[np.int64], ActionMasks]]()
@@ -89,7 +89,7 @@ def mlp(seed: int = 0, width: int = 12) -> nn.Sequential:
 
 
 class ConvNet(nn.Module):
-    """Two blocks with BatchNorm and dropout, of one or two dimensions."""
+    """Two 1-D or 2-D convolution blocks with BatchNorm and dropout."""
 
     def __init__(self, dims: int = 2, seed: int = 0) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def data(*shape: int, rows: int = 96) -> tuple[Tensor, Tensor]:
 
 
 class Run:
-    """A user's loop: AdamW, minibatches of 32, validation on the training rows."""
+    """A user's training loop: AdamW, minibatches of 32, validation on the training rows."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.env.env import seed_spaces
-from actors.env.host_episode import EpochResult, HostEpisode, Outcome
+from actors.env.host_episode import EpochOutcome, EpochResult, HostEpisode
 from actors.env.slots.contributions import Subset
 from tests.support.walks import Action
 
@@ -21,7 +21,7 @@ Accuracy = Callable[[int, Subset], float]
 class Scripted:
     episode: HostEpisode
     rewards: list[float] = field(default_factory=list)
-    last: Outcome | None = None
+    last: EpochOutcome | None = None
 
     @property
     def objective(self) -> float:

@@ -1,4 +1,4 @@
-"""`CompiledNetworks`: MLP hosts with their seeds as machine code, one environment after the other.
+"""`NumbaNetworks`: MLP hosts with their seeds as machine code, one environment after the other.
 
 The form for a CPU (see `actors.env.kernels`). Every environment has its true size, so that nothing is padded.
 """
@@ -22,7 +22,7 @@ from actors.env.kernels.measure import measure
 from actors.env.kernels.network import ABSENT, BLENDED, LEARNING, Seeds, make_work
 from actors.env.kernels.seeds import EXCITATION, NORM, RESIDUAL
 from actors.env.kernels.seeds import GATED as GATED_UNIT
-from actors.env.reference_network import Optimisation
+from actors.env.reference_network import OptimizerSettings
 from actors.env.slots.contributions import Subset
 from actors.env.slots.slot_state import Measured
 from actors.env.tasks import Split
@@ -33,17 +33,17 @@ ROWS_AT_ONCE = 64
 """Validation rows that pass through a network together."""
 
 
-def compilable(host: Host) -> bool:
+def has_kernels(host: Host) -> bool:
     """Whether there is machine code for this host and every blueprint that may grow in it."""
     return not host.family.dims and all(b is NOOP or b.form for b in host.family.blueprints)
 
 
 @dataclass
-class CompiledNetwork:
-    """One host with its seeds; what `GrowingNetwork` is."""
+class NumbaNetwork:
+    """One host with its seeds; what `ReferenceNetwork` is."""
 
     episode: HostEpisode
-    optimisation: Optimisation
+    optimizer_settings: OptimizerSettings
     dtype: np.dtype[Any]
     alphas: dict[int, float] = field(default_factory=dict)
 
@@ -112,7 +112,7 @@ class CompiledNetwork:
     def train(self, orders: Orders) -> tuple[float, dict[int, list[float]]]:
         """One epoch; returns the mean loss and each seed's gradient norms by minibatch."""
         self._switch(orders.blended, orders.training)
-        o = self.optimisation
+        o = self.optimizer_settings
         norms = self._zeros(len(orders.rows), len(self.seeds.mode))
         rates = (o.host_lr, o.seed_lr, o.weight_decay, o.clip_norm)
         x, y = self.train_data
@@ -160,19 +160,19 @@ def _draw(shapes: Mapping[str, Param], into: Array, rng: np.random.Generator) ->
         start += p.size
 
 
-class CompiledNetworks:
-    """What `StackedNetworks` is, where `compilable`."""
+class NumbaNetworks:
+    """What `StackedNetworks` is, where `has_kernels`."""
 
-    def __init__(self, num_envs: int, optimisation: Optimisation, dtype: torch.dtype) -> None:
-        self.num_envs, self.optimisation = num_envs, optimisation
+    def __init__(self, num_envs: int, optimizer_settings: OptimizerSettings, dtype: torch.dtype) -> None:
+        self.num_envs, self.optimizer_settings = num_envs, optimizer_settings
         self.dtype = np.dtype(str(dtype).removeprefix("torch."))
-        self.networks: list[CompiledNetwork] = []
+        self.networks: list[NumbaNetwork] = []
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
         """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
         for e, episode in enumerate(episodes):
             if e in envs:
-                new = CompiledNetwork(episode, self.optimisation, self.dtype)
+                new = NumbaNetwork(episode, self.optimizer_settings, self.dtype)
                 self.networks[e : e + 1] = [new]
         bare: Subset = frozenset()
         return [n.measure({}, [bare])[bare] if e in envs else (0.0, 0.0) for e, n in enumerate(self.networks)]
@@ -201,7 +201,7 @@ class CompiledNetworks:
         return {e: self.networks[e].test(alphas) for e, alphas in on.items()}
 
 
-def _run_epoch(network: CompiledNetwork, orders: Orders) -> EpochResult:
+def _run_epoch(network: NumbaNetwork, orders: Orders) -> EpochResult:
     network.prune(orders.pruned)
     if orders.germinated is not None:
         network.germinate(orders.germinated)

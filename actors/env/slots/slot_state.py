@@ -1,4 +1,4 @@
-"""`Growth`: the slots of one model as the policy sees and moves them, whoever trains it.
+"""`GrowthState`: the slots of one model as the policy sees and moves them, whoever trains it.
 
 The environment's episodes run on it, and so does the controller of a user's own training loop: what is legal, what a
 seed costs, what was measured of it and what the policy observes are the same in both by construction.
@@ -31,14 +31,14 @@ HEALTHY_NORM = (1e-8, 100.0)
 Measured = tuple[float, float]  # (accuracy in points, cross-entropy in nats) on the validation rows
 
 
-class Place(NamedTuple):
+class SlotShape(NamedTuple):
     """Where a seed may grow."""
 
     family: Family
     width: int  # units or channels
 
 
-class Setting(NamedTuple):
+class TrainingState(NamedTuple):
     """What is observed of a model besides its slots."""
 
     epoch: int
@@ -50,10 +50,10 @@ class Setting(NamedTuple):
     time_hidden: bool = False
 
 
-class Growth:
+class GrowthState:
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[SlotShape],
         host_params: int,
         budget_params: float,
         gates: Gates,
@@ -172,7 +172,7 @@ class Growth:
         affordable = self._dearest <= self.budget_params - self.added_params()
         return self.lifecycle.masks(affordable).narrowed(self.profile.ops, self.spec.rest_size)
 
-    def observation(self, setting: Setting, contributions_hidden: bool = False) -> dict[str, NDArray[Any]]:
+    def observation(self, setting: TrainingState, contributions_hidden: bool = False) -> dict[str, NDArray[Any]]:
         """What the policy sees: `obs [D]` and `blueprint_indices [S]`."""
         slots = [replace(slot, **NOT_MEASURED) for slot in self.slots] if contributions_hidden else self.slots
         view = observation.EnvView(

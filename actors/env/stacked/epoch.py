@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,18 +14,16 @@ from torch import Tensor
 from actors.env.blueprints.vector import Params, Units
 from actors.env.hosts.mlp import Resume, SlotFunction
 from actors.env.layers.batch_norm import Normalise, batch_statistics
-from actors.env.reference_network import Optimisation
+from actors.env.reference_network import OptimizerSettings
 from actors.env.stacked.param_bank import Working, flat_gradients
 from actors.env.stacked.plan import LiveSeed
-
-if TYPE_CHECKING:
-    from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.stack import Stack
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
-class Run:
+class SeedRun:
     """Consecutive live seeds that share slot and mode and, for parameters, the bank."""
 
     learning: bool
@@ -36,37 +34,37 @@ class Run:
 class EpochProgram:
     """Gathered rows, leaves, and the plans of both passes. `seeds` are sorted."""
 
-    def __init__(self, networks: StackedNetworks, seeds: Sequence[LiveSeed], optimisation: Optimisation) -> None:
-        self.networks, self.optimisation = networks, optimisation
-        o = optimisation
-        self.host = Working(networks.hosts, None, o.host_lr, o.weight_decay)
-        self.host_leaves = networks.hosts.leaves(self.host.params)
+    def __init__(self, stack: Stack, seeds: Sequence[LiveSeed], optimizer_settings: OptimizerSettings) -> None:
+        self.stack, self.optimizer_settings = stack, optimizer_settings
+        o = optimizer_settings
+        self.host = Working(stack.hosts, None, o.host_lr, o.weight_decay)
+        self.host_leaves = stack.hosts.leaves(self.host.params)
         # Seeds of one bank keep their order in its working rows: runs of equal (slot, mode) are slices.
         self.members: dict[int, list[int]] = {}
         for i, seed in enumerate(seeds):
             self.members.setdefault(seed.bank, []).append(i)
         self.work = {
-            b: Working(networks.banks[b], networks.rows([seeds[i] for i in own]), o.seed_lr, o.weight_decay)
+            b: Working(stack.banks[b], stack.rows([seeds[i] for i in own]), o.seed_lr, o.weight_decay)
             for b, own in self.members.items()
         }
-        self.index = {b: torch.tensor(own, device=networks.device) for b, own in self.members.items()}
-        self.gates = Working(networks.gates, networks.rows(seeds), o.seed_lr, o.weight_decay)
+        self.index = {b: torch.tensor(own, device=stack.device) for b, own in self.members.items()}
+        self.gates = Working(stack.gates, stack.rows(seeds), o.seed_lr, o.weight_decay)
         self.where = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.local = {i: k for own in self.members.values() for k, i in enumerate(own)}
         self.runs = {key: self._run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning, s.bank))}
         self.gate_runs = {key: self._gate_run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning))}
         shadowed = sorted({seed.env for seed in seeds if seed.learning})
-        rows = shadowed * 2 if len(shadowed) == 1 else shadowed  # never a batch of one, see `Part.grow`
-        self.shadowed = torch.tensor(rows, dtype=torch.long, device=networks.device)
+        rows = shadowed * 2 if len(shadowed) == 1 else shadowed  # never a batch of one, see `BlueprintRun.grow`
+        self.shadowed = torch.tensor(rows, dtype=torch.long, device=stack.device)
         blended = [seed for seed in seeds if not seed.learning]
         beside = [seed for seed in seeds if seed.env in set(shadowed)]
         self.first = min((seed.slot for seed in seeds if seed.learning), default=-1)
-        self.main = networks.plans(blended, range(networks.num_envs), self._leaves, self._gate_leaves)
-        self.shadow = networks.plans(beside, shadowed, self._beside, self._gate_beside) if shadowed else {}
+        self.main = stack.plans(blended, range(stack.num_envs), self._leaves, self._gate_leaves)
+        self.shadow = stack.plans(beside, shadowed, self._beside, self._gate_beside) if shadowed else {}
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """One minibatch `x`, laid out, `y [E, B]`; returns losses `[E]` and the seeds' gradient norms `[n]`."""
-        n = self.networks
+        n = self.stack
         entering: list[Tensor] = []
 
         def slot(s: int, h: Tensor) -> Tensor:
@@ -91,7 +89,7 @@ class EpochProgram:
             _, learned, gate_learned = self._gradients(shadow, {}, learning=True)
             grads, gate_grads = grads | learned, gate_grads | gate_learned
         with torch.no_grad():
-            self.host.adam(_clipped(flat_gradients(host_grads), self.optimisation.clip_norm))
+            self.host.adam(_clipped(flat_gradients(host_grads), self.optimizer_settings.clip_norm))
             return loss.detach(), self._step_seeds(grads, gate_grads)
 
     def store(self) -> None:
@@ -111,7 +109,7 @@ class EpochProgram:
         resume: Resume | None = None,
     ) -> Tensor:
         """Mean cross-entropy of each environment of the pass."""
-        logits = self.networks.host.forward(host, x, slot, units, normalise, resume)
+        logits = self.stack.host.forward(host, x, slot, units, normalise, resume)
         logits = logits.masked_fill(no_class, -torch.inf)
         return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 
@@ -140,20 +138,20 @@ class EpochProgram:
         for b, grad in by_bank.items():
             squares[self.index[b]] += grad.square().sum(1)
         norms = squares.sqrt()
-        scale = (self.optimisation.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
+        scale = (self.optimizer_settings.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
         for b, grad in by_bank.items():
             self.work[b].adam(grad * scale[self.index[b]])
         self.gates.adam(gate_grad * scale)
         return norms
 
-    def _run(self, key: tuple[int, bool, int], run: slice) -> Run:
+    def _run(self, key: tuple[int, bool, int], run: slice) -> SeedRun:
         _, learning, b = key
         start = self.local[run.start]
         rows = self.work[b].params[start : start + run.stop - run.start]
-        return Run(learning, run, self.networks.banks[b].leaves(rows))
+        return SeedRun(learning, run, self.stack.banks[b].leaves(rows))
 
-    def _gate_run(self, key: tuple[int, bool], run: slice) -> Run:
-        return Run(key[1], run, self.networks.gates.leaves(self.gates.params[run]))
+    def _gate_run(self, key: tuple[int, bool], run: slice) -> SeedRun:
+        return SeedRun(key[1], run, self.stack.gates.leaves(self.gates.params[run]))
 
     def _leaves(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
         leaves = self.runs[seeds[0].slot, seeds[0].learning, seeds[0].bank].leaves
@@ -168,17 +166,17 @@ class EpochProgram:
         if seeds[0].learning:
             return self._leaves(seeds)
         b = seeds[0].bank
-        bank, work = self.networks.banks[b], self.work[b]
-        rows = torch.tensor([self.local[self.where[s.env, s.slot]] for s in seeds], device=self.networks.device)
+        bank, work = self.stack.banks[b], self.work[b]
+        rows = torch.tensor([self.local[self.where[s.env, s.slot]] for s in seeds], device=self.stack.device)
         return lambda: bank.views(work.params[rows])
 
     def _gate_beside(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
         learners = [seed for seed in seeds if seed.learning]
         blended = [self.where[s.env, s.slot] for s in seeds if not s.learning]
-        rows = torch.tensor(blended, dtype=torch.long, device=self.networks.device)
+        rows = torch.tensor(blended, dtype=torch.long, device=self.stack.device)
 
         def constant() -> Params:
-            return self.networks.gates.views(self.gates.params[rows])
+            return self.stack.gates.views(self.gates.params[rows])
 
         if not learners:
             return constant

@@ -1,4 +1,4 @@
-"""`Layout`: where a stack's hidden tensors have their environments and their rows."""
+"""`StackLayout`: where a stack's hidden tensors have their environments and their rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Layout:
+class StackLayout:
     """`[E, M, W]` for units; `[M, E, C, *space]` for channels, where a fold of E into C makes a plain batch."""
 
     dims: int  # spatial dimensions; 0 for units

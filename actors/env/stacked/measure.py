@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +19,7 @@ from actors.env.layers.batch_norm import (
 from actors.env.slots.contributions import Subset
 from actors.env.slots.slot_state import Measured
 from actors.env.stacked.plan import LiveSeed, Plans
-
-if TYPE_CHECKING:
-    from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.stack import Stack
 
 Table = list[dict[Subset, Measured]]  # by environment
 ROWS_AT_ONCE = 128
@@ -33,8 +30,8 @@ a fleet has must not decide how a kernel computes its neighbours'."""
 class StackedMeasure:
     """Every environment's validation rows and, for hosts with BatchNorm, its calibration rows, laid out."""
 
-    def __init__(self, networks: StackedNetworks, x: Tensor, y: Tensor, valid: Tensor, calibration: Tensor) -> None:
-        self.networks, self.layout = networks, networks.layout
+    def __init__(self, stack: Stack, x: Tensor, y: Tensor, valid: Tensor, calibration: Tensor) -> None:
+        self.stack, self.layout = stack, stack.layout
         self.y, self.valid = y, valid
         self.x, self.calibration = (
             t.transpose(0, 1).contiguous() if self.layout.env_dim else t for t in (x, calibration)
@@ -48,9 +45,9 @@ class StackedMeasure:
         """(the present configuration, wanted ones as comparable to one another) by environment.
 
         The present is the first of the wanted. With BatchNorm it is read by running statistics, and those that are
-        wanted by statistics of their own (see `GrowingNetwork.ablate`).
+        wanted by statistics of their own (see `ReferenceNetwork.ablate`).
         """
-        n = self.networks
+        n = self.stack
         plans = n.plans(seeds, range(n.num_envs), n.constant, n.constant_gates)
         if not n.running:
             table = self._table(plans, wanted, None)
@@ -65,7 +62,7 @@ class StackedMeasure:
 
     def _table(self, plans: Plans, wanted: Sequence[Sequence[Subset]], normalise: Normalise | None) -> Table:
         """Accuracy and loss of each environment's wanted subsets; BatchNorm is calibrated for each unless told."""
-        n = self.networks
+        n = self.stack
         targets = sorted({subset for subsets in wanted for subset in subsets}, key=sorted)
         if normalise is None and n.running:
             found: dict[str, list[Affine]] = {}
@@ -97,7 +94,7 @@ class StackedMeasure:
         Subsets share the work of the slots before the one at which they part: after slot s there is one variant for
         each different set of slots up to s.
         """
-        n, layout = self.networks, self.layout
+        n, layout = self.stack, self.layout
         variants: list[Subset] = [frozenset()]
 
         def slot(s: int, h: Tensor) -> Tensor:

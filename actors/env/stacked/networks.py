@@ -1,65 +1,34 @@
-"""`StackedNetworks`: E growing networks as one tensor program. Growth is data, not structure.
-
-Parameters are stacked `[E, ...]` and padded to one shape. The seeds of one blueprint, whatever host and slot they grow
-in, are rows of one bank (one for each width that slots have); an epoch gathers those that take part, by slot, and puts
-them back afterwards.
-"""
+"""`StackedNetworks`: E growing networks as one tensor program. Growth is data, not structure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.blends import GATED, gate_shapes
-from actors.env.blueprints.vector import Params, Units
+from actors.env.blueprints.blends import gate_shapes
+from actors.env.blueprints.vector import Units
 from actors.env.host_episode import EpochResult, Germination, HostEpisode, Orders
 from actors.env.hosts.mlp import Host
 from actors.env.layers.batch_norm import CALIBRATION_ROWS, Moments
 from actors.env.layers.fusion import compiling
-from actors.env.reference_network import Optimisation
 from actors.env.slots.contributions import Subset
 from actors.env.slots.slot_state import Measured
 from actors.env.stacked.cuda_graph import run_steps
 from actors.env.stacked.epoch import EpochProgram
-from actors.env.stacked.layout import Layout
+from actors.env.stacked.layout import StackLayout
 from actors.env.stacked.measure import ROWS_AT_ONCE, StackedMeasure
-from actors.env.stacked.param_bank import ParamBank
-from actors.env.stacked.plan import LiveSeed, Plans, slot_plan
+from actors.env.stacked.plan import LiveSeed
+from actors.env.stacked.stack import NetworkSettings, Stack
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How the networks of a fleet are trained."""
+class StackedNetworks(Stack):
+    """E hosts with their seeds, trained and measured together."""
 
-    max_steps: int  # of an episode
-    optimisation: Optimisation
-    dtype: torch.dtype
-    device: torch.device
-    compiled: bool = False  # pieces fused by `torch.compile`
-    replayed: bool = False  # an epoch's steps as a CUDA graph
-
-
-class StackedNetworks:
-    """E hosts with their seeds. All have the padded shape of `host`; what is padding is 0 and stays 0."""
-
-    def __init__(self, host: Host, num_envs: int, settings: Settings) -> None:
-        self.settings, self.optimisation = settings, settings.optimisation
-        self.host, self.num_envs = host, num_envs
-        self.dtype, self.device = settings.dtype, settings.device
-        table = (settings.max_steps, settings.dtype, settings.device)
-        rows = num_envs * host.slots
-        self.hosts = ParamBank(host.shapes(), num_envs, *table)
-        self.layout = Layout(host.family.dims)
-        widths = [host.slot_width(s) for s in range(host.slots)]
-        self.widths = list(dict.fromkeys(widths))
-        self.blueprints = [b for _ in self.widths for b in host.family.blueprints]
-        self.banks = [ParamBank(b.shapes(w), rows, *table) for w in self.widths for b in host.family.blueprints]
-        self.gates = ParamBank(gate_shapes(GATED, max(widths)), rows, *table)
-        self.running: dict[str, Moments] = {}
+    def __init__(self, host: Host, num_envs: int, settings: NetworkSettings) -> None:
+        super().__init__(host, num_envs, settings)
         self._seeds: dict[tuple[int, int], Germination] = {}  # by (env, slot)
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
@@ -70,7 +39,7 @@ class StackedNetworks:
             self.hosts.draw(e, episodes[e].host.shapes(), episodes[e].host_rng())
             for new in episodes[e].built:
                 self._germinate(e, new)
-        self.units = self._units()
+        self.units = self._mask_units()
         self._fresh_moments(list(envs))
         classes = torch.tensor([episode.task.num_classes for episode in episodes], device=self.device)
         self.no_class = (torch.arange(self.host.num_classes, device=self.device)[None, :] >= classes[:, None])[:, None]
@@ -155,53 +124,20 @@ class StackedNetworks:
         own = self._seeds[env, slot]
         return LiveSeed(slot, learning, self._bank(own), env, own.blend, alpha)
 
-    def rows(self, seeds: Sequence[LiveSeed]) -> Tensor:
-        rows = [seed.env * self.host.slots + seed.slot for seed in seeds]
-        return torch.tensor(rows, dtype=torch.long, device=self.device)
-
     def _train(self, orders: Sequence[Orders | None], seeds: list[LiveSeed]) -> tuple[list[float], list[list[float]]]:
         """Mean training loss per environment, and each seed's gradient norms per minibatch."""
         shape = next(order.rows.shape for order in orders if order is not None)
         idle = np.zeros(shape, dtype=np.int64)
         rows = torch.from_numpy(np.stack([idle if o is None else o.rows for o in orders], 1)).to(self.device)
         x = self.layout.batch(self.train_x, rows)  # [inner_steps, ...]
-        y = Layout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
-        epoch = EpochProgram(self, seeds, self.optimisation)
+        y = StackLayout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
+        epoch = EpochProgram(self, seeds, self.optimizer_settings)
         with compiling(self.settings.compiled):
             losses, norms = zip(*run_steps(epoch.step, x, y, self.settings.replayed), strict=True)
         epoch.store()
         return torch.stack(losses).mean(0).tolist(), torch.stack(norms, 1).tolist()
 
-    def plans(
-        self,
-        seeds: Sequence[LiveSeed],
-        envs: Sequence[int],
-        params_of: Callable[[Sequence[LiveSeed]], Callable[[], Params]],
-        gate_of: Callable[[Sequence[LiveSeed]], Callable[[], Params]],
-    ) -> Plans:
-        """By slot, for a pass over `envs`."""
-        place = {env: row for row, env in enumerate(envs)}
-        units = None if self.units is None else self.units.rows(torch.tensor(list(envs), device=self.device))
-        plans = {}
-        for s in range(self.host.slots):
-            here = [seed for seed in seeds if seed.slot == s]
-            if here:
-                gate = gate_of(here)
-                plans[s] = slot_plan(
-                    here, place, self.layout, units, self.blueprints, params_of, gate, self.hosts.params
-                )
-        return plans
-
-    def constant(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
-        bank = self.banks[seeds[0].bank]
-        params = bank.views(bank.params[self.rows(seeds)])
-        return lambda: params
-
-    def constant_gates(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
-        params = self.gates.views(self.gates.params[self.rows(seeds)])
-        return lambda: params
-
-    def _units(self) -> Units | None:
+    def _mask_units(self) -> Units | None:
         """Which units are real; channels of padding are inert of themselves."""
         if self.layout.dims:
             return None

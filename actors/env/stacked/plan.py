@@ -13,7 +13,7 @@ from torch import Tensor
 from actors.env.blueprints.blends import GATED, open_channels
 from actors.env.blueprints.vector import Blueprint, Params, Units
 from actors.env.layers.fusion import piece
-from actors.env.stacked.layout import Layout
+from actors.env.stacked.layout import StackLayout
 from actors.types.actions import BLENDS
 
 MULTIPLY = BLENDS.index("multiply")
@@ -31,14 +31,14 @@ class LiveSeed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class BlueprintRun:
     """Consecutive rows of one blueprint at one slot; `params` reads them as they are now."""
 
     blueprint: Blueprint
     rows: slice  # among the slot's rows
     params: Callable[[], Params]
 
-    def grow(self, h: Tensor, units: Units | None, layout: Layout) -> Tensor:
+    def grow(self, h: Tensor, units: Units | None, layout: StackLayout) -> Tensor:
         """The outputs of n seeds, in the shape of `h`.
 
         A batch of one matrix product is computed in another order than a batch of many, so one row is made two: what
@@ -57,9 +57,9 @@ class SlotPlan:
     """What happens at one slot in one pass: n environments of the pass have a seed there."""
 
     envs: Tensor  # [n] rows of the pass
-    layout: Layout
+    layout: StackLayout
     units: Units | None  # of those rows; None for channels
-    parts: tuple[Part, ...]
+    parts: tuple[BlueprintRun, ...]
     alpha: Tensor  # [n, 1, 1], with a 1 for each spatial dimension beyond the first
     gated: Tensor | None  # bool, of that shape; None where no gate is
     multiply: Tensor | None  # bool, of that shape; None where nothing multiplies
@@ -107,7 +107,7 @@ Plans = dict[int, SlotPlan]  # by slot
 def slot_plan(
     seeds: Sequence[LiveSeed],
     place: dict[int, int],
-    layout: Layout,
+    layout: StackLayout,
     units: Units | None,
     blueprints: Sequence[Blueprint],
     params_of: Callable[[Sequence[LiveSeed]], Callable[[], Params]],
@@ -120,7 +120,7 @@ def slot_plan(
     parts, start = [], 0
     for (_, number), run in groupby(seeds, key=lambda seed: (seed.learning, seed.bank)):
         members = list(run)
-        parts.append(Part(blueprints[number], slice(start, start + len(members)), params_of(members)))
+        parts.append(BlueprintRun(blueprints[number], slice(start, start + len(members)), params_of(members)))
         start += len(members)
     envs = torch.tensor([place[seed.env] for seed in seeds], device=like.device)
 

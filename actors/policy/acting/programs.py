@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.stepper import Stepper
-from actors.policy.network import Decision, EmptyMask, FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.network import ActOutput, EmptyMask, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.publish import load_weights
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
@@ -113,7 +113,7 @@ class ActingPolicy:
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
+    ) -> tuple[ActOutput, PolicyState]:
         """As `FactoredRecurrentActorCritic.act`."""
         if self._programs is None:
             return self.network.act(obs, blueprint_indices, masks, state, noise, deterministic)

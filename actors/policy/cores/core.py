@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from actors.config import PolicyConfig
 from actors.policy.cores.memory import STATISTICS, ExternalMemory
 from actors.policy.cores.recurrence import opaque_sequence, recur, recur_sequence
-from actors.policy.cores.sequences import Layout
+from actors.policy.cores.sequences import BucketLayout
 from actors.policy.state import PolicyState, StateSizes
 
 
@@ -41,7 +41,7 @@ class Feedforward(nn.Module):
         out = self.layers(x).to(x.dtype)
         return CoreOutput(out, out.new_zeros(out.shape[0], 0), state)
 
-    def sequence(self, x: Tensor, layout: Layout | list[Tensor], state: PolicyState) -> CoreOutput:
+    def sequence(self, x: Tensor, layout: BucketLayout | list[Tensor], state: PolicyState) -> CoreOutput:
         return self.step(x, state)
 
 
@@ -72,7 +72,7 @@ class Recurrent(nn.Module):
         out, after = recur(x.unsqueeze(0), state, *self._all_weights(), _dtype(x))
         return self._output(out.squeeze(0), after)
 
-    def sequence(self, x: Tensor, layout: Layout | list[Tensor], state: PolicyState) -> CoreOutput:
+    def sequence(self, x: Tensor, layout: BucketLayout | list[Tensor], state: PolicyState) -> CoreOutput:
         """Flat steps `x [N, inputs]`; `state` is each row's own before its first step. A packed layout is for
         compiled code: the whole recurrence is then one operator."""
         given = (state, *self._all_weights(), _dtype(x))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from actors.policy.cores.memory import STATISTICS, MemoryWeights, Step, read_and_write, scan
-from actors.policy.cores.sequences import Layout, run_layout
+from actors.policy.cores.sequences import BucketLayout, run_layout
 from actors.policy.state import PolicyState
 
 _PER_LAYER = 4  # weight_ih, weight_hh, bias_ih, bias_hh, as in nn.LSTM
@@ -62,7 +62,7 @@ def _by_cell(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Te
 
 def recur_sequence(
     x: Tensor,
-    layout: Layout,
+    layout: BucketLayout,
     state: PolicyState,
     weights: list[Tensor],
     memory: list[Tensor],
@@ -104,7 +104,9 @@ def _operator(
     memory: list[Tensor],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    out, after = recur_sequence(x, Layout.unpack(layout), PolicyState(*state), weights, memory, dtype, compiled_step())
+    out, after = recur_sequence(
+        x, BucketLayout.unpack(layout), PolicyState(*state), weights, memory, dtype, compiled_step()
+    )
     h, c, cells, usage = (t.clone() for t in after)
     return out, h, c, cells, usage
 
@@ -132,7 +134,7 @@ def _backward_operator(
         own_x, own_state = next(own), PolicyState(*(next(own) for _ in state))
         own_weights, own_memory = [next(own) for _ in weights], [next(own) for _ in memory]
         out, after = recur_sequence(
-            own_x, Layout.unpack(layout), own_state, own_weights, own_memory, dtype, compiled_step()
+            own_x, BucketLayout.unpack(layout), own_state, own_weights, own_memory, dtype, compiled_step()
         )
         found = [(t, g) for t, g in zip((out, *after), gradients, strict=True) if t.requires_grad]
         outputs, given = zip(*found, strict=True)

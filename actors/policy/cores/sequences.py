@@ -34,21 +34,21 @@ class Bucket(NamedTuple):
     place: Tensor | None  # [n] in [steps * r], time outermost; None where nothing is padded
 
 
-class Layout(NamedTuple):
+class BucketLayout(NamedTuple):
     """Where the N flat steps of R rows lie in length buckets; made on the host, so that no device is waited for."""
 
     buckets: tuple[Bucket, ...]
     restore: Tensor | None  # [N] from bucket order to flat order; None where they agree
     padded: int  # steps that the buckets run, padding included
 
-    def to(self, device: torch.device) -> Layout:
+    def to(self, device: torch.device) -> BucketLayout:
         def move(t: Tensor | None) -> Tensor | None:
             return None if t is None else t.to(device, non_blocking=True)
 
         buckets = [
             b._replace(rows=b.rows.to(device), source=b.source.to(device), place=move(b.place)) for b in self.buckets
         ]
-        return Layout(tuple(buckets), move(self.restore), self.padded)
+        return BucketLayout(tuple(buckets), move(self.restore), self.padded)
 
     def pack(self) -> list[Tensor]:
         """As five tensors whose number does not depend on that of the buckets; the last one stays on the CPU."""
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
         ]
 
     @classmethod
-    def unpack(cls, packed: Sequence[Tensor]) -> Layout:
+    def unpack(cls, packed: Sequence[Tensor]) -> BucketLayout:
         rows, source, place, restore, table = packed
         *sizes, (padded, _, _, _, _, restores) = table.tolist()
         buckets, row, step, placed = [], 0, 0, 0
@@ -91,7 +91,7 @@ class Steps(NamedTuple):
     actions: Tensor  # [N, H]
     masks: Tensor  # [N, A] in force
     state: PolicyState  # before each row's first step, [n, R, width]
-    layout: Layout
+    layout: BucketLayout
 
 
 class CallCost(NamedTuple):
@@ -134,7 +134,7 @@ def length_buckets(
     return buckets
 
 
-def make_layout(lengths: Sequence[int], max_waste: float, device: torch.device) -> Layout:
+def make_layout(lengths: Sequence[int], max_waste: float, device: torch.device) -> BucketLayout:
     """Of rows of `lengths` steps, for a device."""
     size = np.asarray(lengths, dtype=np.int64)
     first = size.cumsum() - size
@@ -159,7 +159,7 @@ def make_layout(lengths: Sequence[int], max_waste: float, device: torch.device) 
         padded += inside.size
     flat = np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
     restore = None if _start(flat) == 0 else torch.from_numpy(flat.argsort())
-    return Layout(tuple(buckets), restore, padded).to(device)
+    return BucketLayout(tuple(buckets), restore, padded).to(device)
 
 
 def _start(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int | None:
@@ -187,7 +187,7 @@ Run = Callable[[Tensor, PolicyState], tuple[Tensor, PolicyState]]
 
 
 def run_layout(
-    run: Run, inputs: Tensor, layout: Layout, state: PolicyState, outputs: int
+    run: Run, inputs: Tensor, layout: BucketLayout, state: PolicyState, outputs: int
 ) -> tuple[Tensor, PolicyState]:
     """Outputs `[N, outputs]` of flat `inputs [N, features]`, and the rows' states after their last steps.
 

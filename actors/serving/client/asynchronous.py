@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from actors.serving.client.endpoint import METHODS, Endpoint
 from actors.serving.client.session import Answer, PolicyError
-from actors.serving.client.session_protocol import Call, Conversation, Patience, Talk, call
+from actors.serving.client.session_protocol import Call, RetryBudget, SessionProtocol, Talk, call
 from actors.serving.client.step_stream import StepStream
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
@@ -45,7 +45,7 @@ class AsyncPolicyClient:
             target, token=token, token_file=token_file, tls=tls, root_certificates=root_certificates,
             client_cert=client_cert, client_key=client_key,
         )  # fmt: skip
-        self.patience, self.stream = Patience(deadline_s, attempt_s), stream
+        self.patience, self.stream = RetryBudget(deadline_s, attempt_s), stream
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._methods: dict[tuple[int, str], Callable[..., Any]] = {}
         self._streams: dict[int, StepStream] = {}
@@ -66,7 +66,7 @@ class AsyncPolicyClient:
 
     async def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> AsyncSession:
         """Raises `PolicyError`."""
-        conversation = Conversation(spaces, seed, latest, self.patience, state)
+        conversation = SessionProtocol(spaces, seed, latest, self.patience, state)
         await self.say(conversation.open())
         return AsyncSession(self, conversation)
 
@@ -129,7 +129,7 @@ class AsyncPolicyClient:
 class AsyncSession:
     """`PolicySession`, awaited."""
 
-    def __init__(self, client: AsyncPolicyClient, conversation: Conversation) -> None:
+    def __init__(self, client: AsyncPolicyClient, conversation: SessionProtocol) -> None:
         self._client, self._conversation = client, conversation
 
     async def __aenter__(self) -> AsyncSession:

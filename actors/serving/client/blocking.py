@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from actors.serving.client.endpoint import METHODS, Endpoint
 from actors.serving.client.session import Answer, PolicyError
-from actors.serving.client.session_protocol import Call, Conversation, Patience, Talk, call
+from actors.serving.client.session_protocol import Call, RetryBudget, SessionProtocol, Talk, call
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
@@ -46,7 +46,7 @@ class PolicyClient:
             target, token=token, token_file=token_file, tls=tls, root_certificates=root_certificates,
             client_cert=client_cert, client_key=client_key,
         )  # fmt: skip
-        self.patience = Patience(deadline_s, attempt_s)
+        self.patience = RetryBudget(deadline_s, attempt_s)
         self._lock = threading.Lock()
         self._channels: dict[int, grpc.Channel] = {}
         self._methods: dict[tuple[int, str], Callable[..., Any]] = {}
@@ -65,7 +65,7 @@ class PolicyClient:
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> ClientSession:
         """Raises `PolicyError`."""
-        conversation = Conversation(spaces, seed, latest, self.patience, state)
+        conversation = SessionProtocol(spaces, seed, latest, self.patience, state)
         self.say(conversation.open())
         return ClientSession(self, conversation)
 
@@ -115,7 +115,7 @@ class PolicyClient:
 class ClientSession:
     """See `PolicySession`."""
 
-    def __init__(self, client: PolicyClient, conversation: Conversation) -> None:
+    def __init__(self, client: PolicyClient, conversation: SessionProtocol) -> None:
         self._client, self._conversation = client, conversation
 
     def __enter__(self) -> ClientSession:

@@ -31,7 +31,7 @@ CLOSE_S = 3.0  # spent on telling the server; it finds out by itself later
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryBudget:
     """How long a client tries."""
 
     deadline_s: float = 30.0
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 Talk = Generator[Call, Any, Any]
 
 
-def call(method: str, request: Message, patience: Patience, deadline_s: float | None = None) -> Talk:
+def call(method: str, request: Message, patience: RetryBudget, deadline_s: float | None = None) -> Talk:
     """Until it succeeds, fails for good, or the deadline (by `time.monotonic`) is over."""
     deadline_s = time.monotonic() + patience.deadline_s if deadline_s is None else deadline_s
     pause_s, attempt = 0.0, 0
@@ -70,10 +70,10 @@ def call(method: str, request: Message, patience: Patience, deadline_s: float | 
                 raise (told or error) from error
 
 
-class Conversation:
+class SessionProtocol:
     """One session as its client knows it."""
 
-    def __init__(self, spaces: Spaces, seed: int, latest: bool, patience: Patience, exported: bytes = b"") -> None:
+    def __init__(self, spaces: Spaces, seed: int, latest: bool, patience: RetryBudget, exported: bytes = b"") -> None:
         self.spaces, self.seed, self.latest, self.patience = spaces, seed, latest, patience
         self.session_id, self.next_index, self.policy_version = "", 0, -1
         self.exported = exported  # the session after its last answer

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
-from actors.serving.messages import Layout, Query, stack
+from actors.serving.messages import MessageLayout, StepQuery, stack
 from actors.serving.noise import step_noise
 from actors.serving.refusal import Refusal
 from actors.serving.server.models import ServedModel
@@ -41,7 +41,7 @@ class Entry:
     """A step that waits for its batch."""
 
     session: Session
-    query: Query
+    query: StepQuery
     pending: Pending
 
 
@@ -123,7 +123,7 @@ class Batcher:
 
     def _run(self, batch: Sequence[Entry]) -> None:
         """One pass for each kind of model and space in it; an entry that nobody waits for any more is let go."""
-        groups: dict[tuple[int, int], tuple[ServedModel, Layout, list[Entry]]] = {}
+        groups: dict[tuple[int, int], tuple[ServedModel, MessageLayout, list[Entry]]] = {}
         newest = self._newest()
         for entry in batch:
             session = entry.session
@@ -142,7 +142,7 @@ class Batcher:
                     self._finish(entry, error, 0)
             self._observe(len(entries), time.perf_counter() - start)
 
-    def _decide(self, model: ServedModel, layout: Layout, entries: list[Entry]) -> None:
+    def _decide(self, model: ServedModel, layout: MessageLayout, entries: list[Entry]) -> None:
         stacked = stack([e.query for e in entries], layout)
         obs, blueprints, masks = stacked.obs, stacked.blueprint_indices, stacked.masks
         if any(stacked.refusals):
@@ -163,7 +163,7 @@ class Batcher:
     def _forward(
         self,
         model: ServedModel,
-        layout: Layout,
+        layout: MessageLayout,
         entries: list[Entry],
         obs: NDArray[np.float32],
         blueprints: NDArray[np.int64],

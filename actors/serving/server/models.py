@@ -12,7 +12,7 @@ from actors.policy.acting.programs import Programs
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, spaces_of
 from actors.policy.state import StateSizes
-from actors.serving.messages import MAX_SLOTS, Layout
+from actors.serving.messages import MAX_SLOTS, MessageLayout
 from actors.serving.refusal import Reason, Refusal
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
@@ -78,7 +78,7 @@ class Models:
         self.state_sizes: StateSizes = network.core.sizes
         any_slots = self.spaces.slots and network.config.encoder == "slots"
         family = [self.spaces.with_slots(s) for s in range(1, MAX_SLOTS + 1)] if any_slots else [self.spaces]
-        self.layouts = {spaces.hash: Layout(spaces) for spaces in family}
+        self.layouts = {spaces.hash: MessageLayout(spaces) for spaces in family}
 
     def build(self, weights: WeightSet) -> ServedModel:
         """Ready to be adopted; slow, for a thread. Raises `UserError` where the weights are of another architecture."""
@@ -98,7 +98,7 @@ class Models:
         self.held[model.version] = model
         self._forget(before)
 
-    def layout(self, spaces_hash: str) -> Layout:
+    def layout(self, spaces_hash: str) -> MessageLayout:
         if spaces_hash not in self.layouts:
             raise Refusal(
                 Reason.SPACES_MISMATCH,

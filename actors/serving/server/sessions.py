@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from actors.policy.state import PolicyState, StateSizes
-from actors.serving.messages import Layout
+from actors.serving.messages import MessageLayout
 from actors.serving.refusal import IMPORT_REQUIRED, Reason, Refusal
 from actors.serving.server.models import ServedModel
 
@@ -35,7 +35,7 @@ class Pending:
 class Session:
     id: str
     row: int
-    layout: Layout
+    layout: MessageLayout
     seed: int
     pinned: ServedModel | None  # None: whatever is newest
     next_index: int = 0
@@ -120,7 +120,9 @@ class Sessions:
             **required,
         )
 
-    def open(self, layout: Layout, seed: int, pinned: ServedModel | None, session_id: str | None = None) -> Session:
+    def open(
+        self, layout: MessageLayout, seed: int, pinned: ServedModel | None, session_id: str | None = None
+    ) -> Session:
         if not self.rows.free:
             self.expire()
         if not self.rows.free:

@@ -15,14 +15,14 @@ from actors.serving.server.server import PolicyServer, Source
 START_S = 60.0  # for the start, and again for the end
 
 
-class Beside(NamedTuple):
+class ServerThread(NamedTuple):
     server: PolicyServer
     loop: asyncio.AbstractEventLoop  # the server's own
     thread: threading.Thread
 
 
 @contextmanager
-def serve_beside(options: ServeOptions, source: Source) -> Iterator[Beside]:
+def serve_beside(options: ServeOptions, source: Source) -> Iterator[ServerThread]:
     """Listens when the block begins, and is stopped in order, as by SIGTERM, however the block ends."""
     ready: Future[tuple[PolicyServer, asyncio.AbstractEventLoop]] = Future()
 
@@ -44,7 +44,7 @@ def serve_beside(options: ServeOptions, source: Source) -> Iterator[Beside]:
     thread.start()
     try:
         server, loop = ready.result(START_S)
-        yield Beside(server, loop, thread)
+        yield ServerThread(server, loop, thread)
     finally:
         if ready.done() and ready.exception() is None:
             server, loop = ready.result()

@@ -13,8 +13,8 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from deploy.cli import main
 from deploy.config.schema import Config
 from deploy.config.yaml import to_yaml
-from learner.checkpoint import Progress, save_checkpoint
-from learner.ppo.optimizer import make_optimiser
+from learner.checkpoint import LearnerProgress, save_checkpoint
+from learner.ppo.optimizer import make_optimizer
 from tests.support.launching import small
 
 pytestmark = pytest.mark.integration
@@ -113,8 +113,8 @@ def run_folder(root: Path, config: Config) -> Path:
     """A folder as a run leaves it that made no update."""
     folder = root / "runs" / "mine"
     network = FactoredRecurrentActorCritic(seed_spaces(config.env.slots), config.policy)
-    optimiser = make_optimiser(network, 1e-3, 0.0)
-    save_checkpoint(folder / "checkpoints", network, optimiser, Progress(), (), 8, 3)
+    optimizer = make_optimizer(network, 1e-3, 0.0)
+    save_checkpoint(folder / "checkpoints", network, optimizer, LearnerProgress(), (), 8, 3)
     (folder / "config.yaml").write_text(to_yaml(config))
     return folder
 

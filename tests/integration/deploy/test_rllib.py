@@ -20,8 +20,8 @@ from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
 from deploy.rllib import TamiyoRLModule, register_with_rllib
-from learner.checkpoint import Progress, load_policy, save_checkpoint
-from learner.ppo.optimizer import make_optimiser
+from learner.checkpoint import LearnerProgress, load_policy, save_checkpoint
+from learner.ppo.optimizer import make_optimizer
 from tests.support.toy import CORES
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
@@ -36,7 +36,7 @@ def checkpoint(folder: Path, core: str) -> Path:
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))
-    save_checkpoint(folder, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 8, 1)
+    save_checkpoint(folder, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 1)
     return folder
 
 

@@ -30,7 +30,7 @@ from actors.serving.messages import step_request
 from actors.serving.options import ServeOptions
 from actors.serving.refusal import Reason
 from actors.serving.server.server import Fixed
-from learner.checkpoint import Progress, save_checkpoint
+from learner.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.certificates import Authority
 from tests.support.serving import Shelf, seen, serving, weights, write
 from tests.support.toy import SPACES, toy_network
@@ -188,8 +188,8 @@ def test_a_client_that_keeps_alive_is_not_sent_away() -> None:
 def command(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`tamiyo serve --checkpoint`, and the address that it prints."""
     network = toy_network()
-    optimiser = __import__("torch").optim.AdamW(network.parameters())
-    save_checkpoint(tmp_path / "checkpoints", network, optimiser, Progress(update=3, version=5), (), 8, 1)
+    optimizer = __import__("torch").optim.AdamW(network.parameters())
+    save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
     process = subprocess.Popen(
         [sys.executable, "-m", "deploy.cli", "serve", "--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", *flags],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=(tmp_path / "log").open("w"),

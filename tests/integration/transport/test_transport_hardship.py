@@ -12,7 +12,7 @@ from actors.transport import server as server_module
 from actors.transport.base import Fenced, StoreReset, Unreachable
 from actors.transport.redis import RedisTransport, connect
 from actors.workers.outbox import Outbox
-from actors.workers.weight_client import WeightFeed
+from actors.workers.weight_client import WeightClient
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.builders import make_episode, make_weights
 from tests.support.queueing import BUSY, OK, counts, header, put, take_ids
@@ -125,7 +125,7 @@ def test_one_flipped_bit_is_counted_and_the_old_weights_are_kept(
 ) -> None:
     transport = connect(embedded_redis.url, None, namespace)
     transport.open_generation(-1, "learner")
-    feed = WeightFeed(transport)
+    feed = WeightClient(transport)
     transport.publish(make_weights(0))
     assert feed.newest(-1) is not None
     transport.publish(make_weights(1))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.transport.base import DropReason, Generation, StoreReset, Transport
-from actors.transport.ledger import ActorLedger, Ledger, Memory
+from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.memory import MemoryTransport
 from actors.transport.redis import RedisTransport
 from tests.conftest import Connect
@@ -38,8 +38,8 @@ def freeze(transport: Transport) -> Callable[[], None]:
     return thaw
 
 
-def remember(transport: Transport, *applied: int) -> Memory:
-    return Memory(transport.ledger(), tuple(f"run/a/0/{n}" for n in applied))
+def remember(transport: Transport, *applied: int) -> LedgerMemory:
+    return LedgerMemory(transport.ledger(), tuple(f"run/a/0/{n}" for n in applied))
 
 
 def test_an_empty_store_goes_on_from_the_checkpoint(open_transport: Connect) -> None:
@@ -146,5 +146,5 @@ def test_updates_that_are_given_up_take_their_episodes_along(open_transport: Con
 
 def test_a_ledger_is_itself_after_json() -> None:
     ledger = Ledger(accepted=3, trained=2, queued=1, store=7, turn=9, actors={("a/b", 4): ActorLedger(5, 3, unsent=2)})
-    again = Memory.from_dict(Memory(ledger, ("run/a/0/1",)).to_dict())
-    assert again == Memory(ledger, ("run/a/0/1",))
+    again = LedgerMemory.from_dict(LedgerMemory(ledger, ("run/a/0/1",)).to_dict())
+    assert again == LedgerMemory(ledger, ("run/a/0/1",))

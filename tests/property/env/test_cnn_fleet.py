@@ -18,7 +18,7 @@ from actors.config import EnvConfig
 from actors.env import fleet_networks
 from actors.env.fleet import FleetStep, ReferenceFleet
 from actors.env.fleet_networks import FleetNetworks
-from actors.env.reference_network import GrowingNetwork, Trained
+from actors.env.reference_network import ReferenceNetwork, Trained
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import StackedNetworks
 from actors.policy.baselines import RandomPolicy
@@ -66,7 +66,7 @@ def stacks(fleet: SeedTrainingFleet) -> Iterator[tuple[int, StackedNetworks, int
         yield from ((e, fleet.networks, e) for e in range(fleet.num_envs))
 
 
-def groups(network: GrowingNetwork, n: StackedNetworks, row: int) -> Iterator[tuple[Any, Trained, int]]:
+def groups(network: ReferenceNetwork, n: StackedNetworks, row: int) -> Iterator[tuple[Any, Trained, int]]:
     """(bank, reference's parameters, row) of a host and its seeds."""
     yield n.hosts, network.trained, row
     for s, seed in network.seeds.items():
@@ -202,7 +202,7 @@ def test_what_neighbours_do_changes_no_bit(mix: str) -> None:
 
     So they do by themselves with AVX-512; with AVX2, where nothing is told, a neighbour may move the last bit.
     """
-    program = f"from tests.property import test_cnn_fleet as t\nt.cnn.register()\nt.check_neighbours({mix!r})"
+    program = f"from tests.property.env import test_cnn_fleet as t\nt.cnn.register()\nt.check_neighbours({mix!r})"
     env = os.environ | {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)

@@ -19,7 +19,7 @@ from learner.ppo import chunks as chunks_module
 from learner.ppo import update as update_module
 from learner.ppo.batching import make_batch
 from learner.ppo.chunks import Chunks, cut, load, minibatch, whole
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -107,7 +107,7 @@ def test_a_wrong_replay_is_caught(wrong: Callable[..., PolicyState]) -> None:
 def make(**changes: Any) -> PPOUpdate:
     fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0, "chunk_length": 3, "burn_in": 2}
     network = toy_network()
-    return PPOUpdate(network, make_optimiser(network, 1e-2, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+    return PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), LearnerConfig(**(fields | changes)), seed=1)
 
 
 def gradient_by_step(ppo: PPOUpdate, weights: Callable[[Chunks], Tensor]) -> tuple[Chunks, Tensor]:

@@ -14,7 +14,7 @@ from learner.config import LearnerConfig
 from learner.ppo.batching import Batch, make_batch
 from learner.ppo.chunks import Chunks, cut
 from learner.ppo.gae import gae
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.chunking import evaluate_chunks
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
@@ -89,7 +89,7 @@ def test_a_late_reward_trains_them_through_the_update_itself() -> None:
             network.value_output.weight.zero_()
             network.value_output.bias.zero_()
             network.value_normaliser.mean.zero_()
-        ppo = PPOUpdate(network, make_optimiser(network, 1e-3, 0.0), config)
+        ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
         norms[reward] = ppo(paid_at_the_end(batch_of((STEPS, 3)), reward), 0, 0)["grad_norm_trunk"]
     assert norms[0.0] == 0.0
     assert norms[10.0] > 1e-3

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
 from actors.env.fleet import FleetStep
-from actors.policy.network import Decision, FactoredRecurrentActorCritic
+from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, independent_spec
@@ -20,7 +20,7 @@ from actors.types.episode import EndReason
 from actors.types.spaces import Spaces
 from learner.config import LearnerConfig
 from learner.ppo.batching import make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 
 RECALL = Spaces.flat(independent_spec([2]), 2)
@@ -65,7 +65,7 @@ class Forgetful:
 
     def act(
         self, obs: Any, blueprints: Any, masks: Any, state: PolicyState, *rest: Any
-    ) -> tuple[Decision, PolicyState]:
+    ) -> tuple[ActOutput, PolicyState]:
         return self.network.act(obs, blueprints, masks, self.network.initial_state(len(obs)), *rest)
 
 
@@ -77,7 +77,7 @@ def share_recalled(core: str, critic: str, forgetful: bool, updates: int = 20) -
     network = FactoredRecurrentActorCritic(RECALL, PolicyConfig(core=core, critic=critic, **size))  # type: ignore[arg-type]
     length = 1 if forgetful else STEPS
     config = LearnerConfig(state_stride=1, update_epochs=4, target_kl=0.5, entropy_start=0.01, entropy_end=0.01)
-    ppo = PPOUpdate(network, make_optimiser(network, 1e-2, 0.0), config)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), config)
     player: rollout.Policy = Forgetful(network) if forgetful else network
     fleet, source = Recall(), rollout.Provenance(0, 0, 1, run_seed=0)
 

@@ -18,7 +18,7 @@ from learner.ppo import update as update_module
 from learner.ppo.batching import Batch, make_batch
 from learner.ppo.chunks import Chunks
 from learner.ppo.gae import Advantages
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
@@ -55,7 +55,7 @@ def filled(clean: Batch) -> Batch:
 def outcome(b: Batch, **options: Any) -> tuple[dict[str, float], list[Tensor], list[Tensor]]:
     """Metrics, last gradients, and weights and statistics after one update."""
     network = toy_network(**options)
-    metrics = PPOUpdate(network, make_optimiser(network, 1e-3, 1e-2), CONFIG)(b, update=0, version=0)
+    metrics = PPOUpdate(network, make_optimizer(network, 1e-3, 1e-2), CONFIG)(b, update=0, version=0)
     gradients = [p.grad.clone() for p in network.parameters() if p.grad is not None]
     return metrics, gradients, [t.clone() for t in network.state_dict().values()]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from actors.policy.normaliser import ValueNormaliser
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from tests.support.toy import CRITICS, toy_network
 
 Move = Callable[[ValueNormaliser, Tensor, nn.Linear], None]
@@ -85,9 +85,9 @@ def test_half_an_update_is_caught(wrong: Move) -> None:
 
 def parameters_in_optimiser(move: Move) -> bool:
     network = toy_network()
-    optimiser = make_optimiser(network, 1e-3, 0.0)
+    optimizer = make_optimizer(network, 1e-3, 0.0)
     move(network.value_normaliser, returns(50.0, 9.0), network.value_output)
-    held = {id(p) for group in optimiser.param_groups for p in group["params"]}
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return {id(p) for p in network.parameters()} == held
 
 

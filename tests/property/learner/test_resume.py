@@ -16,16 +16,16 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
 from learner.checkpoint import (
     Checkpoint,
-    Progress,
+    LearnerProgress,
     list_checkpoints,
     load_checkpoint,
     load_policy,
-    restore_optimiser,
+    restore_optimizer,
     save_checkpoint,
 )
 from learner.config import LearnerConfig
 from learner.ppo.batching import Batch, make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -42,69 +42,69 @@ def batch(salt: int) -> Batch:
 
 def train(
     network: FactoredRecurrentActorCritic,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     first: int,
     last: int,
     config: LearnerConfig = CONFIG,
 ) -> dict[str, float]:
-    ppo = PPOUpdate(network, optimiser, config, seed=4)
+    ppo = PPOUpdate(network, optimizer, config, seed=4)
     metrics: dict[str, float] = {}
     for update in range(first, last):
         metrics = ppo(batch(100 * update), update, version=update)
     return metrics
 
 
-def moments(network: FactoredRecurrentActorCritic, optimiser: torch.optim.Optimizer) -> list[Tensor]:
-    return [t for p in network.parameters() for _, t in sorted(optimiser.state[p].items())]
+def moments(network: FactoredRecurrentActorCritic, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [t for p in network.parameters() for _, t in sorted(optimizer.state[p].items())]
 
 
 def check_resume(folder: Path, restore: Callable[[Checkpoint], Restored], config: LearnerConfig = CONFIG) -> None:
     """Two updates, a checkpoint, new objects, one more update; beside a run that never stopped."""
     network = toy_network()
-    optimiser = make_optimiser(network, CONFIG.lr, CONFIG.weight_decay)
-    train(network, optimiser, 0, 2, config)
-    path = save_checkpoint(folder, network, optimiser, Progress(update=2, version=2), ("run/a/0/1",), 2, keep=3)
+    optimizer = make_optimizer(network, CONFIG.lr, CONFIG.weight_decay)
+    train(network, optimizer, 0, 2, config)
+    path = save_checkpoint(folder, network, optimizer, LearnerProgress(update=2, version=2), ("run/a/0/1",), 2, keep=3)
     torch.manual_seed(12345)  # a new process starts elsewhere
     other, other_optimiser, update = restore(load_checkpoint(path))
-    expected = train(network, optimiser, 2, 3, config)
+    expected = train(network, optimizer, 2, 3, config)
     actual = train(other, other_optimiser, update, update + 1, config)
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
-    ours, theirs = moments(network, optimiser), moments(other, other_optimiser)
+    ours, theirs = moments(network, optimizer), moments(other, other_optimiser)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert actual == expected
 
 
 def restore(checkpoint: Checkpoint) -> Restored:
     network = from_weights(checkpoint.weights).train()
-    optimiser = make_optimiser(network, CONFIG.lr, CONFIG.weight_decay)
-    restore_optimiser(optimiser, network, checkpoint.moments)
-    return network, optimiser, checkpoint.progress.update
+    optimizer = make_optimizer(network, CONFIG.lr, CONFIG.weight_decay)
+    restore_optimizer(optimizer, network, checkpoint.moments)
+    return network, optimizer, checkpoint.progress.update
 
 
 def without_moments(checkpoint: Checkpoint) -> Restored:
     network = from_weights(checkpoint.weights).train()
-    return network, make_optimiser(network, CONFIG.lr, CONFIG.weight_decay), checkpoint.progress.update
+    return network, make_optimizer(network, CONFIG.lr, CONFIG.weight_decay), checkpoint.progress.update
 
 
 def without_statistics(checkpoint: Checkpoint) -> Restored:
-    network, optimiser, update = restore(checkpoint)
+    network, optimizer, update = restore(checkpoint)
     fresh = FactoredRecurrentActorCritic(SPACES, network.config)
     network.value_normaliser.load_state_dict(fresh.value_normaliser.state_dict())
-    return network, optimiser, update
+    return network, optimizer, update
 
 
 def without_the_counter(checkpoint: Checkpoint) -> Restored:
     """Minibatches and the entropy coefficient would start over."""
-    network, optimiser, _ = restore(checkpoint)
-    return network, optimiser, 0
+    network, optimizer, _ = restore(checkpoint)
+    return network, optimizer, 0
 
 
 def step_counters_at_zero(checkpoint: Checkpoint) -> Restored:
-    network, optimiser, update = restore(checkpoint)
-    for state in optimiser.state.values():
+    network, optimizer, update = restore(checkpoint)
+    for state in optimizer.state.values():
         state["step"].zero_()
-    return network, optimiser, update
+    return network, optimizer, update
 
 
 def test_the_next_update_is_equal_to_the_bit(tmp_path: Path) -> None:
@@ -133,10 +133,12 @@ def test_a_resume_that_forgets_something_is_caught(wrong: Callable[[Checkpoint],
 
 def test_a_checkpoint_holds_what_it_was_given_and_old_ones_go(tmp_path: Path) -> None:
     network = toy_network()
-    optimiser = make_optimiser(network, 1e-3, 0.0)
+    optimizer = make_optimizer(network, 1e-3, 0.0)
     for update in range(5):
-        progress = Progress(update, version=update + 3, generation=2, episodes_trained=9, env_steps=50, elapsed_s=1.5)
-        save_checkpoint(tmp_path / "checkpoints", network, optimiser, progress, ("run/a/1/0", "run/a/1/1"), 4, keep=2)
+        progress = LearnerProgress(
+            update, version=update + 3, generation=2, episodes_trained=9, env_steps=50, elapsed_s=1.5
+        )
+        save_checkpoint(tmp_path / "checkpoints", network, optimizer, progress, ("run/a/1/0", "run/a/1/1"), 4, keep=2)
     assert [p.name for p in list_checkpoints(tmp_path / "checkpoints")] == [
         "update_00000003.safetensors",
         "update_00000004.safetensors",
@@ -158,7 +160,7 @@ def test_an_unreadable_checkpoint_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no checkpoint at"):
         load_checkpoint(tmp_path / "nothing.safetensors")
     network = toy_network()
-    path = save_checkpoint(tmp_path, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 4, keep=2)
+    path = save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 4, keep=2)
     whole = path.read_bytes()
     for cut in (0, 4, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])

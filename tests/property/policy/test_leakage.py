@@ -11,7 +11,7 @@ from torch import Tensor
 
 from actors.policy.cores import core as core_module
 from actors.policy.cores.recurrence import recur_sequence
-from actors.policy.cores.sequences import Layout, SequenceBatch, make_layout
+from actors.policy.cores.sequences import BucketLayout, SequenceBatch, make_layout
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from tests.support.toy import POLICIES, toy_network, toy_seed, toy_sequence, toy_wave
@@ -78,16 +78,16 @@ def test_gradients_of_one_episode_stay_in_it(options: dict[str, str]) -> None:
 Leaky = Callable[..., tuple[Tensor, PolicyState]]
 
 
-def one_long_sequence(x: Tensor, layout: Layout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
+def one_long_sequence(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
     """The trap: all episodes of a batch as one sequence."""
     return recur_sequence(x, make_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state)), *rest)
 
 
-def neighbours_states(x: Tensor, layout: Layout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
+def neighbours_states(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
     return recur_sequence(x, layout, PolicyState(*(t.roll(1, 1) for t in state)), *rest)
 
 
-def batch_statistics(x: Tensor, layout: Layout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
+def batch_statistics(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
     out, after = recur_sequence(x, layout, state, *rest)
     return out - out.mean(0), after
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from actors.policy.cores.recurrence import recur_sequence
-from actors.policy.cores.sequences import Layout, length_buckets, make_layout
+from actors.policy.cores.sequences import BucketLayout, length_buckets, make_layout
 from actors.policy.state import PolicyState
 
 Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
@@ -159,7 +159,7 @@ def test_wrong_buckets_are_caught(wrong: Buckets) -> None:
 @given(lengths=st.lists(st.integers(0, 9), max_size=8), max_waste=st.sampled_from([1.0, 1.3, 9.0]))
 def test_a_packed_layout_is_the_same_layout(lengths: list[int], max_waste: float) -> None:
     layout = make_layout(lengths, max_waste, torch.device("cpu"))
-    again = Layout.unpack(layout.pack())
+    again = BucketLayout.unpack(layout.pack())
     assert again.padded == layout.padded
     assert (again.restore is None) == (layout.restore is None)
     assert again.restore is None or torch.equal(again.restore, layout.restore)

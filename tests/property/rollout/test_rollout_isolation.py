@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.env.fleet import FleetStep
-from actors.policy.network import Decision, FactoredRecurrentActorCritic
+from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks
@@ -105,7 +105,7 @@ class Mixing:
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
+    ) -> tuple[ActOutput, PolicyState]:
         mixed = PolicyState(*(0.9 * t + 0.1 * t.mean(1, keepdim=True) for t in state))
         return self.network.act(obs, blueprint_indices, masks, mixed, noise, deterministic)
 
@@ -118,12 +118,12 @@ def test_shared_noise_and_mixed_states_are_caught(monkeypatch: pytest.MonkeyPatc
         check_isolation(toy_network())
 
 
-Before = Callable[[rollout.Recorder, int, FleetStep, Decision, PolicyState, int], None]
+Before = Callable[[rollout.Recorder, int, FleetStep, ActOutput, PolicyState, int], None]
 record = rollout.Recorder.before
 
 
 def post_step_state(
-    self: rollout.Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int
+    self: rollout.Recorder, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
     """The trap: the state after the step, stored as if before it."""
     network = toy_network()
@@ -132,7 +132,7 @@ def post_step_state(
 
 
 def stored_view(
-    self: rollout.Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int
+    self: rollout.Recorder, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
     """The trap: a slice of the fleet's buffer, which the next step overwrites."""
     record(self, row, seen, decision, state, version)
@@ -140,7 +140,7 @@ def stored_view(
 
 
 def neighbours_value(
-    self: rollout.Recorder, row: int, seen: FleetStep, decision: Decision, state: PolicyState, version: int
+    self: rollout.Recorder, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
     record(self, row, seen, decision._replace(values=np.roll(decision.values, 1)), state, version)
 

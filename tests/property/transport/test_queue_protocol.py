@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from actors.config import QueueConfig
 from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, PutStatus, StoreReset, Transport
-from actors.transport.ledger import ActorLedger, Ledger, Memory
+from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
@@ -40,7 +40,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.taken: list[tuple[str, str]] = []  # entry ids of one episode in both stores
         self.produced: dict[tuple[str, int], int] = {}
         self.counted: Counter[str] = Counter()  # by what the answers said alone
-        self.remembered: tuple[list[Memory], Counter[str]] | None = None
+        self.remembered: tuple[list[LedgerMemory], Counter[str]] | None = None
 
     def open_both(self) -> tuple[Transport, Transport]:
         return MemoryTransport(CONFIG, self.store), connect(self.url, CONFIG, self.namespace, self.scripts)
@@ -109,7 +109,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def remember(self) -> None:
         """As a checkpoint does."""
-        self.remembered = [Memory(transport.ledger(), ()) for transport in self.current], self.counted.copy()
+        self.remembered = [LedgerMemory(transport.ledger(), ()) for transport in self.current], self.counted.copy()
 
     @precondition(lambda self: self.remembered is not None)
     @rule()

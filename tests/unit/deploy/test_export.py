@@ -14,8 +14,8 @@ from actors.policy.acting.exported import INPUTS, OUTPUTS
 from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.state import PolicyState
 from deploy import cli
-from learner.checkpoint import Progress, save_checkpoint
-from learner.ppo.optimizer import make_optimiser
+from learner.checkpoint import LearnerProgress, save_checkpoint
+from learner.ppo.optimizer import make_optimizer
 from tests.support.toy import CORES, SPACES, random_masks, toy_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes")
@@ -50,7 +50,7 @@ def walk(network: FactoredRecurrentActorCritic, program: Any, keep_state: bool =
 @pytest.mark.parametrize("core", CORES)
 def test_the_program_is_the_policy_over_200_steps_with_resets(core: str, tmp_path: Path) -> None:
     network = toy_network(core=core, critic="q_op").eval()
-    save_checkpoint(tmp_path, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 1, 1)
+    save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     path = tmp_path / "policy.pt2"
     assert cli.main(["export", str(tmp_path), str(path)]) == 0
     extra = {"tamiyo.json": ""}

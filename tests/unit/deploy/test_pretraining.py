@@ -21,7 +21,7 @@ from deploy.evaluation import suite, tune
 from deploy.evaluation.play import play
 from deploy.evaluation.schedules import NEVER, Schedule, Scheduled
 from deploy.launch.pretraining import POLICY, demonstrate, demonstrators, expected_gain
-from deploy.launch.run import first_lesson, open_run
+from deploy.launch.run import open_run, pretrain
 from learner.checkpoint import load_policy
 
 ENV = EnvConfig(tasks=("spirals",), slots=2, horizon_epochs=8, inner_steps=2, device="cpu", rent_weight=4.0)
@@ -30,7 +30,7 @@ PERIODIC = Schedule("periodic", 0, 1, 1, 2, 1, 2, 0, 1)
 
 def told(config: Config, run_dir: Path) -> tuple[Config, str]:
     out = io.StringIO()
-    return first_lesson(config, run_dir, Console(file=out, width=200)), out.getvalue()
+    return pretrain(config, run_dir, Console(file=out, width=200)), out.getvalue()
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from actors.rollout import wave as rollout
 from actors.types.actions import Op
 from deploy.commands.rollout import show_rollout
 from deploy.report import episode_chart
-from learner.checkpoint import Progress, load_policy, save_checkpoint
-from learner.ppo.optimizer import make_optimiser
+from learner.checkpoint import LearnerProgress, load_policy, save_checkpoint
+from learner.ppo.optimizer import make_optimizer
 from tests.support.toy import toy_network
 
 SMALL = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8)
@@ -33,7 +33,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("run")
     network = FactoredRecurrentActorCritic(seed_spaces(3), SMALL)
-    save_checkpoint(folder, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 8, 1)
+    save_checkpoint(folder, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 1)
     (folder / "config.yaml").write_text("env: {horizon_epochs: 6, inner_steps: 2, tasks: [moons]}\nrun: {seed: 5}\n")
     return folder
 
@@ -78,7 +78,7 @@ def test_sampled_and_greedy_differ_and_each_repeats_itself(checkpoint: Path) -> 
 
 def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
     network = toy_network()
-    save_checkpoint(tmp_path, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 1, 1)
+    save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     with pytest.raises(UserError, match="not a policy of the seed-training environment"):
         show_rollout(tmp_path, None, 0, None, False)
 

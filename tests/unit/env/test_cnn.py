@@ -16,14 +16,14 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.make import make_host
 from actors.env.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, recorded_statistics
 from actors.env.layers.batch_norm import running_statistics as evaluate
-from actors.env.reference_network import GrowingNetwork, Optimisation, Switches
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
 from actors.env.rng import Purpose, stream
 from tests.support import cnn
 from tests.support.walks import WAIT, act
 
 torch.set_num_threads(1)
 CHANNELS = [SEQUENCE, IMAGE]
-PLAIN = Optimisation(5e-3, 5e-3, 1e-4, 1.0)
+PLAIN = OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +33,11 @@ def _known_tasks() -> Iterator[None]:
     cnn.forget()
 
 
-def network(kind: str, dtype: torch.dtype = torch.float32) -> GrowingNetwork:
-    return GrowingNetwork(cnn.HOSTS[kind], np.random.default_rng(0), PLAIN, dtype)
+def network(kind: str, dtype: torch.dtype = torch.float32) -> ReferenceNetwork:
+    return ReferenceNetwork(cnn.HOSTS[kind], np.random.default_rng(0), PLAIN, dtype)
 
 
-def disturb(net: GrowingNetwork, slot: int) -> None:
+def disturb(net: ReferenceNetwork, slot: int) -> None:
     """A seed off its zero start."""
     rng = np.random.default_rng(slot)
     for tensor in net.seeds[slot].trained.tensors:
@@ -95,7 +95,7 @@ def cnn_config(*tasks: str, **settings: object):  # type: ignore[no-untyped-def]
     return EnvConfig(tasks=tasks, **(defaults | settings))  # type: ignore[arg-type]
 
 
-def host_state(net: GrowingNetwork) -> list[Tensor]:
+def host_state(net: ReferenceNetwork) -> list[Tensor]:
     """Parameters, last gradients, moments, step counters and running statistics."""
     moments = [v for t in net.trained.tensors for v in net.trained.optimizer.state[t].values()]
     running = [t for m in net.running.values() for t in m]
@@ -130,12 +130,12 @@ def test_training_seeds_touch_no_bit_of_the_host(kind: str, isolation: str, nan:
 
 
 def test_a_shadow_pass_that_moves_the_running_statistics_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = GrowingNetwork.logits
+    honest = ReferenceNetwork.logits
 
-    def leaky(self: GrowingNetwork, x: Tensor, on: dict[int, float], normalise: object = None) -> Tensor:
+    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], normalise: object = None) -> Tensor:
         return honest(self, x, on, normalise or batch_statistics(self.running))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(GrowingNetwork, "logits", leaky)
+    monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
     assert touched("image", "shadow", nan=False)
 
 
@@ -167,10 +167,10 @@ def test_batch_norm_is_torchs(space: tuple[int, ...]) -> None:
     torch.testing.assert_close(others, torch.cat([second, second]), rtol=1e-4, atol=1e-4)
 
 
-def trained(task_name: str) -> tuple[GrowingNetwork, list[Tensor]]:
+def trained(task_name: str) -> tuple[ReferenceNetwork, list[Tensor]]:
     """A host that has trained for a while with a seed at slot 0 that is a constant shift; validation, calibration."""
     task = cnn.FAMILIES[task_name](stream(0, 0, Purpose.TASK_DATA))
-    net = GrowingNetwork(make_host(task, 3), np.random.default_rng(0), PLAIN)
+    net = ReferenceNetwork(make_host(task, 3), np.random.default_rng(0), PLAIN)
     x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
     rng = np.random.default_rng(1)
     net.germinate(0, net.host.family.blueprints[2], 0, rng)

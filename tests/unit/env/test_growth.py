@@ -13,7 +13,7 @@ from actors.env.blueprints.blends import apply_blend, gate_shapes
 from actors.env.blueprints.vector import MLP_BLUEPRINTS, Blueprint, Param, Params
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.mlp import MLPHost, draw_params
-from actors.env.reference_network import GrowingNetwork, Optimisation, Switches
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
 from actors.types.actions import BLENDS, Op
 from tests.support.walks import WAIT, act, tiny_env
 
@@ -150,7 +150,7 @@ def test_clip_and_decay_are_per_group() -> None:
     """A seed's huge gradient must not shrink its host's step."""
 
     def host_step(with_seed: bool) -> list[Tensor]:
-        net = GrowingNetwork(MLPHost(2, 6, 3, 2), np.random.default_rng(0), Optimisation(1e-2, 1e-2, 0.0, 1e-3))
+        net = ReferenceNetwork(MLPHost(2, 6, 3, 2), np.random.default_rng(0), OptimizerSettings(1e-2, 1e-2, 0.0, 1e-3))
         if with_seed:
             net.germinate(0, MLP_BLUEPRINTS[6], 0, np.random.default_rng(1))
             net.seeds[0].trained.params["w2"].data.fill_(1e3)

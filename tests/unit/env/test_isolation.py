@@ -15,7 +15,7 @@ from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.mlp import MLPHost
 from actors.env.layers.batch_norm import Normalise
-from actors.env.reference_network import GrowingNetwork, Optimisation, Switches
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
 from actors.env.rng import Purpose, stream
 from actors.env.tasks import make_task
 from actors.types.actions import Op
@@ -26,10 +26,10 @@ DENSE, WIDE = 3, 6
 torch.set_num_threads(1)
 
 
-def network(seeds: dict[int, tuple[int, int]], dtype: torch.dtype = torch.float32, slots: int = 3) -> GrowingNetwork:
+def network(seeds: dict[int, tuple[int, int]], dtype: torch.dtype = torch.float32, slots: int = 3) -> ReferenceNetwork:
     """A host of width 6 for 2 features and 3 classes; `seeds` are slot -> (blueprint, blend), off their zero start."""
     host = MLPHost(2, 6, 3, slots)
-    net = GrowingNetwork(host, np.random.default_rng(0), Optimisation(5e-3, 5e-3, 1e-4, 1.0), dtype)
+    net = ReferenceNetwork(host, np.random.default_rng(0), OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0), dtype)
     for slot, (blueprint, blend) in seeds.items():
         rng = np.random.default_rng(100 + slot)
         net.germinate(slot, MLP_BLUEPRINTS[blueprint], blend, rng)
@@ -44,7 +44,7 @@ def batches(steps: int = 4, dtype: torch.dtype = torch.float32) -> tuple[Tensor,
     return x, torch.tensor(rng.integers(0, 3, (steps, 16)))
 
 
-def host_state(net: GrowingNetwork) -> list[Tensor]:
+def host_state(net: ReferenceNetwork) -> list[Tensor]:
     """Everything that belongs to the host: parameters, last gradients, moments and step counters."""
     moments = [v for t in net.trained.tensors for v in net.trained.optimizer.state[t].values()]
     return [*net.trained.tensors, *[t.grad for t in net.trained.tensors if t.grad is not None], *moments]
@@ -73,23 +73,23 @@ def test_the_host_is_bit_equal_with_and_without_training_seeds(isolation: Isolat
 
 
 def test_a_leaky_pass_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = GrowingNetwork.logits
+    honest = ReferenceNetwork.logits
 
-    def leaky(self: GrowingNetwork, x: Tensor, on: dict[int, float], *rest: Normalise) -> Tensor:
+    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], *rest: Normalise) -> Tensor:
         """Switches TRAINING seeds on at a strength of nothing instead of leaving them out."""
         return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0), *rest)
 
-    monkeypatch.setattr(GrowingNetwork, "logits", leaky)
+    monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
     assert touched("shadow", {1: 0.7}, nan=True)
 
 
-def seed_gradients(net: GrowingNetwork, slots: list[int]) -> list[Tensor]:
+def seed_gradients(net: ReferenceNetwork, slots: list[int]) -> list[Tensor]:
     return [t.grad for s in slots for t in net.seeds[s].trained.tensors if t.grad is not None]
 
 
 def test_the_shadow_gradient_is_that_of_the_seeds_with_all_else_constant() -> None:
     net = network({0: (DENSE, 0), 1: (WIDE, 2), 2: (DENSE, 1)}, torch.float64)
-    net.optimisation = Optimisation(5e-3, 5e-3, 0.0, 1e9)  # no clip
+    net.optimizer_settings = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)  # no clip
     oracle = copy.deepcopy(net)
     x, y = batches(1, torch.float64)
     for group in (oracle.trained, oracle.seeds[0].trained):
@@ -102,7 +102,7 @@ def test_the_shadow_gradient_is_that_of_the_seeds_with_all_else_constant() -> No
     for a, b in zip(expected, found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
     alone = network({1: (WIDE, 2)}, torch.float64)
-    alone.optimisation = net.optimisation
+    alone.optimizer_settings = net.optimizer_settings
     alone.train_epoch(x, y, Switches({}, {1: 0.7}), "shadow")
     other = zip(seed_gradients(alone, [1]), seed_gradients(net, [1]), strict=True)
     assert not all(torch.allclose(a, b) for a, b in other)  # another network, another gradient
@@ -116,7 +116,7 @@ def test_seeds_that_take_no_part_are_not_touched() -> None:
     assert not net.seeds[1].trained.optimizer.state
 
 
-def finite_difference(net: GrowingNetwork, x: Tensor, y: Tensor, on: dict[int, float], tensor: Tensor) -> Tensor:
+def finite_difference(net: ReferenceNetwork, x: Tensor, y: Tensor, on: dict[int, float], tensor: Tensor) -> Tensor:
     """Central differences of the loss, entry by entry."""
     out, flat, eps = torch.zeros_like(tensor).flatten(), tensor.data.view(-1), 1e-6
     for i in range(len(flat)):
@@ -132,7 +132,7 @@ def finite_difference(net: GrowingNetwork, x: Tensor, y: Tensor, on: dict[int, f
 @pytest.mark.parametrize("blend", range(3))
 def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
     net = network({0: (DENSE, blend), 1: (5, blend)}, torch.float64, slots=2)
-    net.optimisation = Optimisation(5e-3, 5e-3, 0.0, 1e9)
+    net.optimizer_settings = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)
     before, (x, y), on = copy.deepcopy(net), batches(1, torch.float64), {0: 0.5, 1: 0.7}
     net.train_epoch(x, y, Switches(on, {}), "shadow")
     groups = [(net.trained, before.trained), *((net.seeds[s].trained, before.seeds[s].trained) for s in on)]
@@ -147,7 +147,7 @@ def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
     assert not torch.allclose(part, finite_difference(before, x[0], y[0], on, first), rtol=1e-3)
 
 
-def detached(net: GrowingNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
+def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
     def slot(s: int, h: Tensor) -> Tensor:
         return h + net.seeds[s].on(h.detach(), on[s]) - h.detach()
 
@@ -162,7 +162,7 @@ def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple
     task = make_task("spirals", stream(run, 0, Purpose.TASK_DATA))
     x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
     host = MLPHost(2, task.host_width, 3, 3)
-    net = GrowingNetwork(host, np.random.default_rng(run), Optimisation(5e-3, 5e-3, 1e-4, 1.0))
+    net = ReferenceNetwork(host, np.random.default_rng(run), OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0))
     order = np.random.default_rng(run)
 
     def epoch(switches: Switches) -> None:

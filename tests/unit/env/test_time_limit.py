@@ -14,7 +14,7 @@ from actors.env import host_episode
 from actors.env.fleet import ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
-from actors.policy.network import Decision
+from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.rollout.wave import Provenance, run_wave
 from actors.types.actions import ActionMasks
@@ -42,7 +42,7 @@ class TabularCritic(NeverGrow):
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
+    ) -> tuple[ActOutput, PolicyState]:
         decision, state = super().act(obs, blueprint_indices, masks, state, noise, deterministic)
         values = self.table[self.cells(obs)].astype(np.float32)
         return decision._replace(values=values, baseline_values=values, bootstrap_values=values), state

@@ -27,7 +27,7 @@ from deploy.evaluation.play import Row, largest, play
 from deploy.evaluation.players import Player, play_player, play_schedules
 from deploy.evaluation.results import Results
 from deploy.evaluation.schedules import KINDS, NEVER, Schedule, draw_schedule
-from learner.checkpoint import Progress, load_checkpoint, load_policy, save_checkpoint, save_policy
+from learner.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint, save_policy
 
 CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=8, inner_steps=4, device="cpu")
 EARLY = Schedule("periodic", 1, 2, 1, blueprint=3, blend=0, alpha_target=2, alpha_speed=0, training=2)
@@ -197,8 +197,8 @@ def _policy(folder: Path, **policy: object) -> Path:
     network = FactoredRecurrentActorCritic(seed_spaces(3), settings)
     folder.mkdir()
     (folder / "config.yaml").write_text(to_yaml(Config(env=replace(CONFIG, horizon_epochs=3, inner_steps=2))))
-    optimiser = torch.optim.AdamW(network.parameters())
-    save_checkpoint(folder / "checkpoints", network, optimiser, Progress(version=1), (), 8, 3)
+    optimizer = torch.optim.AdamW(network.parameters())
+    save_checkpoint(folder / "checkpoints", network, optimizer, LearnerProgress(version=1), (), 8, 3)
     return folder
 
 

@@ -106,9 +106,10 @@ def test_an_evaluation_trains_first_what_it_needs_and_cannot_find(
     for entry in asked.trainings[:3]:
         asked.folder(entry.name).mkdir(parents=True)
         study._record(asked, entry, ["train"], 0.0, {})
-    (asked.folder("main-1") / study.POLICY).touch()
-    (asked.root / "tiny-main-2" / "checkpoints").mkdir(parents=True)
-    (asked.root / "tiny-main-2" / "checkpoints" / "update_00000001.safetensors").touch()
+    asked.run_dir("main-1").mkdir(parents=True)
+    (asked.run_dir("main-1") / study.POLICY).touch()
+    (asked.run_dir("main-2") / "checkpoints").mkdir(parents=True)
+    (asked.run_dir("main-2") / "checkpoints" / "update_00000001.safetensors").touch()
     trained: list[str] = []
     monkeypatch.setattr(study, "_train", lambda _, entry: trained.append(entry.name) or 0)
     monkeypatch.setattr(study, "_evaluate", lambda _, entry: trained.append(entry.name) or 0)
@@ -152,16 +153,16 @@ def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     played = {"name": "played", "policies": ["blind"], "also": ["blind"], "flags": flags}
     path = _write(tmp_path, trainings=[training], evaluations=[played])
     assert study.run_study(path) == 0
-    folder = tmp_path / "results" / "tiny" / "blind-3"
+    folder, run_dir = tmp_path / "results" / "tiny" / "blind-3", tmp_path / "runs" / "tiny-blind-3"
     record = json.loads((folder / "record.json").read_text())
     assert record["updates"] == 2
-    assert len((folder / "curve.csv").read_text().splitlines()) == 3
+    assert len((run_dir / "curve.csv").read_text().splitlines()) == 3
     assert record["command"].startswith("tamiyo train --preset quick --config")
-    assert load_policy(folder / "policy.safetensors").config.blind
+    assert load_policy(run_dir / "policy.safetensors").config.blind
     record = json.loads((tmp_path / "results" / "tiny" / "played" / "record.json").read_text())
     assert record["core_minutes"] > 0
     assert (record["targets"][-1]["name"], record["targets"][-1]["value"]) == ("episodes with NaN", 0.0)
-    kept = str(folder / "policy.safetensors")
+    kept = str(run_dir / "policy.safetensors")
     assert record["command"].startswith(f"tamiyo evaluate --checkpoint {kept} --also blind={kept} --out ")
     monkeypatch.setattr(study, "_tamiyo", lambda command: 1)
     assert study.run_study(path) == 0  # nothing is left to run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +42,7 @@ def finished(tmp_path: Path) -> Path:
         f"""
 name: tiny
 preset: quick
+root: {tmp_path}/runs
 results: {tmp_path}/results
 trainings: [{{name: main, seeds: [1, 2], minutes: 1}}, {{name: flat, seeds: [1], minutes: 1}}]
 evaluations: [{{name: headline, policies: [main], also: [flat]}}]
@@ -52,7 +52,8 @@ evaluations: [{{name: headline, policies: [main], also: [flat]}}]
     for training, minutes in zip(asked.trainings, (3.0, 4.0, 2.5), strict=True):
         told = {"updates": 7, "episodes": 448}
         asked.folder(training.name).mkdir(parents=True)
-        (asked.folder(training.name) / study.CURVE).write_text("minutes,paid\n0.1,-1.0\n2.0,1.5\n")
+        asked.run_dir(training.name).mkdir(parents=True)
+        (asked.run_dir(training.name) / study.CURVE).write_text("minutes,paid\n0.1,-1.0\n2.0,1.5\n")
         study._record(asked, training, ["train"], 0.0, told | {"wall_minutes": minutes, "cores": 4})
     rng = np.random.default_rng(0)
     members = (Member("a"), Member("b", dont_grow=True))
@@ -110,10 +111,3 @@ def test_what_cannot_be_made_is_refused(
     assert "as it was" in page.read_text()
     assert main(["study", str(finished), "--tables", str(tmp_path / "none.md")]) == 2
     assert "no page at" in capsys.readouterr().err
-
-
-def test_records_of_the_real_study_name_a_command_and_what_it_cost() -> None:
-    for path in sorted((ROOT / "results" / "study").glob("*/record.json")):
-        record = json.loads(path.read_text())
-        assert record["command"].startswith("tamiyo "), path
-        assert record["wall_minutes"] * record["cores"] > 0, path

@@ -1,4 +1,4 @@
-"""What the policy sees, what it may do, and what becomes of a training when it does not answer."""
+"""Decisions of the controller: observations, legal actions, refusals, and an unreachable policy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def feature(obs: NDArray[np.float32], name: str, slot: int | None = None) -> lis
 
 
 class Random(Script):
-    """Legal actions by chance, and what they were."""
+    """Takes random legal actions and records them."""
 
     def __init__(self, seed: int) -> None:
         super().__init__([])
@@ -70,7 +70,7 @@ class Random(Script):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_cap_holds_whatever_is_wished_for(seed: int) -> None:
+def test_added_parameters_never_exceed_the_cap(seed: int) -> None:
     count = sum(p.numel() for p in mlp().parameters())
     own = Run(mlp(), Random(seed), ["0", "1", "3"], max_added_parameters=400, horizon_epochs=30)
     for _ in range(29):
@@ -81,7 +81,7 @@ def test_the_cap_holds_whatever_is_wished_for(seed: int) -> None:
     assert not [d.reason for d in own.grower.log if d.reason]
 
 
-def test_the_policy_sees_what_happened() -> None:
+def test_observations_match_what_happened() -> None:
     script = Script([*GROWN, WAIT])
     own = Run(mlp(), script, ["3"], horizon_epochs=8)
     first = own.validate()
@@ -113,7 +113,7 @@ def test_the_policy_sees_what_happened() -> None:
     assert feature(obs[4], "contribution", 0) == feature(obs[4], "interaction", 0) == [0, 0]
 
 
-def test_a_loss_without_accuracy_and_without_classes_is_enough() -> None:
+def test_a_loss_alone_is_enough() -> None:
     script = Script(GROWN)
     own = Run(mlp(), script, ["3"], num_classes=None)
     for loss in (4.0, 2.0, float("nan")):
@@ -124,19 +124,19 @@ def test_a_loss_without_accuracy_and_without_classes_is_enough() -> None:
     assert feature(obs[1], "chance") == [0]
     assert feature(obs[1], "accuracy_known") == feature(obs[1], "accuracy") == [0, 0, 0, 0]
     assert feature(obs[1], "loss")[:2] == [pytest.approx(math.log1p(0.5)), pytest.approx(math.log1p(1.0))]
-    assert feature(obs[2], "loss")[0] == 5  # what is not finite reads as the worst there is
+    assert feature(obs[2], "loss")[0] == 5  # a non-finite loss reads as the worst value
     assert [d.op for d in own.grower.log] == ["GERMINATE", "ADVANCE", "ADVANCE"]
 
 
-def test_contributions_are_what_switching_a_seed_off_takes_away() -> None:
+def test_contributions_equal_the_effect_of_switching_seeds_off() -> None:
     script = Script([germinate(0), advance(0), advance(0), germinate(1, 2), advance(1), WAIT])
     own = Run(mlp(), script, ["1", "3"], evaluate=lambda: own.validate()[1])
     own.epochs(5)
     own.train()
-    full, plots = own.validate()[1], own.grower._garden.plots
+    full, slot_modules = own.validate()[1], own.grower._seeds.slot_modules
 
     def accuracy(on: dict[int, float]) -> float:
-        with own.grower._garden.showing(on):
+        with own.grower._seeds.activated(on):
             return own.validate()[1]
 
     one, two, none = accuracy({0: 1.0}), accuracy({1: 1.0}), accuracy({})
@@ -148,11 +148,11 @@ def test_contributions_are_what_switching_a_seed_off_takes_away() -> None:
     assert slots[1].contribution == pytest.approx(100 * (both - one))
     assert slots[0].interaction == pytest.approx(100 * (both - one - two + none))
     assert feature(script.seen[-1][0], "contribution", 0)[0] == 1
-    assert [plot.on for plot in plots.values()] == [True, False]
+    assert [slot_module.on for slot_module in slot_modules.values()] == [True, False]
 
 
-def test_measuring_leaves_no_trace_and_calibrates_batch_norm() -> None:
-    """The model trains on as without it, to the bit; a seed that merely shifts its host is worth nothing."""
+def test_measuring_has_no_side_effects_and_calibrates_batch_norm() -> None:
+    """Training continues bit for bit as without measuring; a seed that only shifts its host contributes nothing."""
 
     def play(**options: Any) -> Run:
         return Run(ConvNet(), Script(GROWN), ["block.2"], (1, 5, 4), **options)
@@ -162,19 +162,19 @@ def test_measuring_leaves_no_trace_and_calibrates_batch_norm() -> None:
     assert own.losses == plain.losses
     own.train()
     with torch.no_grad():
-        for name, p in own.grower._garden.plots[0].seed.named_parameters():
+        for name, p in own.grower._seeds.slot_modules[0].seed.named_parameters():
             p.copy_(torch.full_like(p, 2.0 if name == "b2" else 0.0))
     shifted = own.validate()[1]
-    own.grower._settle()
+    own.grower._finish_epoch()
     slot = own.grower._growth.slots[0]
     assert slot.epochs_since_contribution == 0
     assert slot.contribution is not None
     assert abs(slot.contribution) <= 1.1  # BatchNorm takes a shift out; one row of 96 is 1.04 points
-    with own.grower._garden.showing({}):
+    with own.grower._seeds.activated({}):
         assert abs(own.validate()[1] - shifted) > 0.05  # which running statistics would not
 
 
-def test_what_cannot_be_measured_is_unknown_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_measurement_is_unknown_and_does_not_end_training(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> float:
         raise RuntimeError("no data there")
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_measured_is_unknown_and_ends_nothing(caplog: pytest.LogC
     assert "no data there" in caplog.text
 
 
-def test_without_an_answer_nothing_is_done_and_the_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_policy_makes_the_epoch_a_no_op(caplog: pytest.LogCaptureFixture) -> None:
     script = Script([*GROWN[:2], UNREACHABLE, RuntimeError("odd"), SessionLost("gone"), advance()])
     own = Run(mlp(), script, ["3"]).epochs(6)
     assert [d.op for d in own.grower.log] == ["GERMINATE", "ADVANCE", "WAIT", "WAIT", "WAIT", "ADVANCE"]
@@ -192,19 +192,19 @@ def test_without_an_answer_nothing_is_done_and_the_training_goes_on(caplog: pyte
     assert "gone" in own.grower.log[4].reason
     assert own.grower.log[4].policy_version == -1
     assert own.losses[:6] == Run(mlp(), Script([])).epochs(2).losses
-    assert caplog.text.count("no answer") == 3
+    assert caplog.text.count("did not answer") == 3
     with pytest.raises(RuntimeError, match="odd"):
         Run(mlp(), Script([RuntimeError("odd")]), ["3"], on_error="raise").epochs(1)
 
 
-def test_an_illegal_answer_is_not_carried_out() -> None:
+def test_an_illegal_answer_is_not_applied() -> None:
     own = Run(mlp(), Script([fossilize(), (9, 0, 0, 0, 0, 0)]), ["3"]).epochs(2)
     assert [d.op for d in own.grower.log] == ["WAIT", "WAIT"]
     assert "not legal" in own.grower.log[0].reason
     assert "does not fit" in own.grower.log[1].reason
 
 
-def test_a_dry_run_only_says_what_it_would_do() -> None:
+def test_a_dry_run_logs_decisions_without_applying_them() -> None:
     own = Run(mlp(), Script(GROWN), ["3"], dry_run=True).epochs(3)
     assert own.losses == Run(mlp(), Script([])).epochs(3).losses
     assert own.grower.log[0].asked == "GERMINATE 3"
@@ -212,7 +212,7 @@ def test_a_dry_run_only_says_what_it_would_do() -> None:
     assert own.grower.added_parameters == 0
 
 
-def test_a_veto_is_heeded() -> None:
+def test_a_vetoed_action_is_not_applied() -> None:
     script = Script([germinate(blueprint=6), germinate(blueprint=1), advance(), prune()])
     own = Run(mlp(), script, ["3"], max_added_parameters=10_000, veto=lambda action: action.blueprint == 6).epochs(3)
     assert [d.reason for d in own.grower.log] == ["veto", "", ""]
@@ -222,7 +222,7 @@ def test_a_veto_is_heeded() -> None:
     assert broken.grower.log[0].reason.startswith("veto failed")
 
 
-def test_the_log_is_kept_in_a_file_a_line_a_decision(tmp_path: Path) -> None:
+def test_decisions_are_appended_to_the_log_file(tmp_path: Path) -> None:
     own = Run(mlp(), Script(GROWN), ["3"], log_file=tmp_path / "log.jsonl").epochs(4)
     assert read_log(tmp_path / "log.jsonl") == own.grower.log
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -234,7 +234,7 @@ def test_the_log_is_kept_in_a_file_a_line_a_decision(tmp_path: Path) -> None:
     ]
 
 
-def test_after_the_horizon_nothing_new_is_decided() -> None:
+def test_nothing_is_decided_after_the_horizon() -> None:
     script = Script([germinate(speed=3), advance(), advance(), WAIT, prune()])
     own = Run(mlp(), script, ["3"], horizon_epochs=4).epochs(10)
     assert len(script.seen) == 3
@@ -242,12 +242,12 @@ def test_after_the_horizon_nothing_new_is_decided() -> None:
     assert own.grower.log[-1].alphas == [1.0]  # a ramp is walked to its end
 
 
-def test_a_seed_that_is_not_taught_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_shadow_call_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     Run(mlp(), Script(GROWN), ["3"], shadow=False).epochs(4)
     assert "learns nothing: call shadow" in caplog.text
 
 
-def test_every_state_offers_something_to_do() -> None:
+def test_every_reachable_state_has_a_legal_action() -> None:
     script = Script([*GROWN, fossilize()])
     Run(mlp(), script, ["3"]).epochs(5)
     assert all(playable(s.action, m) for s in [_spaces()] for _, _, m in script.seen)
@@ -267,23 +267,23 @@ def make(model: nn.Module, slots: Any, **options: Any) -> GrowthController:
 @pytest.mark.parametrize(
     ("slots", "options", "says"),
     [
-        (["nowhere"], {}, r"no module 'nowhere'.*it has 0, 1, 2, 3"),
-        (["2"], {}, "cannot be read off ReLU: give SlotSpec"),
+        (["nowhere"], {}, r"no module 'nowhere'.*its modules are 0, 1, 2, 3"),
+        (["2"], {}, "cannot be inferred from ReLU: give SlotSpec"),
         (["", "5"], {}, "at the same place"),
         ([], {}, "1 to 8"),
-        (["3"], {"horizon_epochs": 0}, "at least one epoch"),
-        (["3"], {"max_added_parameters": 0}, "with none nothing can grow"),
+        (["3"], {"horizon_epochs": 0}, "must be at least 1"),
+        (["3"], {"max_added_parameters": 0}, "with less than 1 nothing can grow"),
         (["3"], {"policy": "/nowhere/at/all"}, "no checkpoint at"),
     ],
 )
-def test_what_cannot_work_is_said_at_once(slots: list[str], options: dict[str, Any], says: str) -> None:
+def test_impossible_settings_are_refused_at_construction(slots: list[str], options: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         make(mlp(), slots, **options)
 
 
-def test_wrong_metrics_and_widths_are_said() -> None:
+def test_wrong_metrics_and_widths_are_refused() -> None:
     with pytest.raises(UserError, match="between 0 and 1"):
         make(mlp(), ["3"]).step(0.3, 93.0)
     own = Run(mlp(), Script(GROWN), {"3": SlotSpec(width=5)})
-    with pytest.raises(UserError, match=r"width 5, and its module gave \(32, 12\)"):
+    with pytest.raises(UserError, match=r"width 5, but its module returned \(32, 12\)"):
         own.epochs(4)

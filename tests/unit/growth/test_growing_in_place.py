@@ -1,4 +1,4 @@
-"""A seed grows in the user's own module, and what was there before learns as it would have without it."""
+"""Seeds in a user's module: isolation, gradients, optimizer groups, and schedulers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def host_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_young_seed_learns_and_its_host_does_not_notice(host: str) -> None:
-    """To the bit, with dropout's random numbers and BatchNorm's running statistics."""
+def test_a_seed_in_training_leaves_its_host_unchanged(host: str) -> None:
+    """Bit for bit, including dropout's random numbers and BatchNorm's running statistics."""
     alone = run(host, []).epochs(5)
     grown = run(host, YOUNG).epochs(2)
     seed = [p.detach().clone() for n, p in grown.model.named_parameters() if "tamiyo" in n]
@@ -48,11 +48,11 @@ def test_a_young_seed_learns_and_its_host_does_not_notice(host: str) -> None:
     assert list(grown.grower.stages.values()) == [Stage.TRAINING]
 
 
-def test_what_a_seed_learns_from_is_the_loss_with_it_switched_on() -> None:
+def test_shadow_gradients_are_those_of_the_loss_with_the_seed_on() -> None:
     own = run("linear", YOUNG).epochs(2)
     own.train()  # away from its start, where half of the gradients are 0
     own.optimizer.zero_grad()
-    plot = own.grower._garden.plots[0]
+    slot_module = own.grower._seeds.slot_modules[0]
     rows = slice(0, 32)
     own.grower.shadow(lambda: own.loss(rows))
     given = {n: p.grad.clone() for n, p in own.model.named_parameters() if p.grad is not None}
@@ -62,7 +62,7 @@ def test_what_a_seed_learns_from_is_the_loss_with_it_switched_on() -> None:
     handle = own.model[3].register_forward_hook(lambda m, i, out: h.update(out=out), prepend=True)
     plain = own.loss(rows)
     handle.remove()
-    seed = plot.seed
+    seed = slot_module.seed
     joined = seed(h["out"].detach(), torch.tensor(1.0))
     logits = own.model[5](own.model[4](joined))
     loss = torch.nn.functional.cross_entropy(logits, own.x_y[1][rows])
@@ -76,18 +76,18 @@ def test_what_a_seed_learns_from_is_the_loss_with_it_switched_on() -> None:
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("blueprint", range(1, 7))
 @pytest.mark.parametrize("blend", range(3))
-def test_growing_never_moves_the_function_that_is_there(host: str, blueprint: int, blend: int) -> None:
+def test_germinating_does_not_change_the_model_function(host: str, blueprint: int, blend: int) -> None:
     own = run(host, [germinate(blueprint=blueprint, blend=blend)], max_added_parameters=10_000).epochs(1)
     own.model.eval()
     x = own.x_y[0][:7]
     without = own.model(x)
-    with own.grower._garden.showing({0: 0.7}):
-        assert own.grower._garden.plots[0].on
+    with own.grower._seeds.activated({0: 0.7}):
+        assert own.grower._seeds.slot_modules[0].on
         torch.testing.assert_close(own.model(x), without, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_parameters_come_and_go_with_their_seed(host: str) -> None:
+def test_parameters_are_added_and_removed_with_their_seed(host: str) -> None:
     make, _, _ = HOSTS[host]
     count = sum(p.numel() for p in make().parameters())
     own = run(host, [*GROWN, prune()])
@@ -110,7 +110,7 @@ def test_parameters_come_and_go_with_their_seed(host: str) -> None:
     assert list(own.grower.stages.values()) == [Stage.DORMANT]
 
 
-def test_incumbents_keep_their_moments_when_a_group_is_added_or_removed() -> None:
+def test_other_optimizer_moments_survive_added_and_removed_groups() -> None:
     own = run("linear", [WAIT, *GROWN, prune()])
     own.epochs(1)
     for _ in range(5):
@@ -122,13 +122,15 @@ def test_incumbents_keep_their_moments_when_a_group_is_added_or_removed() -> Non
             assert all(torch.equal(before[p][k], v) for k, v in own.optimizer.state[p].items())
 
 
-def test_a_ramp_is_walked_and_a_fossil_keeps_training() -> None:
+def test_alpha_ramps_and_a_fossilized_seed_keeps_training() -> None:
     own = run("linear", [germinate(speed=1, target=1), advance(), advance(), WAIT, WAIT, WAIT, fossilize()]).epochs(7)
     assert [round(d.alphas[0], 3) for d in own.grower.log] == [0, 0, 0.233, 0.467, 0.7, 0.7, 0.7]
     assert own.grower.stages == {"3": Stage.FOSSILIZED}
-    seed = [p.detach().clone() for p in own.grower._garden.plots[0].seed.parameters()]
+    seed = [p.detach().clone() for p in own.grower._seeds.slot_modules[0].seed.parameters()]
     own.epochs(1)
-    assert any(not torch.equal(a, b) for a, b in zip(seed, own.grower._garden.plots[0].seed.parameters(), strict=True))
+    assert any(
+        not torch.equal(a, b) for a, b in zip(seed, own.grower._seeds.slot_modules[0].seed.parameters(), strict=True)
+    )
 
 
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
@@ -144,7 +146,7 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_schedulers_go_on_for_old_and_new_groups(name: str) -> None:
+def test_schedulers_continue_for_old_and_new_groups(name: str) -> None:
     own = run("linear", [*GROWN, WAIT, prune()])
     alone = run("linear", [])
     schedules = [SCHEDULERS[name](o.optimizer) for o in (own, alone)]
@@ -157,7 +159,7 @@ def test_schedulers_go_on_for_old_and_new_groups(name: str) -> None:
     assert len(own.optimizer.param_groups) == 1
 
 
-def test_a_seed_learns_at_its_own_share_of_its_modules_rate() -> None:
+def test_lr_scale_applies_to_the_seed_only() -> None:
     model = mlp()
     script = Script(GROWN)
     own = Run(model, script, {"3": SlotSpec(lr_scale=0.5)})
@@ -170,7 +172,7 @@ def test_a_seed_learns_at_its_own_share_of_its_modules_rate() -> None:
         assert rates[1] == pytest.approx(rates[0] / 2)
 
 
-def test_a_sequence_of_vectors_and_several_outputs_are_slots_too() -> None:
+def test_token_sequences_and_tuple_outputs_can_be_slots() -> None:
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""What is exported computes the same, and knows nothing of us."""
+"""Exported models compute the same as the grown model and do not need Tamiyo."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ print(sum(p.numel() for p in model.parameters()))
 
 @pytest.mark.parametrize("blueprint", range(1, 7))
 @pytest.mark.parametrize(("slot", "shape"), [("3", (6,)), ("stem", (1, 9)), ("block", (1, 5, 4))])
-def test_every_seed_is_exported_as_it_is(blueprint: int, slot: str, shape: tuple[int, ...]) -> None:
+def test_an_exported_seed_computes_the_same(blueprint: int, slot: str, shape: tuple[int, ...]) -> None:
     model = mlp() if slot == "3" else ConvNet(len(shape) - 1)
     script = Script([germinate(0, blueprint, blueprint % 3, 1), advance(), advance()])
     own = Run(model, script, [slot], shape, max_added_parameters=10_000).epochs(4)
-    assert own.grower._garden.plots[0].on
+    assert own.grower._seeds.slot_modules[0].on
     plain = own.grower.export()
     own.model.eval()
     plain.eval()
@@ -49,11 +49,11 @@ def test_every_seed_is_exported_as_it_is(blueprint: int, slot: str, shape: tuple
     assert not torch.allclose(plain(x), own.model(x)), "the export is a copy"
 
 
-def test_an_export_is_read_where_we_are_not_installed(tmp_path: Path) -> None:
+def test_an_export_loads_without_tamiyo(tmp_path: Path) -> None:
     own = Run(mlp(), Script([*GROWN, germinate(1, 5)]), ["1", "3"]).epochs(5)
     plain = own.grower.export().eval()
     parameters = sum(p.numel() for p in plain.parameters())
-    seeds = sum(p.numel() for p in own.grower._garden.plots[0].seed.parameters())
+    seeds = sum(p.numel() for p in own.grower._seeds.slot_modules[0].seed.parameters())
     assert parameters == sum(p.numel() for p in mlp().parameters()) + seeds  # the young one is left out
     x = own.x_y[0]
     torch.save((plain, x, plain(x).detach()), tmp_path / "model.pt")
@@ -64,7 +64,7 @@ def test_an_export_is_read_where_we_are_not_installed(tmp_path: Path) -> None:
     assert ended.stdout.strip() == str(parameters)
 
 
-def test_a_whole_model_may_be_a_slot() -> None:
+def test_the_whole_model_can_be_a_slot() -> None:
     own = Run(nn.Linear(6, 3), Script(GROWN), [""]).epochs(4)
     plain = own.grower.export()
     assert torch.equal(plain(own.x_y[0]), own.model(own.x_y[0]))

@@ -1,4 +1,4 @@
-"""A run that is cut off goes on as if it had not been, to the bit: topology, optimizer, schedule and policy memory."""
+"""Resuming is bit-equal: topology, optimizer, schedule and policy state."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_resume_is_bit_equal(cut: int) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_the_policys_memory_is_resumed_too(deterministic: bool) -> None:
+def test_the_policy_state_is_resumed(deterministic: bool) -> None:
     def play(own: Run, epochs: int) -> list[tuple[str, float | None]]:
         own.epochs(epochs)
         return [(d.asked, d.value) for d in own.grower.log]
@@ -81,7 +81,7 @@ def test_the_policys_memory_is_resumed_too(deterministic: bool) -> None:
     assert done + play(forgetful, 4) != whole
 
 
-def test_a_damaged_memory_is_replaced_by_an_empty_one() -> None:
+def test_a_damaged_policy_state_is_replaced_by_an_empty_one() -> None:
     own = Run(mlp(), find_policy(None, 1.0), ["1"]).epochs(2)
     state = own.grower.state_dict() | {"session": b"damaged"}
     own.grower.load_state_dict(state)
@@ -90,7 +90,7 @@ def test_a_damaged_memory_is_replaced_by_an_empty_one() -> None:
 
 
 @pytest.mark.parametrize("make", [mlp, ConvNet])
-def test_a_state_goes_back_over_what_grew_since(make: Callable[[], nn.Module]) -> None:
+def test_loading_a_state_removes_what_grew_since(make: Callable[[], nn.Module]) -> None:
     slot, shape = ("3", (6,)) if make is mlp else ("stem", (1, 5, 4))
     own = Run(make(), Script(GROWN), [slot], shape)
     empty = own.grower.state_dict()
@@ -101,7 +101,7 @@ def test_a_state_goes_back_over_what_grew_since(make: Callable[[], nn.Module]) -
     assert not [n for n, _ in own.model.named_parameters() if "tamiyo" in n]
 
 
-def test_a_state_of_other_slots_is_refused() -> None:
+def test_a_state_with_other_slots_is_refused() -> None:
     state = Run(mlp(), Script([]), ["1"]).grower.state_dict()
-    with pytest.raises(UserError, match=r"slots 1, and this one has 3"):
+    with pytest.raises(UserError, match=r"slots 1, but this model has 3"):
         Run(mlp(), Script([]), ["3"]).grower.load_state_dict(state)

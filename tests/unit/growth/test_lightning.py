@@ -1,4 +1,4 @@
-"""The callback in a real Trainer, where Lightning is installed."""
+"""`GrowthCallback` in a real Lightning `Trainer`; skipped where Lightning is not installed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fit(module: Module, script: Script, folder: Path, epochs: int, resume: str |
     return growth.grower
 
 
-def test_a_trainer_grows_and_resumes(tmp_path: Path) -> None:
+def test_a_lightning_trainer_grows_and_resumes(tmp_path: Path) -> None:
     whole = Module()
     grower = fit(whole, Script(GROWN), tmp_path / "whole", 6)
     assert grower.stages == {"net.3": Stage.HOLDING}

@@ -1,4 +1,4 @@
-"""A policy comes with the package: it is found, small, and fits the environment as it is now."""
+"""The policy that comes with the package: it is found, small, and fits the current environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from actors.serving.client.local import LocalPolicy
 ROOT = Path(__file__).parents[3]
 
 
-def test_it_loads_without_a_path_and_plays() -> None:
+def test_the_shipped_policy_loads_without_a_path() -> None:
     policy = tamiyo.load_policy()
     assert policy.spaces.hash == seed_spaces(3).hash, "the observation changed: train it again"
     env = tamiyo.make_env(tasks=("spirals",), horizon_epochs=4, inner_steps=2)
@@ -35,14 +35,14 @@ def test_it_loads_without_a_path_and_plays() -> None:
     assert tamiyo.load_policy(slots=5).spaces.slots == 5
 
 
-def test_it_is_small_and_says_where_it_comes_from() -> None:
+def test_the_shipped_policy_is_small_and_names_its_origin() -> None:
     assert SHIPPED.stat().st_size < 2 * 2**20
     made = json.loads(SHIPPED.with_name("policy.json").read_text())
     assert made["spaces_hash"] == tamiyo.load_policy().spaces.hash
     assert made["made_by"].startswith("tamiyo train")
 
 
-def test_wheel_and_source_archive_hold_it(tmp_path: Path) -> None:
+def test_wheel_and_sdist_contain_the_shipped_policy(tmp_path: Path) -> None:
     from hatchling.builders.sdist import SdistBuilder
     from hatchling.builders.wheel import WheelBuilder
 
@@ -54,7 +54,7 @@ def test_wheel_and_source_archive_hold_it(tmp_path: Path) -> None:
         assert any(n.endswith("actors/policy/shipped/policy.safetensors") for n in source.getnames())
 
 
-def test_what_a_policy_may_be_given_as(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_can_be_given_as_path_address_or_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TAMIYO_POLICY", raising=False)
     assert isinstance(find_policy(None, 1.0), LocalPolicy)
     assert isinstance(find_policy(SHIPPED, 1.0), LocalPolicy)
@@ -66,7 +66,7 @@ def test_what_a_policy_may_be_given_as(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(find_policy(None, 1.0), PolicyClient)
 
 
-def test_a_local_session_goes_on_from_its_exported_state() -> None:
+def test_a_local_session_continues_from_its_exported_state() -> None:
     policy = LocalPolicy(tamiyo.load_policy())
     spaces = seed_spaces(3)
     env = tamiyo.make_env(horizon_epochs=3, inner_steps=2)
@@ -82,8 +82,8 @@ def test_a_local_session_goes_on_from_its_exported_state() -> None:
     np.testing.assert_array_equal(expected.log_probs, other.log_probs)
 
 
-def test_growing_reaches_nothing_of_the_learner() -> None:
-    """What a user's loop imports: neither Ray nor the learner."""
+def test_growing_imports_neither_ray_nor_the_learner() -> None:
+    """A user's training loop imports neither Ray nor the learner."""
     code = (
         "import sys, tamiyo; tamiyo.GrowthController, tamiyo.SlotSpec;"
         "sys.exit(str({'ray', 'redis', 'learner'} & set(sys.modules)) if {'ray', 'redis', 'learner'} & set(sys.modules)"

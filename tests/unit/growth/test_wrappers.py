@@ -1,4 +1,4 @@
-"""The controller beside what else a training loop has: averages, mixed precision, compilation, several processes."""
+"""The controller with averaged weights, mixed precision, `torch.compile`, and DDP."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_an_average_of_the_model_grows_and_shrinks_with_it(early: bool) -> None:
-    """Made before the controller, or from a model that has it."""
+def test_an_averaged_model_grows_and_shrinks_with_the_model(early: bool) -> None:
+    """The average is created before the controller or after it."""
     model = mlp()
     before = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5)) if early else None
     own = Run(model, Script([*GROWN, WAIT, prune()]), ["3"])
@@ -81,9 +81,9 @@ def test_mixed_precision_with_scaled_losses(dtype: torch.dtype, make: Any, slot:
     assert all(torch.isfinite(p).all() for p in own.model.parameters())
 
 
-@pytest.mark.parametrize("where", ["outside", "in place"])
+@pytest.mark.parametrize("where", ["outside", "in slot_shape"])
 def test_a_compiled_model_sees_every_change(where: str) -> None:
-    """Two runs of the same script, compiled and not, agree after every op; the graph is captured whole."""
+    """A compiled and an eager run of one script agree after every op, without graph breaks."""
     script = [germinate(0, 3, 2, 1, 1), advance(), advance(), WAIT, WAIT, prune(), WAIT]
     counts = []
 
@@ -110,7 +110,7 @@ def test_a_compiled_model_sees_every_change(where: str) -> None:
 
 
 @pytest.mark.parametrize("dims", [1, 2])
-def test_convolutions_compile_too(dims: int) -> None:
+def test_compiled_convolutions_can_grow(dims: int) -> None:
     shape = (1, 9) if dims == 1 else (1, 5, 4)
     torch.compiler.reset()
     script = [germinate(0, 4), advance(), advance()]
@@ -154,7 +154,7 @@ dist.destroy_process_group()
 """
 
 
-def test_two_processes_grow_alike_as_the_first_decides(tmp_path: Path) -> None:
+def test_ddp_ranks_apply_the_decision_of_the_first(tmp_path: Path) -> None:
     meeting = str(tmp_path / "meeting")
     workers = [
         subprocess.Popen(

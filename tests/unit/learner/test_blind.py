@@ -14,7 +14,7 @@ from actors.rollout.wave import Provenance, run_wave
 from actors.types.actions import Op
 from learner.config import LearnerConfig
 from learner.ppo.batching import make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 
 CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=5, inner_steps=2, device="cpu")
@@ -54,6 +54,6 @@ def test_without_causal_masks_every_head_acts_and_learns_and_ratios_start_at_one
     assert (log_probs[:, 1:] < 0).all()
     assert not any(episode.illegal_actions for episode in fleet.episodes)
     config = LearnerConfig(batch_episodes=4)
-    update = PPOUpdate(network, make_optimiser(network, 1e-3, 0.0), config)
+    update = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
     metrics = update(make_batch(episodes, network.spaces), 0, 0)
     assert metrics["ratio_error"] < 1e-5

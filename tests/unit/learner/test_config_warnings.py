@@ -8,13 +8,13 @@ import pytest
 
 from actors.transport.memory import MemoryStore
 from learner.config import LearnerConfig
-from learner.config_warnings import Notices
+from learner.config_warnings import ConfigWarnings
 from tests.support.toy_learner import ToyProducer, make_learner
 
 
 def told(recurrent: bool = True, kl: float = 0.0, longest: int = 25, **fields: Any) -> list[str]:
     notes: list[str] = []
-    notices = Notices(LearnerConfig(**fields).for_core(recurrent), recurrent, notes)
+    notices = ConfigWarnings(LearnerConfig(**fields).for_core(recurrent), recurrent, notes)
     for _ in range(3):
         notices.before_training()
         notices.after_update({"kl": kl}, longest)

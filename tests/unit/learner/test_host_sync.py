@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from learner.config import LearnerConfig
 from learner.ppo import update as update_module
 from learner.ppo.batching import Batch, make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -43,7 +43,7 @@ def batch(device: str = "cpu") -> Batch:
 def make(device: str = "cpu", **changes: Any) -> PPOUpdate:
     fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "update_epochs": 2, "minibatches": 3}
     network = toy_network().to(device)
-    ppo = PPOUpdate(network, make_optimiser(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
     ppo.reads_flags = False
     return ppo
 
@@ -51,7 +51,7 @@ def make(device: str = "cpu", **changes: Any) -> PPOUpdate:
 def waits_in_loop(ppo: PPOUpdate) -> list[str]:
     """From the first minibatch's load to the last one's step."""
     mode = Waits()
-    load, step = update_module.load, ppo.optimiser.step
+    load, step = update_module.load, ppo.optimizer.step
     loads = 0
 
     def first(*arguments: Any) -> Any:
@@ -68,7 +68,7 @@ def waits_in_loop(ppo: PPOUpdate) -> list[str]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(update_module, "load", first)
-        patch.setattr(ppo.optimiser, "step", last)
+        patch.setattr(ppo.optimizer, "step", last)
         metrics = ppo(batch(), update=0, version=0)
     assert (loads, metrics["update_epochs_done"]) == (7, 2.0)
     return mode.seen

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
 from actors.policy.baselines import ruled
-from actors.policy.network import Decision, FactoredRecurrentActorCritic
+from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.types.actions import ActionMasks
@@ -35,7 +35,7 @@ class Teacher:
         state: PolicyState,
         noise: NDArray[np.float64],
         deterministic: bool = False,
-    ) -> tuple[Decision, PolicyState]:
+    ) -> tuple[ActOutput, PolicyState]:
         actions = np.zeros((len(obs), len(SPEC.heads)), dtype=np.int64)
         for head in HEADS:
             legal = SPEC.split(masks.in_force(SPEC, actions))[head]

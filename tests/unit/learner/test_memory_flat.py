@@ -10,7 +10,7 @@ import torch
 
 from learner.config import LearnerConfig
 from learner.ppo.batching import Batch, make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -30,7 +30,7 @@ def growth(updates: int, ppo_type: type[PPOUpdate] = PPOUpdate) -> tuple[float, 
     """(megabytes of resident memory, live tensors) that `updates` more updates add, after a tenth to warm up."""
     network = toy_network()
     config = LearnerConfig(state_stride=1, gamma=0.9, target_kl=10.0, chunk_length=3, burn_in=2)
-    ppo, own, process = ppo_type(network, make_optimiser(network, 1e-4, 0.0), config), batches(), psutil.Process()
+    ppo, own, process = ppo_type(network, make_optimizer(network, 1e-4, 0.0), config), batches(), psutil.Process()
 
     def measure() -> tuple[int, int]:
         gc.collect()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from actors.policy.network import FactoredRecurrentActorCritic
-from learner.ppo.optimizer import clip_gradients, make_optimiser, parameter_groups
+from learner.ppo.optimizer import clip_gradients, make_optimizer, parameter_groups
 from tests.support.toy import toy_network
 
 Groups = Callable[[FactoredRecurrentActorCritic, float], list[dict[str, object]]]
@@ -63,12 +63,12 @@ def test_a_parameter_that_no_group_claims_is_refused() -> None:
     network = toy_network()
     network.extra = nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"extra\.weight belongs to 0 groups"):
-        make_optimiser(network, 1e-3, 0.0)
+        make_optimizer(network, 1e-3, 0.0)
 
 
 def test_gradient_norms_are_those_of_the_named_parts() -> None:
     network = toy_network()
-    optimiser = make_optimiser(network, 1e-3, 0.1)
+    optimizer = make_optimizer(network, 1e-3, 0.1)
     for p in network.parameters():
         p.grad = torch.randn_like(p)
     network.critic[0].weight.grad = None
@@ -78,7 +78,7 @@ def test_gradient_norms_are_those_of_the_named_parts() -> None:
         "critic": (network.critic,),
     }
     before = [p.grad.clone() for p in network.parameters() if p.grad is not None]
-    norm, norms = clip_gradients(optimiser, 0.25)
+    norm, norms = clip_gradients(optimizer, 0.25)
     assert set(norms) == {f"grad_norm_{name}" for name in parts}
     for name, modules in parts.items():
         scaled = [p.grad.double().square().sum() for m in modules for p in m.parameters() if p.grad is not None]
@@ -89,5 +89,5 @@ def test_gradient_norms_are_those_of_the_named_parts() -> None:
     after = [p.grad for p in network.parameters() if p.grad is not None]
     assert all(torch.allclose(a * norm / 0.25, b, rtol=1e-4) for a, b in zip(after, before, strict=True))
     unclipped = [g.clone() for g in after]
-    clip_gradients(optimiser, 10.0)
+    clip_gradients(optimizer, 10.0)
     assert all(torch.equal(a, b) for a, b in zip(after, unclipped, strict=True))

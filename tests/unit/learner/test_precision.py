@@ -14,7 +14,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from learner.config import LearnerConfig
 from learner.ppo import update as update_module
 from learner.ppo.batching import Batch, make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -29,7 +29,7 @@ def batch() -> Batch:
 def make(critic: str = "v", network: FactoredRecurrentActorCritic | None = None, **changes: Any) -> PPOUpdate:
     fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0}
     network = network or toy_network(critic=critic)
-    return PPOUpdate(network, make_optimiser(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+    return PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
 
 
 def test_bf16_is_near_float32_and_told_apart_from_it() -> None:

@@ -13,10 +13,10 @@ from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.episode import Episode
-from learner.checkpoint import Progress, save_checkpoint
+from learner.checkpoint import LearnerProgress, save_checkpoint
 from learner.config import LearnerConfig
 from learner.ppo.batching import make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.prior import Prior, prior_coefficient
 from learner.ppo.update import PPOUpdate
 from learner.service import LearnerService, LearnerSettings
@@ -68,7 +68,7 @@ def test_a_policy_without_rewards_returns_to_its_prior() -> None:
     def stray(price: float) -> list[float]:
         network, config = toy_network(), LearnerConfig(lr=3e-3, update_epochs=4, target_kl=0.5, state_stride=1)
         config = replace(config, prior_start=price, prior_end=price, entropy_anneal_updates=0, entropy_coef=0.0)
-        ppo = PPOUpdate(network, make_optimiser(network, 3e-3, 0.0), config, seed=1, prior=toy_network(seed=1))
+        ppo = PPOUpdate(network, make_optimizer(network, 3e-3, 0.0), config, seed=1, prior=toy_network(seed=1))
         prior, found = Prior(toy_network(seed=1), 1.3), []
         for update in range(25):
             episodes = [replace(e, rewards=np.zeros_like(e.rewards)) for e in played(network, 100 * update, 24)]
@@ -93,7 +93,7 @@ def test_a_resumed_run_whose_prior_is_gone_says_where_it_was(tmp_path: Path) -> 
     """And one that keeps no prior does not ask for it: it gets as far as the server, which is not there either."""
     network = toy_network()
     save_checkpoint(
-        tmp_path / "checkpoints", network, make_optimiser(network, 1e-3, 0.0), Progress(version=1), (), 8, 3
+        tmp_path / "checkpoints", network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(version=1), (), 8, 3
     )
 
     def resumed(config: LearnerConfig) -> LearnerService:

@@ -13,7 +13,7 @@ from learner.config import LearnerConfig
 from learner.ppo import update as update_module
 from learner.ppo.batching import Batch, make_batch
 from learner.ppo.objective import make_denominators, objective
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -30,7 +30,7 @@ def make(lr: float = 1e-2, **changes: Any) -> PPOUpdate:
     fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.95, "target_kl": 10.0}
     config = LearnerConfig(**(fields | changes))
     network = toy_network()
-    return PPOUpdate(network, make_optimiser(network, lr, 0.0), config, seed=1)
+    return PPOUpdate(network, make_optimizer(network, lr, 0.0), config, seed=1)
 
 
 def parameters(network: FactoredRecurrentActorCritic) -> dict[str, Tensor]:
@@ -79,7 +79,7 @@ def test_the_kl_stop_is_a_gate_that_no_weight_passes(monkeypatch: pytest.MonkeyP
     assert unchanged(before, stopped.network)
     assert metrics["update_epochs_done"] == 0.0
     assert metrics["skipped_steps"] == 0.0
-    assert all(state["step"] == 0 for state in stopped.optimiser.state.values())
+    assert all(state["step"] == 0 for state in stopped.optimizer.state.values())
 
 
 def test_the_kl_stop_comes_before_the_step_that_would_go_further() -> None:
@@ -105,7 +105,7 @@ def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_counted() -> N
     assert metrics["update_epochs_done"] == 2.0
     assert not unchanged(before, ppo.network)
     assert all(bool(t.isfinite().all()) for t in ppo.network.state_dict().values())
-    assert all(state["step"] == 1 for state in ppo.optimiser.state.values())
+    assert all(state["step"] == 1 for state in ppo.optimizer.state.values())
     assert all(value == value for value in metrics.values())
 
 
@@ -133,7 +133,7 @@ class Recorded(torch.optim.SGD):
 def gradients(minibatches: int, **changes: Any) -> list[list[Tensor]]:
     ppo = make(minibatches=minibatches, grad_clip=1e9, **changes)
     recorder = Recorded(ppo.network)
-    ppo.optimiser = recorder
+    ppo.optimizer = recorder
     ppo(batch(), update=0, version=0)
     return recorder.seen
 

@@ -15,7 +15,7 @@ from learner.config import LearnerConfig
 from learner.ppo.batching import Batch, make_batch
 from learner.ppo.chunks import cut
 from learner.ppo.objective import Denominators, objective
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import Targets
 from learner.ppo.update import PPOUpdate
 from tests.support.chunking import evaluate_chunks, targets_of
@@ -27,7 +27,7 @@ STEPS = 30
 def make(**changes: Any) -> PPOUpdate:
     fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0, "value_coef": 0.7}
     network = toy_network()
-    return PPOUpdate(network, make_optimiser(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+    return PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
 
 
 def batch() -> Batch:

@@ -16,7 +16,7 @@ from learner.ppo.batching import Batch, make_batch
 from learner.ppo.chunks import cut
 from learner.ppo.gae import head_advantages, normalise
 from learner.ppo.objective import make_denominators, objective, ratio_metrics
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import WEIGHT_LIMIT, Targets
 from learner.ppo.update import PPOUpdate
 from tests.support.chunking import targets_of
@@ -34,7 +34,7 @@ def batch() -> Batch:
 def make(**changes: Any) -> PPOUpdate:
     fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0}
     network = toy_network()
-    return PPOUpdate(network, make_optimiser(network, 1e-2, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+    return PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), LearnerConfig(**(fields | changes)), seed=1)
 
 
 def random_step(columns: int) -> tuple[Evaluation, Targets]:
@@ -146,7 +146,7 @@ def test_minibatches_add_up_under_every_option(options: dict[str, Any]) -> None:
     def gradients(minibatches: int) -> list[list[Tensor]]:
         ppo = make(minibatches=minibatches, grad_clip=1e9, update_epochs=1, **options)
         recorder = Recorded([{"params": list(ppo.network.parameters()), "name": "all"}], lr=0.0)
-        recorder.seen, ppo.optimiser = [], recorder
+        recorder.seen, ppo.optimizer = [], recorder
         metrics = ppo(batch(), update=0, version=0)
         assert metrics["update_epochs_done"] == 1.0
         return recorder.seen

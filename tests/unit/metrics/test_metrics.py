@@ -19,7 +19,7 @@ from actors.errors import UserError
 from actors.metrics.bottleneck import BALANCED
 from actors.metrics.prometheus import ProcessMetrics
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, exported, lookup
-from actors.metrics.run_status import standing
+from actors.metrics.run_status import run_status
 from actors.transport.base import Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger
@@ -85,7 +85,9 @@ LEDGER = Ledger(
 
 def test_how_a_run_stands_is_declared_and_adds_up() -> None:
     LEDGER.check()
-    told = standing(LEDGER, Health(now_s=0.0, oldest_s=2.5, learner={"cycle_s": 2.0, "wait_s": 1.0, "starved_s": 1.0}))
+    told = run_status(
+        LEDGER, Health(now_s=0.0, oldest_s=2.5, learner={"cycle_s": 2.0, "wait_s": 1.0, "starved_s": 1.0})
+    )
     for name in told:
         lookup(name)
     terms = {name: value for name, value in told.items() if name.startswith("ledger/")}
@@ -95,7 +97,7 @@ def test_how_a_run_stands_is_declared_and_adds_up() -> None:
     assert told["wait_share/actor-bound"] == 0.5
     verdicts = {name for name, value in told.items() if name.startswith("bottleneck/") and value == 1}
     assert verdicts == {"bottleneck/actor-bound"}
-    assert standing(Ledger(), Health(now_s=0.0))[f"bottleneck/{BALANCED}"] == 1
+    assert run_status(Ledger(), Health(now_s=0.0))[f"bottleneck/{BALANCED}"] == 1
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_how_a_run_stands_is_declared_and_adds_up() -> None:
     ],
 )
 def test_an_account_that_does_not_add_up_is_a_gap(broken: Ledger, gap: int) -> None:
-    assert standing(broken, Health(now_s=0.0))["ledger_gap"] == gap
+    assert run_status(broken, Health(now_s=0.0))["ledger_gap"] == gap
 
 
 def test_the_interval_is_students_and_covers_as_it_says() -> None:
@@ -153,7 +155,7 @@ def test_a_watch_goes_on_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch
 
         return MemoryTransport(QueueConfig(), store)
 
-    watching = watch.Watch(connect, told.append, lambda: {"actors_alive": 2.0})
+    watching = watch.RunMonitor(connect, told.append, lambda: {"actors_alive": 2.0})
     deadline = time.monotonic() + 10
     while not any("ledger_gap" in row for row in told) and time.monotonic() < deadline:
         time.sleep(0.01)

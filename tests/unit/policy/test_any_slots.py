@@ -22,10 +22,10 @@ from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason
 from actors.types.spaces import Spaces
-from learner.checkpoint import Progress, load_policy, save_checkpoint
+from learner.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from learner.config import LearnerConfig
 from learner.ppo.batching import make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import POLICIES, SPACES, toy_network
 
@@ -44,7 +44,7 @@ def inputs(slots: int, count: int = 5) -> tuple[NDArray[np.float32], NDArray[np.
 @pytest.mark.parametrize("options", POLICIES)
 def test_a_checkpoint_trained_with_two_slots_runs_at_one_to_eight(options: dict[str, str], tmp_path: Path) -> None:
     network = toy_network(**options)
-    save_checkpoint(tmp_path, network, make_optimiser(network, 1e-3, 0.0), Progress(), (), 1, 1)
+    save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     for slots in range(1, 9):
         policy = load_policy(tmp_path, slots)
         assert policy.spaces.action.num_slots == slots
@@ -161,7 +161,7 @@ def learn_bandit(heads: str, updates: int = 20) -> float:
     config = LearnerConfig(
         state_stride=1, lr=1e-2, update_epochs=2, target_kl=0.2, entropy_start=0.01, entropy_end=0.01
     )
-    ppo = PPOUpdate(network, make_optimiser(network, 1e-2, 0.0), config)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), config)
     fleet = Bandit()
     source = rollout.Provenance(0, 0, 1, run_seed=0)
 

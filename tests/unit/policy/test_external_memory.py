@@ -11,7 +11,7 @@ from actors.metrics import registry as metrics
 from actors.policy.cores.memory import STATISTICS, ExternalMemory, scan
 from learner.config import LearnerConfig
 from learner.ppo.batching import make_batch
-from learner.ppo.optimizer import make_optimiser
+from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -60,7 +60,7 @@ def test_the_update_reports_them_for_a_memory_and_for_no_other_core() -> None:
     for core, names in (("lstm+memory", STATISTICS), ("lstm", ())):
         network = toy_network(core=core)
         episodes = toy_wave(network, [toy_seed(n, truncated=False, salt=n) for n in (4, 7, 3)])
-        update = PPOUpdate(network, make_optimiser(network, 1e-3, 0.0), LearnerConfig(state_stride=1))
+        update = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1))
         told = update(make_batch(episodes, SPACES), 0, 0)
         assert {name for name in told if name.startswith("memory/")} == {f"memory/{name}" for name in names}
         for name in names:

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from actors.serving.messages import Layout, parse_step, step_request
+from actors.serving.messages import MessageLayout, parse_step, step_request
 from actors.serving.server.batcher import BUSY_WAITS, Batcher, Decided, Entry
 from actors.serving.server.models import Models
 from actors.serving.server.sessions import Pending, Rows, Session
@@ -16,7 +16,7 @@ from tests.support.serving import seen, weights
 from tests.support.toy import SPACES
 
 WAIT_S = 0.02
-MODELS, LAYOUT = Models(weights(), torch.device("cpu"), 2), Layout(SPACES)
+MODELS, LAYOUT = Models(weights(), torch.device("cpu"), 2), MessageLayout(SPACES)
 
 
 class Room:

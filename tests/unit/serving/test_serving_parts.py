@@ -20,7 +20,7 @@ from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.programs import Programs
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
-from actors.serving.messages import Layout, digest, parse_step, stack, step_request
+from actors.serving.messages import MessageLayout, digest, parse_step, stack, step_request
 from actors.serving.noise import step_noise
 from actors.serving.server.telemetry import Telemetry
 from actors.types.actions import ActionMasks, independent_spec, playable
@@ -68,7 +68,7 @@ def test_playable_without_slots() -> None:
 
 
 def test_masks_and_observations_come_out_as_they_went_in() -> None:
-    layout = Layout(SPACES)
+    layout = MessageLayout(SPACES)
     sights = [seen(1, i) for i in range(9)]
     queries = [parse_step(step_request("s", i, *s, True, False), layout) for i, s in enumerate(sights)]
     batch = stack(queries, layout)
@@ -81,7 +81,7 @@ def test_masks_and_observations_come_out_as_they_went_in() -> None:
 
 
 def test_without_an_exact_mask_the_flat_one_holds_for_every_op_and_slot() -> None:
-    layout, (obs, blueprints, masks) = Layout(SPACES), seen(2, 0)
+    layout, (obs, blueprints, masks) = MessageLayout(SPACES), seen(2, 0)
     assert masks.slot is not None
     open_masks = ActionMasks(np.ones_like(masks.op), np.ones_like(masks.slot), np.ones_like(masks.rest))
     open_masks.rest[..., 1] = False

@@ -16,7 +16,7 @@ from actors.errors import UserError
 from actors.transport.backoff import Backoff
 from actors.transport.base import Unreachable
 from actors.transport.redis import connect
-from actors.transport.retry import Patience
+from actors.transport.retry import Retry
 from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.disk import until_there_is_room
 from learner.metrics_log import MetricsLog
@@ -45,7 +45,7 @@ def test_waits_grow_to_a_bound_and_a_success_starts_them_anew() -> None:
 
 def test_a_store_that_is_away_is_told_once_when_it_goes_and_once_when_it_is_back() -> None:
     said: list[str] = []
-    patience = Patience(said.append)
+    patience = Retry(said.append)
     assert patience(failing(2, Unreachable("Redis does not answer"))) == "done"
     assert [line.split(",")[0] for line in said] == ["Redis does not answer; waiting for it", "Redis answers again"]
     assert 0.7 < patience.away_s < 5
@@ -53,11 +53,11 @@ def test_a_store_that_is_away_is_told_once_when_it_goes_and_once_when_it_is_back
 
 def test_what_waiting_does_not_mend_is_raised_at_once() -> None:
     with pytest.raises(ValueError, match="wrong"):
-        Patience()(failing(1, ValueError("wrong")))
+        Retry()(failing(1, ValueError("wrong")))
     with pytest.raises(UserError, match="give a url"):
-        Patience()(failing(1, UserError("give a url")))
+        Retry()(failing(1, UserError("give a url")))
     with pytest.raises(Unreachable):
-        Patience(stop=lambda: True)(failing(1, Unreachable("gone")))
+        Retry(stop=lambda: True)(failing(1, Unreachable("gone")))
 
 
 def test_a_server_that_is_not_there_yet_is_waited_for_also_while_connecting() -> None:
@@ -73,7 +73,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for_also_while_connecting() ->
                 assert server.revive()
             connect(url).close()
 
-        Patience()(connect_at_last)
+        Retry()(connect_at_last)
         assert calls >= 3
 
 

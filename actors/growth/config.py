@@ -1,0 +1,65 @@
+"""`GrowthConfig`: how a `GrowthController` grows a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from actors.config import require
+from actors.env.slots.lifecycle import GATES, SeedAction
+from actors.serving.client.session import SessionOpener
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthConfig:
+    """Settings of a `GrowthController`. Raises `UserError` for a value that is out of range."""
+
+    horizon_epochs: int
+    """Epochs that the model is trained for. The policy sees it; after it nothing is changed any more."""
+    policy: SessionOpener | str | Path | None = None
+    """What decides: a client, a `LocalPolicy`, the path of a checkpoint, or the address of a server as host:port. None
+    means the address in the environment variable TAMIYO_POLICY or, without one, the policy that comes with Tamiyo."""
+    num_classes: int | None = None
+    """Classes of a classification task; None for other tasks."""
+    chance_loss: float | None = None
+    """Loss of guessing. None means log(num_classes) or, without classes, the first loss that is reported."""
+    evaluate: Callable[[], float] | None = None
+    """Returns the validation accuracy, 0 to 1, of the model in its current state. It is called once per combination
+    of seeds, so that the policy knows what each seed contributes. Without it, contributions are unknown."""
+    calibrate: Callable[[], object] | None = None
+    """A few forward passes in training mode. Models with BatchNorm need it beside `evaluate`."""
+    evaluate_every: int = 1
+    """Epochs between two measurements of contributions."""
+    max_added_parameters: int | None = None
+    """Upper limit of what can be added at any time. None means four times the model's own trainable parameters."""
+    gates: Literal["permissive", "strict"] = "permissive"
+    """Conditions that a seed must meet before it may advance or be fossilized."""
+    embargo_epochs: int = 2
+    """Epochs that a slot stays empty after its seed was pruned."""
+    profile: Literal["tamiyo", "classic"] = "tamiyo"
+    """Action space that the policy was trained with."""
+    deterministic: bool = True
+    """Take the most likely action instead of a sample."""
+    seed: int = 0
+    """Seeds the parameters of what grows, and the policy's samples."""
+    dry_run: bool = False
+    """Log decisions without applying them."""
+    veto: Callable[[SeedAction], bool] | None = None
+    """Returns True for an action that must not be applied."""
+    on_error: Literal["wait", "raise"] = "wait"
+    """What to do when the policy does not answer: change nothing in that epoch, or raise."""
+    timeout_s: float = 3.0
+    """Deadline of a policy query."""
+    log_file: str | Path | None = None
+    """Decisions are appended to this file as JSON lines. None means the environment variable TAMIYO_GROWTH_LOG."""
+
+    def __post_init__(self) -> None:
+        classes = self.num_classes
+        require(self.horizon_epochs >= 1, f"horizon_epochs is {self.horizon_epochs}: it must be at least 1")
+        require(self.evaluate_every >= 1, f"evaluate_every is {self.evaluate_every}: it must be at least 1")
+        require(classes is None or classes >= 2, f"num_classes is {classes}: give at least 2, or None")
+        require(self.gates in GATES, f"gates is {self.gates!r}: choose permissive or strict")
+        limit = self.max_added_parameters
+        require(limit is None or limit >= 1, f"max_added_parameters is {limit}: with less than 1 nothing can grow")
