@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from actors.env.tasks.family import TaskFamily
     from actors.env.tasks.task import Sizes, Split, Task, draw_splits
     from actors.errors import UserError
+    from actors.growth.config import GrowthConfig
     from actors.growth.controller import GrowthController
     from actors.growth.decision import Decision
     from actors.growth.lightning import GrowthCallback
@@ -49,6 +50,7 @@ __all__ = [
     "Config",
     "Decision",
     "GrowthCallback",
+    "GrowthConfig",
     "GrowthController",
     "LocalPolicy",
     "Op",
@@ -77,6 +79,7 @@ __all__ = [
 
 _MODULES = {
     "GrowthController": "actors.growth.controller",
+    "GrowthConfig": "actors.growth.config",
     "GrowthCallback": "actors.growth.lightning",
     "SlotSpec": "actors.growth.slots",
     "Decision": "actors.growth.decision",
