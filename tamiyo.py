@@ -1,15 +1,15 @@
-"""Tamiyo: grow small networks while they train. This module is the whole public interface.
+"""Tamiyo grows small neural networks while they train. This module is its whole public interface.
 
     import tamiyo
 
-    tamiyo.train(tamiyo.PRESETS["quick"])       # the one-machine launch, as `tamiyo train` does it
+    tamiyo.train(tamiyo.PRESETS["quick"])       # a run on this machine, as with `tamiyo train`
     policy = tamiyo.load_policy("runs/my-run")  # a trained policy
-    client = tamiyo.PolicyClient("host:50051")  # the same policy, served by `tamiyo serve`
+    client = tamiyo.PolicyClient("host:50051")  # a policy served by `tamiyo serve`
     env = tamiyo.make_env()                     # the seed-training environment
     grower = tamiyo.GrowthController(...)       # grows your own model in your own training loop
 
-Importing it registers `tamiyo/SeedTraining-v0` with Gymnasium, for `gymnasium.make` and `make_vec`. Names are imported
-on first use, so that importing this module loads neither torch nor Ray.
+Importing it registers `tamiyo/SeedTraining-v0` with Gymnasium, for `gymnasium.make` and `gymnasium.make_vec`. Names are
+imported on first use, so importing this module loads neither PyTorch nor Ray.
 """
 
 from __future__ import annotations
@@ -21,51 +21,104 @@ from actors.env.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.env import make_env
+    from actors.env.blueprints.family import blueprint_index, register_blueprint
+    from actors.env.blueprints.vector import Blueprint, Param, Params, Units
+    from actors.env.slots.lifecycle import SeedAction
+    from actors.env.tasks.family import TaskFamily
+    from actors.env.tasks.task import Sizes, Split, Task, draw_splits
+    from actors.errors import UserError
+    from actors.growth.config import GrowthConfig
     from actors.growth.controller import GrowthController
+    from actors.growth.decision import Decision
     from actors.growth.lightning import GrowthCallback
     from actors.growth.slots import SlotSpec
     from actors.serving.client.asynchronous import AsyncPolicyClient
     from actors.serving.client.blocking import PolicyClient
     from actors.serving.client.local import LocalPolicy
+    from actors.serving.client.session import Answer, PolicyError, PolicySession
+    from actors.types.actions import Op
     from deploy.config.schema import PRESETS, Config
     from deploy.launch.local import train
+    from deploy.rllib import TamiyoRLModule, register_with_rllib
     from learner.checkpoint import load_policy
 
 __all__ = [
     "PRESETS",
+    "Answer",
     "AsyncPolicyClient",
+    "Blueprint",
     "Config",
+    "Decision",
     "GrowthCallback",
+    "GrowthConfig",
     "GrowthController",
     "LocalPolicy",
+    "Op",
+    "Param",
+    "Params",
     "PolicyClient",
+    "PolicyError",
+    "PolicySession",
+    "SeedAction",
+    "Sizes",
     "SlotSpec",
+    "Split",
+    "TamiyoRLModule",
+    "Task",
+    "TaskFamily",
+    "Units",
+    "UserError",
+    "blueprint_index",
+    "draw_splits",
     "load_policy",
     "make_env",
+    "register_blueprint",
+    "register_with_rllib",
     "train",
 ]
 
-_HOMES = {
-    "GrowthCallback": "actors.growth.lightning",
+_MODULES = {
     "GrowthController": "actors.growth.controller",
+    "GrowthConfig": "actors.growth.config",
+    "GrowthCallback": "actors.growth.lightning",
     "SlotSpec": "actors.growth.slots",
+    "Decision": "actors.growth.decision",
+    "make_env": "actors.env",
+    "SeedAction": "actors.env.slots.lifecycle",
+    "Op": "actors.types.actions",
+    "Blueprint": "actors.env.blueprints.vector",
+    "Param": "actors.env.blueprints.vector",
+    "Params": "actors.env.blueprints.vector",
+    "Units": "actors.env.blueprints.vector",
+    "blueprint_index": "actors.env.blueprints.family",
+    "register_blueprint": "actors.env.blueprints.family",
+    "Sizes": "actors.env.tasks.task",
+    "Split": "actors.env.tasks.task",
+    "Task": "actors.env.tasks.task",
+    "TaskFamily": "actors.env.tasks.family",
+    "draw_splits": "actors.env.tasks.task",
     "AsyncPolicyClient": "actors.serving.client.asynchronous",
-    "LocalPolicy": "actors.serving.client.local",
     "PolicyClient": "actors.serving.client.blocking",
+    "LocalPolicy": "actors.serving.client.local",
+    "Answer": "actors.serving.client.session",
+    "PolicyError": "actors.serving.client.session",
+    "PolicySession": "actors.serving.client.session",
+    "UserError": "actors.errors",
     "Config": "deploy.config.schema",
     "PRESETS": "deploy.config.schema",
     "train": "deploy.launch.local",
     "load_policy": "learner.checkpoint",
-    "make_env": "actors.env",
+    "TamiyoRLModule": "deploy.rllib",
+    "register_with_rllib": "deploy.rllib",
 }
 
 register_envs()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tamiyo' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    if name not in _MODULES:
+        raise AttributeError(f"module 'tamiyo' has no attribute {name!r}: it exports {', '.join(__all__)}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 
 

@@ -29,7 +29,7 @@ commands:
   status --redis URL    where every episode of a run is now, how old, and who is waited for
   dead-letters ACTION   episodes that were set aside: list, show, requeue
   report RUN_DIR        write report.html and its pictures from the folder of a run
-  rollout CHECKPOINT    one episode of a trained policy, as a timeline in the terminal
+  rollout [CHECKPOINT]  one episode of a trained policy, as a timeline in the terminal
   evaluate --checkpoint P   trained policies against tuned schedules on held-out tasks
   study FILE            a list of trainings and evaluations, one after the other, each once
   grow SCRIPT           a training script of yours with a policy at its side
@@ -175,15 +175,26 @@ def _tasks(args: list[str]) -> int:
 
 def _rollout(args: list[str]) -> int:
     parser = CommandParser("rollout", "One episode of a trained policy, as a timeline.")
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint file, or a run folder")
+    played = "a checkpoint file or a run folder; without it, the policy in the package"
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", nargs="?", help=played)
     parser.add_argument("--task", help="a task family, or mypkg:factory; else one of the run's, drawn by the seed")
     parser.add_argument("--seed", type=int, default=0, help="of the episode")
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8; else as many as in training")
     parser.add_argument("--sampled", action="store_true", help="draw actions, instead of taking the likeliest")
+    picture = "also draw the episode, beside the same host without growth: a .png or .svg file"
+    parser.add_argument("--picture", type=Path, metavar="FILE", help=picture)
     options = parser.parse_args(args)
+    from actors.policy.saved import SHIPPED
     from deploy.commands.rollout import show_rollout
 
-    return show_rollout(options.checkpoint, options.task, options.seed, options.slots, options.sampled)
+    return show_rollout(
+        options.checkpoint or SHIPPED,
+        options.task,
+        options.seed,
+        options.slots,
+        options.sampled,
+        picture=options.picture,
+    )
 
 
 def _evaluate(args: list[str]) -> int:

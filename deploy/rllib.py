@@ -1,11 +1,13 @@
 """For RLlib's users: our environment under its name, and a checkpoint of ours as an `RLModule`.
 
-    from deploy.rllib import TamiyoRLModule, register
-    register()
+    import tamiyo
+
+    tamiyo.register_with_rllib()
+    module = RLModuleSpec(module_class=tamiyo.TamiyoRLModule, model_config={"checkpoint": "runs/NAME"})
     config = (
         PPOConfig()
         .environment("tamiyo/SeedTraining-v0", env_config={"tasks": ("digits",)})
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=TamiyoRLModule, model_config={"checkpoint": "runs/NAME"}))
+        .rl_module(rl_module_spec=module)
     )
 
 The module acts (`forward_inference` greedily, `forward_exploration` by drawing); it is our learner that trains it.
@@ -67,7 +69,7 @@ class MasksObserved(gymnasium.Wrapper[Obs, NDArray[np.int64], Obs, NDArray[np.in
         return obs | {name: np.asarray(mask, dtype=np.int8) for name, mask in parts}
 
 
-def register() -> None:
+def register_with_rllib() -> None:
     """`tamiyo/SeedTraining-v0` for RLlib; `env_config` holds `run_seed` and fields of `EnvConfig`."""
     tune.register_env(ENV_ID, lambda config: MasksObserved(make_env(**config)))
 

@@ -1,7 +1,7 @@
 """A digits classifier that grows while it trains. Run: tamiyo grow examples/grow_your_model.py
 
-Lines marked `# +` were added to an ordinary script, eight of them; without these it trains as it always did. The policy
-is the one that comes with Tamiyo, or a served one: TAMIYO_POLICY=host:port python examples/grow_your_model.py
+The eight lines marked `# +` were added to an ordinary training script; without them the script trains as before. The
+policy is the one in the package, or a served one: TAMIYO_POLICY=host:port python examples/grow_your_model.py
 """
 
 import torch

@@ -1,39 +1,41 @@
-"""A blueprint of one's own: a seed that mixes units through a sine. Run: python -m examples.own_blueprint"""
+"""A blueprint of your own: a seed that mixes units through a sine. Run: python examples/own_blueprint.py"""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from actors.env import make_env
-from actors.env.blueprints.family import register_blueprint
-from actors.env.blueprints.vector import Blueprint, Param, Params, Units
+import tamiyo
 
 
-def shapes(width: int) -> dict[str, Param]:
-    """The last layer starts at 0, so that germinating never moves the host's function."""
-    inner = {"w1": Param((width, width), "fan_in"), "b1": Param((1, width), "zero")}
-    return inner | {"w2": Param((width, width), "zero")}
+def shapes(width: int) -> dict[str, tamiyo.Param]:
+    """The last layer starts at 0, so that germinating the seed does not change the host's output."""
+    inner = {"w1": tamiyo.Param((width, width), "fan_in"), "b1": tamiyo.Param((1, width), "zero")}
+    return inner | {"w2": tamiyo.Param((width, width), "zero")}
 
 
-def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
-    """The same for one host, `h [B, W]`, and a fleet, `h [E, B, W]`; padded units stay 0 where sin(0) meets w2 = 0."""
+def forward(p: tamiyo.Params, h: Tensor, units: tamiyo.Units | None = None) -> Tensor:
+    """Serves one host, `h [B, W]`, and a fleet of hosts, `h [E, B, W]`. Padded units stay 0, because sin(0) is 0."""
     return h + torch.sin(h @ p["w1"] + p["b1"]) @ p["w2"]
 
 
 def register() -> int:
-    """For the MLP; `sequence=` and `image=` take blueprints of the CNNs (see `actors.env.blueprints.channel`)."""
-    return register_blueprint(vector=Blueprint("sine", shapes, forward))
+    """Register the blueprint for MLP hosts; `sequence=` and `image=` take blueprints for convolutional hosts."""
+    return tamiyo.register_blueprint(vector=tamiyo.Blueprint("sine", shapes, forward))
 
 
 def main() -> None:
-    number = register()
-    env = make_env(tasks=("spirals",), horizon_epochs=12)
+    sine = register()
+    env = tamiyo.make_env(tasks=("spirals",), horizon_epochs=12)
     env.reset(seed=1)
-    script = {0: [1, 0, number, 0, 2, 0], 1: [5, 0, 0, 0, 0, 0], 4: [5, 0, 0, 0, 0, 0]}
+    advance = tamiyo.SeedAction(tamiyo.Op.ADVANCE, slot=0)
+    plan = {
+        0: tamiyo.SeedAction(tamiyo.Op.GERMINATE, slot=0, blueprint=sine, alpha_target=2),
+        1: advance,
+        4: advance,
+    }
     for epoch in range(12):
-        env.step(np.array(script.get(epoch, [0] * 6)))
+        env.step(plan.get(epoch, tamiyo.SeedAction(tamiyo.Op.WAIT)))
     for epoch, (stage, accuracy) in enumerate(zip(env.timeline.stages[0], env.timeline.accuracy[1:], strict=False)):
         print(f"epoch {epoch:2}  {stage:12} {accuracy:5.1f}%")
 

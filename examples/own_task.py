@@ -1,9 +1,9 @@
 """A task of your own: a function that takes a random generator and returns a `Task`.
 
-    python examples/own_task.py                              one episode on it, a seed grown in the middle slot
-    tamiyo train --preset quick --task examples.own_task:stripes    train a policy on it (from the repository's root)
+    python examples/own_task.py        # two episodes on this task: without growth, and with one seed
+    tamiyo train --preset quick --task examples.own_task:stripes    # train a policy on it (from the repository root)
 
-A package offers its tasks to everyone who installs it through an entry point, and `tamiyo tasks` then lists them:
+A package can offer tasks through an entry point. `tamiyo tasks` then lists them by name:
 
     [project.entry-points."tamiyo.tasks"]
     stripes = "mypkg.tasks:stripes"
@@ -15,12 +15,10 @@ import numpy as np
 import torch
 
 import tamiyo
-from actors.env.tasks import Sizes, Task, draw_splits
-from actors.types.actions import Op
 
 
-def stripes(rng: np.random.Generator) -> Task:
-    """Slanted stripes in the plane; their angle and width vary with the seed."""
+def stripes(rng: np.random.Generator) -> tamiyo.Task:
+    """Slanted stripes in the plane. Their angle and width vary with the seed."""
     angle, cycles = rng.uniform(0, np.pi), rng.uniform(1.0, 1.5)
 
     def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -28,23 +26,27 @@ def stripes(rng: np.random.Generator) -> Task:
         along = x @ np.array([np.cos(angle), np.sin(angle)])
         return x, np.floor(2 * cycles * along).astype(int) % 2
 
-    # Training, validation and test rows are draws of their own, standardised by the training rows.
-    splits = draw_splits(draw, Sizes(train=1024, val=512, test=1024))
-    return Task("stripes", 2, 4, *splits)  # two classes, a host of width 4
+    # Each split is drawn separately and standardized by the statistics of the training rows.
+    splits = tamiyo.draw_splits(draw, tamiyo.Sizes(train=1024, val=512, test=1024))
+    return tamiyo.Task("stripes", 2, 4, *splits)  # two classes, a host with 4 hidden units
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # tensors this small are slower on two threads
+    torch.set_num_threads(1)  # faster than two threads for tensors this small
+    wide = tamiyo.blueprint_index("mlp_wide")
+    plan = {
+        0: tamiyo.SeedAction(tamiyo.Op.GERMINATE, slot=1, blueprint=wide, alpha_target=2, alpha_speed=1),
+        1: tamiyo.SeedAction(tamiyo.Op.ADVANCE, slot=1),
+        3: tamiyo.SeedAction(tamiyo.Op.ADVANCE, slot=1),
+    }
+    wait = tamiyo.SeedAction(tamiyo.Op.WAIT)
     for grow in (False, True):
         env = tamiyo.make_env(tasks=("own_task:stripes",))
         env.reset(seed=1)
-        plan = {0: Op.GERMINATE, 1: Op.ADVANCE, 3: Op.ADVANCE} if grow else {}
-        mlp_wide = [c.split("/")[0] for c in env.spaces.action.heads[2].choices].index("mlp_wide")
-        points, ended = 0.0, False
+        points, ended, epoch = 0.0, False, 0
         while not ended:
-            op = plan.get(env.episode.epoch, Op.WAIT)
-            _, reward, ended, _, _ = env.step(np.array([op, 1, mlp_wide, 0, 2, 1]))
-            points += float(reward)
+            _, reward, ended, _, _ = env.step(plan.get(epoch, wait) if grow else wait)
+            points, epoch = points + float(reward), epoch + 1
         name = "with one seed" if grow else "without growth"
         print(f"{name:15} test accuracy {env.test_accuracy():5.1f}, return {points:+6.1f} points")
 

@@ -55,7 +55,7 @@ class ConfigWarnings:
                 "lag_kl",
                 f"the policy that acted is {metrics['lag_kl']:.2f} nats away from the one that learns, above {LAG_KL} "
                 "(lag_kl): much of the data falls outside the clip; run fewer actors, lower learner.max_policy_lag or "
-                "learner.lr, or set learner.ppo.objective decoupled",
+                "learner.lr, or set learner.objective decoupled",
             )
         self._about_sizes(metrics)
         if self.recurrent and metrics["kl"] > RECURRENT_KL:

@@ -18,7 +18,7 @@ from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Sw
 from actors.env.rendering.timeline import Timeline
 from actors.env.rng import Purpose, stream
 from actors.env.slots import observation
-from actors.env.slots.lifecycle import Lifecycle
+from actors.env.slots.lifecycle import Lifecycle, SeedAction
 from actors.env.slots.slot_state import Measured
 from actors.env.slots.stage import BLENDED
 from actors.env.tasks import DataFiles, Task, make_task
@@ -53,7 +53,8 @@ def gymnasium_spaces(spaces: Spaces) -> tuple[gymnasium.spaces.Dict, gymnasium.s
 
 
 class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
-    """Observation: {"obs": [D] float32, "blueprint_indices": [S] int64}; action: one choice per head.
+    """Observation: {"obs": [D] float32, "blueprint_indices": [S] int64}; action: one choice per head, as an array or
+    as a `SeedAction`.
 
     `info` holds `action_mask` (flat), `slot_mask_by_op` [num_ops, S] and `masks` (exact, see `ActionMasks`). An
     illegal action is turned into WAIT, reported as `info["illegal_action"]` and counted; `strict` raises instead.
@@ -106,8 +107,9 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.snapshot = self.network.snapshot()
         return self.episode.observation(), self.episode.info()
 
-    def step(self, action: NDArray[np.int64]) -> tuple[Obs, SupportsFloat, bool, bool, dict[str, Any]]:
-        orders, illegal = self.episode.decide(action, self.strict)
+    def step(self, action: NDArray[np.int64] | SeedAction) -> tuple[Obs, SupportsFloat, bool, bool, dict[str, Any]]:
+        choices = action.as_array(self.config.profile) if isinstance(action, SeedAction) else action
+        orders, illegal = self.episode.decide(choices, self.strict)
         self._prune(orders.pruned)
         if (new := orders.germinated) is not None:
             blueprint = self.episode.host.family.blueprints[new.blueprint]

@@ -40,14 +40,14 @@ BUDGET_RATIO = 4.0  # default limit of added parameters, in multiples of the mod
 class GrowthController:
     """Grow a model while it trains.
 
-    grower = GrowthController(model, {"block1": SlotSpec()}, optimizer, horizon_epochs=20, num_classes=10)
-    for epoch in range(20):
-        for x, y in batches:
-            ...
-            loss.backward()
-            grower.shadow(lambda: loss_of(model(x), y))  # trains young seeds without touching the model
-            optimizer.step()
-        grower.step(loss=..., accuracy=...)              # validation metrics; one decision
+        grower = GrowthController(model, {"block1": SlotSpec()}, optimizer, horizon_epochs=20, num_classes=10)
+        for epoch in range(20):
+            for x, y in batches:
+                ...
+                loss.backward()
+                grower.shadow(lambda: loss_of(model(x), y))  # trains young seeds without touching the model
+                optimizer.step()
+            grower.step(loss=..., accuracy=...)              # validation metrics; one decision
 
     Pass the model as the loop calls it: wrapped in `DistributedDataParallel`, compiled, or plain. Create the controller
     before the first forward pass. Only the observation leaves the process, and only where the policy is served. `step`

@@ -22,7 +22,7 @@ except ImportError as error:
 class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     """Grow a Lightning module while it trains.
 
-    Trainer(max_epochs=20, callbacks=[GrowthCallback(["block1"], num_classes=10)])
+        Trainer(max_epochs=20, callbacks=[GrowthCallback(["block1"], num_classes=10)])
 
     `loss` and `accuracy` name metrics that validation logs. A seed in TRAINING learns by a second call of
     `training_step`, whose logs are discarded; where that must not run twice, give `shadow_loss(module, batch)`. Further

@@ -17,21 +17,34 @@ from actors.env.rendering.palette import OPS, STAGES
 from actors.env.rendering.timeline import Timeline
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
+from actors.policy.baselines import NeverGrow
 from actors.rollout.wave import Provenance, run_wave
 from actors.types.spaces import Spaces
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import from_yaml
 from learner.checkpoint import load_policy
 
+PICTURE_SUFFIXES = (".png", ".svg")
 BAR = 10  # characters of the accuracy's bar
 ACTIVE = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
 
 
 def show_rollout(
-    checkpoint: Path, task: str | None, seed: int, slots: int | None, sampled: bool, console: Console | None = None
+    checkpoint: Path,
+    task: str | None,
+    seed: int,
+    slots: int | None,
+    sampled: bool,
+    console: Console | None = None,
+    picture: Path | None = None,
 ) -> int:
-    """Plays and prints; greedy unless `sampled`. The environment is that of the checkpoint's run where it lies in
-    one. Raises `UserError`."""
+    """Play an episode and print it, and draw it to `picture` if that is given; greedy unless `sampled`.
+
+    The environment is that of the checkpoint's run, or the default one for a checkpoint outside a run folder. Raises
+    `UserError`.
+    """
+    if picture is not None and picture.suffix not in PICTURE_SUFFIXES:
+        raise UserError(f"--picture is {picture}: name a file that ends in {' or '.join(PICTURE_SUFFIXES)}")
     if slots is not None and not 1 <= slots <= 8:
         raise UserError(f"--slots is {slots}: a host has 1 to 8 slots")
     if seed < 0:
@@ -43,12 +56,25 @@ def show_rollout(
     fleet = make_fleet(config, 1, run_seed)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
     run_wave(fleet, policy, [seed], source, lambda: "played/0/0/0", deterministic=not sampled)
+    episode = fleet.timelines()[0]
     console = console or Console(highlight=False)
     # A narrow terminal wraps the lines and a pipe has no width at all: either is better than columns cut off.
     console.width = max(console.width, 66 + 30 * config.slots)
-    console.print(_headline(fleet.timelines()[0], sampled))
-    console.print(timeline_table(fleet.timelines()[0]))
+    console.print(_headline(episode, sampled))
+    console.print(timeline_table(episode))
+    if picture is not None:
+        run_wave(fleet, NeverGrow(policy.spaces), [seed], source, lambda: "played/0/0/0", deterministic=True)
+        _draw(episode, fleet.timelines()[0].accuracy, picture)
     return 0
+
+
+def _draw(episode: Timeline, never_grow_accuracy: list[float], path: Path) -> None:
+    from deploy.report.episode_chart import write_picture  # loads Matplotlib, which printing does not need
+
+    try:
+        write_picture(episode, never_grow_accuracy, path)
+    except OSError as error:
+        raise UserError(f"cannot write the picture {path}: {error.strerror}") from error
 
 
 def environment_of(checkpoint: Path) -> tuple[EnvConfig, int]:

@@ -35,7 +35,7 @@ ALERTS = (
         LAG_KL,
         "The policy that acted is far from the one that learns",
         "Much of the data falls outside the clip. Run fewer actors, lower learner.max_policy_lag or learner.lr, or set "
-        "learner.ppo.objective decoupled.",
+        "learner.objective decoupled.",
     ),
 )
 

@@ -158,7 +158,7 @@ def curve(study: Study, name: str, folder: Path) -> str:
         ax.axhline(0, color="#b6bec8", lw=0.8)
         ax.grid(axis="y", color=GRID)
         ax.set_xlim(0)
-        ax.set_xlabel("minutes of PPO, after the first lesson")
+        ax.set_xlabel("minutes of PPO, after pretraining")
         ax.set_ylabel("paid per episode, points")
         folder.mkdir(exist_ok=True)
         figure.savefig(folder / f"{name}.png", facecolor="white")

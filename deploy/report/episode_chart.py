@@ -1,35 +1,48 @@
-"""The run's episode as a picture: its slot timeline, with the never-grow accuracy of the same seed beside it."""
+"""One episode as a picture: the timeline of its slots, and its accuracy beside that of the same host left alone."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from actors.env.rendering.palette import POLICIES
-from actors.env.rendering.timeline_chart import slot_figure
+from actors.env.rendering.palette import POLICIES, STYLE
+from actors.env.rendering.timeline_chart import Drawn, slot_figure
 from deploy.report.charts import label_right
-from deploy.report.run_folder import RunFolder, Timeline
+from deploy.report.run_folder import RunFolder
 
 
 def slot_timeline(run: RunFolder) -> Figure | None:
-    """The episode that the run recorded, epoch by epoch; None where it left none."""
+    """The episode that the run recorded, epoch by epoch; None if it recorded none."""
     episode = run.timeline
     if episode is None or not episode.ops:
         return None
-    figure, above = slot_figure(episode, len(episode.never_grow_accuracy) - 1)
-    _accuracy(above, episode)
+    return compared(episode, episode.never_grow_accuracy)
+
+
+def compared(episode: Drawn, never_grow_accuracy: list[float]) -> Figure:
+    """The episode's timeline, with the accuracy (points) that its host reaches without growth."""
+    figure, above = slot_figure(episode, len(never_grow_accuracy) - 1)
+    _accuracy(above, episode.accuracy, never_grow_accuracy)
     return figure
 
 
-def _accuracy(ax: Axes, episode: Timeline) -> None:
-    epochs = range(len(episode.accuracy))
-    never = POLICIES["never grow"]
-    ax.plot(range(len(episode.never_grow_accuracy)), episode.never_grow_accuracy, color=never, ls=(0, (5, 3)), lw=1.5)
-    ax.plot(epochs, episode.accuracy, color=POLICIES["learned"], lw=2.2)
-    ends = (
-        ("learned", episode.accuracy, POLICIES["learned"]),
-        ("never grow", episode.never_grow_accuracy, never),
-    )
+def write_picture(episode: Drawn, never_grow_accuracy: list[float], path: Path) -> None:
+    """Write the picture as PNG or SVG, whichever the name ends in; the same episode gives the same file."""
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "tamiyo"}):
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        compared(episode, never_grow_accuracy).savefig(path, facecolor="white", metadata=metadata)
+
+
+def _accuracy(ax: Axes, grown: list[float], never_grow: list[float]) -> None:
+    learned, alone = POLICIES["learned"], POLICIES["never grow"]
+    shared = min(len(grown), len(never_grow))
+    ax.fill_between(range(shared), never_grow[:shared], grown[:shared], color=learned, alpha=0.08, lw=0)
+    ax.plot(range(len(never_grow)), never_grow, color=alone, ls=(0, (5, 3)), lw=1.5)
+    ax.plot(range(len(grown)), grown, color=learned, lw=2.2)
+    ends = (("growing", grown, learned), ("never growing", never_grow, alone))
     label_right(
         ax, [(values[-1], f"{name} {values[-1]:.0f}%", ink) for name, values, ink in ends if values], height_in=1.6
     )

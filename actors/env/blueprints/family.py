@@ -8,7 +8,7 @@ from itertools import zip_longest
 import numpy as np
 import torch
 
-from actors.config import require
+from actors.config import ConfigError, require
 from actors.env.blueprints.blends import Opening, open_channels, open_units
 from actors.env.blueprints.channel import channel_blueprints
 from actors.env.blueprints.vector import MLP_BLUEPRINTS, NOOP, Blueprint
@@ -37,6 +37,18 @@ def blueprint_choices() -> tuple[str, ...]:
     return tuple(
         "/".join(dict.fromkeys(b.name for b in c if b and (b is not NOOP or i == 0))) for i, c in enumerate(columns)
     )
+
+
+def blueprint_index(name: str) -> int:
+    """Return the index of a blueprint by its name in any family, as `SeedAction(blueprint=...)` takes it.
+
+    Raises `ConfigError` for an unknown name.
+    """
+    for family in FAMILIES.values():
+        for index, blueprint in enumerate(family.blueprints):
+            if blueprint.name == name:
+                return index
+    raise ConfigError(f"there is no blueprint {name!r}: choose from {', '.join(blueprint_choices()[1:])}")
 
 
 def register_blueprint(**by_family: Blueprint) -> int:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.config import require
 from actors.env.slots.stage import IllegalEdge, Ramp, Slot, Stage
-from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, ActionMasks, Op
+from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, PROFILES, ActionMasks, Op
 
 LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
     Op.GERMINATE: frozenset({Stage.DORMANT}),
@@ -30,18 +31,39 @@ class IllegalAction(ValueError):
 
 @dataclass(frozen=True)
 class SeedAction:
-    """One choice per head; indices as in `actors.types.actions`."""
+    """One action of the seed-training environment, head by head. Heads that `op` does not use stay at 0.
+
+    `env.step` takes it as it takes an array. NumPy turns it into an element of the action space
+    (`np.asarray(action)`), so that a list of them is a batch for a vector environment.
+    """
 
     op: Op
     slot: int = 0
+    """Index of the slot."""
     blueprint: int = 0
+    """Index of the blueprint; `blueprint_index` gives it by name."""
     blend: int = 0
+    """0 add, 1 multiply, 2 gated."""
     alpha_target: int = 0
+    """0, 1 and 2 are targets of 0.5, 0.7 and 1.0."""
     alpha_speed: int = 0
+    """0 is instant; 1, 2 and 3 are ramps of 3, 5 and 8 epochs."""
 
     @classmethod
     def of(cls, choices: Sequence[int]) -> SeedAction:
         return cls(Op(int(choices[0])), *(int(c) for c in choices[1:]))
+
+    def as_array(self, profile: str = "tamiyo") -> NDArray[np.int64]:
+        """Return one choice per head of the profile: an element of the environment's action space.
+
+        Raises `ConfigError` if the profile does not have the op.
+        """
+        own = PROFILES[profile]
+        require(self.op in own.ops, f"{self.op.name} is not an op of the profile {profile!r}")
+        return np.array([own.ops.index(self.op), *(getattr(self, head) for head in own.heads)], dtype=np.int64)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.as_array().astype(dtype or np.int64)
 
 
 @dataclass(frozen=True)

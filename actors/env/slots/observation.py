@@ -7,11 +7,9 @@ slot's: `[base_size + S * slot_size]`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import copysign, isnan, log1p
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -283,16 +281,6 @@ def bounds(slots: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return np.array([f.low for f in rows], dtype=np.float32), np.array([f.high for f in rows], dtype=np.float32)
 
 
-TABLE_BEGIN, TABLE_END = "<!-- observation table: begin -->", "<!-- observation table: end -->"
-
-
-def with_table(document: str) -> str:
-    """Return `document` with the current table between its markers."""
-    before, _, rest = document.partition(TABLE_BEGIN)
-    _, _, after = rest.partition(TABLE_END)
-    return f"{before}{TABLE_BEGIN}\n{markdown_table()}\n{TABLE_END}{after}"
-
-
 def markdown_table() -> str:
     """The table as documentation: index, name, size, range, meaning."""
     lines = ["| index | feature | size | range | meaning |", "| --- | --- | --- | --- | --- |"]
@@ -306,8 +294,3 @@ def markdown_table() -> str:
             )
             index += feature.size
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(with_table(path.read_text()))

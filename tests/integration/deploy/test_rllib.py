@@ -19,7 +19,7 @@ from actors.errors import UserError
 from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
-from deploy.rllib import TamiyoRLModule, register
+from deploy.rllib import TamiyoRLModule, register_with_rllib
 from learner.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from learner.ppo.optimizer import make_optimizer
 from tests.support.toy import CORES
@@ -41,7 +41,7 @@ def checkpoint(folder: Path, core: str) -> Path:
 
 
 def runner(folder: Path) -> SingleAgentEnvRunner:
-    register()
+    register_with_rllib()
     spec = RLModuleSpec(module_class=TamiyoRLModule, model_config={"checkpoint": str(folder), "max_seq_len": 5})
     config = (
         PPOConfig()

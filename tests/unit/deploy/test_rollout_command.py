@@ -10,12 +10,16 @@ import torch
 from rich.console import Console
 
 from actors.config import EnvConfig, PolicyConfig
+from actors.env import make_env
 from actors.env.env import seed_spaces
 from actors.env.seed_fleet import make_fleet
+from actors.env.slots.lifecycle import SeedAction
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout import wave as rollout
+from actors.types.actions import Op
 from deploy.commands.rollout import show_rollout
+from deploy.report import episode_chart
 from learner.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from learner.ppo.optimizer import make_optimizer
 from tests.support.toy import toy_network
@@ -77,3 +81,37 @@ def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     with pytest.raises(UserError, match="not a policy of the seed-training environment"):
         show_rollout(tmp_path, None, 0, None, False)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_picture_shows_both_accuracies_and_is_the_same_each_time(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    shown: list[tuple[list[float], list[float]]] = []
+    write = episode_chart.write_picture
+
+    def written(episode: episode_chart.Drawn, never_grow_accuracy: list[float], path: Path) -> None:
+        shown.append((episode.accuracy, never_grow_accuracy))
+        write(episode, never_grow_accuracy, path)
+
+    monkeypatch.setattr(episode_chart, "write_picture", written)
+    paths = [tmp_path / f"{n}{suffix}" for n in range(2)]
+    for path in paths:
+        console = Console(file=io.StringIO())
+        assert show_rollout(checkpoint, None, 1, None, True, console, picture=path) == 0
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert paths[0].read_bytes()[:4] == {".png": b"\x89PNG", ".svg": b"<?xm"}[suffix]
+    (grown, alone), again = shown
+    assert again == (grown, alone)
+    env = make_env(run_seed=5, horizon_epochs=6, inner_steps=2, tasks=("moons",))
+    env.reset(seed=1)
+    for _ in range(6):
+        env.step(SeedAction(Op.WAIT))
+    assert alone == pytest.approx(env.timeline.accuracy, abs=2.0)
+    assert len(grown) == 7
+    assert grown[0] == alone[0]  # the same untrained host
+
+
+def test_a_picture_of_another_format_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(UserError, match=r"--picture is a\.gif: name a file that ends in \.png or \.svg"):
+        show_rollout(checkpoint, None, 1, None, True, picture=Path("a.gif"))

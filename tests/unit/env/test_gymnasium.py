@@ -21,12 +21,14 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from actors.config import ConfigError
+from actors.env.blueprints.family import blueprint_index
 from actors.env.env import SeedTrainingEnv
 from actors.env.registration import ENV_ID, register_envs
 from actors.env.rendering.palette import OPS, STYLE
 from actors.env.rendering.timeline_chart import frame
-from actors.env.slots.lifecycle import IllegalAction
+from actors.env.slots.lifecycle import IllegalAction, SeedAction
 from actors.env.vector_env import SeedTrainingVectorEnv
+from actors.types.actions import Op
 from tests.support.fleets import break_host
 from tests.support.walks import act
 
@@ -45,6 +47,35 @@ def loop(num_envs: int, **settings: Any) -> VectorEnv[Any, Any, Any]:
     """Gymnasium's own loop over single environments."""
     how = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
     return gymnasium.make_vec(ENV_ID, num_envs=num_envs, **how, **TINY | settings)
+
+
+@pytest.mark.parametrize("profile", ["tamiyo", "classic"])
+def test_a_seed_action_means_the_same_as_its_array(profile: str) -> None:
+    grow = SeedAction(Op.GERMINATE, slot=1, blueprint=blueprint_index("mlp_wide"), blend=2)
+    seen = []
+    for action in (grow, grow.as_array(profile)):
+        env = gymnasium.make(ENV_ID, profile=profile, **TINY)
+        env.reset(seed=3)
+        assert env.action_space.contains(grow.as_array(profile))
+        obs, _, _, _, info = env.step(action)
+        assert "illegal_action" not in info
+        seen.append(obs)
+    assert seen[0]["blueprint_indices"].tolist() == [-1, 6, -1]
+    assert np.array_equal(seen[0]["obs"], seen[1]["obs"])
+
+
+def test_a_list_of_seed_actions_is_a_batch() -> None:
+    envs = many(2)
+    envs.reset(seed=0)
+    obs, *_ = envs.step([SeedAction(Op.WAIT), SeedAction(Op.GERMINATE, slot=2, blueprint=3)])  # type: ignore[arg-type]
+    assert obs["blueprint_indices"].tolist() == [[-1, -1, -1], [-1, -1, 3]]
+
+
+def test_an_op_that_the_profile_lacks_and_an_unknown_blueprint_are_refused() -> None:
+    with pytest.raises(ConfigError, match="ADVANCE is not an op of the profile 'classic'"):
+        SeedAction(Op.ADVANCE).as_array("classic")
+    with pytest.raises(ConfigError, match="there is no blueprint 'wide': choose from norm, "):
+        blueprint_index("wide")
 
 
 @pytest.mark.parametrize("profile", ["tamiyo", "classic"])

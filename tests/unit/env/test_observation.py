@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from actors.env.env import SeedTrainingEnv
-from actors.env.slots.observation import BASE, SLOT, EnvView, bounds, markdown_table, obs_spec, observe, with_table
+from actors.env.slots.observation import BASE, SLOT, EnvView, bounds, markdown_table, obs_spec, observe
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import Op
 from tests.support.walks import WAIT, act, random_legal, tiny_env
@@ -167,12 +167,10 @@ def test_the_checker_would_refuse_an_observation_out_of_space(monkeypatch: pytes
         check_env(env)
 
 
-def test_the_readme_holds_the_present_table() -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    assert readme == with_table(readme), "run: python -m actors.env.slots.observation README.md"
-    assert "| base 0 | `time` | 1 | 0 to 1 |" in readme
-    stale = readme.replace("`freshness`", "`staleness`").replace("`alpha_target`", "`goal`")
-    assert with_table(stale) == readme != stale
+def test_the_reference_page_holds_the_current_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "observations.md").read_text()
+    assert markdown_table() in page, "run: python -m deploy.config.reference docs/reference"
+    assert "| base 0 | `time` | 1 | 0 to 1 |" in page
 
 
 def test_hidden_time_leaves_nothing_that_counts_to_the_horizon() -> None:

@@ -12,7 +12,6 @@ from deploy.evaluation import study
 from deploy.evaluation.page import write_page
 from deploy.evaluation.results import Results
 from deploy.evaluation.suite import Member
-from deploy.evaluation.tables import write_tables
 from tests.unit.evaluation.test_evaluation import made_up_row
 
 ROOT = Path(__file__).parents[3]
@@ -112,11 +111,3 @@ def test_what_cannot_be_made_is_refused(
     assert "as it was" in page.read_text()
     assert main(["study", str(finished), "--tables", str(tmp_path / "none.md")]) == 2
     assert "no page at" in capsys.readouterr().err
-
-
-def test_the_page_in_the_repository_is_what_the_records_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    page = tmp_path / "results.md"
-    page.write_text((ROOT / "docs" / "results.md").read_text())
-    write_tables(study.read_study(Path("results/study.yaml")), page)
-    assert page.read_text() == (ROOT / "docs" / "results.md").read_text(), "run tamiyo study --tables docs/results.md"

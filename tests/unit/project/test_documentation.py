@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
+from deploy.cli import COMMANDS
 from deploy.config.reference import field_docs, pages
 from deploy.config.schema import PRESETS, Config
 
 ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = "actors|learner|deploy|tests|benchmarks|examples|proto|docs"
 
 
 def test_pages_made_from_the_code_are_those_in_the_repository() -> None:
@@ -36,3 +42,41 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=quiet)
     assert built.returncode == 0, built.stdout + built.stderr
     assert "GrowthController" in (tmp_path / "site" / "reference" / "api" / "index.html").read_text()
+
+
+def test_the_readme_can_be_read_to_its_end() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 900
+
+
+def test_every_command_is_documented() -> None:
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    documented = set(re.findall(r"^\| `tamiyo ([a-z-]+)", page, re.MULTILINE))
+    assert documented == set(COMMANDS)
+
+
+def test_files_that_pages_name_exist() -> None:
+    """In code spans and code blocks, which a link checker does not read."""
+    for page in PAGES:
+        for name in re.findall(
+            rf"(?<![\w./-])(?:{FOLDERS})/[\w./-]+\.(?:py|js|json|proto|sh|yaml|yml|acl|conf|lua|md)\b", page.read_text()
+        ):
+            assert (ROOT / name).is_file() or (page.parent / name).is_file(), f"{page.relative_to(ROOT)} names {name}"
+
+
+def test_the_citation_file_has_what_the_format_requires() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["license"] == "MIT"
+
+
+def test_settings_that_pages_name_exist() -> None:
+    preset = PRESETS["tamiyo"]
+    sections = [field.name for field in dataclasses.fields(Config)]
+    known = {f"{name}.{field.name}" for name in sections for field in dataclasses.fields(getattr(preset, name))}
+    named = re.compile(rf"(?<![\w./-])(?:--)?((?:{'|'.join(sections)})\.[a-z]\w*)(?![\w/(])")
+    for page in PAGES:
+        for span in re.findall(r"`[^`\n]+`|^```.*?^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            unknown = set(named.findall(span)) - known - {"env.backend"}
+            assert not unknown, f"{page.relative_to(ROOT)} names {', '.join(sorted(unknown))}"
