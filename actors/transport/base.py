@@ -7,7 +7,7 @@ repeated because its connection broke changes nothing twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -31,6 +31,10 @@ class Unreachable(ConnectionError):
 
 class NoFunctions(Unreachable):
     """The store has yet to be prepared, by a learner that may load functions where this user may not."""
+
+
+class OutOfMemory(Unreachable):
+    """The store reached the limit of its memory; nothing was changed. What frees memory still works."""
 
 
 class StoreReset(Unreachable):
@@ -130,6 +134,8 @@ class Generation:
 
     number: int
     next_version: int
+    store: int = field(default=0, compare=False)  # id of the memory that it was opened in
+    turn: int = field(default=0, compare=False)  # of the ledger there, then
 
 
 class Producer(Protocol):
@@ -165,10 +171,26 @@ class Consumer(Protocol):
     def max_episode_bytes(self) -> int:
         """The largest payload that the queue accepts."""
 
+    def current_generation(self) -> int:
+        """The newest generation that was claimed or opened here, 0 = none. Needs no generation."""
+
+    def claim_generation(self, number: int) -> None:
+        """Refuse every older generation from here on, and change nothing else. A learner claims before it loads its
+        checkpoint, so that nothing is acknowledged any more that this checkpoint might lack. Raises `Fenced` where
+        `number` or a later one was claimed or opened before."""
+
     def open_generation(
-        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: LedgerMemory | None = None
+        self,
+        went_back_to: int,
+        consumer: str,
+        floor: Generation | None = None,
+        memory: LedgerMemory | None = None,
+        claimed: int = 0,
     ) -> Generation:
         """Take over the queue, pending entries included, having restored version `went_back_to` (-1 = none).
+
+        With `claimed`, a number that this consumer alone uses, that generation is opened; raises `Fenced` where a later
+        one was claimed or opened since. Without, it is the next number.
 
         Waiting episodes of an older generation that used a later version than that are dropped as fenced, and those
         acknowledged for a later one count as trained, then lost. A store that is emptier or older than `memory` is

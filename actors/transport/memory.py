@@ -114,16 +114,35 @@ class MemoryTransport:
             if not gone:
                 s.fares[who] = {**health, "told_s": time.time()}
 
+    def current_generation(self) -> int:
+        with self._store.changed:
+            return self._store.generation
+
+    def claim_generation(self, number: int) -> None:
+        s = self._store
+        with s.changed:
+            if number <= s.generation:
+                raise Fenced(f"generation {number} cannot be claimed, {s.generation} is open")
+            s.generation = number
+            s.changed.notify_all()  # an older learner that waits learns of its end
+
     def open_generation(
-        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: LedgerMemory | None = None
+        self,
+        went_back_to: int,
+        consumer: str,
+        floor: Generation | None = None,
+        memory: LedgerMemory | None = None,
+        claimed: int = 0,
     ) -> Generation:
         s = self._store
         floor = floor or Generation(0, 0)
         with s.changed:
+            if claimed and claimed < s.generation:
+                raise Fenced(f"generation {claimed} is not open, {s.generation} is")
             known = memory.ledger if memory else Ledger()
             lost = known.store != 0 and (s.counts.store != known.store or s.counts.turn < known.turn)
             next_version = max(self._head() + 1, went_back_to + 1, s.next_version)
-            if lost or s.generation == 0:
+            if lost or not s.went_back_to:
                 next_version = max(next_version, floor.next_version)
             if memory is not None and lost:
                 self._start_again(memory)
@@ -133,7 +152,7 @@ class MemoryTransport:
                 s.counts = replace(s.counts, store=1 + secrets.randbelow(2**48))
             self._count("turn")
             self._turn = s.counts.turn
-            self._generation = s.generation = max(s.generation, floor.number) + 1
+            self._generation = s.generation = claimed or max(s.generation, floor.number) + 1
             s.went_back_to[s.generation], s.next_version = went_back_to, next_version
             for version in [v for v in s.made if v > went_back_to]:
                 given_up = s.made.pop(version)
@@ -145,7 +164,7 @@ class MemoryTransport:
                     s.attempts.pop(entry_id, None)
                     self._count("fenced")
             s.changed.notify_all()  # an older learner that waits learns of its end
-            return Generation(s.generation, next_version)
+            return Generation(s.generation, next_version, s.counts.store, s.counts.turn)
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
         s = self._store

@@ -26,12 +26,13 @@ from actors.transport.base import (
     EpisodeHeader,
     Generation,
     NewIncarnation,
+    OutOfMemory,
     PutReply,
     PutStatus,
 )
 from actors.transport.health import Health, read_rows
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
-from actors.transport.server import NOEVICTION, RETRIES, Argument, OutOfMemory, Server
+from actors.transport.server import NOEVICTION, RETRIES, Argument, Server
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
@@ -128,20 +129,33 @@ class RedisTransport:
         counts = (t.produced, t.accepted, t.dropped_backpressure, t.refused_fenced, t.unsent)
         self._queue.call("report", actor, incarnation, *counts, told)
 
+    def current_generation(self) -> int:
+        return int(self._queue.read("HGET", self._queue.key("generations"), "current") or 0)
+
+    def claim_generation(self, number: int) -> None:
+        self._queue.call("claim", _token(), number)
+        if self._weights is not self._queue:
+            self._weights.call("fence", number)
+
     def open_generation(
-        self, went_back_to: int, consumer: str, floor: Generation | None = None, memory: LedgerMemory | None = None
+        self,
+        went_back_to: int,
+        consumer: str,
+        floor: Generation | None = None,
+        memory: LedgerMemory | None = None,
+        claimed: int = 0,
     ) -> Generation:
         self.require_noeviction()
         floor = floor or Generation(0, 0)
         known = (memory.ledger.store, memory.ledger.turn, *memory.after_loss().to_fields()) if memory else (0, 0)
         with self._consuming:
             identity = 1 + secrets.randbelow(2**48)
-            asked = (_token(), went_back_to, consumer, floor.number, floor.next_version, identity)
-            number, version, self._turn = map(int, self._queue.call("open", *asked, *known))
+            asked = (_token(), went_back_to, consumer, floor.number, floor.next_version, identity, claimed)
+            number, version, self._turn, store = map(int, self._queue.call("open", *asked, *known))
             self._generation = number
             if self._weights is not self._queue:
                 version = max(version, 1 + int(self._weights.call("fence", number)[0]))
-            return Generation(number, version)
+            return Generation(number, version, store, self._turn)
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
         deadline = time.monotonic() + timeout_s

@@ -20,7 +20,7 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.retry import Retry
 
 from actors.errors import UserError
-from actors.transport.base import Fenced, Malformed, NoFunctions, StoreReset, Unreachable
+from actors.transport.base import Fenced, Malformed, NoFunctions, OutOfMemory, StoreReset, Unreachable
 
 log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
@@ -58,6 +58,7 @@ _KEYS = {
     "new_incarnation": "ledger health retired",
     "put": "episodes ledger generations weights dead health retired payload:",
     "report": "ledger health retired",
+    "claim": "generations weights replies",
     "open": "episodes ledger generations made weights dead attempts replies health retired payload:",
     "take": "episodes ledger generations replies",
     "pending": "episodes ledger generations",
@@ -100,10 +101,6 @@ def code_of(error: redis.RedisError) -> str:
             return code
     found = _CODE.search(str(error))
     return found[1] if found else ""
-
-
-class OutOfMemory(Unreachable):
-    """The server reached its `maxmemory`; nothing was changed."""
 
 
 class Server:

@@ -1,4 +1,4 @@
--- The learner's verbs: open, take, pending, begin_attempt, end_attempt, settle, dead_letter; requeue is anyone's.
+-- The learner's verbs: claim, open, take, pending, begin_attempt, end_attempt, settle, dead_letter; requeue is anyone's.
 
 -- token, generation, turn, then what `run` is given. Turns are the consumer's alone: where they differ, the store does
 -- not remember its last call.
@@ -59,22 +59,40 @@ local function drop_fenced(k, current)
   end
 end
 
--- token, went_back_to, consumer, floor of number and of next version, id for a new store, remembered store and turn
--- (0 = none), remembered ledger... -> {number, next version, turn}
+-- token, number -> {number}; older generations are refused from here on, and nothing else changes
+function verbs.claim(k, args)
+  local token, claimed = unpack(args)
+  return once(k, 'claim', token, function()
+    local current = number(k.generations, 'current')
+    if tonumber(claimed) <= current then
+      return redis.error_reply('FENCED generation ' .. claimed .. ' cannot be claimed, ' .. current .. ' is open')
+    end
+    redis.call('HSET', k.generations, 'current', claimed)
+    redis.call('HSET', k.weights, 'fence', claimed)
+    return {tonumber(claimed)}
+  end)
+end
+
+-- token, went_back_to, consumer, floor of number and of next version, id for a new store, claimed number (0 = the next),
+-- remembered store and turn (0 = none), remembered ledger... -> {number, next version, turn, store}
 function verbs.open(k, args)
-  local token, went_back_to, consumer, floor_number, floor_next, id, store, turn = unpack(args, 1, 8)
+  local token, went_back_to, consumer, floor_number, floor_next, id, claimed, store, turn = unpack(args, 1, 9)
   return once(k, 'open', token, function()
     local current = number(k.generations, 'current')
+    if claimed ~= '0' and tonumber(claimed) < current then
+      return redis.error_reply('FENCED generation ' .. claimed .. ' is not open, ' .. current .. ' is')
+    end
     local known = redis.call('HMGET', k.ledger, 'store', 'turn')
     local lost = store ~= '0' and (known[1] ~= store or (tonumber(known[2] or '0') or 0) < tonumber(turn))
-    if lost then start_again(k, args, 9) end
+    if lost then start_again(k, args, 10) end
     retire_the_old(k)
     if lost or not known[1] then redis.call('HSET', k.ledger, 'store', id) end
     count(k, 'turn', 1)
 
-    local generation = math.max(current, tonumber(floor_number)) + 1
+    local generation = claimed ~= '0' and tonumber(claimed) or math.max(current, tonumber(floor_number)) + 1
     local next_version = math.max(head_version(k) + 1, tonumber(went_back_to) + 1, number(k.generations, 'next'))
-    if lost or current == 0 then next_version = math.max(next_version, tonumber(floor_next)) end
+    local opened_before = redis.call('HEXISTS', k.generations, 'next') == 1
+    if lost or not opened_before then next_version = math.max(next_version, tonumber(floor_next)) end
     local previous = redis.call('HGET', k.generations, 'consumer')
     redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer, 'back:' .. generation, went_back_to,
       'next', next_version)
@@ -88,7 +106,7 @@ function verbs.open(k, args)
     if previous and previous ~= consumer then redis.call('XGROUP', 'DELCONSUMER', k.episodes, GROUP, previous) end
     give_up_updates(k, went_back_to)
     drop_fenced(k, generation)
-    return {generation, next_version, number(k.ledger, 'turn')}
+    return {generation, next_version, number(k.ledger, 'turn'), redis.call('HGET', k.ledger, 'store')}
   end)
 end
 

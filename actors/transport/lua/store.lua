@@ -8,7 +8,7 @@
 --                       (the latest), `actor:<actor>:listed` (those with counts of their own, rising);
 --                       `store`: an id of its own; `turn`: the consumer's calls
 -- retired      hash     `<actor>/<incarnation>` -> its counts, of an incarnation without counts of its own in `ledger`
--- generations  hash     current, consumer, `back:<generation>` = version that it went back to, `next` = least version
+-- generations  hash     current (claimed or open), consumer, `back:<generation>` = version that it went back to, `next` = least version
 --                       that the current one may publish
 -- made         hash     version -> episodes acknowledged whose update made it, while it may still be given up
 -- weights      hash     head, `manifest:<version>`, `payload:<version>` = key of the payload, `fence` = generation

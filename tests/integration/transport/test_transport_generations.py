@@ -37,6 +37,46 @@ def test_an_older_generation_is_refused_everything(open_transport: Connect) -> N
     assert new.ack(ids) == ids
 
 
+def test_a_claim_refuses_older_generations_and_changes_nothing_else(open_transport: Connect) -> None:
+    old, new = open_transport(), open_transport()
+    assert old.current_generation() == 0
+    old.open_generation(-1, "learner")
+    old.publish(make_weights(0, generation=1))
+    put(old, 0, 1, 2)
+    ids = take_ids(old, 1)
+    before = new.ledger()
+    new.claim_generation(4)
+    assert old.current_generation() == new.current_generation() == 4
+    for verb in (lambda: old.ack(ids), old.pending, lambda: old.publish(make_weights(1, generation=1))):
+        with pytest.raises(Fenced):
+            verb()
+    assert new.ledger() == before
+    assert put(new, 3, version=7) == [OK]  # nobody has told yet what the claimant goes back to
+    assert new.open_generation(0, "learner", claimed=4) == Generation(4, 1)
+    assert [d.entry_id for d in new.pending()] == ids
+    assert counts(new, "accepted", "pending", "queued", "fenced") == (4, 1, 2, 1)
+
+
+@pytest.mark.parametrize("number", [3, 4])
+def test_a_number_is_claimed_once_and_only_the_latest_claim_is_opened(open_transport: Connect, number: int) -> None:
+    slow, fast = open_transport(), open_transport()
+    slow.claim_generation(4)
+    with pytest.raises(Fenced):
+        fast.claim_generation(number)
+    fast.claim_generation(5)
+    with pytest.raises(Fenced):
+        slow.open_generation(-1, "learner", claimed=4)
+    assert fast.open_generation(-1, "learner", claimed=5).number == 5
+    assert fast.open_generation(-1, "learner", claimed=5).number == 5  # again, as the reply may have been lost
+    put(fast, 0, generation=5)
+    assert len(take_ids(fast)) == 1
+
+
+def test_a_claim_in_a_store_without_memory_keeps_versions_beyond_the_checkpoint(transport: Transport) -> None:
+    transport.claim_generation(7)
+    assert transport.open_generation(40, "learner", Generation(6, 50), claimed=7) == Generation(7, 50)
+
+
 def test_a_waiting_learner_learns_that_it_was_replaced(open_transport: Connect) -> None:
     old, new = open_transport(), open_transport()
     old.open_generation(-1, "learner")
