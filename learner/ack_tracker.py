@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
-from actors.transport.base import Consumer, Generation, Unreachable
+from actors.transport.base import Consumer, Generation, StoreReset, Unreachable
 from actors.transport.ledger import Ledger, LedgerMemory
 from learner.config import LearnerConfig
 from learner.intake import Taken
@@ -21,15 +22,16 @@ class AckTracker:
         self.consumed = consumed  # ids whose acknowledgement may be unknown to the store
         self._unacknowledged: list[str] = []  # entry ids
         self._ledger: Ledger | None = memory.ledger if memory else None
-        self._opened = False  # since the last look
+        self._store = (memory.ledger.store, memory.ledger.turn) if memory else (0, 0)  # whose ledger may be looked at
         self._applied: tuple[str, ...] = memory.applied if memory else ()  # ids, since the ledger was looked at
         self._kept: deque[int] = deque(maxlen=config.checkpoints_kept)  # versions of sound checkpoints
 
-    def open(self, went_back_to: int, floor: Generation) -> Generation:
-        """Take the queue over. What it holds pending must then be looked at again."""
+    def open(self, went_back_to: int, floor: Generation, claimed: int) -> Generation:
+        """Take the queue over in the generation that was claimed. What it holds pending must then be looked at
+        again."""
         self._unacknowledged = []
-        generation = self.consumer.open_generation(went_back_to, "learner", floor, self.memory)
-        self._opened = True
+        generation = self.consumer.open_generation(went_back_to, "learner", floor, self.memory, claimed)
+        self._store = (generation.store, generation.turn)
         return generation
 
     def applied(self, taken: Sequence[Taken]) -> None:
@@ -45,17 +47,26 @@ class AckTracker:
             self.consumer.ack(self._unacknowledged, version, oldest_kept)
         self._unacknowledged = []
 
+    def opened(self) -> LedgerMemory:
+        """How the store stands that was opened, when all of `consumed` is acknowledged there. Raises `Unreachable`,
+        also where it has lost its memory since."""
+        if not self._look_at(self.consumer.ledger()) or self.memory is None:
+            raise StoreReset("the store has lost its memory since it was opened")
+        return self.memory
+
     def look(self) -> None:
         """See how the ledger stands, before a checkpoint is written; of a store that is away, or came back without its
-        memory and is not opened again yet, what was known is kept."""
-        try:
-            ledger = self.consumer.ledger()
-        except Unreachable:
-            return
-        known = self._ledger
-        if self._opened or known is None or (ledger.store == known.store and ledger.turn >= known.turn):
-            self._ledger, self._opened = ledger, False
-            self._applied = self.consumed[len(self.consumed) - len(self._unacknowledged) :]
+        memory and is not opened again yet, what was known is kept: an empty ledger would tell of no losses."""
+        with suppress(Unreachable):
+            self._look_at(self.consumer.ledger())
+
+    def _look_at(self, ledger: Ledger) -> bool:
+        store, turn = self._store
+        if ledger.store != store or ledger.turn < turn:
+            return False
+        self._ledger, self._store = ledger, (store, ledger.turn)
+        self._applied = self.consumed[len(self.consumed) - len(self._unacknowledged) :]
+        return True
 
     @property
     def memory(self) -> LedgerMemory | None:

@@ -1,15 +1,31 @@
 """Checkpoints: everything that the next update depends on, in one file, written atomically.
 
-One safetensors file holds the network and the optimizer's moments; its metadata holds counters, the architecture and
-the ids of episodes that this checkpoint has consumed and whose acknowledgement may still be on its way, and what the
-store's ledger was. Minibatch
-order is a function of (seed, update), so there is no generator to save.
+One safetensors file holds the network and the optimizer's moments; its metadata holds counters, the architecture, the
+ids of episodes that this checkpoint has consumed and whose acknowledgement may still be on its way, what the store's
+ledger was, and a sha256 of all that. Minibatch order is a function of (seed, update), so there is no generator to save.
+
+The lineage that survives is unique because of this invariant: *a learner claims its generation before it loads, writes
+what it loaded as its generation's first file before it opens that generation, and settles nothing before it is open.*
+Files are named by (generation, update) and sort so; "newest" is the last in that order.
+
+- The store refuses older generations from the claim on (`claim_generation`). What was acknowledged before is in a file,
+  as files precede acknowledgements, and loading, which comes after, finds it.
+- A learner asks the store for its generation immediately before a file gets its name, yet it may be stopped between the
+  answer and `link`. Its late file is harmless. Once a successor has its first file, the late one sorts below it and is
+  no part of its lineage (`in_lineage`), so that the successor ignores it and removes it with the next checkpoint. If
+  the successor died before it had one, nothing was settled either: the late file is the newest, and the episodes that
+  it holds are still pending, named in it, and acknowledged by whoever loads it.
+- Nobody writes over another's file: a generation number belongs to one learner (`learner.lineage`), a name is given by
+  `link`, which fails where there is one, and unfinished files have names that nobody else uses.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,12 +37,15 @@ from torch import Tensor
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, spaces_of, to_weights
-from actors.policy.saved import SHIPPED, find_checkpoint, read_weights
+from actors.policy.saved import SHIPPED, CheckpointKey, check_content, content_hash, find_checkpoint, read_weights
 from actors.policy.saved import list_checkpoints as list_checkpoints
 from actors.transport.ledger import LedgerMemory, episode_ids
 from actors.types.weights import WeightSet
+from learner.disk import NO_LINKS
 
 FORMAT = 1
+Ancestors = tuple[CheckpointKey, ...]
+"""The checkpoints that earlier generations of a lineage ended with, oldest first."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,11 @@ class Checkpoint:
     weights: WeightSet
     moments: dict[str, Tensor]
     memory: LedgerMemory | None = None  # of the store
+    ancestors: Ancestors = ()
+
+
+class UnreadableCheckpoint(RuntimeError):
+    """What was written cannot be read back. The checkpoint before it is the newest."""
 
 
 def save_checkpoint(
@@ -61,79 +85,158 @@ def save_checkpoint(
     state_stride: int,
     keep: int,
     memory: LedgerMemory | None = None,
+    ancestors: Ancestors = (),
+    fence: Callable[[], None] = lambda: None,
+    replace: bool = False,
 ) -> Path:
-    """Write, fsync, rename, fsync the folder; then remove the oldest beyond `keep`, but never the newest sound one."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a checkpoint durably, see `write_checkpoint`; then remove the oldest beyond `keep`, but never the newest
+    sound one, and what is left of learners that were fenced."""
     weights = to_weights(network, progress.version, progress.generation, state_stride)
-    tensors = {f"network.{name}": torch.from_numpy(t) for name, t in weights.tensors.items()}
+    moments: dict[str, Tensor] = {}
     for name, p in network.named_parameters():
         state = optimizer.state.get(p, {})
-        tensors |= {f"optimiser.{name}.{k}": v.detach().cpu().contiguous() for k, v in state.items()}
+        moments |= {f"{name}.{k}": v.detach().cpu().contiguous() for k, v in state.items()}
+    checkpoint = Checkpoint(progress, consumed, weights, moments, memory, ancestors)
+    path = write_checkpoint(folder, checkpoint, fence, replace)
+    _prune(folder, keep, progress.generation, ancestors)
+    return path
+
+
+def write_checkpoint(
+    folder: Path, checkpoint: Checkpoint, fence: Callable[[], None] = lambda: None, replace: bool = False
+) -> Path:
+    """Write, fsync, read back, call `fence` (which raises where the file must not be), link, fsync the folder.
+
+    `replace` is for the file that the same learner wrote for the same update. Raises `UnreadableCheckpoint`, and
+    `FileExistsError` for a name that is taken."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / CheckpointKey(checkpoint.progress.generation, checkpoint.progress.update).file_name
+
+    def check(partial: Path) -> None:
+        try:
+            load_checkpoint(partial)
+        except UserError as error:
+            if not partial.exists():
+                raise FileNotFoundError(f"{partial} is gone") from error  # a successor has removed it
+            raise UnreadableCheckpoint(
+                f"the checkpoint of update {checkpoint.progress.update} cannot be read back ({error.__cause__}): "
+                "no episode of it is acknowledged; the checkpoint before it is the newest"
+            ) from error
+        fence()
+
+    write_durably(path, _encode(checkpoint), check, replace)
+    return path
+
+
+def _encode(checkpoint: Checkpoint) -> bytes:
+    weights = checkpoint.weights
+    tensors = {f"network.{name}": torch.from_numpy(t) for name, t in weights.tensors.items()}
+    tensors |= {f"optimiser.{name}": t for name, t in checkpoint.moments.items()}
     metadata = {
         "format": str(FORMAT),
-        "progress": json.dumps(asdict(progress)),
-        "consumed": json.dumps(consumed),
+        "progress": json.dumps(asdict(checkpoint.progress)),
+        "consumed": json.dumps(checkpoint.consumed),
         "spaces_hash": weights.spaces_hash,
         "architecture": weights.architecture,
-        "state_stride": str(state_stride),
-        "memory": json.dumps(memory.to_dict() if memory else None),
+        "state_stride": str(weights.state_stride),
+        "memory": json.dumps(checkpoint.memory.to_dict() if checkpoint.memory else None),
+        "ancestors": json.dumps(checkpoint.ancestors),
     }
-    path = folder / f"update_{progress.update:08d}.safetensors"
-    write_durably(path, save(tensors, metadata))
-    sound = newest_sound(folder)
-    for old in list_checkpoints(folder)[:-keep]:
-        if old != sound:
-            old.unlink(missing_ok=True)
-    return path
+    metadata["sha256"] = content_hash({name: t.numpy() for name, t in tensors.items()}, metadata)
+    return save(tensors, metadata)
 
 
 def save_policy(checkpoint: Checkpoint, path: Path) -> None:
     """The weights alone, to act with: a checkpoint without what only the next update needs."""
-    weights = checkpoint.weights
-    tensors = {f"network.{name}": torch.from_numpy(t) for name, t in weights.tensors.items()}
-    metadata = {
-        "format": str(FORMAT),
-        "progress": json.dumps(asdict(checkpoint.progress)),
-        "consumed": "[]",
-        "spaces_hash": weights.spaces_hash,
-        "architecture": weights.architecture,
-        "state_stride": str(weights.state_stride),
-        "memory": "null",
-    }
-    write_durably(path, save(tensors, metadata))
+    write_durably(path, _encode(Checkpoint(checkpoint.progress, (), checkpoint.weights, {})), replace=True)
 
 
-def newest_generation(folder: Path) -> int:
-    """Of the newest checkpoint; 0 where there is none."""
-    found = list_checkpoints(folder)
-    if not found:
-        return 0
-    with safe_open(found[-1], "pt") as file:
-        return int(json.loads((file.metadata() or {})["progress"])["generation"])
+def key_of(path: Path) -> CheckpointKey:
+    """Of the name of a listed checkpoint."""
+    key = CheckpointKey.of(path.name)
+    assert key is not None
+    return key
 
 
-def newest_sound(folder: Path) -> Path | None:
-    """The newest checkpoint whose last update had finite gradients."""
+def in_lineage(key: CheckpointKey, generation: int, ancestors: Sequence[CheckpointKey]) -> bool:
+    """Whether a checkpoint of `generation` whose lineage is `ancestors` continues from the one named by `key`."""
+    last = {ancestor.generation: ancestor.update for ancestor in ancestors}
+    return key.generation == generation or key.update <= last.get(key.generation, -1)
+
+
+def newest_sound(folder: Path, belongs: Callable[[CheckpointKey], bool] = lambda key: True) -> Path | None:
+    """The newest checkpoint among those that `belongs` whose last update had finite gradients."""
     for path in reversed(list_checkpoints(folder)):
-        with safe_open(path, "pt") as file:
-            if json.loads((file.metadata() or {})["progress"]).get("broken_updates", 0) == 0:
-                return path
+        key = key_of(path)
+        if key.update == 0 or not belongs(key):
+            continue
+        if json.loads(_metadata(path)["progress"]).get("broken_updates", 0) == 0:
+            return path
     return None
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """All of `data` under `path`, or what was there before: never a part of it."""
-    partial = path.with_suffix(path.suffix + ".partial")
+def _metadata(path: Path) -> dict[str, str]:
+    """Without the tensors; `safe_open` would map the whole file, and hold every thread while a disk does not answer."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return dict(header["__metadata__"])
+
+
+def _prune(folder: Path, keep: int, generation: int, ancestors: Ancestors) -> None:
+    """Files of later generations stay: it may be this learner that was fenced."""
+
+    def belongs(key: CheckpointKey) -> bool:
+        return in_lineage(key, generation, ancestors)
+
+    found = list_checkpoints(folder)
+    own = [path for path in found if belongs(key_of(path))]
+    late = [path for path in found if key_of(path).generation < generation and path not in own]
+    sound = newest_sound(folder, belongs)
+    for path in [*late, *own[:-keep]]:
+        if path != sound:
+            path.unlink(missing_ok=True)
+    for partial in folder.glob("*.partial"):
+        key = CheckpointKey.of(partial.name.rsplit(".", 2)[0])
+        if key is not None and key.generation < generation:
+            partial.unlink(missing_ok=True)
+
+
+def write_durably(
+    path: Path, data: bytes, check: Callable[[Path], None] = lambda partial: None, replace: bool = False
+) -> None:
+    """All of `data` under `path`, or nothing. `check` sees the file before it gets this name. Raises `FileExistsError`
+    where the name is taken, unless `replace`."""
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
+        check(partial)
+        if replace:
+            partial.replace(path)
+        else:
+            link(partial, path)
+    finally:
         partial.unlink(missing_ok=True)  # on a full disk it would take the room that is left
-        raise
-    partial.rename(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def link(partial: Path, path: Path) -> None:
+    """Give a file a second name. Raises `FileExistsError` where the name is taken."""
+    try:
+        os.link(partial, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "there is a file of this name", str(path)) from error
+        partial.rename(path)  # the name is this generation's, and no other learner uses it
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -147,6 +250,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        check_content({name: t.numpy() for name, t in tensors.items()}, metadata)
         if int(metadata["format"]) != FORMAT:
             raise UserError(f"{path} has checkpoint format {metadata['format']}, this version reads {FORMAT}")
         progress = _progress(metadata["progress"])
@@ -163,9 +267,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         known = json.loads(metadata.get("memory", "null"))
         memory = LedgerMemory.from_dict(known) if known else None
         consumed = episode_ids(json.loads(metadata["consumed"]))
+        ancestors = tuple(CheckpointKey(*map(int, pair)) for pair in json.loads(metadata.get("ancestors", "[]")))
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it, or name an older one") from error
-    return Checkpoint(progress, consumed, weights, moments, memory)
+    return Checkpoint(progress, consumed, weights, moments, memory, ancestors)
 
 
 def _progress(text: str) -> LearnerProgress:

@@ -1,4 +1,4 @@
-"""A disk without room: told once, waited for, and gone on with."""
+"""File systems that lack something: room, which is reported once and waited for, or hard links."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from actors.transport.backoff import Backoff
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of file systems without hard links
 
 
 def until_there_is_room(

@@ -1,21 +1,27 @@
 """Where an update's metrics go: JSON lines, TensorBoard and, if wanted, Weights & Biases.
 
-Every name must be declared in actors/metrics/registry.py.
+Every name must be declared in actors/metrics/registry.py. Lines may lie in a folder that one learner alone writes to (see
+`learner.lineage`); the run's folder then has links to them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from actors.metrics.registry import lookup
+from actors.transport.base import Fenced
+from learner.disk import NO_LINKS
 from learner.wandb_log import WandbLog
 
+FILES = ("metrics.jsonl", "episodes.jsonl")
 Retry = Callable[[Callable[[], None]], None]
 """Runs a write, again and again while the disk is full."""
 
@@ -28,20 +34,29 @@ def _update_of(line: str) -> float:
         return float("inf")
 
 
-def _rewrite(path: Path, lines: Sequence[str], retry: Retry) -> None:
-    partial = path.with_suffix(".partial")
+def copy_lines(source: Path, folder: Path, last: int, retry: Retry = lambda write: write()) -> None:
+    """Both files of `source`, as far as update `last`, into `folder`, which may be the same. Lines of later updates
+    belong to a lineage that was given up."""
+    for name in FILES:
+        path, own = source / name, folder / name
+        lines = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in lines if _update_of(line) <= last]
+        if source == folder and len(kept) == len(lines):
+            continue
+        unfinished = own.with_suffix(f".{secrets.token_hex(8)}.partial")
+        retry(partial(_write_lines, unfinished, kept))
+        unfinished.replace(own)
 
-    def write() -> None:
-        partial.write_text("".join(line + "\n" for line in lines))
 
-    retry(write)
-    partial.replace(path)
+def _write_lines(path: Path, lines: Sequence[str]) -> None:
+    path.write_text("".join(line + "\n" for line in lines))
 
 
 class _Lines:
     """A file that only ever grows by whole lines, also when a write to it was cut short and has to be repeated."""
 
     def __init__(self, path: Path, retry: Retry) -> None:
+        self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         self._retry = retry
 
@@ -55,28 +70,47 @@ class _Lines:
 
         self._retry(write)
 
+    def are_in(self, path: Path) -> bool:
+        """Whether `path` is a name of this file."""
+        try:
+            return os.path.samestat(path.stat(), os.fstat(self._file))
+        except FileNotFoundError:
+            return False
+
     def close(self) -> None:
         os.close(self._file)
+
+
+def _link(path: Path, name: Path) -> None:
+    try:
+        os.link(path, name)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        name.symlink_to(os.path.relpath(path, name.parent))
 
 
 class MetricsLog:
     """`metrics.jsonl` (a line per update), `episodes.jsonl` (a line per episode) and `tensorboard/` of one run."""
 
     def __init__(
-        self, run_dir: Path, resume_update: int, retry: Retry = lambda write: write(), wandb: str | None = None
+        self,
+        run_dir: Path,
+        resume_update: int,
+        retry: Retry = lambda write: write(),
+        wandb: str | None = None,
+        folder: Path | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Lines of updates after `resume_update` belong to a lineage that was given up, and are removed. `wandb` is a
-        project there."""
+        """Lines are those in `folder`, by default the run's, where those of updates after `resume_update` are removed.
+        `wandb` is a project there. `check` raises where another learner has taken the run over."""
         run_dir.mkdir(parents=True, exist_ok=True)
-        paths = [run_dir / "metrics.jsonl", run_dir / "episodes.jsonl"]
-        for path in paths:
-            if path.exists():
-                lines = path.read_text().splitlines()
-                kept = [line for line in lines if _update_of(line) <= resume_update]
-                if len(kept) < len(lines):
-                    _rewrite(path, kept, retry)
-        self._metrics, self._episodes = (_Lines(path, retry) for path in paths)
+        self._run_dir, self._check = run_dir, check
         self._folder, self._retry = run_dir / "tensorboard", retry
+        folder = folder or run_dir
+        copy_lines(folder, folder, resume_update, retry)
+        self._metrics, self._episodes = (_Lines(folder / name, retry) for name in FILES)
+        self._show()
         self._tensorboard = self._open_tensorboard(resume_update)
         self._wandb = WandbLog(wandb, run_dir) if wandb else None
 
@@ -85,8 +119,29 @@ class MetricsLog:
 
         return SummaryWriter(str(self._folder), purge_step=update + 1)
 
+    def move(self, folder: Path, update: int) -> None:
+        """Continue in another folder, with a copy of all lines so far, the last of which are of `update`."""
+        copy_lines(self._metrics.path.parent, folder, update, self._retry)
+        before = (self._metrics, self._episodes)
+        self._metrics, self._episodes = (_Lines(folder / name, self._retry) for name in FILES)
+        for lines in before:
+            lines.close()
+        self._show()
+
+    def _show(self) -> None:
+        """Link the run's files to these. A learner that was fenced while it did this may have linked its own since."""
+        for lines in (self._metrics, self._episodes):
+            shown = self._run_dir / lines.path.name
+            if lines.are_in(shown):
+                continue
+            self._check()
+            name = self._run_dir / f".{lines.path.name}.{secrets.token_hex(8)}"
+            self._retry(partial(_link, lines.path, name))
+            name.replace(shown)
+
     def write_episodes(self, update: int, episodes: Sequence[Mapping[str, Any]]) -> None:
         self._episodes.append([{"update": update, **row} for row in episodes])
+        self._show()
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         for name in metrics:
@@ -101,6 +156,8 @@ class MetricsLog:
             self._retry(lambda: setattr(self, "_tensorboard", self._open_tensorboard(update - 1)))
 
     def close(self) -> None:
+        with suppress(Fenced, OSError):
+            self._show()
         if self._wandb is not None:
             self._wandb.close()
         with suppress(OSError):  # a full disk that ended its writer is told of by then

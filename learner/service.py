@@ -15,8 +15,9 @@ from actors.errors import UserError
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from actors.types.spaces import Spaces
-from learner.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint
+from learner.checkpoint import LearnerProgress, load_checkpoint
 from learner.config import LearnerConfig
+from learner.lineage import RunFolder
 from learner.train import Learner
 
 T = TypeVar("T")
@@ -50,7 +51,8 @@ class LearnerStatus:
 class LearnerService:
     """`start`, `poll`, `stop`; an error of the learner's thread is raised by the next `poll`.
 
-    Whether it is the run's first or comes after a death, it goes on from the newest checkpoint in the run's folder.
+    Whether it is the run's first or comes after a death, it continues from the newest checkpoint in the run's folder,
+    which it looks for again once it has claimed its generation.
     """
 
     def __init__(
@@ -75,7 +77,8 @@ class LearnerService:
         run_dir = Path(s.run_dir)
         if not run_dir.is_dir():
             raise UserError(f"{run_dir} is not there on the learner's machine: give a --run.root that all machines see")
-        resume = load_checkpoint(run_dir) if list_checkpoints(run_dir / "checkpoints") else None
+        found = RunFolder(run_dir).newest()
+        resume = found[1] if found else None
         wanted = bool(s.init_from) and (resume is None or s.config.keeps_prior)
         given = load_checkpoint(Path(s.init_from)).weights if wanted else None
         init, prior = given if resume is None else None, given if s.config.keeps_prior else None

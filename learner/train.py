@@ -20,7 +20,7 @@ from actors.heartbeat import Heartbeat
 from actors.metrics.run_status import run_status
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
-from actors.transport.base import Fenced, Generation, StoreReset, Transport, Unreachable
+from actors.transport.base import Generation, Transport, Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import Ledger
 from actors.transport.retry import Retry
@@ -28,21 +28,14 @@ from actors.types.episode import EndReason, Episode
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from learner.ack_tracker import AckTracker
-from learner.checkpoint import (
-    Checkpoint,
-    LearnerProgress,
-    load_checkpoint,
-    newest_generation,
-    newest_sound,
-    restore_optimizer,
-    save_checkpoint,
-)
+from learner.checkpoint import Checkpoint, LearnerProgress, load_checkpoint, restore_optimizer, save_checkpoint
 from learner.config import LearnerConfig
 from learner.config_warnings import ConfigWarnings
 from learner.disk import until_there_is_room
 from learner.intake import Intake, Taken, lag_split
 from learner.interval import t_interval
-from learner.metrics_log import MetricsLog
+from learner.lineage import Lineage
+from learner.metrics_log import MetricsLog, copy_lines
 from learner.ppo.batching import StateFormat, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate, is_recurrent
@@ -87,8 +80,9 @@ def resumed_network(resume: Checkpoint, policy: PolicyConfig, spaces: Spaces) ->
 
 
 class Learner:
-    """One run's learner. `report` receives the metrics of every update; a new run may start from `init`'s weights,
-    and keep `prior` (see `learner.prior`);
+    """One run's learner. It continues from the newest checkpoint in `run_dir`, or in a folder without any from
+    `resume`. `report` receives the metrics of every update; a new run may start from `init`'s weights, and keep `prior`
+    (see `learner.prior`);
     `wandb` is a project of Weights & Biases that metrics go to as well."""
 
     def __init__(
@@ -122,13 +116,14 @@ class Learner:
         self.progress = LearnerProgress()
         self._restored_at: int | None = None  # update after which weights went back, until one is sound again
         self._checkpoint_s = self._publish_s = 0.0
+        self.lineage = Lineage(run_dir, transport)
+        self._saved: tuple[int, int] | None = None  # generation and update of this learner's last checkpoint
+        self._log: MetricsLog | None = None
         self._stop: Callable[[], bool] = lambda: False
         self._patience = Retry(self._tell, lambda: self._stop())
-        consumed, memory = (resume.consumed, resume.memory) if resume else ((), None)
-        self.settlement = AckTracker(transport, config, consumed, memory)
+        self.settlement = AckTracker(transport, config, (), None)
         if resume is not None:
-            restore_optimizer(self.optimizer, self.network, resume.moments)
-            self.progress = resume.progress
+            self._restore(resume)
 
     def _network(
         self, policy: PolicyConfig, spaces: Spaces, resume: Checkpoint | None, init: WeightSet | None
@@ -140,9 +135,19 @@ class Learner:
         torch.manual_seed(self.seed)
         return FactoredRecurrentActorCritic(spaces, policy)
 
+    def _restore_weights(self, checkpoint: Checkpoint) -> None:
+        load_weights(self.network, checkpoint.weights)
+        self.optimizer.state.clear()
+        restore_optimizer(self.optimizer, self.network, checkpoint.moments)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        self._restore_weights(checkpoint)
+        self.progress = checkpoint.progress
+        self.settlement = AckTracker(self.transport, self.config, checkpoint.consumed, checkpoint.memory)
+
     def run(self, stop: Callable[[], bool] = lambda: False) -> LearnerProgress:
         """Train until `updates`, `max_seconds` or `stop`; the last update is always in a checkpoint."""
-        began, before = time.monotonic(), self.progress.elapsed_s
+        began = time.monotonic()
         limit = self.config.max_seconds
 
         def over() -> bool:
@@ -151,9 +156,10 @@ class Learner:
 
         self._stop = over
         self.notices.before_training()
-        with MetricsLog(self.run_dir, self.progress.update, self._when_full, self.wandb) as metrics_log:
-            try:
-                self._patience(self._open_generation)
+        try:
+            metrics_log = self._patience(self._start)
+            before = self.progress.elapsed_s
+            with metrics_log:
                 while self.progress.update < self.config.updates and not over():
                     start = time.monotonic()
                     taken = self._with_store(lambda: self._collect(over))
@@ -177,10 +183,26 @@ class Learner:
                     self.report(metrics)
                     self._tell_health(metrics, time.monotonic() - start)
                 self._checkpoint()
-            except Unreachable:
-                if not over():
-                    raise
+        except Unreachable:
+            if not over():
+                raise
         return self.progress
+
+    def _start(self) -> MetricsLog:
+        """Take the run over: nothing of an older learner counts from the claim on, and what counted before is in the
+        checkpoint that is loaded then. Raises `Fenced` where another learner takes it over meanwhile."""
+        newest = self.lineage.take_over()
+        if newest is not None:
+            self._restore(newest)
+        update, folder = self.progress.update, self.lineage.folder
+        try:
+            copy_lines(self.lineage.lines_from, folder, update, self._when_full)
+            self._open_generation()
+            self._log = MetricsLog(self.run_dir, update, self._when_full, self.wandb, folder, self.lineage.check)
+            return self._log
+        except FileNotFoundError:
+            self.lineage.check()  # a later generation has removed the folder of this one
+            raise
 
     def _collect(self, over: Callable[[], bool]) -> list[Taken] | None:
         c = self.config
@@ -193,17 +215,22 @@ class Learner:
         except Unreachable as error:
             self._tell(f"{error}; waiting for it, training goes on when it is back")
             began = time.monotonic()
-            Retry(stop=self._stop)(self._take_over_again)
+            Retry(stop=self._stop)(self._reopen)
             self._tell(f"Redis answers again, after {time.monotonic() - began:.1f} s")
         return None
 
-    def _take_over_again(self) -> None:
-        """After an outage: which calls took effect is unknown, so that everything pending is looked at again. What
-        was updated is made durable first. Raises `Fenced` where another learner has taken over."""
-        with suppress(StoreReset):
-            self.transport.pending()
-        self._save()
-        self._open_generation()
+    def _reopen(self, went_back_to: int | None = None) -> None:
+        """Claim and open the next generation for what this learner has trained, after an outage or with weights that it
+        went back to: which calls took effect may be unknown, so that everything pending is looked at again. Raises
+        `Fenced` where another learner has taken over."""
+        self.lineage.advance(self.progress.update)
+        try:
+            if self._log is not None:
+                self._log.move(self.lineage.folder, self.progress.update)
+            self._open_generation(went_back_to)
+        except FileNotFoundError:
+            self.lineage.check()  # a later generation has removed the folder of this one
+            raise
 
     def _tell(self, line: str) -> None:
         self.notes.append(line)
@@ -213,17 +240,20 @@ class Learner:
         return until_there_is_room(write, self.run_dir, self._tell, self._stop)
 
     def _open_generation(self, went_back_to: int | None = None) -> None:
-        """Fence older learners and the episodes of newer weights than `went_back_to` (default: the present ones), find
-        what an earlier learner left pending, and publish the weights to start from."""
-        p = self.progress
+        """Open the generation that was claimed, which fences the episodes of newer weights than `went_back_to`
+        (default: the present ones); find what an earlier learner left pending, and publish the weights to start from.
+
+        The first file of a generation comes before: late files of older learners sort below it from then on.
+        """
+        p, number = self.progress, self.lineage.generation
         unsaved = self.config.checkpoint_every if p.generation else 0  # versions that may have been published since
-        floor = Generation(p.generation, p.version + 1 + unsaved)
+        floor = Generation(p.generation, max(p.version, self.lineage.highest_version()) + 1 + unsaved)
         back = p.version if went_back_to is None else went_back_to
-        generation = self.settlement.open(back, floor)
-        self.progress = replace(p, generation=generation.number, version=generation.next_version)
+        self._write_checkpoint(replace(p, generation=number, version=back))
+        generation = self.settlement.open(back, floor, number)
         self.intake.recover(self.settlement.consumed, back)
-        if p.update:
-            self._save()  # else, with this process and the store lost at once, the version could be given out again
+        self.lineage.began(generation.next_version, self.settlement.opened())
+        self.progress = replace(p, generation=number, version=generation.next_version)
         self._publish()
 
     def _probe(self, episode: Episode) -> None:
@@ -255,15 +285,13 @@ class Learner:
         count = self.progress.broken_updates
         trouble = f"{count} updates in a row had gradients with NaN or Inf, and their steps were skipped"
         advice = "lower learner.lr, and look for rewards or observations of extreme size"
-        path = newest_sound(self.run_dir / "checkpoints")
+        path = self.lineage.newest_sound()
         if path is None:
             raise UserError(f"{trouble}; there is no earlier checkpoint to go back to: {advice}")
         if self._restored_at is not None:
             raise UserError(f"{trouble}, again since weights went back at update {self._restored_at}: {advice}")
         sound = load_checkpoint(path)
-        load_weights(self.network, sound.weights)
-        self.optimizer.state.clear()
-        restore_optimizer(self.optimizer, self.network, sound.moments)
+        self._restore_weights(sound)
         self._restored_at = self.progress.update
         note = f"{trouble}; went back to the weights of update {sound.progress.update}. Should this repeat: {advice}"
         self.notes.append(note)
@@ -271,8 +299,7 @@ class Learner:
         self.progress = replace(self.progress, broken_updates=0)
         with suppress(Unreachable):
             self.settlement.acknowledge(self.progress.version)
-        self._patience(lambda: self._open_generation(sound.progress.version))
-        self._checkpoint()
+        self._patience(lambda: self._reopen(sound.progress.version))
 
     def _settle(self, taken: Sequence[Taken]) -> None:
         """Durable first, then acknowledged, then published."""
@@ -294,18 +321,19 @@ class Learner:
         self._acknowledge()
 
     def _save(self) -> None:
-        """Raises `Fenced` where a learner of a later generation has written here: its lineage is the one that lives."""
-        start = time.monotonic()
-        c = self.config
-        folder = self.run_dir / "checkpoints"
-        later = newest_generation(folder)
-        if later > self.progress.generation:
-            raise Fenced(f"generation {self.progress.generation} is not open, checkpoints of {later} are there")
-        progress = replace(self.progress, dropped_stale=self.progress.dropped_stale + self.intake.dropped_stale)
+        """Raises `Fenced` where another learner has claimed a later generation."""
         self.settlement.look()
-        self._when_full(
-            lambda: save_checkpoint(
-                folder,
+        self._write_checkpoint(self.progress)
+
+    def _write_checkpoint(self, progress: LearnerProgress) -> None:
+        start, c = time.monotonic(), self.config
+        progress = replace(progress, dropped_stale=progress.dropped_stale + self.intake.dropped_stale)
+        key = (progress.generation, progress.update)
+
+        def write() -> None:
+            again, self._saved = self._saved == key, key
+            save_checkpoint(
+                self.lineage.checkpoints,
                 self.network,
                 self.optimizer,
                 progress,
@@ -313,8 +341,16 @@ class Learner:
                 c.state_stride,
                 c.checkpoints_kept,
                 self.settlement.memory,
+                self.lineage.ancestors,
+                self.lineage.fence,
+                again,
             )
-        )
+
+        try:
+            self._when_full(write)
+        except FileNotFoundError:
+            self.lineage.check()  # a later generation has removed the unfinished file
+            raise
         self._checkpoint_s = time.monotonic() - start
 
     def _acknowledge(self) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from actors.errors import UserError
@@ -14,12 +18,49 @@ from actors.types.weights import WeightSet
 SHIPPED = Path(__file__).with_name("shipped") / "policy.safetensors"
 """The policy that comes with the package; policy.json beside it says how it was made."""
 
-_NAME = re.compile(r"update_(\d{8})\.safetensors")
+_NAME = re.compile(r"(?:generation_(\d{5,})_)?update_(\d{8,})\.safetensors")
+
+
+class CheckpointKey(NamedTuple):
+    """What a checkpoint's name says of it. Keys of one run sort by age: a later generation starts from a checkpoint of
+    an earlier one, whatever updates the earlier one reached afterwards."""
+
+    generation: int  # 0 in the names of older versions of Tamiyo, which have no generation
+    update: int
+
+    @property
+    def file_name(self) -> str:
+        return f"generation_{self.generation:05d}_update_{self.update:08d}.safetensors"
+
+    @classmethod
+    def of(cls, name: str) -> CheckpointKey | None:
+        """None where `name` is not that of a checkpoint."""
+        found = _NAME.fullmatch(name)
+        return cls(int(found[1] or 0), int(found[2])) if found else None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Oldest first."""
-    return sorted(p for p in folder.glob("update_*.safetensors") if _NAME.fullmatch(p.name))
+    found = {path: CheckpointKey.of(path.name) for path in folder.glob("*.safetensors")}
+    return sorted((path for path, key in found.items() if key), key=lambda path: found[path] or CheckpointKey(0, 0))
+
+
+def content_hash(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+    """The sha256 of a checkpoint's tensors and metadata, which its metadata keep under `sha256`."""
+    told = {name: text for name, text in metadata.items() if name != "sha256"}
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype.str} {tensor.shape}".encode())
+        digest.update(tensor.tobytes())
+    return digest.hexdigest()
+
+
+def check_content(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+    """Raises `ValueError` where the content is not what was written. Files without a hash are accepted: those of older
+    versions of Tamiyo."""
+    if metadata.get("sha256", "") not in ("", content_hash(tensors, metadata)):
+        raise ValueError("its content does not match its sha256")
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -40,8 +81,9 @@ def read_weights(path: Path) -> WeightSet:
     try:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
-            own = [key for key in file.keys() if key.startswith("network.")]  # noqa: SIM118 (not a mapping)
-            tensors = {key.removeprefix("network."): file.get_tensor(key) for key in own}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        check_content(tensors, metadata)
+        own = {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")}
         progress = json.loads(metadata["progress"])
         return WeightSet(
             int(progress["version"]),
@@ -49,7 +91,7 @@ def read_weights(path: Path) -> WeightSet:
             metadata["spaces_hash"],
             metadata["architecture"],
             int(metadata["state_stride"]),
-            tensors,
+            own,
         )
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it, or name an older one") from error

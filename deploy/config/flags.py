@@ -19,6 +19,7 @@ from actors.config import ConfigError
 from actors.errors import UserError
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import from_yaml
+from deploy.launch.resume import resumed_folder
 
 Settings = Annotated[Config, tyro.conf.arg(name="")]
 
@@ -52,7 +53,7 @@ class ResumableFlags(Flags):
     """Settings come from the preset (or the resumed run), then from the file, then from the flags below."""
 
     resume: Path | None = None
-    """Folder of a run to go on with; its settings take the preset's place."""
+    """Folder of a run to continue, or one of its checkpoints to go back to; its settings take the preset's place."""
     attach: bool = False
     """Only follow the run of this --run.name that is under way at --address."""
     init_from: str | None = None
@@ -136,9 +137,8 @@ def _base(first: argparse.Namespace, resumable: bool) -> Config:
     return base if first.config is None else from_yaml(first.config, base)
 
 
-def _resumed(run_dir: Path) -> Config:
-    if not run_dir.is_dir():
-        raise UserError(f"cannot resume: there is no run folder {run_dir}")
+def _resumed(resume: Path) -> Config:
+    run_dir = resumed_folder(resume)
     if not (run_dir / "config.yaml").is_file():
         raise UserError(f"cannot resume: {run_dir} holds no config.yaml, so it is not the folder of a run")
     return from_yaml(run_dir / "config.yaml", PRESETS["tamiyo"])

@@ -35,6 +35,7 @@ from deploy.launch.following import (
     write_and_tell,
 )
 from deploy.launch.remote_run import RemoteRun, is_under_way, start_supervisor, there
+from deploy.launch.resume import resumed_folder
 from deploy.launch.run import namespace, open_run, own_signals, pretrain, stop_on_signal
 from deploy.launch.runtime_env import runtime_env
 from deploy.launch.supervisor import OVER, RunPlan
@@ -55,7 +56,7 @@ def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
     config, resume = _with_places(config), resume and resume.absolute()
     console = Console(highlight=False)
     with stop_on_signal() as stop, cluster(config.run.address, runtime_env(config), told_on(console)):
-        name = config.run.name or (resume.name if resume else "")
+        name = config.run.name or (resumed_folder(resume).name if resume else "")
         if name and is_under_way(name):
             console.print(f"run {name!r} is under way: following it")
         elif attach:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +13,8 @@ from actors.transport.redis import require_store
 from deploy.config.schema import Config
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.following import conclude, follow, named, plan
+from deploy.launch.live_learner import refuse_second_learner
+from deploy.launch.resume import resumed_folder
 from deploy.launch.run import (
     check_machine,
     compile_environments,
@@ -35,10 +37,13 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
     if attach:
         raise UserError("--attach needs --address: on one machine a run ends with the command that started it")
     check_machine(config)
+    if config.run.redis:
+        name = config.run.name or (resumed_folder(resume).name if resume else namespace(config))
+        require_store(config.run.redis, config.queue, name)  # reports an unreachable store at once
+        with closing(connect(config.run.redis, config.queue, name)) as transport:
+            refuse_second_learner(transport, name)
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
-    if config.run.redis:
-        require_store(config.run.redis, config.queue, namespace(config))  # one that is not there is told at once
     compile_environments(config, console)
     config = pretrain(named(config, run_dir), run_dir, console)
     with ExitStack() as stack:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import ray
 from rich.console import Console
 
+from actors.errors import UserError
 from actors.heartbeat import StallTimer
 from actors.metrics.prometheus import ProcessMetrics
+from actors.transport.base import Fenced
 from actors.transport.redis import connect, require_store
 from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
 from deploy.launch.cluster import cluster, told_on, with_passwords
+from deploy.launch.live_learner import refuse_second_learner
 from deploy.launch.monitor import RunMonitor
 from deploy.launch.run import (
     acting,
@@ -36,8 +39,21 @@ from learner.service import LearnerService
 
 
 def run_learner(config: Config, resume: Path | None = None) -> int:
-    """The learner alone, in this process, without Ray. Returns 0, or 130 when it was interrupted."""
+    """The learner alone, in this process, without Ray. Returns 0, or 130 when it was interrupted. Raises `UserError`
+    where the run has a learner, or gets another."""
     require_store(config.run.redis, config.queue, namespace(config))
+    with closing(connect(config.run.redis, config.queue, namespace(config))) as transport:
+        refuse_second_learner(transport, namespace(config))
+    try:
+        return _learn(config, resume)
+    except Fenced as error:
+        raise UserError(
+            f"another learner took over run {namespace(config)!r} ({error}), and a run has one: stop one of them, or "
+            "give it a --run.name of its own"
+        ) from error
+
+
+def _learn(config: Config, resume: Path | None) -> int:
     check_machine(config)
     run_dir = open_run(config, resume)
     console = Console(highlight=False)

@@ -34,7 +34,9 @@ from actors.types.spaces import Spaces
 from deploy.commands.doctor import cores
 from deploy.config.schema import Config
 from deploy.config.yaml import to_yaml
+from deploy.launch.resume import resumed_folder
 from learner.checkpoint import list_checkpoints, load_checkpoint
+from learner.lineage import forget_untrained, has_trained, start_from
 from learner.service import LearnerSettings
 from learner.train import pick_device, resumed_network
 
@@ -96,8 +98,8 @@ def learner_report(run: str) -> Callable[[dict[str, float]], None]:
 
 
 def open_run(config: Config, resume: Path | None) -> Path:
-    """The run's folder, with the configuration as resolved. A folder that has trained is only gone on with: by
-    `resume`, or because `run.service` says so.
+    """The run's folder, with the configuration as resolved. A folder that has trained is only continued: by `resume`,
+    which may name one of its checkpoints to go back to, or because `run.service` says so.
 
     What can be known to fail is refused here with a `UserError`, before anything is written or started.
     """
@@ -109,16 +111,19 @@ def open_run(config: Config, resume: Path | None) -> Path:
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb out")
     if resume is not None:
-        if not resume.is_dir():
-            raise UserError(f"no run folder at {resume}: give one that an earlier run left, such as runs/NAME")
-        run_dir = resume
-        if list_checkpoints(run_dir / "checkpoints"):
+        run_dir = resumed_folder(resume)
+        if resume != run_dir:
+            resumed_network(load_checkpoint(resume), config.policy, spaces)
+            start_from(resume)
+        elif list_checkpoints(run_dir / "checkpoints"):
             resumed_network(load_checkpoint(run_dir), config.policy, spaces)
     else:
         if config.run.init_from:
             weights = load_checkpoint(Path(config.run.init_from)).weights
             from_weights(weights, spaces=spaces, config=config.policy)
         run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
+        if not config.run.service and not has_trained(run_dir):
+            forget_untrained(run_dir)
         if list_checkpoints(run_dir / "checkpoints"):
             if not config.run.service:
                 raise UserError(

@@ -21,6 +21,7 @@ from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
 from actors.workers.outbox import Outbox
 from deploy.launch.embedded_redis import EmbeddedRedis
+from learner import checkpoint as checkpoint_module
 from learner import train as train_module
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from learner.train import Learner
@@ -37,25 +38,30 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def before(original: Call, nth: int) -> Call:
-    """The same, with death in place of the nth call."""
+def before(original: Call, nth: int, deed: Callable[[], None] = die) -> Call:
+    """The same, with `deed` before the nth call."""
     left = [nth]
 
     def wrapped(*args: Any, **options: Any) -> Any:
         left[0] -= 1
-        return original(*args, **options) if left[0] else die()
+        if left[0] == 0:
+            deed()
+        return original(*args, **options)
 
     return wrapped
 
 
-def after(original: Call, nth: int) -> Call:
-    """The same, with death when the nth call that gave anything but an empty list has returned."""
+def after(original: Call, nth: int, deed: Callable[[], None] = die) -> Call:
+    """The same, with `deed` when the nth call that gave anything but an empty list has returned."""
     left = [nth]
 
     def wrapped(*args: Any, **options: Any) -> Any:
         result = original(*args, **options)
-        left[0] -= result != []
-        return result if left[0] else die()
+        counts = result != []
+        left[0] -= counts
+        if counts and left[0] == 0:
+            deed()
+        return result
 
     return wrapped
 
@@ -142,9 +148,10 @@ def feed_until_it_ends(child: int, producer: ToyProducer) -> bool:
 POINTS: dict[str, Callable[[Learner], None]] = {
     "after take": lambda learner: setattr(learner.transport, "take", after(learner.transport.take, 4)),
     "after the step": lambda learner: setattr(learner, "_update", after(learner._update, 3)),
-    "during the checkpoint": lambda learner: setattr(Path, "rename", before(Path.rename, 3)),
+    # the first checkpoint is that which the generation starts from
+    "during the checkpoint": lambda learner: setattr(checkpoint_module, "link", before(checkpoint_module.link, 4)),
     "after the checkpoint": lambda learner: setattr(
-        train_module, "save_checkpoint", after(train_module.save_checkpoint, 3)
+        train_module, "save_checkpoint", after(train_module.save_checkpoint, 4)
     ),
     "after ack": lambda learner: setattr(learner.transport, "ack", after(learner.transport.ack, 3)),
     "after publish": lambda learner: setattr(learner.transport, "publish", after(learner.transport.publish, 4)),

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from actors.policy.saved import CheckpointKey
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.chaos.harness import SLACK, TARGETS_S, HurtRun, hurt_run
 from tests.support.launching import rows, tamiyo
@@ -57,17 +58,12 @@ def test_a_learner_that_is_stopped_for_good_is_replaced(run: HurtRun) -> None:
 
 
 def test_a_learner_whose_thread_alone_is_stuck_is_replaced(run: HurtRun) -> None:
-    """Its process answers. A checkpoint is written into a pipe that nobody reads."""
-    pipes = [
-        run.folder / "checkpoints" / f"update_{update:08d}.safetensors.partial"
-        for update in range(run.update + 1, run.update + 200)
-    ]
-    for pipe in pipes:
-        os.mkfifo(pipe)
+    """Its process answers. What it takes for one of its checkpoints is a pipe that nobody writes to."""
+    pipe = run.folder / "checkpoints" / CheckpointKey(run.checkpoint.progress.generation, 99_999_999).file_name
     notes = run.command.out.count("the learner has hung")
+    os.mkfifo(pipe)
     run.wait_for(lambda: run.command.out.count("the learner has hung") > notes, 60.0 + HANG_S)
-    for pipe in pipes:
-        pipe.unlink(missing_ok=True)
+    pipe.unlink()
     run.running_again("learner", time.monotonic())
     run.identities()
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from actors.env.env import seed_spaces
+from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.saved import CheckpointKey
 from deploy.cli import main
 from deploy.config.schema import Config
 from deploy.config.yaml import to_yaml
-from learner.checkpoint import LearnerProgress, save_checkpoint
+from deploy.launch.run import open_run
+from learner.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint, save_checkpoint
 from learner.ppo.optimizer import make_optimizer
 from tests.support.launching import small
 
@@ -102,6 +106,13 @@ def test_resuming_what_is_no_run(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert "holds no config.yaml" in complaint(capfd, "train", "--resume", "empty")
 
 
+def test_a_checkpoint_that_is_not_of_a_run_is_not_resumed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "policy.safetensors").write_bytes(b"precious")
+    line = complaint(capfd, "train", "--resume", str(tmp_path / "policy.safetensors"))
+    assert "is not in the checkpoints folder of a run" in line
+    assert "--init-from" in line
+
+
 def test_an_unknown_task_and_a_folder_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot write to" in complaint(capfd, "train", *small(tmp_path / "file", "x"))
@@ -114,7 +125,7 @@ def run_folder(root: Path, config: Config) -> Path:
     folder = root / "runs" / "mine"
     network = FactoredRecurrentActorCritic(seed_spaces(config.env.slots), config.policy)
     optimizer = make_optimizer(network, 1e-3, 0.0)
-    save_checkpoint(folder / "checkpoints", network, optimizer, LearnerProgress(), (), 8, 3)
+    save_checkpoint(folder / "checkpoints", network, optimizer, LearnerProgress(update=1), (), 8, 3)
     (folder / "config.yaml").write_text(to_yaml(config))
     return folder
 
@@ -139,10 +150,30 @@ def test_resuming_with_what_cannot_work_changes_nothing(
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
+def test_a_run_is_resumed_from_the_checkpoint_that_is_named(tmp_path: Path) -> None:
+    """Also where the newest is damaged, as the error for that one advises."""
+    folder = run_folder(tmp_path, Config())
+    good = list_checkpoints(folder / "checkpoints")[0]
+    (folder / "checkpoints" / "generation_00004_update_00000009.safetensors").write_bytes(b"\x00" * 64)
+    with pytest.raises(UserError, match=r"update_00000009.* is not a readable checkpoint"):
+        open_run(Config(), folder)
+    assert open_run(Config(), good) == folder
+    newest = load_checkpoint(folder)
+    assert (newest.progress.update, newest.progress.generation, newest.ancestors) == (1, 5, (CheckpointKey(0, 1),))
+
+
+def test_a_run_that_made_no_update_may_be_started_again_with_other_settings(tmp_path: Path) -> None:
+    config = replace(Config(), run=replace(Config().run, root=str(tmp_path), name="mine"))
+    folder, network = tmp_path / "mine", FactoredRecurrentActorCritic(seed_spaces(2), config.policy)
+    save_checkpoint(folder / "checkpoints", network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 3)
+    assert open_run(config, None) == folder
+    assert not list_checkpoints(folder / "checkpoints")
+
+
 def test_a_damaged_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = run_folder(tmp_path, Config())
-    path = folder / "checkpoints" / "update_00000001.safetensors"
+    path = folder / "checkpoints" / "generation_00001_update_00000001.safetensors"
     path.write_bytes(b"\x00" * 64)
     line = complaint(capfd, "train", "--resume", str(folder))
-    assert "update_00000001.safetensors is not a readable checkpoint" in line
+    assert "generation_00001_update_00000001.safetensors is not a readable checkpoint" in line
     assert path.exists()

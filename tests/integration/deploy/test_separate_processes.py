@@ -52,6 +52,10 @@ def test_they_train_together_and_stop_when_told(tmp_path: Path, server: int) -> 
     ):
         learner.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
         assert fleet.process.poll() is None
+        with tamiyo(tmp_path, "learner", *flags, "--run.service", **secret) as second:
+            assert second.wait() == 2
+            assert second.err.splitlines() == [second.err.strip()]
+            assert "a learner is training run 'apart' already" in second.err
         for command, codes in ((learner, {130}), (fleet, {0, 130})):
             asked = time.monotonic()
             command.process.send_signal(signal.SIGTERM)

@@ -140,8 +140,8 @@ def test_a_checkpoint_holds_what_it_was_given_and_old_ones_go(tmp_path: Path) ->
         )
         save_checkpoint(tmp_path / "checkpoints", network, optimizer, progress, ("run/a/1/0", "run/a/1/1"), 4, keep=2)
     assert [p.name for p in list_checkpoints(tmp_path / "checkpoints")] == [
-        "update_00000003.safetensors",
-        "update_00000004.safetensors",
+        "generation_00002_update_00000003.safetensors",
+        "generation_00002_update_00000004.safetensors",
     ]
     newest = load_checkpoint(tmp_path)  # a run folder
     assert newest.progress == progress

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from actors.errors import UserError
+from actors.policy.saved import CheckpointKey
 from actors.transport.memory import MemoryStore
 from learner.checkpoint import list_checkpoints, load_checkpoint, newest_sound
 from learner.train import Learner
@@ -79,7 +80,7 @@ def test_a_sound_checkpoint_outlives_the_broken_ones(tmp_path: Path) -> None:
     """With one kept, the only checkpoint of finite gradients is not the newest."""
     learner, _ = run(tmp_path, {1, 2}, 3, checkpoints_kept=1)
     names = [p.name for p in list_checkpoints(tmp_path / "checkpoints")]
-    assert names == ["update_00000001.safetensors", "update_00000003.safetensors"]
+    assert names == [CheckpointKey(1, update).file_name for update in (1, 3)]
     assert newest_sound(tmp_path / "checkpoints") == tmp_path / "checkpoints" / names[0]
     assert load_checkpoint(tmp_path).progress.broken_updates == learner.progress.broken_updates == 2
 

@@ -1,0 +1,68 @@
+"""Several learners at once on one run and one store, hurt at random: what survives is one lineage, and all agree on it.
+
+Zombies by SIGSTOP and SIGCONT, at random moments and at each step between two promises, cut networks, SIGKILL, empty
+and older stores. The order is drawn from a seed; what meets what also depends on the machine's timing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch.utils.tensorboard  # noqa: F401 (here, and not again in every child)
+
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.chaos.histories import CABLES, History
+from tests.chaos.network import Network
+
+pytestmark = [pytest.mark.integration, pytest.mark.chaos]
+
+CHANGES = (
+    {},
+    {"checkpoint_every": 3, "checkpoints_kept": 2},
+    {"checkpoints_kept": 1},
+    {"ack": "after_step", "checkpoint_every": 2},
+)
+
+
+def check_history(server: EmbeddedRedis, folder: Path, seed: int, faults: int) -> Counter[str]:
+    short = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a socket's path holds some hundred bytes
+    (folder / "run").mkdir(parents=True)
+    try:
+        with Network(server.socket_path, short, CABLES) as network:
+            changes = dict(CHANGES[seed % len(CHANGES)])
+            history = History(server.url, f"history{seed}", folder, network, seed, changes)
+            try:
+                history.run(faults)
+                ledger = history.check()
+            finally:
+                history.close()
+    finally:
+        shutil.rmtree(short)
+    done = sum(history.faults.values())
+    print(
+        f"seed {seed}: {done} faults, {len(history.learners)} learners, {ledger.trained} episodes trained, "
+        f"{ledger.trained_then_lost} then lost, {ledger.lost_with_store} lost with the store"
+    )
+    return history.faults
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_survivors_agree(embedded_redis: EmbeddedRedis, tmp_path: Path, seed: int) -> None:
+    faults = check_history(embedded_redis, tmp_path / "history", seed, 10)
+    assert sum(faults.values()) >= 10
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_survivors_agree_after_three_hundred_faults(embedded_redis: EmbeddedRedis, tmp_path: Path) -> None:
+    faults: Counter[str] = Counter()
+    for seed in range(100, 120):
+        faults += check_history(embedded_redis, tmp_path / str(seed), seed, 16)
+    print(f"{sum(faults.values())} faults in 20 histories: {dict(faults.most_common())}")
+    assert sum(faults.values()) >= 300

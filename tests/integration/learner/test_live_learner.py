@@ -1,0 +1,38 @@
+"""A run has one learner: another that is started while the first is at work is refused."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from actors.errors import UserError
+from actors.transport.redis import connect
+from deploy.launch.embedded_redis import EmbeddedRedis
+from deploy.launch.live_learner import refuse_second_learner
+from tests.support.toy_learner import make_learner
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_learner_at_work_is_noticed_and_one_that_ended_is_not(
+    embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path
+) -> None:
+    """The first waits for episodes, which nobody sends."""
+    newcomer = connect(embedded_redis.url, None, namespace)
+    refuse_second_learner(newcomer, "mine")  # a new run
+    stop = threading.Event()
+    learner = make_learner(tmp_path, connect(embedded_redis.url, None, namespace))
+    thread = threading.Thread(target=learner.run, args=(stop.is_set,))
+    thread.start()
+    try:
+        while newcomer.head() < 0:
+            assert thread.is_alive()
+        with pytest.raises(UserError, match="a learner is training run 'mine' already"):
+            refuse_second_learner(newcomer, "mine")
+    finally:
+        stop.set()
+        thread.join()
+    refuse_second_learner(newcomer, "mine")
+    newcomer.close()

@@ -1,0 +1,282 @@
+"""Two learners on one folder and one store: one lineage survives, and ledger, checkpoints and rows agree on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actors.errors import UserError
+from actors.policy.saved import CheckpointKey, read_weights
+from actors.transport.base import Fenced
+from actors.transport.memory import MemoryStore
+from learner import checkpoint as checkpoint_module
+from learner.checkpoint import UnreadableCheckpoint, in_lineage, list_checkpoints, load_checkpoint, write_durably
+from learner.lineage import Lineage, RunFolder, start_from
+from learner.train import Learner
+from tests.support.toy_learner import ToyProducer, handle, lines, make_learner
+
+
+def names(folder: Path) -> list[tuple[int, int]]:
+    keys = [CheckpointKey.of(path.name) for path in list_checkpoints(folder / "checkpoints")]
+    return [tuple(key) for key in keys if key]  # type: ignore[misc]
+
+
+def check_agreement(folder: Path, store: MemoryStore) -> None:
+    """Ledger, newest checkpoint and rows tell the same; no episode twice."""
+    ledger = handle(store).ledger()
+    ledger.check()
+    ids = [row["episode_id"] for row in lines(folder / "episodes.jsonl")]
+    assert len(ids) == len(set(ids)) == ledger.trained == load_checkpoint(folder).progress.episodes_trained
+
+
+def interrupt(learner: Learner, subject: object, name: str, update: int, deed: Callable[[], None]) -> None:
+    """Before the first call of `name` at that update, do `deed`: what others do while this learner stands still."""
+    original, done = getattr(subject, name), list[bool]()
+
+    def wrapped(*args: object, **options: object) -> object:
+        if learner.progress.update == update and not done:
+            done.append(True)
+            deed()
+        return original(*args, **options)
+
+    setattr(subject, name, wrapped)
+
+
+def test_a_learner_that_was_loaded_long_before_it_begins_continues_from_the_newest(tmp_path: Path) -> None:
+    store = MemoryStore()
+    first, producer = make_learner(tmp_path, store, updates=6), ToyProducer(store)
+    second: list[Learner] = []
+
+    def look() -> bool:
+        if first.progress.update == 2 and not second:
+            second.append(make_learner(tmp_path, store, resume=True, updates=8))
+        return producer()
+
+    first.run(look)
+    assert second[0].progress.update == 2
+    second[0].run(producer)
+    assert (second[0].progress.update, second[0].progress.episodes_trained) == (8, 32)
+    assert handle(store).ledger().trained_then_lost == 0
+    check_agreement(tmp_path, store)
+
+
+ZOMBIES = {
+    "in its update": lambda learner: (learner, "_settle"),
+    "before it asks for the fence": lambda learner: (learner.lineage, "fence"),
+    "between the answer and the name": lambda learner: (checkpoint_module, "link"),
+    "before it removes old files": lambda learner: (checkpoint_module, "_prune"),
+    "before it acknowledges": lambda learner: (learner.transport, "ack"),
+    "before it publishes": lambda learner: (learner.transport, "publish"),
+}
+
+
+@pytest.mark.parametrize(("point", "kept"), [*((point, 1) for point in ZOMBIES), ("before it removes old files", 3)])
+def test_a_zombie_changes_nothing_of_what_its_successor_made(
+    point: str, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first learner stands still in its fourth update, the second goes as far as the sixth."""
+    store = MemoryStore()
+    producer = ToyProducer(store)
+    zombie = make_learner(tmp_path, store, updates=9, checkpoints_kept=kept)
+    subject, name = ZOMBIES[point](zombie)
+    monkeypatch.setattr(subject, name, getattr(subject, name))  # put back at the end
+
+    def succeed() -> None:
+        make_learner(tmp_path, store, resume=True, updates=6, checkpoints_kept=kept).run(producer)
+
+    interrupt(zombie, subject, name, 4, succeed)
+    with pytest.raises(Fenced):
+        zombie.run(producer)
+    assert names(tmp_path)[-1] == (2, 6)
+    check_agreement(tmp_path, store)
+    make_learner(tmp_path, store, resume=True, updates=8, checkpoints_kept=kept).run(producer)
+    assert set(names(tmp_path)) <= {(1, 4), (2, 4), (2, 5), (2, 6), (3, 6), (3, 7), (3, 8)}
+    check_agreement(tmp_path, store)
+
+
+@pytest.mark.parametrize("dies", ["before its first file", "before it opens"])
+def test_a_late_file_is_taken_only_where_its_successor_had_none(
+    dies: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The zombie's file of update 4 appears when its successor is dead, before that one could settle anything."""
+    store = MemoryStore()
+    producer = ToyProducer(store)
+    zombie = make_learner(tmp_path, store, updates=9)
+    monkeypatch.setattr(checkpoint_module, "link", checkpoint_module.link)
+
+    def succeed_and_die() -> None:
+        heir = make_learner(tmp_path, store, resume=True, updates=9)
+
+        def die(*args: object, **options: object) -> None:
+            raise KeyboardInterrupt
+
+        if dies == "before its first file":
+            heir._write_checkpoint = die  # type: ignore[method-assign]
+        else:
+            heir.settlement.open = die  # type: ignore[method-assign,assignment]
+            heir._restore = lambda checkpoint: None  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            heir.run(producer)
+
+    interrupt(zombie, checkpoint_module, "link", 4, succeed_and_die)
+    with pytest.raises(Fenced):
+        zombie.run(producer)
+    taken = 4 if dies == "before its first file" else 3
+    third = make_learner(tmp_path, store, resume=True, updates=7)
+    assert third.progress.update == taken
+    third.run(producer)
+    check_agreement(tmp_path, store)
+    if taken == 3:
+        assert (1, 4) not in names(tmp_path)
+
+
+def test_rows_that_a_zombie_writes_late_are_seen_by_nobody(tmp_path: Path) -> None:
+    store = MemoryStore()
+    producer, zombie = ToyProducer(store), make_learner(tmp_path, store, updates=9)
+
+    def succeed() -> None:
+        make_learner(tmp_path, store, resume=True, updates=5).run(producer)
+
+    interrupt(zombie, zombie, "_row", 3, succeed)
+    with pytest.raises(Fenced):
+        zombie.run(producer)
+    assert [row["update"] for row in lines(tmp_path / "episodes.jsonl")] == [u for u in range(1, 6) for _ in range(4)]
+    check_agreement(tmp_path, store)
+
+
+def test_a_number_is_claimed_by_one_learner_though_the_store_forgets(tmp_path: Path) -> None:
+    one, other = Lineage(tmp_path, handle(MemoryStore())), Lineage(tmp_path, handle(MemoryStore()))
+    one.take_over()
+    other.take_over()  # its store knows nothing of the first
+    assert (one.generation, other.generation) == (1, 2)
+    for call in (one.check, one.fence, lambda: one.advance(0)):
+        with pytest.raises(Fenced):
+            call()
+    other.fence()
+    other.advance(0)
+    assert other.generation == 3
+
+
+def test_of_two_that_start_at_once_the_later_claim_wins(tmp_path: Path) -> None:
+    store = MemoryStore()
+    producer = ToyProducer(store)
+    slow = make_learner(tmp_path, store)
+    interrupt(slow, slow, "_open_generation", 0, lambda: make_learner(tmp_path, store).run(producer) and None)
+    with pytest.raises(Fenced):
+        slow.run(producer)
+    assert names(tmp_path)[-1] == (2, 3)
+    check_agreement(tmp_path, store)
+
+
+def test_lineages_are_told_apart_by_the_checkpoint_that_each_generation_ended_with() -> None:
+    ancestors = (CheckpointKey(1, 4), CheckpointKey(3, 9))
+    belongs = [key for key in ((1, 4), (1, 5), (2, 4), (3, 9), (3, 10), (5, 99)) if in_lineage(
+        CheckpointKey(*key), 5, ancestors)]  # fmt: skip
+    assert belongs == [(1, 4), (3, 9), (5, 99)]
+
+
+def test_two_writers_of_one_name_leave_the_file_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    with pytest.raises(FileExistsError):
+        write_durably(path, b"A" * 900, lambda partial: write_durably(path, b"B" * 1000))
+    assert path.read_bytes() == b"B" * 1000
+    assert os.listdir(tmp_path) == ["checkpoint"]
+
+
+def test_without_hard_links_a_name_is_not_taken_twice_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    store = MemoryStore()
+    make_learner(tmp_path, store, updates=2).run(ToyProducer(store))
+    check_agreement(tmp_path, store)
+    path = list_checkpoints(tmp_path / "checkpoints")[-1]
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError):
+        write_durably(path, b"other")
+    assert path.read_bytes() == before
+
+
+def test_a_checkpoint_of_parts_of_two_is_refused(tmp_path: Path) -> None:
+    """Two files of equal length, the end of one put to the beginning of the other."""
+    store = MemoryStore()
+    make_learner(tmp_path, store, updates=3).run(ToyProducer(store))
+    one, other = list_checkpoints(tmp_path / "checkpoints")[-2:]
+    a, b = one.read_bytes(), other.read_bytes()
+    header = 8 + int.from_bytes(b[:8], "little")
+    assert len(a) - int.from_bytes(a[:8], "little") == len(b) - int.from_bytes(b[:8], "little")
+    half = (len(b) - header) // 2
+    other.write_bytes(b[: len(b) - half] + a[len(a) - half :])
+    for read in (load_checkpoint, read_weights):
+        with pytest.raises(UserError, match="does not match its sha256"):
+            read(tmp_path)
+
+
+def test_a_checkpoint_that_cannot_be_read_back_is_an_error_before_anything_relies_on_it(tmp_path: Path) -> None:
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, updates=3)
+    applied = learner.ack_tracker.applied
+
+    def spoil(taken: object) -> None:
+        applied(taken)  # type: ignore[arg-type]
+        if learner.progress.update == 2:
+            learner.ack_tracker.consumed += ("no id of an episode",)
+
+    learner.ack_tracker.applied = spoil  # type: ignore[method-assign,assignment]
+    with pytest.raises(UnreadableCheckpoint, match="checkpoint of update 2 cannot be read back"):
+        learner.run(ToyProducer(store))
+    assert names(tmp_path) == [(1, 0), (1, 1)]
+    ledger = handle(store).ledger()
+    assert (ledger.trained, ledger.pending) == (4, 4)
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_run_goes_back_to_a_checkpoint_that_is_named(tmp_path: Path) -> None:
+    store = MemoryStore()
+    producer = ToyProducer(store)
+    make_learner(tmp_path, store, updates=5).run(producer)
+    start_from(tmp_path / "checkpoints" / CheckpointKey(1, 4).file_name)
+    learner = make_learner(tmp_path, store, resume=True, updates=6)
+    assert learner.progress.update == 4
+    learner.run(producer)
+    assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert handle(store).ledger().trained_then_lost == 4  # of the fifth update, which was given up
+    assert (1, 5) not in names(tmp_path)
+    check_agreement(tmp_path, store)
+
+
+def test_a_run_of_an_older_version_is_continued(tmp_path: Path) -> None:
+    """Its checkpoints have no generation in their names, no hash and no ancestors, and there are no generations/."""
+    store = MemoryStore()
+    producer = ToyProducer(store)
+    make_learner(tmp_path, store, updates=3).run(producer)
+    for path in list_checkpoints(tmp_path / "checkpoints"):
+        key = CheckpointKey.of(path.name)
+        assert key is not None
+        path.rename(path.with_name(f"update_{key.update:08d}.safetensors"))
+    for name in ("episodes.jsonl", "metrics.jsonl"):
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_text(text)
+    shutil.rmtree(tmp_path / "generations")
+    assert RunFolder(tmp_path).latest() == 0
+    make_learner(tmp_path, store, resume=True, updates=7).run(producer)
+    assert names(tmp_path) == [(2, 5), (2, 6), (2, 7)]
+    check_agreement(tmp_path, store)
+
+
+def test_a_files_own_words_say_where_it_comes_from(tmp_path: Path) -> None:
+    store = MemoryStore()
+    producer = ToyProducer(store)
+    for updates in (2, 4):
+        make_learner(tmp_path, store, bool(names(tmp_path)), updates=updates).run(producer)
+    newest = load_checkpoint(tmp_path)
+    assert newest.ancestors == (CheckpointKey(1, 2),)
+    assert dataclasses.asdict(newest.progress)["generation"] == 2
+    assert RunFolder(tmp_path).opened(2)[0] == 3
