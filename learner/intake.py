@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from actors.codec import decode_episode
-from actors.transport.base import Consumer, Delivery, DropReason
+from actors.transport.base import Consumer, Delivery, DropReason, EpisodeHeader
 from actors.types.episode import Episode, InvalidEpisode
 from actors.types.spaces import Spaces
 from learner.ppo.batching import StateFormat, check_episode
@@ -35,6 +35,16 @@ def lag_split(taken: Sequence[Taken], version: int) -> dict[str, float]:
         "policy_lag_in_flight": float((lags - in_queue).mean()),
         "policy_lag_in_queue": float(in_queue.mean()),
     }
+
+
+def _require_same(told: EpisodeHeader, header: EpisodeHeader) -> None:
+    """The queue judges an episode by its header, a checkpoint names it by its payload. Raises `InvalidEpisode`."""
+    for name, value in vars(header).items():
+        if getattr(told, name) != value:
+            raise InvalidEpisode(
+                f"its payload's {name} is {getattr(told, name)!r}, its header's is {value!r}: an actor must make the "
+                "header from the episode that it sends"
+            )
 
 
 class Intake:
@@ -102,6 +112,7 @@ class Intake:
     def _decode(self, delivery: Delivery) -> Taken | None:
         try:
             episode = decode_episode(delivery.payload, self.consumer.max_episode_bytes)
+            _require_same(EpisodeHeader.of(episode), delivery.header)
             check_episode(episode, self.spaces, self.states)
         except InvalidEpisode as error:
             self._set_aside(delivery.entry_id, delivery.header.episode_id, str(error))

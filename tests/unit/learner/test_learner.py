@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,24 @@ class Unchecked(Episode):
         pass
 
 
+def with_no_id(episode: Episode) -> bytes:
+    """A payload that names itself otherwise than its header does."""
+    return encode_episode(dataclasses.replace(episode, episode_id="x7"))
+
+
+def of_another_actor(episode: Episode) -> bytes:
+    run, _, incarnation, sequence = episode.episode_id.split("/")
+    return encode_episode(dataclasses.replace(episode, episode_id=f"{run}/other/{incarnation}/{sequence}"))
+
+
+def of_another_generation(episode: Episode) -> bytes:
+    return encode_episode(dataclasses.replace(episode, generation=episode.generation + 1))
+
+
+def of_a_newer_version(episode: Episode) -> bytes:
+    return encode_episode(dataclasses.replace(episode, policy_version=episode.policy_version + 1))
+
+
 def not_finite(name: str, value: float) -> Spoil:
     def spoil(episode: Episode) -> bytes:
         fields = {f.name: getattr(episode, f.name) for f in dataclasses.fields(Episode)}
@@ -168,6 +187,10 @@ def of_another_stride(episode: Episode) -> bytes:
         masked_action,
         of_another_network,
         of_another_stride,
+        with_no_id,
+        of_another_actor,
+        of_another_generation,
+        of_a_newer_version,
         not_finite("obs", np.nan),
         not_finite("rewards", np.inf),
         not_finite("log_probs", np.nan),
@@ -185,6 +208,7 @@ def test_an_unusable_episode_is_set_aside_while_the_others_train(spoil: Spoil, t
     letters = learner.transport.dead_letters()
     assert [letter.header.sequence for letter in letters] == [1, 6]
     assert all(letter.reason for letter in letters)
+    load_checkpoint(tmp_path)  # whose ids can be read
 
 
 def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
@@ -193,8 +217,12 @@ def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
     store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=1)
 
-    def full_disk(*arguments: Any) -> None:
-        raise OSError("no space left on device")
+    save, calls = train_module.save_checkpoint, itertools.count()
+
+    def full_disk(*arguments: Any) -> Path:
+        if next(calls):  # the first is the checkpoint that the generation starts from
+            raise OSError("no space left on device")
+        return save(*arguments)
 
     monkeypatch.setattr(train_module, "save_checkpoint", full_disk)
     with pytest.raises(OSError, match="no space"):
