@@ -20,7 +20,8 @@ from actors.heartbeat import Heartbeat
 from actors.metrics.run_status import run_status
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, load_weights, to_weights
-from actors.transport.base import Generation, Transport, Unreachable
+from actors.transport.backoff import Backoff
+from actors.transport.base import Generation, OutOfMemory, Transport, Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import Ledger
 from actors.transport.retry import Retry
@@ -116,6 +117,7 @@ class Learner:
         self.progress = LearnerProgress()
         self._restored_at: int | None = None  # update after which weights went back, until one is sound again
         self._checkpoint_s = self._publish_s = 0.0
+        self._publish_again: Backoff | None = None  # while the store has no room for the weights
         self.lineage = Lineage(run_dir, transport)
         self._saved: tuple[int, int] | None = None  # generation and update of this learner's last checkpoint
         self._log: MetricsLog | None = None
@@ -206,7 +208,13 @@ class Learner:
 
     def _collect(self, over: Callable[[], bool]) -> list[Taken] | None:
         c = self.config
-        return self.intake.collect(c.batch_episodes, self.progress.version, over, c.batch_steps)
+
+        def stop() -> bool:
+            if self._publish_again is not None and self._publish_again.due:
+                self._publish()
+            return over()
+
+        return self.intake.collect(c.batch_episodes, self.progress.version, stop, c.batch_steps)
 
     def _with_store(self, call: Callable[[], T]) -> T | None:
         """`call`'s result; None where the store was away meanwhile, and the queue has been taken over again."""
@@ -359,8 +367,23 @@ class Learner:
         self.settlement.durable(p.version, sound=p.broken_updates == 0)
 
     def _publish(self) -> None:
+        """Where the store has no room for the weights, training goes on, as it is what makes room; publishing alone is
+        tried again."""
         start, p = time.monotonic(), self.progress
-        self.transport.publish(to_weights(self.network, p.version, p.generation, self.config.state_stride))
+        try:
+            self.transport.publish(to_weights(self.network, p.version, p.generation, self.config.state_stride))
+        except OutOfMemory as error:
+            if self._publish_again is None:
+                self._publish_again = Backoff(0.25, 5.0)
+                self._tell(
+                    f"the store has no room for new weights ({error}): training goes on, and they are published when "
+                    "there is room; raise its maxmemory, or lower queue.max_bytes"
+                )
+            self._publish_again.fail()
+            return
+        if self._publish_again is not None:
+            self._publish_again = None
+            self._tell("the store has room for weights again; they are published")
         self._publish_s = time.monotonic() - start
 
     def _tell_health(self, metrics: dict[str, float], cycle_s: float) -> None:
