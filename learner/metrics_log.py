@@ -1,7 +1,7 @@
 """Where an update's metrics go: JSON lines, TensorBoard and, if wanted, Weights & Biases.
 
-Every name must be declared in actors/metrics/registry.py. Lines may lie in a folder that one learner alone writes to (see
-`learner.lineage`); the run's folder then has links to them.
+Every name must be declared in actors.metrics.registry. The files may be in a folder of the learner's own (see
+`learner.lineage`); the run's folder then contains links to them.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from rich.table import Table
 from actors.errors import UserError
 from deploy.config.schema import PRESETS
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+from deploy.launch.machine import cores
 
 Status = Literal["ok", "warn", "fail"]
 GIB = 2**30
@@ -125,11 +126,6 @@ def _ray() -> Check:
         reason = (probe.stderr.strip().splitlines() or ["no message"])[-1]
         return Check("ray runs", "fail", f"{what}: {reason}")
     return Check("ray runs", "ok", f"{what} ran a task" + (f", {probe.stdout.split(chr(10))[0]}" if address else ""))
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cores() -> Check:

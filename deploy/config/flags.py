@@ -17,9 +17,9 @@ import tyro
 
 from actors.config import ConfigError
 from actors.errors import UserError
+from deploy.config.resume import resumed_folder
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import from_yaml
-from deploy.launch.resume import resumed_folder
 
 Settings = Annotated[Config, tyro.conf.arg(name="")]
 

@@ -24,6 +24,7 @@ from actors.errors import UserError
 from actors.transport.backoff import Backoff
 from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, require_store
 from actors.workers.worker_pool import last_line
+from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.launch.following import (
     ACTORS_PASSWORD_VARIABLE,
@@ -34,10 +35,11 @@ from deploy.launch.following import (
     with_password,
     write_and_tell,
 )
+from deploy.launch.prepare import open_run, pretrain
+from deploy.launch.process_settings import namespace
 from deploy.launch.remote_run import RemoteRun, is_under_way, start_supervisor, there
-from deploy.launch.resume import resumed_folder
-from deploy.launch.run import namespace, open_run, own_signals, pretrain, stop_on_signal
 from deploy.launch.runtime_env import runtime_env
+from deploy.launch.signals import own_signals, stop_on_signal
 from deploy.launch.supervisor import OVER, RunPlan
 
 RAY_NAMESPACE = "tamiyo"

@@ -15,7 +15,7 @@ from actors.errors import UserError
 from actors.transport.server import password_from
 from actors.types.names import NAME_RULE, is_name
 from deploy.config.schema import Config
-from deploy.launch.run import acting, learner_settings
+from deploy.launch.process_settings import acting, learner_settings
 from deploy.launch.supervisor import OVER, Phase, RunPlan, RunStatus
 from deploy.report.progress import Progress
 

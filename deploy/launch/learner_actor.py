@@ -21,7 +21,7 @@ from actors.transport.base import Fenced
 from actors.workers.process_handle import ProcessHandle
 from actors.workers.ray_worker import limit_threads
 from actors.workers.worker_pool import last_line
-from deploy.launch.run import learner_report
+from deploy.launch.process_settings import learner_report
 from deploy.launch.stopping import has_ended
 from learner.checkpoint import LearnerProgress
 from learner.service import LearnerService, LearnerSettings, LearnerStatus

@@ -9,21 +9,17 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.errors import UserError
-from actors.transport.redis import require_store
+from actors.transport.redis import connect, require_store
+from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.following import conclude, follow, named, plan
 from deploy.launch.live_learner import refuse_second_learner
-from deploy.launch.resume import resumed_folder
-from deploy.launch.run import (
-    check_machine,
-    compile_environments,
-    local_ray,
-    namespace,
-    open_run,
-    pretrain,
-    stop_on_signal,
-)
+from deploy.launch.local_ray import local_ray
+from deploy.launch.machine import check_machine
+from deploy.launch.prepare import compile_environments, open_run, pretrain
+from deploy.launch.process_settings import namespace
+from deploy.launch.signals import stop_on_signal
 from deploy.launch.supervisor import OVER, Supervisor
 
 

@@ -20,13 +20,13 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.rollout.wave import Provenance, run_wave
 from actors.types.episode import Episode
-from deploy.commands.doctor import cores
 from deploy.config.schema import Config
 from deploy.evaluation.cells import workers
 from deploy.evaluation.schedules import NEVER, Schedule, Scheduled
 from deploy.evaluation.suite import on_family, protocol
 from deploy.evaluation.tune import SCHEDULES, load
-from deploy.launch.run import checked_spaces
+from deploy.launch.machine import cores
+from deploy.launch.process_settings import checked_spaces
 from learner.checkpoint import Checkpoint, LearnerProgress, save_policy
 from learner.ppo.imitation import imitate
 

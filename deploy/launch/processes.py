@@ -19,21 +19,12 @@ from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
 from deploy.launch.cluster import cluster, told_on, with_passwords
 from deploy.launch.live_learner import refuse_second_learner
+from deploy.launch.local_ray import local_ray
+from deploy.launch.machine import check_machine, require_free_port
 from deploy.launch.monitor import RunMonitor
-from deploy.launch.run import (
-    acting,
-    check_machine,
-    checked_spaces,
-    compile_environments,
-    learner_settings,
-    local_ray,
-    namespace,
-    open_run,
-    own_metrics,
-    pretrain,
-    require_free_port,
-    stop_on_signal,
-)
+from deploy.launch.prepare import compile_environments, open_run, own_metrics, pretrain
+from deploy.launch.process_settings import acting, checked_spaces, learner_settings, namespace
+from deploy.launch.signals import stop_on_signal
 from deploy.launch.stopping import has_ended, in_thread
 from learner.service import LearnerService
 

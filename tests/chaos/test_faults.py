@@ -21,7 +21,7 @@ from actors.types.episode import Episode
 from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.config.flags import parse
 from deploy.launch.embedded_redis import EmbeddedRedis
-from deploy.launch.run import acting
+from deploy.launch.process_settings import acting
 from tests.chaos.harness import HurtRun, hurt_run
 from tests.support.builders import make_episode
 from tests.support.launching import rows, small

@@ -16,7 +16,7 @@ from actors.policy.saved import CheckpointKey
 from deploy.cli import main
 from deploy.config.schema import Config
 from deploy.config.yaml import to_yaml
-from deploy.launch.run import open_run
+from deploy.launch.prepare import open_run
 from learner.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint, save_checkpoint
 from learner.ppo.optimizer import make_optimizer
 from tests.support.launching import small

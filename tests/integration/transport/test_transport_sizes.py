@@ -18,7 +18,7 @@ from actors.types.spaces import Spaces
 from deploy.commands.dead_letters import dead_letters
 from deploy.config.schema import PRESETS
 from deploy.launch.embedded_redis import EmbeddedRedis
-from deploy.launch.run import checked_spaces
+from deploy.launch.process_settings import checked_spaces
 from learner.intake import Intake
 from tests.conftest import Connect
 from tests.support.builders import make_episode

@@ -21,8 +21,8 @@ from deploy.config.schema import PRESETS, Config, ImitationConfig
 from deploy.evaluation import suite, tune
 from deploy.evaluation.play import play
 from deploy.evaluation.schedules import NEVER, Schedule, Scheduled
+from deploy.launch.prepare import open_run, pretrain
 from deploy.launch.pretraining import POLICY, demonstrate, demonstrators, expected_gain
-from deploy.launch.run import open_run, pretrain
 from learner.checkpoint import load_policy
 
 ENV = EnvConfig(tasks=("spirals",), slots=2, horizon_epochs=8, inner_steps=2, device="cpu", rent_weight=4.0)

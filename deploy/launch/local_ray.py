@@ -1,0 +1,48 @@
+"""A private Ray for one run on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray._private import ray_constants
+
+from deploy.config.schema import Config
+from deploy.launch.machine import cores
+from deploy.launch.signals import own_signals
+
+
+@contextmanager
+def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
+    """A Ray of our own on loopback, with a token of its own; gone when the context ends. Yields where its dashboard is,
+    for people; empty without one."""
+    hint = "and asks for the token in RAY_AUTH_TOKEN"
+    if "RAY_AUTH_TOKEN" not in os.environ:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        hint = f"and asks for this token: {os.environ['RAY_AUTH_TOKEN']}"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")  # each poll is a task, kept for the dashboard
+    # Told that it cannot form clusters, Ray binds all its ports to loopback; a node address alone it would translate.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False  # read from there when Ray was imported
+    count = config.actors.count
+    with own_signals():
+        context = ray.init(
+            address="local",
+            # A slot each for actors and learner, however few cores there are.
+            num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
+            include_dashboard=config.run.dashboard,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _metrics_export_port=metrics_port or None,
+            _node_ip_address="127.0.0.1",
+        )
+    try:
+        yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
+    finally:
+        ray.shutdown()

@@ -1,0 +1,98 @@
+"""Preparations of every launch: the run's folder, machine code, pretraining, and metrics of the process."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from actors.env.kernels.folder import is_compiled
+from actors.errors import UserError
+from actors.metrics.prometheus import ProcessMetrics
+from actors.policy.publish import from_weights
+from deploy.config.resume import resumed_folder
+from deploy.config.schema import Config
+from deploy.config.yaml import to_yaml
+from deploy.launch.process_settings import checked_spaces, namespace
+from learner.checkpoint import list_checkpoints, load_checkpoint
+from learner.lineage import forget_untrained, has_trained, start_from
+from learner.train import resumed_network
+
+
+def open_run(config: Config, resume: Path | None) -> Path:
+    """The run's folder, with the configuration as resolved. A folder that has trained is only continued: by `resume`,
+    which may name one of its checkpoints to go back to, or because `run.service` says so.
+
+    What can be known to fail is refused here with a `UserError`, before anything is written or started.
+    """
+    spaces = checked_spaces(config)
+    if config.imitation.episodes:
+        from deploy.launch.pretraining import demonstrators
+
+        demonstrators(config)
+    if config.run.wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError("run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb out")
+    if resume is not None:
+        run_dir = resumed_folder(resume)
+        if resume != run_dir:
+            resumed_network(load_checkpoint(resume), config.policy, spaces)
+            start_from(resume)
+        elif list_checkpoints(run_dir / "checkpoints"):
+            resumed_network(load_checkpoint(run_dir), config.policy, spaces)
+    else:
+        if config.run.init_from:
+            weights = load_checkpoint(Path(config.run.init_from)).weights
+            from_weights(weights, spaces=spaces, config=config.policy)
+        run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
+        if not config.run.service and not has_trained(run_dir):
+            forget_untrained(run_dir)
+        if list_checkpoints(run_dir / "checkpoints"):
+            if not config.run.service:
+                raise UserError(
+                    f"{run_dir} holds a run already: go on with it by --resume {run_dir}, or give another --run.name"
+                )
+            resumed_network(load_checkpoint(run_dir), config.policy, spaces)
+    try:
+        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.yaml").write_text(to_yaml(config))
+    except OSError as error:
+        raise UserError(f"cannot write to {run_dir} ({error.strerror}): give another --run.root") from error
+    return run_dir
+
+
+def compile_environments(config: Config, console: Console) -> None:
+    """Make machine code once here, and not in every actor at once while a run's time passes."""
+    if not config.gym.id and config.env.form != "stacked" and not is_compiled("float32"):
+        console.print("compiling the environments for this machine, once: some twenty seconds ...")
+        from actors.env.seed_fleet import compile_kernels  # brings Numba, which no other process of ours needs
+
+        compile_kernels()
+
+
+def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
+    """`config`, of which a run begins with a policy that has imitated, where it asks for that."""
+    if config.run.init_from or not config.imitation.episodes:
+        return config
+    if list_checkpoints(run_dir / "checkpoints") and not config.learner.keeps_prior:
+        return config
+    from deploy.launch.pretraining import pretrained_policy  # brings Numba
+
+    compile_environments(config, console)
+    path = pretrained_policy(config, run_dir, console)
+    return replace(config, run=replace(config.run, init_from=str(path.absolute())))
+
+
+@contextmanager
+def own_metrics(config: Config) -> Iterator[ProcessMetrics]:
+    """Of a process that runs beside Ray or without it, shown on `run.metrics_port` where one is given."""
+    metrics = ProcessMetrics(namespace(config))
+    end = metrics.serve(config.run.metrics_host, config.run.metrics_port) if config.run.metrics_port else lambda: None
+    try:
+        yield metrics
+    finally:
+        end()

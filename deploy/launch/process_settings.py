@@ -1,0 +1,73 @@
+"""What the processes of a run are given: its namespace, the spaces of its environment, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from actors.codec import MAX_DIMENSION, largest_episode_bytes
+from actors.config import LARGEST_PAYLOAD, ActingConfig, require
+from actors.env.env import check_tasks, seed_spaces
+from actors.env.gym.make import gym_spaces
+from actors.metrics.ray import RayMetrics
+from actors.policy.state import StateSizes
+from actors.types.spaces import Spaces
+from deploy.config.schema import Config
+from learner.service import LearnerSettings
+
+
+def namespace(config: Config) -> str:
+    """Keeps runs apart on one server: the run's name, the same for its learner and its actors."""
+    return config.run.name or "tamiyo"
+
+
+def acting(config: Config) -> ActingConfig:
+    actors = replace(config.actors, max_count=config.most_actors)
+    return ActingConfig(config.env, config.gym, config.policy, actors, config.queue)
+
+
+def checked_spaces(config: Config) -> Spaces:
+    """Of the environment that is trained on; raises `UserError` for one that is not there or cannot be trained."""
+    if config.gym.id:
+        spaces = gym_spaces(config.gym)
+        _check_size(config, spaces, "gym.max_segment_steps", config.gym.max_segment_steps)
+        return spaces
+    check_tasks(config.env, config.run.seed)
+    spaces = seed_spaces(config.env.slots, config.env.profile)
+    _check_size(config, spaces, "env.horizon_epochs", config.env.horizon_epochs)
+    return spaces
+
+
+def _check_size(config: Config, spaces: Spaces, setting: str, steps: int) -> None:
+    """Raises `ConfigError` where whole episodes, or segments, would be too large for the queue."""
+    floats, stride = StateSizes.of(config.policy).floats, config.learner.state_stride
+    limit = config.queue.max_episode_bytes
+    needed = largest_episode_bytes(spaces, steps, floats, stride)
+    require(steps <= MAX_DIMENSION, f"{setting} is {steps}: an episode has at most {MAX_DIMENSION} steps")
+    require(
+        needed <= limit,
+        f"{setting} is {steps}: so many steps take up to {needed} bytes, more than queue.max_episode_bytes ({limit}), "
+        f"and would all be set aside. Lower {setting}, or raise queue.max_episode_bytes (to at most {LARGEST_PAYLOAD})",
+    )
+
+
+def learner_settings(config: Config, run_dir: Path, redis: str) -> LearnerSettings:
+    spaces = checked_spaces(config)
+    return LearnerSettings(
+        config.learner,
+        config.policy,
+        config.queue,
+        spaces,
+        str(run_dir),
+        config.run.seed,
+        redis,
+        namespace(config),
+        config.run.wandb,
+        config.run.init_from,
+    )
+
+
+def learner_report(run: str) -> Callable[[dict[str, float]], None]:
+    """Made inside the learner's Ray process."""
+    return RayMetrics("learner", run).report
