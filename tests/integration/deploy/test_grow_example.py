@@ -125,7 +125,7 @@ def test_a_killed_server_does_not_stop_the_training_and_is_found_again(tmp_path:
     assert len(failed) >= 1
     assert {d["op"] for d in failed} == {"WAIT"}
     assert all(d["policy_version"] == -1 for d in failed)
-    assert "no answer, so that nothing is done this epoch" in errors
+    assert "the policy did not answer, so this epoch is a no-op" in errors
     answered = [d["epoch"] for d in made if d["asked"]]
     assert max(answered) > max(d["epoch"] for d in failed), "the server that came back was asked again"
-    assert "begins without a memory" not in errors, "the session went on from its exported state"
+    assert "starts without recurrent state" not in errors, "the session went on from its exported state"
