@@ -90,8 +90,8 @@ class ValueNormaliser(nn.Module):
 
     With `popart` (van Hasselt et al., 2016) the output layer is rescaled in place when the statistics move, so that
     denormalised values do not; without it the mean stays 0 and values are only divided by a running deviation.
-    The first update leaves the layer alone: the statistics before it are placeholders, and preserving what an untrained
-    critic said in their units would put it |mean| / std deviations away from its targets.
+    The first update sets the layer to zero instead: the statistics before it are placeholders, and what an untrained
+    critic said in their units would be |mean| / std deviations away from its targets. It begins at the mean.
     """
 
     mean: Tensor
@@ -139,7 +139,7 @@ class ValueNormaliser(nn.Module):
         if not self.popart:
             return Rescaling(one, zero)
         self.mean.copy_(self.moments[0])
-        factor = torch.where(fitted, std / self.std, one)
+        factor = torch.where(fitted, std / self.std, zero)
         shift = torch.where(fitted, (mean - self.mean) / self.std, zero)
         output.weight.mul_(factor.to(output.weight.dtype))
         output.bias.copy_(factor * output.bias + shift)

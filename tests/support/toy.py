@@ -155,12 +155,11 @@ def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
             p.add_(0.3 * torch.randn_like(p))
         network.encoder.update_normaliser(0.5 + 2.0 * torch.randn(50, SPACES.obs_size))
         scale, output = network.value_normaliser, network.value_output
+        weight, bias = output.weight.clone(), output.bias.clone()
         scale.update(3.0 + 4.0 * torch.randn(50), output)
-        if (
-            network.config.popart
-        ):  # the first update leaves the layer alone; later ones would have rescaled it like this
-            output.weight.mul_((1.0 / scale.std).to(output.weight.dtype))
-            output.bias.copy_((output.bias - scale.mean) / scale.std)
+        if network.config.popart:  # the first update clears the layer; later ones would have rescaled it like this
+            output.weight.copy_(weight * (1.0 / scale.std).to(weight.dtype))
+            output.bias.copy_((bias - scale.mean) / scale.std)
     return network
 
 
