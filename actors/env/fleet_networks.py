@@ -66,11 +66,11 @@ def make_networks(
     slots: int,
     num_envs: int,
     settings: NetworkSettings,
-    form: Literal["auto", "compiled", "stacked"] = "auto",
+    backend: Literal["auto", "numba", "torch"] = "auto",
 ) -> Networks:
     """Machine code or tensors for all that these tasks need, in one piece where one holds it.
 
-    Raises `ConfigError` where `form` asks for machine code that does not exist.
+    Raises `ConfigError` if `backend` is `numba` and a host has no kernels.
     """
     hosts: dict[Kind, list[Host]] = {}
     for task in tasks:
@@ -78,10 +78,10 @@ def make_networks(
     padded = {kind: padded_host(same) for kind, same in hosts.items()}
     coded = {kind for kind, host in padded.items() if settings.device.type == "cpu" and has_kernels(host)}
     require(
-        form != "compiled" or coded == set(padded),
-        "env.form is compiled, which is for MLP hosts with built-in blueprints on a CPU: leave it at auto",
+        backend != "numba" or coded == set(padded),
+        "env.backend is numba, which needs MLP hosts with built-in blueprints on a CPU: set it to auto",
     )
-    maker = Maker(padded, frozenset() if form == "stacked" else frozenset(coded), settings)
+    maker = Maker(padded, frozenset() if backend == "torch" else frozenset(coded), settings)
     if len(padded) == 1:
         ((kind, _),) = padded.items()
         if num_envs <= block_envs(kind, num_envs):

@@ -54,7 +54,7 @@ class SeedTrainingFleet:
             config.compile,
             config.cuda_graph and self.device.type == "cuda",
         )
-        self.networks = make_networks(tasks, config.slots, num_envs, settings, config.form)
+        self.networks = make_networks(tasks, config.slots, num_envs, settings, config.backend)
         self._twins = Twins(self._play_twins)
         self._topologies: tuple[Topology, ...] = ((),) * num_envs
 
@@ -165,7 +165,7 @@ def compile_kernels(dtype: torch.dtype = torch.float32) -> None:
     name = str(dtype).removeprefix("torch.")
     if is_compiled(name):
         return
-    config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1, device="cpu", form="compiled")
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1, device="cpu", backend="numba")
     fleet = SeedTrainingFleet(config, 1, 0, dtype)
     fleet.reset([0])
     fleet.step(np.zeros((1, len(fleet.spaces.action.heads)), dtype=np.int64))

@@ -166,7 +166,7 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
 
 def compile_environments(config: Config, console: Console) -> None:
     """Make machine code once here, and not in every actor at once while a run's time passes."""
-    if not config.gym.id and config.env.form != "stacked" and not is_compiled("float32"):
+    if not config.gym.id and config.env.backend != "torch" and not is_compiled("float32"):
         console.print("compiling the environments for this machine, once: some twenty seconds ...")
         from actors.env.seed_fleet import compile_kernels  # brings Numba, which no other process of ours needs
 

@@ -1,4 +1,4 @@
-"""The inside of an MLP fleet, whichever form it has: true-sized parameters by name, and ways to change them."""
+"""The inside of an MLP fleet, with either backend: true-sized parameters by name, and ways to change them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import StackedNetworks
 from actors.env.stacked.param_bank import ParamBank
 
-Form = Literal["compiled", "stacked"]
-FORMS: tuple[Form, ...] = ("compiled", "stacked")
+Backend = Literal["numba", "torch"]
+BACKENDS: tuple[Backend, ...] = ("numba", "torch")
 Arrays = dict[str, NDArray[Any]]
 
 

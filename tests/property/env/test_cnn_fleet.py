@@ -44,7 +44,7 @@ def _known_tasks() -> Iterator[None]:
 
 
 def config(tasks: Sequence[str], **settings: Any) -> EnvConfig:
-    defaults = {"horizon_epochs": 10, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0, "form": "stacked"}
+    defaults = {"horizon_epochs": 10, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0, "backend": "torch"}
     return EnvConfig(tasks=tuple(tasks), **(defaults | settings))
 
 

@@ -17,7 +17,7 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import StackedNetworks
 
 ENVS = len(MLP_BLUEPRINTS) - 1
-CONFIG = EnvConfig(horizon_epochs=6, inner_steps=4, budget_ratio=20.0, form="stacked", device="cpu")
+CONFIG = EnvConfig(horizon_epochs=6, inner_steps=4, budget_ratio=20.0, backend="torch", device="cpu")
 SCRIPT = [(1, 1), (5, 1), (1, 2), (5, 1), (5, 2), (2, 1)]  # germinate, train, blend; two slots, unlike each other
 
 

@@ -19,11 +19,11 @@ from actors.env.stacked.networks import StackedNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
-from tests.support.fleets import FORMS, Form, assert_same_params, break_host, synchronise
+from tests.support.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronise
 
 torch.set_num_threads(1)
-CONFIGS = {form: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, form=form) for form in FORMS}
-both_forms = pytest.mark.parametrize("form", FORMS)
+CONFIGS = {backend: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, backend=backend) for backend in BACKENDS}
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
 NO_STATE = PolicyState.zeros(StateSizes(), 0)
 
 
@@ -48,12 +48,12 @@ def _assert_same(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
     assert a.end_reasons == b.end_reasons
 
 
-@both_forms
+@both_backends
 @settings(max_examples=4, deadline=None)
 @given(first_seed=st.integers(0, 2**20))
-def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(form: Form, first_seed: int) -> None:
+def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(backend: Backend, first_seed: int) -> None:
     """fp64, free running: parameters to 1e-9, and so every observation, reward and mask."""
-    config = CONFIGS[form]
+    config = CONFIGS[backend]
     reference, fleet = _reference(config, 5, torch.float64), SeedTrainingFleet(config, 5, 0, torch.float64)
     seeds = range(first_seed, first_seed + 5)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(1, seeds, 6)
@@ -65,11 +65,11 @@ def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(form
         assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
 
 
-@both_forms
+@both_backends
 @pytest.mark.parametrize("blend", range(3))
-def test_every_blueprint_and_blend_agrees_with_the_reference(form: Form, blend: int) -> None:
+def test_every_blueprint_and_blend_agrees_with_the_reference(backend: Backend, blend: int) -> None:
     """Each blueprint is germinated, trained, blended and held in both, beside the others."""
-    config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=3, budget_ratio=20.0, form=form)
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=3, budget_ratio=20.0, backend=backend)
     count = len(MLP_BLUEPRINTS) - 1
     reference, fleet = _reference(config, count, torch.float64), SeedTrainingFleet(config, count, 0, torch.float64)
     a, b = reference.reset(range(count)), fleet.reset(range(count))
@@ -82,10 +82,10 @@ def test_every_blueprint_and_blend_agrees_with_the_reference(form: Form, blend: 
         assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
 
 
-@both_forms
-def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(form: Form) -> None:
+@both_backends
+def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(backend: Backend) -> None:
     """fp32, re-synchronised each epoch: one epoch's difference is rounding."""
-    config = CONFIGS[form]
+    config = CONFIGS[backend]
     reference, fleet = _reference(config, 6, torch.float32), SeedTrainingFleet(config, 6, 0)
     seeds = range(6)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(3, seeds, 6)
@@ -99,8 +99,8 @@ def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(form: Form) -> None:
         synchronise(fleet, reference)
 
 
-def _play(form: Form, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
-    config = CONFIGS[form]
+def _play(backend: Backend, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
+    config = CONFIGS[backend]
     fleet = SeedTrainingFleet(config, len(seeds), 0)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(7, noise_seeds, 6)
     seen = [fleet.reset(seeds)]
@@ -109,21 +109,21 @@ def _play(form: Form, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[
     return seen
 
 
-@both_forms
-def test_what_neighbours_do_changes_no_bit(form: Form) -> None:
+@both_backends
+def test_what_neighbours_do_changes_no_bit(backend: Backend) -> None:
     """At a fixed E the first environment is bit-equal whatever tasks, seeds and actions its neighbours have."""
-    plain = _play(form, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
-    other = _play(form, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
+    plain = _play(backend, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
+    other = _play(backend, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
     for a, b in zip(plain, other, strict=True):
         np.testing.assert_array_equal(a.obs[0], b.obs[0])
         assert a.rewards[0] == b.rewards[0]
 
 
-@pytest.mark.parametrize(("form", "least"), [("compiled", 1), ("stacked", 2)])
-def test_the_size_of_the_fleet_changes_no_bit(form: Form, least: int) -> None:
+@pytest.mark.parametrize(("backend", "least"), [("numba", 1), ("torch", 2)])
+def test_the_size_of_the_fleet_changes_no_bit(backend: Backend, least: int) -> None:
     """Across E, on one thread."""
-    alone = _play(form, [11, 12][:least], [0, 1][:least])
-    among = _play(form, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
+    alone = _play(backend, [11, 12][:least], [0, 1][:least])
+    among = _play(backend, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
     for a, b in zip(alone, among, strict=True):
         np.testing.assert_array_equal(a.obs[:least], b.obs[:least])
         np.testing.assert_array_equal(a.rewards[:least], b.rewards[:least])
@@ -131,7 +131,7 @@ def test_the_size_of_the_fleet_changes_no_bit(form: Form, least: int) -> None:
 
 def test_padding_stays_exactly_zero() -> None:
     """Hosts of different tasks share one shape; what lies beyond a host's own is 0 after training, moments too."""
-    fleet = SeedTrainingFleet(CONFIGS["stacked"], 6, 0)
+    fleet = SeedTrainingFleet(CONFIGS["torch"], 6, 0)
     seeds = range(6)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(5, seeds, 6)
     seen = fleet.reset(seeds)
@@ -158,10 +158,10 @@ def test_padding_stays_exactly_zero() -> None:
                     assert not beyond.any(), name
 
 
-@both_forms
-def test_a_broken_neighbour_is_rolled_back_alone(form: Form) -> None:
+@both_backends
+def test_a_broken_neighbour_is_rolled_back_alone(backend: Backend) -> None:
     """NaN in one host: it panics, ends and is charged; the others are bit-equal to a run without the accident."""
-    calm, hurt = SeedTrainingFleet(CONFIGS[form], 4, 0), SeedTrainingFleet(CONFIGS[form], 4, 0)
+    calm, hurt = SeedTrainingFleet(CONFIGS[backend], 4, 0), SeedTrainingFleet(CONFIGS[backend], 4, 0)
     waits = np.zeros((4, 6), dtype=np.int64)
     for fleet in (calm, hurt):
         fleet.reset(range(4))
