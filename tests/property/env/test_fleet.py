@@ -22,7 +22,7 @@ from actors.rollout.wave import PolicyNoise
 from tests.support.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronise
 
 torch.set_num_threads(1)
-CONFIGS = {backend: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, backend=backend) for backend in BACKENDS}
+CONFIGS = {name: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, backend=name) for name in BACKENDS}
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 NO_STATE = PolicyState.zeros(StateSizes(), 0)
 
