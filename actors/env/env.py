@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.blueprints.family import blueprint_choices
-from actors.env.host_episode import EpochResult, HostEpisode, Orders
+from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode
 from actors.env.layers.batch_norm import CALIBRATION_ROWS
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rendering.timeline import Timeline
 from actors.env.rng import Purpose, stream
 from actors.env.slots import observation
+from actors.env.slots.growth_state import EvalResult
 from actors.env.slots.lifecycle import Lifecycle
-from actors.env.slots.slot_state import Measured
 from actors.env.slots.stage import BLENDED
 from actors.env.tasks import DataFiles, Task, make_task
-from actors.env.twin import Trajectory, Twins, twin_config, whole
+from actors.env.twin import Trajectory, TwinCache, padded, twin_config
 from actors.types.actions import ActionMasks, Op, seed_action_spec
 from actors.types.spaces import Spaces
 
@@ -79,7 +79,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.observation_space, space = gymnasium_spaces(self.spaces)
         self.action_space: gymnasium.Space[Any] = space
         self.illegal_actions = 0
-        self._twins = Twins(self._play_twins)
+        self._twins = TwinCache(self._play_twins)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start an episode. Everything in it follows from (run_seed, seed); without a seed one is drawn.
@@ -98,30 +98,30 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         optimizer_settings = OptimizerSettings(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
         with self.device:
             self.network = ReferenceNetwork(self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype)
-            for new in self.episode.built:
+            for new in self.episode.initial_seeds:
                 blueprint = self.episode.host.family.blueprints[new.blueprint]
                 self.network.germinate(new.slot, blueprint, new.blend, new.rng)
-        twin = self._twins.of([self.seed])[0] if c.reference == "twin" else ()
+        twin = self._twins.trajectories([self.seed])[0] if c.reference == "twin" else ()
         self.episode.begin(self.network.validate(self.val_x, self.val_y, {}), twin)
         self.snapshot = self.network.snapshot()
         return self.episode.observation(), self.episode.info()
 
     def step(self, action: NDArray[np.int64]) -> tuple[Obs, SupportsFloat, bool, bool, dict[str, Any]]:
-        orders, illegal = self.episode.decide(action, self.strict)
+        orders, illegal = self.episode.plan_epoch(action, self.strict)
         self._prune(orders.pruned)
         if (new := orders.germinated) is not None:
             blueprint = self.episode.host.family.blueprints[new.blueprint]
             with self.device:
                 self.network.germinate(new.slot, blueprint, new.blend, new.rng)
         x, y = self.train_x[orders.rows], self.train_y[orders.rows]
-        switches = Switches(dict(orders.blended), dict(orders.training))
-        statistics = self.network.train_epoch(x, y, switches, self.config.isolation)
+        alphas = SeedAlphas(dict(orders.blended), dict(orders.training))
+        statistics = self.network.train_epoch(x, y, alphas, self.config.isolation)
         present = self.network.validate(self.val_x, self.val_y, orders.blended)
         measured = {subset: self._ablate(orders, subset) for subset in orders.subsets[1:]}
         if measured:
             measured[orders.subsets[0]] = self._ablate(orders, orders.subsets[0]) if self.network.running else present
         result = EpochResult(statistics.train_loss, statistics.gradient_norms, present, measured)
-        outcome = self.episode.settle(orders, result, self._roll_back)
+        outcome = self.episode.complete_epoch(orders, result, self._roll_back)
         self._prune(outcome.pruned)
         self.snapshot = self.network.snapshot()
         info = self.episode.info()
@@ -132,7 +132,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
             info["end_reason"], info["telemetry"] = outcome.end_reason, outcome.telemetry
         return self.episode.observation(), outcome.reward, outcome.terminated, outcome.truncated, info
 
-    def _ablate(self, orders: Orders, subset: frozenset[int]) -> Measured:
+    def _ablate(self, orders: EpochPlan, subset: frozenset[int]) -> EvalResult:
         on = {s: orders.alphas[s] for s in subset}
         return self.network.ablate(self.val_x, self.val_y, on, self.calibration)
 
@@ -141,7 +141,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
             if s in self.network.seeds:
                 self.network.prune(s)
 
-    def _roll_back(self, pruned: tuple[int, ...]) -> Measured:
+    def _roll_back(self, pruned: tuple[int, ...]) -> EvalResult:
         """The last good snapshot, without the seeds that the panic pruned."""
         self.network.restore(self.snapshot)
         self._prune(pruned)
@@ -158,7 +158,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
             twin.reset(seed=seed)
             while not twin.step(wait)[2]:
                 pass
-            found.append(whole(twin.timeline.accuracy, twin.episode.horizon_epochs))
+            found.append(padded(twin.timeline.accuracy, twin.episode.horizon_epochs))
         return found
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]

@@ -17,12 +17,12 @@ from actors.config import EnvConfig
 from actors.env import governor
 from actors.env.hosts.make import make_host
 from actors.env.rendering.timeline import Timeline
-from actors.env.reward import Payment, objective, objective_reward, potential
+from actors.env.reward import EpisodeReward, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
-from actors.env.slots.contributions import Subset, subsets_to_measure
+from actors.env.slots.contributions import Subset, subsets_to_evaluate
+from actors.env.slots.growth_state import EvalResult, GrowthState, SlotShape, TrainingState
 from actors.env.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
-from actors.env.slots.slot_state import GrowthState, Measured, SlotShape, TrainingState
-from actors.env.slots.topology import Topology, built_in, topology_of
+from actors.env.slots.topology import Topology, fossilized_slot, topology_of
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.twin import twin_coefficient
 from actors.types.actions import ActionMasks, ActionSpec, Op
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Germination:
+class NewSeed:
     slot: int
     blueprint: int
     blend: int
@@ -40,11 +40,11 @@ class Germination:
 
 
 @dataclass(frozen=True)
-class Orders:
+class EpochPlan:
     """What one epoch has to do, in this order: prune, germinate, train, measure."""
 
     pruned: tuple[int, ...]
-    germinated: Germination | None
+    germinated: NewSeed | None
     blended: Mapping[int, float]  # slot -> alpha: part of the host's function
     training: Mapping[int, float]  # slot -> alpha target: learns apart from the host
     rows: NDArray[np.int64]  # [inner_steps, batch_size] of the training split
@@ -59,8 +59,8 @@ class Orders:
 class EpochResult:
     train_loss: float  # mean over minibatches, nats
     gradient_norms: Mapping[int, list[float]]  # slot -> norm at each minibatch, before the clip
-    present: Measured
-    measured: Mapping[Subset, Measured]  # of the orders' subsets, comparable to one another: see `ablate`
+    present: EvalResult
+    measured: Mapping[Subset, EvalResult]  # of the orders' subsets, comparable to one another: see `ablate`
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ class HostEpisode:
         self.epoch = 0
         self.germinations = len(topology)
         for grown in topology:
-            self.lifecycle.slots[grown.slot] = built_in(grown)
+            self.lifecycle.slots[grown.slot] = fossilized_slot(grown)
         added, budget = self.added_params(), self.growth.budget_params
         if added > budget:
             raise ValueError(f"{added} parameters are built in, the budget is {budget:.0f}")
-        self.built = tuple(self._germination(i, g.slot, g.blueprint, g.blend) for i, g in enumerate(topology))
+        self.initial_seeds = tuple(self._germination(i, g.slot, g.blueprint, g.blend) for i, g in enumerate(topology))
         self.illegal_actions = 0
         hidden = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(2) < config.drop_features
         self._contributions_hidden, self._accuracy_hidden = map(bool, hidden)
@@ -125,8 +125,8 @@ class HostEpisode:
         """Draws the host's parameters."""
         return stream(self.run_seed, self.seed, Purpose.HOST_INIT)
 
-    def _germination(self, number: int, slot: int, blueprint: int, blend: int) -> Germination:
-        return Germination(slot, blueprint, blend, stream(self.run_seed, self.seed, Purpose.SEED_INIT, number))
+    def _germination(self, number: int, slot: int, blueprint: int, blend: int) -> NewSeed:
+        return NewSeed(slot, blueprint, blend, stream(self.run_seed, self.seed, Purpose.SEED_INIT, number))
 
     def _draw_horizon(self) -> int:
         longest = self.config.horizon_epochs
@@ -134,15 +134,15 @@ class HostEpisode:
             return longest
         return int(stream(self.run_seed, self.seed, Purpose.HORIZON).integers(-(-longest // 2), longest + 1))
 
-    def begin(self, untrained: Measured, twin: Sequence[float] = ()) -> None:
+    def begin(self, untrained: EvalResult, twin: Sequence[float] = ()) -> None:
         """Take note of the untrained host, and of the accuracies `[horizon + 1]` of its twin where there is one."""
         accuracy, loss = untrained
         self.accuracies, self.val_losses = [accuracy], [loss]
         self.governor.begin(loss)
-        self.payment = Payment(self.config, twin, twin_coefficient(self.config, self.task.task_id))
+        self.reward = EpisodeReward(self.config, twin, twin_coefficient(self.config, self.task.task_id))
         self.timeline = Timeline(self.task.task_id, self.seed, self.horizon_epochs, self.config.slots, [accuracy])
 
-    def decide(self, action: NDArray[np.int64], strict: bool = False) -> tuple[Orders, str]:
+    def plan_epoch(self, action: NDArray[np.int64], strict: bool = False) -> tuple[EpochPlan, str]:
         """Take the action; returns the epoch's orders and what was wrong with the action ("" if nothing).
 
         An illegal action is turned into WAIT and counted, or raises `IllegalAction` where `strict`.
@@ -161,12 +161,12 @@ class HostEpisode:
         blended, training = self.growth.blended(), self.growth.training()
         present = frozenset(blended)
         due = (self.epoch + 1) % self.config.contribution_every == 0
-        wanted = subsets_to_measure(blended, training) if due else []
+        wanted = subsets_to_evaluate(blended, training) if due else []
         subsets = (present, *(subset for subset in wanted if subset != present))
-        return Orders(pruned, germinated, blended, training, self._minibatches(), subsets), reason
+        return EpochPlan(pruned, germinated, blended, training, self._minibatches(), subsets), reason
 
-    def settle(
-        self, orders: Orders, result: EpochResult, roll_back: Callable[[tuple[int, ...]], Measured]
+    def complete_epoch(
+        self, orders: EpochPlan, result: EpochResult, roll_back: Callable[[tuple[int, ...]], EvalResult]
     ) -> EpochOutcome:
         """What the epoch came to. `roll_back(pruned)` restores the last good snapshot without these slots' seeds."""
         horizon = self.horizon_epochs
@@ -202,7 +202,7 @@ class HostEpisode:
         truncated = at_horizon and self.config.time_limit == "truncated"
         terminated = panic is not None or (at_horizon and not truncated)
         ended = terminated or truncated
-        reward = self.payment.pay(paid, potential(self.lifecycle.slots), ended, terminated)
+        reward = self.reward.step(paid, potential(self.lifecycle.slots), ended, terminated)
         if not ended:
             return EpochOutcome(reward, False, False, pruned, None, {})
         telemetry = {

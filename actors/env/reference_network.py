@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blueprints.blends import Opening, apply_blend, gate_shapes
+from actors.env.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.env.blueprints.vector import Blueprint
 from actors.env.hosts.mlp import Host, draw_params
 from actors.env.layers.batch_norm import (
     Moments,
-    Normalise,
+    Normalize,
     batch_statistics,
     recorded_statistics,
     running_statistics,
@@ -36,14 +36,14 @@ class OptimizerSettings:
 
 
 @dataclass
-class Trained:
+class ParameterGroup:
     """Parameters with an optimizer of their own: the host, or one seed with its gate."""
 
     params: dict[str, Tensor]
     optimizer: torch.optim.Optimizer
 
     @classmethod
-    def fresh(cls, params: dict[str, Tensor], lr: float, weight_decay: float) -> Trained:
+    def fresh(cls, params: dict[str, Tensor], lr: float, weight_decay: float) -> ParameterGroup:
         adam = torch.optim.AdamW(list(params.values()), lr=lr, weight_decay=weight_decay, fused=True)
         return cls(params, adam)
 
@@ -67,17 +67,17 @@ class ReferenceSeed:
 
     blueprint: Blueprint
     blend: int
-    trained: Trained
-    opening: Opening
+    group: ParameterGroup
+    gate_logits: GateLogits
 
     def on(self, h: Tensor, alpha: float) -> Tensor:
         """The host's h with this seed blended in at alpha; the seed's input is attached."""
-        p = self.trained.params
-        return apply_blend(self.blend, h, self.blueprint.forward(p, h, None), alpha, p, self.opening)
+        p = self.group.params
+        return apply_blend(self.blend, h, self.blueprint.forward(p, h, None), alpha, p, self.gate_logits)
 
 
 @dataclass
-class Switches:
+class SeedAlphas:
     """How each slot takes part in an epoch; a slot in neither table is absent."""
 
     blended: dict[int, float] = field(default_factory=dict)  # slot -> alpha: part of the host's function
@@ -108,7 +108,7 @@ class ReferenceNetwork:
         self.dtype = dtype
         self.optimizer_settings = optimizer_settings
         params = draw_params(host.shapes(), rng, dtype)
-        self.trained = Trained.fresh(params, optimizer_settings.host_lr, optimizer_settings.weight_decay)
+        self.group = ParameterGroup.fresh(params, optimizer_settings.host_lr, optimizer_settings.weight_decay)
         self.seeds: dict[int, ReferenceSeed] = {}
         self.running = {name: Moments.fresh(channels, dtype=dtype) for name, channels in host.norms().items()}
 
@@ -117,47 +117,47 @@ class ReferenceNetwork:
         width = self.host.slot_width(slot)
         shapes = blueprint.shapes(width) | gate_shapes(blend, width)
         o = self.optimizer_settings
-        trained = Trained.fresh(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
-        self.seeds[slot] = ReferenceSeed(blueprint, blend, trained, self.host.family.opening)
+        trained = ParameterGroup.fresh(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
+        self.seeds[slot] = ReferenceSeed(blueprint, blend, trained, self.host.family.gate_logits)
 
     def prune(self, slot: int) -> None:
         del self.seeds[slot]
 
     def added_params(self) -> int:
-        return sum(t.numel() for seed in self.seeds.values() for t in seed.trained.params.values())
+        return sum(t.numel() for seed in self.seeds.values() for t in seed.group.params.values())
 
-    def logits(self, x: Tensor, on: Mapping[int, float], normalise: Normalise | None = None) -> Tensor:
+    def logits(self, x: Tensor, on: Mapping[int, float], normalize: Normalize | None = None) -> Tensor:
         """Host output with the seeds of `on` blended in at their alphas; BatchNorm by the batch unless told."""
 
         def slot(s: int, h: Tensor) -> Tensor:
             return self.seeds[s].on(h, on[s]) if s in on else h
 
-        return self.host.forward(self.trained.params, x, slot, None, normalise)
+        return self.host.forward(self.group.params, x, slot, None, normalize)
 
-    def train_epoch(self, x: Tensor, y: Tensor, switches: Switches, isolation: Isolation) -> EpochStatistics:
+    def train_epoch(self, x: Tensor, y: Tensor, alphas: SeedAlphas, isolation: Isolation) -> EpochStatistics:
         """One host epoch over minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
 
         The main pass alone moves the running statistics of BatchNorm.
         """
         main = batch_statistics(self.running)
         losses = []
-        norms: dict[int, list[float]] = {s: [] for s in (*switches.blended, *switches.training)}
+        norms: dict[int, list[float]] = {s: [] for s in (*alphas.blended, *alphas.training)}
         for batch, labels in zip(x, y, strict=True):
-            groups = [self.trained, *(self.seeds[s].trained for s in switches.blended)]
-            learners = [self.seeds[s].trained for s in switches.training]
+            groups = [self.group, *(self.seeds[s].group for s in alphas.blended)]
+            learners = [self.seeds[s].group for s in alphas.training]
             if isolation == "straight_through":
-                logits = self._straight_through(batch, switches, main)
+                logits = self._straight_through(batch, alphas, main)
                 loss = F.cross_entropy(logits, labels)
                 grads = torch.autograd.grad(loss, [t for g in (*groups, *learners) for t in g.tensors])
             else:
-                loss = F.cross_entropy(self.logits(batch, switches.blended, main), labels)
+                loss = F.cross_entropy(self.logits(batch, alphas.blended, main), labels)
                 grads = torch.autograd.grad(loss, [t for g in groups for t in g.tensors])
                 if learners:
                     # The shadow pass: the same minibatch with the learners switched on. Gradients are taken for
                     # their parameters alone, so everything else in it is a constant.
-                    shadow = F.cross_entropy(self.logits(batch, switches.blended | switches.training), labels)
+                    shadow = F.cross_entropy(self.logits(batch, alphas.blended | alphas.training), labels)
                     grads += torch.autograd.grad(shadow, [t for g in learners for t in g.tensors])
-            slots: list[int | None] = [None, *switches.blended, *switches.training]
+            slots: list[int | None] = [None, *alphas.blended, *alphas.training]
             rest = list(grads)
             for slot, group in zip(slots, [*groups, *learners], strict=True):
                 own, rest = rest[: len(group.params)], rest[len(group.params) :]
@@ -167,19 +167,19 @@ class ReferenceNetwork:
             losses.append(loss.detach())
         return EpochStatistics(float(torch.stack(losses).mean()), norms)
 
-    def _straight_through(self, x: Tensor, switches: Switches, normalise: Normalise) -> Tensor:
+    def _straight_through(self, x: Tensor, alphas: SeedAlphas, normalize: Normalize) -> Tensor:
         """TRAINING seeds add 0 to the value and their whole gradient to themselves; the host sees neither."""
 
         def slot(s: int, h: Tensor) -> Tensor:
-            if s in switches.blended:
-                return self.seeds[s].on(h, switches.blended[s])
-            if s in switches.training:
-                grown = self.seeds[s].on(h.detach(), switches.training[s])
+            if s in alphas.blended:
+                return self.seeds[s].on(h, alphas.blended[s])
+            if s in alphas.training:
+                grown = self.seeds[s].on(h.detach(), alphas.training[s])
                 push = grown - grown.detach()
                 return h + torch.where(push.isfinite(), push, torch.zeros_like(push))
             return h
 
-        return self.host.forward(self.trained.params, x, slot, None, normalise)
+        return self.host.forward(self.group.params, x, slot, None, normalize)
 
     @torch.no_grad()
     def validate(self, x: Tensor, y: Tensor, on: Mapping[int, float]) -> tuple[float, float]:
@@ -201,13 +201,13 @@ class ReferenceNetwork:
 
     def snapshot(self) -> NetworkSnapshot:
         """Copies of all parameters and of the running statistics."""
-        groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
+        groups = {-1: self.group} | {s: seed.group for s, seed in self.seeds.items()}
         running = {name: Moments(*(t.clone() for t in moments)) for name, moments in self.running.items()}
         return NetworkSnapshot({s: [t.detach().clone() for t in g.tensors] for s, g in groups.items()}, running)
 
     def restore(self, snapshot: NetworkSnapshot) -> None:
         """Put a snapshot back and clear the moments; seeds that it does not hold keep their parameters."""
-        groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
+        groups = {-1: self.group} | {s: seed.group for s, seed in self.seeds.items()}
         with torch.no_grad():
             for s, group in groups.items():
                 for tensor, saved in zip(group.tensors, snapshot.params.get(s, group.tensors), strict=True):

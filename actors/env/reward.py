@@ -45,7 +45,7 @@ def potential(slots: Iterable[Slot]) -> float:
     return sum(slot.contribution for slot in slots if slot.contribution is not None)
 
 
-class Payment:
+class EpisodeReward:
     """Turns J's shares into one episode's rewards, as `config` wants them paid."""
 
     def __init__(self, config: EnvConfig, twin: Sequence[float], twin_coef: float) -> None:
@@ -55,7 +55,7 @@ class Payment:
         self._potential = 0.0
         self._unpaid = 0.0
 
-    def pay(self, share: float, potential: float, ended: bool, terminated: bool) -> float:
+    def step(self, share: float, potential: float, ended: bool, terminated: bool) -> float:
         """One epoch's reward; `share` of J, and Phi after the epoch.
 
         A twin is paid for in full: an episode that ends early is charged what its twin has yet to gain, or dying

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig, require
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
-from actors.env.fleet_networks import make_networks
-from actors.env.host_episode import HostEpisode, Orders
-from actors.env.kernels.folder import is_compiled, note_compiled
+from actors.env.host_episode import EpochPlan, HostEpisode
+from actors.env.kernels.cache import is_compiled, note_compiled
+from actors.env.mixed_networks import make_networks
 from actors.env.reference_network import OptimizerSettings
 from actors.env.rendering.timeline import Timeline
 from actors.env.slots.topology import Topology
-from actors.env.stacked.stack import NetworkSettings
-from actors.env.twin import Trajectory, Twins, twin_config, whole
+from actors.env.stacked.parameters import NetworkSettings
+from actors.env.twin import Trajectory, TwinCache, padded, twin_config
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
 
@@ -55,22 +55,22 @@ class SeedTrainingFleet:
             config.cuda_graph and self.device.type == "cuda",
         )
         self.networks = make_networks(tasks, config.slots, num_envs, settings, config.backend)
-        self._twins = Twins(self._play_twins)
+        self._twins = TwinCache(self._play_twins)
         self._topologies: tuple[Topology, ...] = ((),) * num_envs
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         """A new wave: every environment starts an episode."""
         if len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
-        return self.reset_some(dict(enumerate(seeds)))
+        return self.reset_envs(dict(enumerate(seeds)))
 
-    def build(self, topologies: Sequence[Topology]) -> None:
+    def set_topologies(self, topologies: Sequence[Topology]) -> None:
         """Episodes that start from now on do so with hosts that are built with these, by environment."""
         if len(topologies) != self.num_envs:
             raise ValueError(f"{len(topologies)} topologies for {self.num_envs} environments")
         self._topologies = tuple(topologies)
 
-    def reset_some(self, seeds: Mapping[int, int]) -> FleetStep:
+    def reset_envs(self, seeds: Mapping[int, int]) -> FleetStep:
         """New episodes for these environments (env -> seed); the others stand where they stood, to the bit."""
         spec, built, share = self.spaces.action, self._topologies, self.rent_share
         new = {e: HostEpisode(self.config, self.run_seed, int(s), spec, built[e], share) for e, s in seeds.items()}
@@ -78,7 +78,11 @@ class SeedTrainingFleet:
             raise ValueError("the first reset is of all environments")
         self.episodes = [new.get(e) or self.episodes[e] for e in range(self.num_envs)]
         untrained = self.networks.reset(self.episodes, list(new))
-        twins = self._twins.of([ep.seed for ep in new.values()]) if self.config.reference == "twin" else [()] * len(new)
+        twins = (
+            self._twins.trajectories([ep.seed for ep in new.values()])
+            if self.config.reference == "twin"
+            else [()] * len(new)
+        )
         for (e, episode), twin in zip(new.items(), twins, strict=True):
             episode.begin(untrained[e], twin)
             self._running[e] = True
@@ -88,10 +92,10 @@ class SeedTrainingFleet:
 
     def step(self, actions: NDArray[np.int64]) -> FleetStep:
         n = self.num_envs
-        orders: list[Orders | None] = [None] * n
+        orders: list[EpochPlan | None] = [None] * n
         self.illegal: dict[int, str] = {}  # what was wrong with this step's actions, by environment
         for e in map(int, np.flatnonzero(self._running)):
-            orders[e], reason = self.episodes[e].decide(actions[e])
+            orders[e], reason = self.episodes[e].plan_epoch(actions[e])
             if reason:
                 self.illegal[e] = reason
         results = self.networks.run_epoch(orders)
@@ -102,12 +106,12 @@ class SeedTrainingFleet:
         for e, (episode, order, result) in enumerate(zip(self.episodes, orders, results, strict=True)):
             if order is None or result is None:
                 continue
-            outcome = episode.settle(order, result, lambda slots, e=e: self.networks.roll_back(e, slots))  # type: ignore[misc]
+            outcome = episode.complete_epoch(order, result, lambda slots, e=e: self.networks.roll_back(e, slots))  # type: ignore[misc]
             rewards[e], terminated[e], truncated[e] = outcome.reward, outcome.terminated, outcome.truncated
             pruned[e] = outcome.pruned
             reasons[e], telemetry[e] = outcome.end_reason, outcome.telemetry
             self._seen[e] = (episode.observation(), episode.masks())
-        self.networks.finish_epoch(pruned)
+        self.networks.commit(pruned)
         if self.read_test and (ended := np.flatnonzero(self._running & (terminated | truncated)).tolist()):
             on = {e: {g.slot: g.alpha for g in self.episodes[e].topology()} for e in ended}
             for e, (accuracy, _) in self.networks.test(on).items():
@@ -130,7 +134,7 @@ class SeedTrainingFleet:
         while fleet.running:
             fleet.step(waits)
         played = fleet.episodes[: len(seeds)]
-        return [whole(episode.accuracies, episode.horizon_epochs) for episode in played]
+        return [padded(episode.accuracies, episode.horizon_epochs) for episode in played]
 
     @property
     def running(self) -> bool:

@@ -33,7 +33,7 @@ def twin_config(config: EnvConfig) -> EnvConfig:
     return replace(config, reward="objective", reference="untrained", twin_coef=None, time_limit="terminated")
 
 
-def whole(accuracies: Sequence[float], horizon_epochs: int) -> Trajectory:
+def padded(accuracies: Sequence[float], horizon_epochs: int) -> Trajectory:
     """A twin that the governor ended keeps the accuracy it was restored to."""
     return (*accuracies, *[accuracies[-1]] * (horizon_epochs + 1 - len(accuracies)))
 
@@ -55,15 +55,15 @@ def fit_coefficient(returns: Sequence[float], twin_gains: Sequence[float]) -> fl
     return float(np.cov(np.asarray(returns, dtype=np.float64), gains, bias=True)[0, 1] / variance) if variance else 0.0
 
 
-class Twins:
-    """Twins of one (configuration, run seed), by episode seed; each is played once and remembered."""
+class TwinCache:
+    """TwinCache of one (configuration, run seed), by episode seed; each is played once and remembered."""
 
     def __init__(self, play: Callable[[Sequence[int]], Sequence[Trajectory]]) -> None:
         """`play(seeds)` plays never-grow episodes."""
         self._play = play
         self._known: OrderedDict[int, Trajectory] = OrderedDict()
 
-    def of(self, seeds: Sequence[int]) -> list[Trajectory]:
+    def trajectories(self, seeds: Sequence[int]) -> list[Trajectory]:
         missing = [s for s in dict.fromkeys(seeds) if s not in self._known]
         if missing:
             self._known.update(zip(missing, self._play(missing), strict=True))

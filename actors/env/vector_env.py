@@ -74,7 +74,7 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
             else:
                 self._generators[e] = seeding.np_random(own)[0]
                 chosen[e] = own
-        seen = self.fleet.reset_some(chosen)
+        seen = self.fleet.reset_envs(chosen)
         infos: Info = {}
         for e in chosen:
             infos = self._add_info(infos, self.fleet.episodes[e].info(), e)
@@ -98,7 +98,7 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
                 infos = self._add_info(infos, info, e)
         now = seen
         if ended:
-            now = self.fleet.reset_some({e: self._draw(e) for e in ended})
+            now = self.fleet.reset_envs({e: self._draw(e) for e in ended})
             for e in ended:
                 infos = self._add_info(infos, self.fleet.episodes[e].info(), e)
         return _observation(now), seen.rewards.astype(np.float64), seen.terminated, seen.truncated, infos

@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 
 from actors.config import require
 from actors.env.env import seed_spaces
-from actors.env.slots.contributions import Subset, subsets_to_measure
+from actors.env.slots.contributions import Subset, subsets_to_evaluate
+from actors.env.slots.growth_state import EvalResult, GrowthState, TrainingState
 from actors.env.slots.lifecycle import GATES, SeedAction
-from actors.env.slots.slot_state import GrowthState, Measured, TrainingState
 from actors.env.slots.stage import Stage
 from actors.growth.decision import Decision, DecisionLog
 from actors.growth.isolation import fresh_statistics, without_traces
@@ -190,12 +190,12 @@ class GrowthController:
         self._growth.lifecycle.automatic_edges()
         self._garden.clear(before - self._growth.filled())
 
-    def _ablate(self, blended: Mapping[int, float], training: Mapping[int, float]) -> dict[Subset, Measured]:
+    def _ablate(self, blended: Mapping[int, float], training: Mapping[int, float]) -> dict[Subset, EvalResult]:
         """Accuracy with each set of seeds switched on; empty where it could not be measured."""
         assert self._evaluate is not None
         alphas, measured = {**blended, **training}, {}
         try:
-            for subset in subsets_to_measure(blended, training):
+            for subset in subsets_to_evaluate(blended, training):
                 on = {s: alphas[s] for s in subset}
                 with torch.no_grad(), without_traces(self.model), self._garden.showing(on):
                     if self._calibrate is not None:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from actors.env.host_episode import Orders
+from actors.env.host_episode import EpochPlan
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.param_bank import Working
+from actors.env.stacked.param_bank import RowOptimizer
 from benchmarks.environment.growth import waits
 from benchmarks.environment.rounds import epoch_s
 
 
 def shares(fleet: SeedTrainingFleet, device: str, rounds: int) -> dict[str, Any]:
     """Percent of an epoch by part; the optimizer's is of the main and the shadow pass, where it can be seen."""
-    orders = [episode.decide(action)[0] for episode, action in zip(fleet.episodes, waits(fleet), strict=True)]
+    orders = [episode.plan_epoch(action)[0] for episode, action in zip(fleet.episodes, waits(fleet), strict=True)]
     bare = [replace(o, subsets=o.subsets[:1]) for o in orders]
     unshadowed = [replace(o, training={}) for o in bare]
     short = [replace(o, rows=o.rows[:1]) for o in unshadowed]
@@ -45,7 +45,7 @@ def shares(fleet: SeedTrainingFleet, device: str, rounds: int) -> dict[str, Any]
     return percent | {"optimizer therein": 100.0 * watch.spent_s / rounds / whole if watch.spent_s else "-"}
 
 
-def _run(fleet: SeedTrainingFleet, orders: Sequence[Orders], device: str) -> float:
+def _run(fleet: SeedTrainingFleet, orders: Sequence[EpochPlan], device: str) -> float:
     """Seconds of the networks' part of an epoch."""
 
     class Ordered:
@@ -64,14 +64,14 @@ class Stopwatch:
     spent_s = 0.0
 
     def __enter__(self) -> None:
-        self.plain: Callable[..., None] = Working.adam
+        self.plain: Callable[..., None] = RowOptimizer.adam
 
         def timed(*args: Any) -> None:
             start = time.process_time()
             self.plain(*args)
             self.spent_s += time.process_time() - start
 
-        Working.adam = timed  # type: ignore[assignment,method-assign]
+        RowOptimizer.adam = timed  # type: ignore[assignment,method-assign]
 
     def __exit__(self, *_: object) -> None:
-        Working.adam = self.plain  # type: ignore[method-assign]
+        RowOptimizer.adam = self.plain  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ from rich.console import Console
 from actors.config import ActingConfig
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.gym.make import gym_spaces
-from actors.env.kernels.folder import is_compiled
+from actors.env.kernels.cache import is_compiled
 from actors.errors import UserError
 from actors.metrics.prometheus import ProcessMetrics
 from actors.metrics.ray import RayMetrics

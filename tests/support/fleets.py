@@ -13,10 +13,10 @@ from actors.env.blueprints.blends import gate_shapes
 from actors.env.blueprints.vector import MLP_BLUEPRINTS, Param
 from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
-from actors.env.kernels.backend import NumbaNetworks
-from actors.env.reference_network import Trained
+from actors.env.kernels.networks import NumbaNetworks
+from actors.env.reference_network import ParameterGroup
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.networks import TorchNetworks
 from actors.env.stacked.param_bank import ParamBank
 
 Backend = Literal["numba", "torch"]
@@ -41,7 +41,7 @@ def host(fleet: SeedTrainingFleet, env: int) -> Vectors:
         m = own.moments
         flats = (own.params, m.host_first, m.host_second)
         return Vectors(*(_flat_views(shapes, flat) for flat in flats), [m.steps[-1:]])
-    assert isinstance(networks, StackedNetworks)
+    assert isinstance(networks, TorchNetworks)
     bank = networks.hosts
     stacked = (bank.params, bank.first_moment, bank.second_moment)
     return Vectors(*(_cut(bank.views(t), shapes, env) for t in stacked), [bank.steps.numpy()[env : env + 1]])
@@ -59,7 +59,7 @@ def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
         start = len(flats[0]) - width - 1
         views = [_flat_views(shapes, flat) | _flat_views(gate, flat[start:]) for flat in flats]
         return Vectors(*views, [m.steps[slot : slot + 1]])
-    assert isinstance(networks, StackedNetworks)
+    assert isinstance(networks, TorchNetworks)
     row = env * fleet.config.slots + slot
     blueprint, gates = networks.banks[own.blueprint], networks.gates
     params, first, second = (
@@ -85,16 +85,16 @@ def _cut(views: dict[str, Any], shapes: dict[str, Param], row: int) -> Arrays:
     return {name: views[name].numpy()[(row, *(slice(n) for n in p.shape))] for name, p in shapes.items()}
 
 
-def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tuple[Vectors, Trained]]:
+def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tuple[Vectors, ParameterGroup]]:
     """Every host and seed, in the fleet and in the reference."""
     for e, env in enumerate(reference.envs):
         yield from env_groups(fleet, e, env)
 
 
-def env_groups(fleet: SeedTrainingFleet, e: int, env: SeedTrainingEnv) -> Iterator[tuple[Vectors, Trained]]:
-    yield host(fleet, e), env.network.trained
+def env_groups(fleet: SeedTrainingFleet, e: int, env: SeedTrainingEnv) -> Iterator[tuple[Vectors, ParameterGroup]]:
+    yield host(fleet, e), env.network.group
     for s, grown in env.network.seeds.items():
-        yield seed(fleet, e, s), grown.trained
+        yield seed(fleet, e, s), grown.group
 
 
 def assert_same_params(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
@@ -104,7 +104,7 @@ def assert_same_params(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol
             np.testing.assert_allclose(mine.params[name], p.detach().numpy(), rtol=rtol, atol=atol, err_msg=name)
 
 
-def synchronise(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
+def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
     """Put the reference's parameters, moments and step counters into the fleet."""
     for mine, theirs in groups(fleet, reference):
         for name, p in theirs.params.items():

@@ -18,17 +18,17 @@ def gate_shapes(blend: int, width: int) -> dict[str, Param]:
     return {"gate.w": Param((width, 1), "zero"), "gate.b": Param((1, 1), "zero")} if blend == GATED else {}
 
 
-Opening = Callable[[Tensor, Params], Tensor]
+GateLogits = Callable[[Tensor, Params], Tensor]
 """(hidden, gate) -> how far the gate is open before its sigmoid, broadcasting over what it gates."""
 
 
-def open_units(h: Tensor, gate: Params) -> Tensor:
-    """One opening for each row `[B, 1]` of `h [B, W]`."""
+def unit_gate_logits(h: Tensor, gate: Params) -> Tensor:
+    """The gate logit of each row `[B, 1]` of `h [B, W]`."""
     return h @ gate["gate.w"] + gate["gate.b"]
 
 
-def open_channels(h: Tensor, gate: Params) -> Tensor:
-    """One opening for each position `[M, 1, *space]` of `h [M, C, *space]`; a stack has E before the channels."""
+def channel_gate_logits(h: Tensor, gate: Params) -> Tensor:
+    """The gate logit of each position `[M, 1, *space]` of `h [M, C, *space]`; a stack has E before the channels."""
     w, b = gate["gate.w"], gate["gate.b"]
     space = (None,) * (h.dim() - w.dim())
     channel = w.dim() - 1
@@ -36,7 +36,7 @@ def open_channels(h: Tensor, gate: Params) -> Tensor:
 
 
 def apply_blend(
-    blend: int, h: Tensor, s: Tensor, alpha: float | Tensor, gate: Params, opening: Opening = open_units
+    blend: int, h: Tensor, s: Tensor, alpha: float | Tensor, gate: Params, gate_logits: GateLogits = unit_gate_logits
 ) -> Tensor:
     match BLENDS[blend]:
         case "add":
@@ -44,4 +44,4 @@ def apply_blend(
         case "multiply":
             return h * (1.0 + alpha * torch.tanh(s - h))
         case _:
-            return h + alpha * torch.sigmoid(opening(h, gate)) * (s - h)
+            return h + alpha * torch.sigmoid(gate_logits(h, gate)) * (s - h)

@@ -23,7 +23,7 @@ def _vector(size: int) -> Param:
 
 
 def _norm(dims: int) -> Blueprint:
-    """A scaled copy of h with each channel of each sample standardised (Ulyanov et al., 2016)."""
+    """A scaled copy of h with each channel of each sample standardized (Ulyanov et al., 2016)."""
 
     def shapes(width: int) -> dict[str, Param]:
         return {"gain": Param((1, width), "one"), "bias": _vector(width), "scale": _vector(width)}

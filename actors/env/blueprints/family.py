@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from actors.config import require
-from actors.env.blueprints.blends import Opening, open_channels, open_units
+from actors.env.blueprints.blends import GateLogits, channel_gate_logits, unit_gate_logits
 from actors.env.blueprints.channel import channel_blueprints
 from actors.env.blueprints.vector import MLP_BLUEPRINTS, NOOP, Blueprint
 
@@ -19,15 +19,15 @@ class Family:
     name: str
     dims: int  # spatial dimensions; 0 where there are units and no channels
     blueprints: list[Blueprint]  # index 0 is NOOP; elsewhere NOOP stands for what this family does not have
-    opening: Opening
+    gate_logits: GateLogits
 
     def offered(self) -> list[bool]:
         return [b is not NOOP for b in self.blueprints]
 
 
-VECTOR = Family("vector", 0, MLP_BLUEPRINTS, open_units)
-SEQUENCE = Family("sequence", 1, channel_blueprints(1), open_channels)
-IMAGE = Family("image", 2, channel_blueprints(2), open_channels)
+VECTOR = Family("vector", 0, MLP_BLUEPRINTS, unit_gate_logits)
+SEQUENCE = Family("sequence", 1, channel_blueprints(1), channel_gate_logits)
+IMAGE = Family("image", 2, channel_blueprints(2), channel_gate_logits)
 FAMILIES = {family.name: family for family in (VECTOR, SEQUENCE, IMAGE)}
 
 

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.env.layers.fusion import piece
+from actors.env.layers.fusion import fusible
 
 Params = Mapping[str, Tensor]
 
@@ -55,7 +55,7 @@ class Units(NamedTuple):
         return Units(self.mask[index], self.share[index])
 
 
-@piece
+@fusible
 def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, units: Units | None = None, eps: float = 1e-5) -> Tensor:
     """Over the last dimension; over its real units alone where `units` is given, and 0 elsewhere."""
     if units is None:
@@ -65,7 +65,7 @@ def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, units: Units | None = None
     return centred * torch.rsqrt(centred.square() @ units.share + eps) * gain + bias
 
 
-Form = Literal["norm", "residual", "gated", "excitation"]
+Formula = Literal["norm", "residual", "gated", "excitation"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Blueprint:
     name: str
     shapes: Callable[[int], dict[str, Param]]  # width at the slot -> parameters
     forward: Callable[[Params, Tensor, Units | None], Tensor]  # same shape out as in
-    form: Form | None = None
+    form: Formula | None = None
     """What it is among those that `actors.env.kernels` has machine code for; None where it is something else."""
 
     @cache  # noqa: B019 - there are a handful of blueprints, and they live as long as the process

@@ -14,7 +14,7 @@ from torch import Tensor
 from actors.env.blueprints.family import IMAGE, SEQUENCE, Family
 from actors.env.blueprints.vector import Param, Params, Units
 from actors.env.hosts.mlp import Resume, SlotFunction
-from actors.env.layers.batch_norm import Normalise, batch_statistics
+from actors.env.layers.batch_norm import Normalize, batch_statistics
 from actors.env.layers.convolution import classify, convolve, plane, pool_max, pool_mean, unplane
 
 STEM_TAPS, TAPS = 5, 3
@@ -30,8 +30,8 @@ def _head_shapes(channels: int, classes: int) -> dict[str, Param]:
     return {"out.w": Param((channels, classes), "fan_in"), "out.b": Param((1, classes), "zero")}
 
 
-def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalise: Normalise) -> Tensor:
-    return unplane(normalise(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"]), h, dims)
+def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalize: Normalize) -> Tensor:
+    return unplane(normalize(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"]), h, dims)
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class CNN1dHost:
         x: Tensor,
         slot: SlotFunction,
         units: Units | None = None,
-        normalise: Normalise | None = None,
+        normalize: Normalize | None = None,
         resume: Resume | None = None,
     ) -> Tensor:
-        norm = normalise or batch_statistics()
+        norm = normalize or batch_statistics()
         first, h = resume or (-1, x)
         if resume is None:
             h = torch.relu(pool_max(_batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm), 1))
@@ -128,10 +128,10 @@ class CNN2dHost:
         x: Tensor,
         slot: SlotFunction,
         units: Units | None = None,
-        normalise: Normalise | None = None,
+        normalize: Normalize | None = None,
         resume: Resume | None = None,
     ) -> Tensor:
-        norm = normalise or batch_statistics()
+        norm = normalize or batch_statistics()
         first, h = resume or (-1, x)
         for s in range(max(first, 0), self.slots):
             if s != first:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from actors.env.blueprints.family import VECTOR, Family
 from actors.env.blueprints.vector import Param, Params, Units, layer_norm
-from actors.env.layers.batch_norm import Normalise
+from actors.env.layers.batch_norm import Normalize
 
 SlotFunction = Callable[[int, Tensor], Tensor]
 """(slot, hidden) -> hidden: what grows there, the identity where nothing does."""
@@ -60,10 +60,10 @@ class Host(Protocol):
         x: Tensor,
         slot: SlotFunction,
         units: Units | None = None,
-        normalise: Normalise | None = None,
+        normalize: Normalize | None = None,
         resume: Resume | None = None,
     ) -> Tensor:
-        """Logits `[B, num_classes]` of `x [B, ...]`; without `normalise` BatchNorm takes each batch's statistics."""
+        """Logits `[B, num_classes]` of `x [B, ...]`; without `normalize` BatchNorm takes each batch's statistics."""
         ...
 
 
@@ -104,7 +104,7 @@ class MLPHost:
         x: Tensor,
         slot: SlotFunction,
         units: Units | None = None,
-        normalise: Normalise | None = None,
+        normalize: Normalize | None = None,
         resume: Resume | None = None,
     ) -> Tensor:
         """Logits `[..., B, num_classes]` of `x [..., B, num_features]`."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from actors.env.kernels.folder import folder
+from actors.env.kernels.cache import folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 

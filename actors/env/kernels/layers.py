@@ -50,7 +50,7 @@ def sum_rows(dy: Array, db: Array) -> None:
 
 
 @inner
-def standardise(h: Array, xhat: Array, inverse: Array) -> None:
+def standardize(h: Array, xhat: Array, inverse: Array) -> None:
     """xhat [W, B]: each column of h with mean 0 and variance 1; `inverse [B]` keeps 1 / deviation."""
     real = h.dtype.type
     width, rows = h.shape
@@ -78,7 +78,7 @@ def standardise(h: Array, xhat: Array, inverse: Array) -> None:
 
 
 @inner
-def standardise_input(xhat: Array, inverse: Array, d: Array) -> None:
+def standardize_input(xhat: Array, inverse: Array, d: Array) -> None:
     """In place: `d` with respect to xhat becomes `d` with respect to h."""
     real = d.dtype.type
     width, rows = d.shape

@@ -18,8 +18,8 @@ from actors.env.kernels.layers import (
     scale_and_shift,
     scale_params,
     scale_rows,
-    standardise,
-    standardise_input,
+    standardize,
+    standardize_input,
 )
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
 
@@ -45,7 +45,7 @@ def enter(p: Array, x: Array, h: Array) -> None:
 def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Array, out: Array) -> None:
     """out = h + w' ReLU(LayerNorm(h)) + b, for the block whose parameters begin at `start`."""
     width = h.shape[0]
-    standardise(h, xhat, inverse)
+    standardize(h, xhat, inverse)
     scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, True)
     n = start + 2 * width
     affine(
@@ -73,7 +73,7 @@ def block_back(
     if own:
         scale_params(xhat, inner, dp[start:s], dp[s:n])
     scale_rows(inner, p[start:s])
-    standardise_input(xhat, inverse, inner)
+    standardize_input(xhat, inverse, inner)
     for w in range(width):
         x, y = inner[w], d[w]
         for i in range(rows):
@@ -84,7 +84,7 @@ def block_back(
 def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Array, logits: Array) -> None:
     """logits [C, B] of the last hidden layer; the table puts gain and bias before the matrix."""
     width, classes = h.shape[0], logits.shape[0]
-    standardise(h, xhat, inverse)
+    standardize(h, xhat, inverse)
     scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, False)
     n = start + 2 * width
     last = n + width * classes
@@ -105,7 +105,7 @@ def head_back(
     if own:
         scale_params(xhat, d, dp[start : start + width], dp[start + width : n])
     scale_rows(d, p[start : start + width])
-    standardise_input(xhat, inverse, d)
+    standardize_input(xhat, inverse, d)
 
 
 @inner
@@ -153,7 +153,7 @@ class Work(NamedTuple):
     first: Array  # [S, most hidden, B] inside seeds
     second: Array  # [S, most hidden, B]
     change: Array  # [S, W, B]
-    opening: Array  # [S, B]
+    gate_value: Array  # [S, B]
     logits: Array  # [C, B]
 
 
@@ -181,7 +181,7 @@ def grow(seeds: Seeds, s: int, work: Work, h: Array, out: Array) -> None:
     """out = h with the seed of slot s blended in."""
     gate = seeds.q[s, seeds.q.shape[1] - h.shape[0] - 1 :]
     change(seeds.form[s], seeds.hidden[s], seeds.q[s], h, work.first[s], work.second[s], work.change[s])
-    blend_in(seeds.blend[s], seeds.alpha[s], gate, h, work.change[s], work.opening[s], out)
+    blend_in(seeds.blend[s], seeds.alpha[s], gate, h, work.change[s], work.gate_value[s], out)
 
 
 @inner
@@ -220,7 +220,7 @@ def backward(p: Array, seeds: Seeds, learner: int, to_slot: int, x: Array, work:
         if ABSENT < seeds.mode[s] <= learner:
             h, q, own = work.entering[s + 1], seeds.q[s], seeds.mode[s] == learner
             blend, alpha = seeds.blend[s], seeds.alpha[s]
-            blend_back(blend, alpha, q[gate:], h, work.change[s], work.opening[s], d, dc, dq[s, gate:], own)
+            blend_back(blend, alpha, q[gate:], h, work.change[s], work.gate_value[s], d, dc, dq[s, gate:], own)
             change_back(seeds.form[s], seeds.hidden[s], q, h, work.first[s], work.second[s], dc, d, dq[s], own)
         if s != to_slot:
             start = block_offset(features, width, s)

@@ -22,8 +22,8 @@ from actors.env.kernels.layers import (
     scale_params,
     scale_rows,
     sigmoid,
-    standardise,
-    standardise_input,
+    standardize,
+    standardize_input,
     sum_rows,
     tanh,
 )
@@ -40,7 +40,7 @@ def change(form: int, hidden: int, q: Array, h: Array, first: Array, second: Arr
     """c [W, B] = s - h; `first` and `second [most hidden, B]` keep what the way back needs."""
     width = h.shape[0]
     if form == NORM:
-        standardise(h, first[:width], second[0])
+        standardize(h, first[:width], second[0])
         scale_and_shift(first[:width], q[:width], q[width : 2 * width], c, False)
         scale_rows(c, q[2 * width : 3 * width])
         return
@@ -93,7 +93,7 @@ def change_back(
         if own:
             scale_params(first[:width], dc, dq[:width], dq[width : 2 * width])
         scale_rows(dc, q[:width])
-        standardise_input(first[:width], second[0], dc)
+        standardize_input(first[:width], second[0], dc)
         _add(dc, dh)
         return
     n = width * hidden
@@ -149,8 +149,8 @@ def _add(x: Array, into: Array) -> None:
 
 
 @inner
-def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, opening: Array, out: Array) -> None:
-    """out [W, B]: h with the change let in at alpha. Of `multiply`, c becomes its tanh; of `gated`, `opening [B]`
+def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_value: Array, out: Array) -> None:
+    """out [W, B]: h with the change let in at alpha. Of `multiply`, c becomes its tanh; of `gated`, `gate_value [B]`
     keeps how far the gate is open."""
     real = h.dtype.type
     a = real(alpha)
@@ -163,19 +163,19 @@ def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, opening:
                 y[i] = x[i] + x[i] * (a * t[i])
         return
     for i in range(rows):
-        opening[i] = real(1)
+        gate_value[i] = real(1)
     if blend == GATE:
         for i in range(rows):
-            opening[i] = gate[width]
+            gate_value[i] = gate[width]
         for w in range(width):
             x, weight = h[w], gate[w]
             for i in range(rows):
-                opening[i] += weight * x[i]
-        sigmoid(opening.reshape(1, rows))
+                gate_value[i] += weight * x[i]
+        sigmoid(gate_value.reshape(1, rows))
     for w in range(width):
         x, t, y = h[w], c[w], out[w]
         for i in range(rows):
-            y[i] = x[i] + a * opening[i] * t[i]
+            y[i] = x[i] + a * gate_value[i] * t[i]
 
 
 @inner
@@ -185,7 +185,7 @@ def blend_back(
     gate: Array,
     h: Array,
     c: Array,
-    opening: Array,
+    gate_value: Array,
     d: Array,
     dc: Array,
     dgate: Array,
@@ -206,7 +206,7 @@ def blend_back(
     for w in range(width):
         flow, out = d[w], dc[w]
         for i in range(rows):
-            out[i] = a * opening[i] * flow[i]
+            out[i] = a * gate_value[i] * flow[i]
     if blend == GATE:
         summed = np.zeros((1, rows), h.dtype)
         for w in range(width):
@@ -214,7 +214,7 @@ def blend_back(
             for i in range(rows):
                 summed[0, i] += t[i] * flow[i]
         for i in range(rows):
-            summed[0, i] *= a * opening[i] * (one - opening[i])
+            summed[0, i] *= a * gate_value[i] * (one - gate_value[i])
         for w in range(width):
             x, flow, weight, total = h[w], d[w], gate[w], real(0)
             for i in range(rows):

@@ -1,6 +1,6 @@
 """BatchNorm without a module: where its statistics come from is an argument of a host's forward pass.
 
-A `Normalise` takes a norm's name, a plane `h [M, C, height, width]` (environments folded into C), gain and bias.
+A `Normalize` takes a norm's name, a plane `h [M, C, height, width]` (environments folded into C), gain and bias.
 Running statistics are state that no optimizer sees; the training loop's main pass alone writes them (Ioffe & Szegedy,
 2015).
 """
@@ -22,7 +22,7 @@ LANES = 16
 """Channels beyond a multiple of it are computed one by one, with other roundings: a pass over a changing number of
 environments makes it a multiple."""
 
-Normalise = Callable[[str, Tensor, Tensor, Tensor], Tensor]
+Normalize = Callable[[str, Tensor, Tensor, Tensor], Tensor]
 
 
 class Moments(NamedTuple):
@@ -37,10 +37,10 @@ class Moments(NamedTuple):
 Running = Mapping[str, Moments]  # by norm
 
 
-def batch_statistics(running: Running | None = None) -> Normalise:
+def batch_statistics(running: Running | None = None) -> Normalize:
     """Training mode; `running` is moved towards each batch where it is given."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         mean, var = (None, None) if running is None else (t.view(-1) for t in running[name])
         gain, bias, more = gain.flatten(), bias.flatten(), -h.shape[1] % LANES
         if more == 0 or running is not None:
@@ -49,36 +49,36 @@ def batch_statistics(running: Running | None = None) -> Normalise:
         out = F.batch_norm(padded, None, None, F.pad(gain, (0, more)), F.pad(bias, (0, more)), True, MOMENTUM, EPS)
         return in_order(out)[:, : len(gain)]
 
-    return normalise
+    return normalize
 
 
-def running_statistics(running: Running) -> Normalise:
+def running_statistics(running: Running) -> Normalize:
     """Evaluation mode."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         mean, var = (t.reshape(-1) for t in running[name])
         return F.batch_norm(h, mean, var, gain.flatten(), bias.flatten(), False, MOMENTUM, EPS)
 
-    return normalise
+    return normalize
 
 
-def recorded_statistics(into: dict[str, Moments]) -> Normalise:
+def recorded_statistics(into: dict[str, Moments]) -> Normalize:
     """Training mode that keeps each norm's batch statistics, to evaluate other rows of the same configuration with."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         mean, var = into[name] = Moments(*(t.flatten() for t in _moments(h)))
         return F.batch_norm(h, mean, var, gain.flatten(), bias.flatten(), False, MOMENTUM, EPS)
 
-    return normalise
+    return normalize
 
 
 Affine = tuple[Tensor, Tensor]  # (scale, shift) of one configuration, `[1, C, 1, ...]` each
 
 
-def calibrating(into: dict[str, list[Affine]], rows: int) -> Normalise:
+def calibrating(into: dict[str, list[Affine]], rows: int) -> Normalize:
     """`recorded_statistics` for many configurations, each in `rows` consecutive rows; they land in `into` by norm."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         column = (1, -1, *(1,) * (h.dim() - 2))
         into[name] = []
         for part in torch.split(h, rows):
@@ -87,20 +87,20 @@ def calibrating(into: dict[str, list[Affine]], rows: int) -> Normalise:
             into[name].append((scale, bias.reshape(column) - mean * scale))
         return calibrated(into, rows)(name, h, gain, bias)
 
-    return normalise
+    return normalize
 
 
-def calibrated(by_norm: Mapping[str, list[Affine]], rows: int) -> Normalise:
+def calibrated(by_norm: Mapping[str, list[Affine]], rows: int) -> Normalize:
     """Other rows of the same configurations, in the same order, by what `calibrating` found."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         out = torch.empty_like(h)
         parts = zip(by_norm[name], torch.split(h, rows), torch.split(out, rows), strict=True)
         for (scale, shift), part, target in parts:
             torch.addcmul(shift, part, scale, out=target)
         return out
 
-    return normalise
+    return normalize
 
 
 def _moments(h: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ _compiling: ContextVar[bool] = ContextVar("compiling", default=False)
 
 
 @contextmanager
-def compiling(on: bool) -> Iterator[None]:
+def fusing(on: bool) -> Iterator[None]:
     """Within it pieces run compiled, where `on`; each is compiled at its first call."""
     token = _compiling.set(on)
     try:
@@ -29,7 +29,7 @@ def compiling(on: bool) -> Iterator[None]:
         _compiling.reset(token)
 
 
-def piece(function: Callable[P, T]) -> Callable[P, T]:
+def fusible(function: Callable[P, T]) -> Callable[P, T]:
     compiled: list[Callable[..., Any]] = []
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""Colours and chart style, the same in every picture; hues after Okabe and Ito, told apart by colour-blind readers."""
+"""Colours and chart style, the same in every picture; hues after Okabe and Ito, told apart by color-blind readers."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ STYLE: dict[Any, object] = {
 }
 
 
-def colour(name: str, table: dict[str, str]) -> str:
-    """The colour of `name`, or a spare one for a name that the table lacks."""
+def color(name: str, table: dict[str, str]) -> str:
+    """The color of `name`, or a spare one for a name that the table lacks."""
     return table.get(name) or SPARE[sum(name.encode()) % len(SPARE)]

@@ -16,7 +16,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
-from actors.env.rendering.palette import GRID, INK, MUTED, OPS, POLICIES, STAGES, STYLE, colour
+from actors.env.rendering.palette import GRID, INK, MUTED, OPS, POLICIES, STAGES, STYLE, color
 from actors.env.rendering.timeline import Timeline
 
 MARKERS = {"GERMINATE": "^", "ADVANCE": ">", "SET_ALPHA_TARGET": "D", "FOSSILIZE": "s", "PRUNE": "X"}
@@ -95,7 +95,7 @@ def _lane(ax: Axes, episode: Drawn, slot: int, last: int) -> None:
     start, top = 0, 1 / (STRIP + 0.12)
     for stage, run in groupby(episode.stages[slot]):
         stop = start + len(list(run))
-        hue = colour(stage, STAGES)
+        hue = color(stage, STAGES)
         ax.axvspan(start, stop, 0, top, color=hue, alpha=1.0 if stage == "DORMANT" else 0.32, lw=0)
         ax.stairs(episode.alphas[slot][start:stop], range(start, stop + 1), fill=True, color=hue, alpha=0.85, lw=0)
         start = stop

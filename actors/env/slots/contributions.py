@@ -23,7 +23,7 @@ class Contributions:
     shapley: dict[int, float]  # empty with more than three filled slots
 
 
-def subsets_to_measure(present: Iterable[int], training: Iterable[int]) -> list[Subset]:
+def subsets_to_evaluate(present: Iterable[int], training: Iterable[int]) -> list[Subset]:
     """All subsets of at most three filled slots; with more, leave-one-out, all-off and solo ones."""
     on, off = frozenset(present), frozenset(training)
     filled = on | off
@@ -34,7 +34,7 @@ def subsets_to_measure(present: Iterable[int], training: Iterable[int]) -> list[
 
 
 def measure(value: Callable[[Subset], float], present: Iterable[int], training: Iterable[int]) -> Contributions:
-    """`value(A)` is the measured accuracy of each subset of `subsets_to_measure`."""
+    """`value(A)` is the measured accuracy of each subset of `subsets_to_evaluate`."""
     on, off = frozenset(present), frozenset(training)
     filled = sorted(on | off)
     alone = {s: value(on | {s}) - value(on - {s}) for s in filled}

@@ -90,13 +90,13 @@ class Lifecycle:
         self.automatic_advance = automatic_advance
 
     def masks(self, affordable: NDArray[np.bool_]) -> ActionMasks:
-        """Legal choices now; `affordable` is bool `[num_blueprints, S]` (NOOP's row is ignored)."""
+        """LegalOps choices now; `affordable` is bool `[num_blueprints, S]` (NOOP's row is ignored)."""
         columns = zip(self.slots, affordable.T.tolist(), strict=True)
         return _masks(tuple(self._legal(slot, tuple(buyable[1:])) for slot, buyable in columns))
 
-    def _legal(self, slot: Slot, buyable: tuple[bool, ...]) -> Legal:
+    def _legal(self, slot: Slot, buyable: tuple[bool, ...]) -> LegalOps:
         free = not slot.pruning
-        return Legal(
+        return LegalOps(
             germinate=slot.stage is Stage.DORMANT and any(buyable),
             set_alpha_target=slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
             prune=Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
@@ -190,7 +190,7 @@ class Lifecycle:
                 slot.move_to(Stage.PRUNED)
 
 
-class Legal(NamedTuple):
+class LegalOps(NamedTuple):
     """What may be done with one slot."""
 
     germinate: bool
@@ -203,7 +203,7 @@ class Legal(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _masks(legal: tuple[Legal, ...]) -> ActionMasks:
+def _masks(legal: tuple[LegalOps, ...]) -> ActionMasks:
     """The masks of slots where this is legal; situations recur, so they are kept. Read-only."""
     num_blueprints = 1 + len(legal[0].buyable)
     sections = np.cumsum([0, num_blueprints, len(BLENDS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS_EPOCHS)])

@@ -27,7 +27,7 @@ NORM_REFERENCE = 1.0  # a gradient norm of this size reads symlog(1)
 
 
 @dataclass(frozen=True)
-class EnvView:
+class ModelView:
     """All that may be observed after an epoch."""
 
     epoch: int
@@ -51,7 +51,7 @@ class BaseFeature(NamedTuple):
     low: float
     high: float
     meaning: str
-    value: Callable[[EnvView], Sequence[float]]
+    value: Callable[[ModelView], Sequence[float]]
 
 
 class SlotFeature(NamedTuple):
@@ -60,7 +60,7 @@ class SlotFeature(NamedTuple):
     low: float
     high: float
     meaning: str
-    value: Callable[[EnvView, int], Sequence[float]]
+    value: Callable[[ModelView, int], Sequence[float]]
 
 
 def symlog(x: float) -> float:
@@ -76,24 +76,24 @@ def _history(values: Sequence[float | None]) -> list[float | None]:
     return newest_first + [None] * (HISTORY - len(newest_first))
 
 
-def _losses(v: EnvView) -> list[float]:
+def _losses(v: ModelView) -> list[float]:
     return [0.0 if x is None else _clip(symlog(x / v.chance_loss)) for x in _history(v.val_losses)]
 
 
-def _accuracies(v: EnvView) -> list[float]:
+def _accuracies(v: ModelView) -> list[float]:
     return [0.0 if x is None else x / 100.0 for x in _history(v.accuracies)]
 
 
-def _time(v: EnvView) -> list[float]:
+def _time(v: ModelView) -> list[float]:
     return [0.0 if v.time_hidden else v.epoch / v.horizon_epochs]
 
 
-def _epochs_in_stage(v: EnvView, s: int) -> list[float]:
+def _epochs_in_stage(v: ModelView, s: int) -> list[float]:
     scale = BLIND_EPOCHS if v.time_hidden else v.horizon_epochs
     return [min(1.0, v.slots[s].epochs_in_stage / scale)]
 
 
-def _age(v: EnvView, s: int) -> list[float]:
+def _age(v: ModelView, s: int) -> list[float]:
     return [0.0 if v.time_hidden else v.slots[s].age_epochs / v.horizon_epochs]
 
 
@@ -269,7 +269,7 @@ def obs_spec(slots: int) -> ObsSpec:
     return ObsSpec(sum(f.size for f in BASE), sum(f.size for f in SLOT), slots)
 
 
-def observe(view: EnvView) -> NDArray[np.float32]:
+def observe(view: ModelView) -> NDArray[np.float32]:
     """The flat observation `[base_size + S * slot_size]`."""
     values = [x for feature in BASE for x in feature.value(view)]
     for s in range(len(view.slots)):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from actors.env.slots.stage import BLENDED, Ramp, Slot, Stage
 
 
-class Grown(NamedTuple):
+class GrownSeed(NamedTuple):
     """One seed that is part of its host's function."""
 
     slot: int
@@ -17,17 +17,17 @@ class Grown(NamedTuple):
     alpha: float
 
 
-Topology = tuple[Grown, ...]  # by slot
+Topology = tuple[GrownSeed, ...]  # by slot
 
 
 def topology_of(slots: Sequence[Slot]) -> Topology:
     """What belongs to the host's function now."""
     return tuple(
-        Grown(s, slot.blueprint, slot.blend, slot.alpha) for s, slot in enumerate(slots) if slot.stage in BLENDED
+        GrownSeed(s, slot.blueprint, slot.blend, slot.alpha) for s, slot in enumerate(slots) if slot.stage in BLENDED
     )
 
 
-def built_in(grown: Grown) -> Slot:
+def fossilized_slot(grown: GrownSeed) -> Slot:
     """A slot of a host that was built with this seed: fossilized before the first epoch."""
     return Slot(
         stage=Stage.FOSSILIZED,

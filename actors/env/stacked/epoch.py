@@ -1,4 +1,4 @@
-"""`EpochProgram`: one epoch of stacked networks, minibatch by minibatch: main pass, shadow pass, clip, AdamW."""
+"""`StackedEpoch`: one epoch of stacked networks, minibatch by minibatch: main pass, shadow pass, clip, AdamW."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from actors.env.blueprints.vector import Params, Units
 from actors.env.hosts.mlp import Resume, SlotFunction
-from actors.env.layers.batch_norm import Normalise, batch_statistics
+from actors.env.layers.batch_norm import Normalize, batch_statistics
 from actors.env.reference_network import OptimizerSettings
-from actors.env.stacked.param_bank import Working, flat_gradients
-from actors.env.stacked.plan import LiveSeed
-from actors.env.stacked.stack import Stack
+from actors.env.stacked.param_bank import RowOptimizer, flat_gradients
+from actors.env.stacked.parameters import StackedParameters
+from actors.env.stacked.slot_plan import StackedSeed
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
-class SeedRun:
+class LeafGroup:
     """Consecutive live seeds that share slot and mode and, for parameters, the bank."""
 
     learning: bool
@@ -31,30 +31,32 @@ class SeedRun:
     leaves: dict[str, Tensor]
 
 
-class EpochProgram:
+class StackedEpoch:
     """Gathered rows, leaves, and the plans of both passes. `seeds` are sorted."""
 
-    def __init__(self, stack: Stack, seeds: Sequence[LiveSeed], optimizer_settings: OptimizerSettings) -> None:
+    def __init__(
+        self, stack: StackedParameters, seeds: Sequence[StackedSeed], optimizer_settings: OptimizerSettings
+    ) -> None:
         self.stack, self.optimizer_settings = stack, optimizer_settings
         o = optimizer_settings
-        self.host = Working(stack.hosts, None, o.host_lr, o.weight_decay)
+        self.host = RowOptimizer(stack.hosts, None, o.host_lr, o.weight_decay)
         self.host_leaves = stack.hosts.leaves(self.host.params)
         # Seeds of one bank keep their order in its working rows: runs of equal (slot, mode) are slices.
         self.members: dict[int, list[int]] = {}
         for i, seed in enumerate(seeds):
             self.members.setdefault(seed.bank, []).append(i)
         self.work = {
-            b: Working(stack.banks[b], stack.rows([seeds[i] for i in own]), o.seed_lr, o.weight_decay)
+            b: RowOptimizer(stack.banks[b], stack.rows([seeds[i] for i in own]), o.seed_lr, o.weight_decay)
             for b, own in self.members.items()
         }
         self.index = {b: torch.tensor(own, device=stack.device) for b, own in self.members.items()}
-        self.gates = Working(stack.gates, stack.rows(seeds), o.seed_lr, o.weight_decay)
+        self.gates = RowOptimizer(stack.gates, stack.rows(seeds), o.seed_lr, o.weight_decay)
         self.where = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.local = {i: k for own in self.members.values() for k, i in enumerate(own)}
         self.runs = {key: self._run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning, s.bank))}
         self.gate_runs = {key: self._gate_run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.learning))}
         shadowed = sorted({seed.env for seed in seeds if seed.learning})
-        rows = shadowed * 2 if len(shadowed) == 1 else shadowed  # never a batch of one, see `BlueprintRun.grow`
+        rows = shadowed * 2 if len(shadowed) == 1 else shadowed  # never a batch of one, see `BlueprintGroup.grow`
         self.shadowed = torch.tensor(rows, dtype=torch.long, device=stack.device)
         blended = [seed for seed in seeds if not seed.learning]
         beside = [seed for seed in seeds if seed.env in set(shadowed)]
@@ -89,7 +91,7 @@ class EpochProgram:
             _, learned, gate_learned = self._gradients(shadow, {}, learning=True)
             grads, gate_grads = grads | learned, gate_grads | gate_learned
         with torch.no_grad():
-            self.host.adam(_clipped(flat_gradients(host_grads), self.optimizer_settings.clip_norm))
+            self.host.step(_clipped(flat_gradients(host_grads), self.optimizer_settings.clip_norm))
             return loss.detach(), self._step_seeds(grads, gate_grads)
 
     def store(self) -> None:
@@ -105,11 +107,11 @@ class EpochProgram:
         y: Tensor,
         units: Units | None,
         no_class: Tensor,
-        normalise: Normalise,
+        normalize: Normalize,
         resume: Resume | None = None,
     ) -> Tensor:
         """Mean cross-entropy of each environment of the pass."""
-        logits = self.stack.host.forward(host, x, slot, units, normalise, resume)
+        logits = self.stack.host.forward(host, x, slot, units, normalize, resume)
         logits = logits.masked_fill(no_class, -torch.inf)
         return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 
@@ -140,28 +142,28 @@ class EpochProgram:
         norms = squares.sqrt()
         scale = (self.optimizer_settings.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
         for b, grad in by_bank.items():
-            self.work[b].adam(grad * scale[self.index[b]])
-        self.gates.adam(gate_grad * scale)
+            self.work[b].step(grad * scale[self.index[b]])
+        self.gates.step(gate_grad * scale)
         return norms
 
-    def _run(self, key: tuple[int, bool, int], run: slice) -> SeedRun:
+    def _run(self, key: tuple[int, bool, int], run: slice) -> LeafGroup:
         _, learning, b = key
         start = self.local[run.start]
         rows = self.work[b].params[start : start + run.stop - run.start]
-        return SeedRun(learning, run, self.stack.banks[b].leaves(rows))
+        return LeafGroup(learning, run, self.stack.banks[b].leaves(rows))
 
-    def _gate_run(self, key: tuple[int, bool], run: slice) -> SeedRun:
-        return SeedRun(key[1], run, self.stack.gates.leaves(self.gates.params[run]))
+    def _gate_run(self, key: tuple[int, bool], run: slice) -> LeafGroup:
+        return LeafGroup(key[1], run, self.stack.gates.leaves(self.gates.params[run]))
 
-    def _leaves(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
+    def _leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
         leaves = self.runs[seeds[0].slot, seeds[0].learning, seeds[0].bank].leaves
         return lambda: leaves
 
-    def _gate_leaves(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
+    def _gate_leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
         leaves = self.gate_runs[seeds[0].slot, seeds[0].learning].leaves
         return lambda: leaves
 
-    def _beside(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
+    def _beside(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
         """In the shadow pass: learners are leaves, blended neighbours constants as they are now."""
         if seeds[0].learning:
             return self._leaves(seeds)
@@ -170,7 +172,7 @@ class EpochProgram:
         rows = torch.tensor([self.local[self.where[s.env, s.slot]] for s in seeds], device=self.stack.device)
         return lambda: bank.views(work.params[rows])
 
-    def _gate_beside(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
+    def _gate_beside(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
         learners = [seed for seed in seeds if seed.learning]
         blended = [self.where[s.env, s.slot] for s in seeds if not s.learning]
         rows = torch.tensor(blended, dtype=torch.long, device=self.stack.device)
@@ -192,7 +194,7 @@ def _clipped(grad: Tensor, clip_norm: float) -> Tensor:
     return grad * scale.clamp(max=1.0)
 
 
-def _runs(seeds: Sequence[LiveSeed], key: Callable[[LiveSeed], Key]) -> list[tuple[Key, slice]]:
+def _runs(seeds: Sequence[StackedSeed], key: Callable[[StackedSeed], Key]) -> list[tuple[Key, slice]]:
     """Consecutive seeds of equal key, as slices."""
     out, start = [], 0
     for value, group in groupby(seeds, key=key):

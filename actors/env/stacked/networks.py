@@ -1,4 +1,4 @@
-"""`StackedNetworks`: E growing networks as one tensor program. Growth is data, not structure."""
+"""`TorchNetworks`: E growing networks as one tensor program. Growth is data, not structure."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from torch import Tensor
 
 from actors.env.blueprints.blends import gate_shapes
 from actors.env.blueprints.vector import Units
-from actors.env.host_episode import EpochResult, Germination, HostEpisode, Orders
+from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode, NewSeed
 from actors.env.hosts.mlp import Host
 from actors.env.layers.batch_norm import CALIBRATION_ROWS, Moments
-from actors.env.layers.fusion import compiling
+from actors.env.layers.fusion import fusing
 from actors.env.slots.contributions import Subset
-from actors.env.slots.slot_state import Measured
+from actors.env.slots.growth_state import EvalResult
 from actors.env.stacked.cuda_graph import run_steps
-from actors.env.stacked.epoch import EpochProgram
+from actors.env.stacked.epoch import StackedEpoch
+from actors.env.stacked.evaluation import ROWS_AT_ONCE, StackedEvaluation
 from actors.env.stacked.layout import StackLayout
-from actors.env.stacked.measure import ROWS_AT_ONCE, StackedMeasure
-from actors.env.stacked.plan import LiveSeed
-from actors.env.stacked.stack import NetworkSettings, Stack
+from actors.env.stacked.parameters import NetworkSettings, StackedParameters
+from actors.env.stacked.slot_plan import StackedSeed
 
 
-class StackedNetworks(Stack):
+class TorchNetworks(StackedParameters):
     """E hosts with their seeds, trained and measured together."""
 
     def __init__(self, host: Host, num_envs: int, settings: NetworkSettings) -> None:
         super().__init__(host, num_envs, settings)
-        self._seeds: dict[tuple[int, int], Germination] = {}  # by (env, slot)
+        self._seeds: dict[tuple[int, int], NewSeed] = {}  # by (env, slot)
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
         """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
         self.episodes = list(episodes)
         self._seeds = {place: seed for place, seed in self._seeds.items() if place[0] not in envs}
         for e in envs:
             self.hosts.draw(e, episodes[e].host.shapes(), episodes[e].host_rng())
-            for new in episodes[e].built:
+            for new in episodes[e].initial_seeds:
                 self._germinate(e, new)
         self.units = self._mask_units()
         self._fresh_moments(list(envs))
         classes = torch.tensor([episode.task.num_classes for episode in episodes], device=self.device)
         self.no_class = (torch.arange(self.host.num_classes, device=self.device)[None, :] >= classes[:, None])[:, None]
         self.train_x, self.train_y, _ = self._data("train")
-        self.measure = StackedMeasure(self, *self._data("val"), self._calibration())
+        self.measure = StackedEvaluation(self, *self._data("val"), self._calibration())
         self._keep_snapshot()
         present: list[Subset] = [frozenset()]
         return [untrained for untrained, _ in self.measure([], [present] * len(episodes))]
 
-    def run_epoch(self, orders: Sequence[Orders | None]) -> list[EpochResult | None]:
+    def run_epoch(self, orders: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         """Prune, germinate, train and measure as ordered; None for environments that idle."""
         for e, order in enumerate(orders):
             if order is not None:
@@ -68,7 +68,7 @@ class StackedNetworks(Stack):
             for order, loss, norm, m in zip(orders, losses, by_env, measured, strict=True)
         ]
 
-    def finish_epoch(self, pruned: Sequence[tuple[int, ...]]) -> None:
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
         """Drop what the automatic edges pruned, and keep the state as the last good one."""
         for e, slots in enumerate(pruned):
             self.prune(e, slots)
@@ -78,7 +78,7 @@ class StackedNetworks(Stack):
         for s in slots:
             self._seeds.pop((env, s), None)
 
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Measured:
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
         """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
         self.prune(env, pruned)
         own = slice(env * self.host.slots, (env + 1) * self.host.slots)
@@ -94,25 +94,25 @@ class StackedNetworks(Stack):
         present = frozenset(seed.slot for seed in seeds)
         return self.measure(sorted(seeds), [[present]] * self.num_envs)[env][0]
 
-    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
+    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
         seeds = sorted(self._seed(e, s, False, alpha) for e, alphas in on.items() for s, alpha in alphas.items())
         subsets = [[frozenset(on.get(e, ()))] for e in range(self.num_envs)]
-        measured = StackedMeasure(self, *self._data("test"), self._calibration())(seeds, subsets)
+        measured = StackedEvaluation(self, *self._data("test"), self._calibration())(seeds, subsets)
         return {e: measured[e][0] for e in on}
 
-    def _germinate(self, env: int, new: Germination) -> None:
+    def _germinate(self, env: int, new: NewSeed) -> None:
         host, row = self.episodes[env].host, env * self.host.slots + new.slot
         width, blueprint = host.slot_width(new.slot), host.family.blueprints[new.blueprint]
         self._seeds[env, new.slot] = new
         self.banks[self._bank(new)].draw(row, blueprint.shapes(width), new.rng)
         self.gates.draw(row, gate_shapes(new.blend, width), new.rng)
 
-    def _bank(self, seed: Germination) -> int:
+    def _bank(self, seed: NewSeed) -> int:
         width = self.widths.index(self.host.slot_width(seed.slot))
         return width * len(self.host.family.blueprints) + seed.blueprint
 
-    def _live(self, orders: Sequence[Orders | None]) -> list[LiveSeed]:
+    def _live(self, orders: Sequence[EpochPlan | None]) -> list[StackedSeed]:
         out = []
         for e, order in enumerate(orders):
             if order is not None:
@@ -120,19 +120,21 @@ class StackedNetworks(Stack):
                 out += [self._seed(e, s, True, alpha) for s, alpha in order.training.items()]
         return out
 
-    def _seed(self, env: int, slot: int, learning: bool, alpha: float) -> LiveSeed:
+    def _seed(self, env: int, slot: int, learning: bool, alpha: float) -> StackedSeed:
         own = self._seeds[env, slot]
-        return LiveSeed(slot, learning, self._bank(own), env, own.blend, alpha)
+        return StackedSeed(slot, learning, self._bank(own), env, own.blend, alpha)
 
-    def _train(self, orders: Sequence[Orders | None], seeds: list[LiveSeed]) -> tuple[list[float], list[list[float]]]:
+    def _train(
+        self, orders: Sequence[EpochPlan | None], seeds: list[StackedSeed]
+    ) -> tuple[list[float], list[list[float]]]:
         """Mean training loss per environment, and each seed's gradient norms per minibatch."""
         shape = next(order.rows.shape for order in orders if order is not None)
         idle = np.zeros(shape, dtype=np.int64)
         rows = torch.from_numpy(np.stack([idle if o is None else o.rows for o in orders], 1)).to(self.device)
         x = self.layout.batch(self.train_x, rows)  # [inner_steps, ...]
         y = StackLayout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
-        epoch = EpochProgram(self, seeds, self.optimizer_settings)
-        with compiling(self.settings.compiled):
+        epoch = StackedEpoch(self, seeds, self.optimizer_settings)
+        with fusing(self.settings.compiled):
             losses, norms = zip(*run_steps(epoch.step, x, y, self.settings.replayed), strict=True)
         epoch.store()
         return torch.stack(losses).mean(0).tolist(), torch.stack(norms, 1).tolist()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from actors.env.blueprints.vector import Param
-from actors.env.layers.fusion import piece
+from actors.env.layers.fusion import fusible
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -55,7 +55,7 @@ class ParamBank:
         return {name: t.detach().requires_grad_() for name, t in self.views(flat).items()}
 
 
-class Working:
+class RowOptimizer:
     """Rows of a bank while they train: gathered (`store` puts them back), or all of them in place."""
 
     def __init__(self, bank: ParamBank, rows: Tensor | None, lr: float, weight_decay: float) -> None:
@@ -70,7 +70,7 @@ class Working:
             for t, mine in zip((bank.params, bank.first_moment, bank.second_moment, bank.steps), own, strict=True):
                 t[self.rows] = mine
 
-    def adam(self, grad: Tensor) -> None:
+    def step(self, grad: Tensor) -> None:
         """One AdamW step (Loshchilov & Hutter, 2019) for every row, with the row's own step counter."""
         self.steps += 1
         correction1, correction2 = _corrections(self.bank, self.steps)
@@ -78,7 +78,7 @@ class Working:
         _adam_(self.params, self.first, self.second, grad, self.lr / correction1, correction2, kept)
 
 
-@piece
+@fusible
 def _adam_(
     params: Tensor, first: Tensor, second: Tensor, grad: Tensor, rate: Tensor, root: Tensor, kept: float
 ) -> None:

@@ -7,6 +7,7 @@ import difflib
 import numpy as np
 
 from actors.config import ConfigError, require
+from actors.env.tasks.custom import imported_family, installed_family, installed_names
 from actors.env.tasks.families import (
     boolean,
     bundled,
@@ -20,7 +21,6 @@ from actors.env.tasks.families import (
     waves,
 )
 from actors.env.tasks.family import DataFiles, Membership, TaskFamily
-from actors.env.tasks.own import imported_family, installed_family, installed_names
 from actors.env.tasks.task import Task, TaskKind
 
 _HOMES = (bundled, planar, tabular, functions, drawn, signals, images, boolean, waves, mlbench)

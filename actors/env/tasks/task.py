@@ -85,7 +85,7 @@ class Task:
         return 100.0 / self.num_classes
 
 
-def standardised(train: Split, val: Split, test: Split) -> tuple[Split, Split, Split]:
+def standardized(train: Split, val: Split, test: Split) -> tuple[Split, Split, Split]:
     """Features, or the channels of sequences and images, scaled by the training rows' statistics alone."""
     axes = tuple(axis for axis in range(train.x.ndim) if axis != 1)
     mean = train.x.mean(axes, dtype=np.float64, keepdims=True)
@@ -111,4 +111,4 @@ def draw_splits(
     """Train, validation and test rows, each a draw `n -> (x [n, ...], y [n])` of its own."""
     drawn = [draw(n) for n in sizes]
     parts = [Split(x.astype(np.float32), y.astype(np.int64)) for x, y in drawn]
-    return standardised(parts[0], parts[1], parts[2])
+    return standardized(parts[0], parts[1], parts[2])

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
-from actors.env import fleet_networks
+from actors.env import mixed_networks
 from actors.env.fleet import FleetStep, ReferenceFleet
-from actors.env.fleet_networks import FleetNetworks
-from actors.env.reference_network import ReferenceNetwork, Trained
+from actors.env.mixed_networks import MixedNetworks
+from actors.env.reference_network import ParameterGroup, ReferenceNetwork
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
@@ -55,24 +55,24 @@ def reference_fleet(config: EnvConfig, num_envs: int, dtype: torch.dtype) -> Ref
     return fleet
 
 
-def stacks(fleet: SeedTrainingFleet) -> Iterator[tuple[int, StackedNetworks, int]]:
+def stacks(fleet: SeedTrainingFleet) -> Iterator[tuple[int, TorchNetworks, int]]:
     """(environment, its stack, its row there)."""
-    if isinstance(fleet.networks, FleetNetworks):
+    if isinstance(fleet.networks, MixedNetworks):
         for e in range(fleet.num_envs):
             block, row = fleet.networks._at[e]
             yield e, block.networks, row
     else:
-        assert isinstance(fleet.networks, StackedNetworks)
+        assert isinstance(fleet.networks, TorchNetworks)
         yield from ((e, fleet.networks, e) for e in range(fleet.num_envs))
 
 
-def groups(network: ReferenceNetwork, n: StackedNetworks, row: int) -> Iterator[tuple[Any, Trained, int]]:
+def groups(network: ReferenceNetwork, n: TorchNetworks, row: int) -> Iterator[tuple[Any, ParameterGroup, int]]:
     """(bank, reference's parameters, row) of a host and its seeds."""
-    yield n.hosts, network.trained, row
+    yield n.hosts, network.group, row
     for s, seed in network.seeds.items():
         own = row * n.host.slots + s
-        yield n.banks[n._bank(n._seeds[row, s])], seed.trained, own
-        yield n.gates, seed.trained, own
+        yield n.banks[n._bank(n._seeds[row, s])], seed.group, own
+        yield n.gates, seed.group, own
 
 
 def assert_same_state(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
@@ -90,7 +90,7 @@ def assert_same_state(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol:
                 torch.testing.assert_close(mine[row, : len(theirs)], theirs, rtol=rtol, atol=atol)
 
 
-def synchronise(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
+def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
     """Put the reference's parameters, moments, step counters and running statistics into the fleet."""
     for e, n, row in stacks(fleet):
         network = reference.envs[e].network
@@ -172,10 +172,10 @@ def test_in_single_precision_an_epoch_is_the_references(mix: str) -> None:
         np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
         for e, n, row in stacks(fleet):
             views = n.hosts.views(n.hosts.params)
-            for name, p in reference.envs[e].network.trained.params.items():
+            for name, p in reference.envs[e].network.group.params.items():
                 mine = views[name][row][tuple(slice(size) for size in p.shape)]
                 assert (mine - p).norm() <= 1e-3 * p.norm() + 1e-4
-        synchronise(fleet, reference)
+        synchronize(fleet, reference)
 
 
 def play(mix: str, num_envs: int, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
@@ -211,7 +211,7 @@ def test_what_neighbours_do_changes_no_bit(mix: str) -> None:
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = play("sequences", 5, range(5), range(5))
-    monkeypatch.setattr(fleet_networks, "MOST_ENVS", 2)
+    monkeypatch.setattr(mixed_networks, "MAX_BLOCK_ENVS", 2)
     for a, b in zip(whole, play("sequences", 5, range(5), range(5)), strict=True):
         assert_same_step(a, b, rtol=1e-3, atol=1e-3)
 
@@ -248,7 +248,7 @@ def test_a_broken_neighbour_is_rolled_back_alone() -> None:
     for fleet in (calm, hurt):
         fleet.reset(range(4))
         fleet.step(waits)
-    assert isinstance(hurt.networks, StackedNetworks)
+    assert isinstance(hurt.networks, TorchNetworks)
     before = {name: m.mean[2].clone() for name, m in hurt.networks.running.items()}
     hurt.networks.hosts.params[2] = float("nan")
     a, b = calm.step(waits), hurt.step(waits)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
-from actors.env.layers.fusion import compiling, piece
+from actors.env.layers.fusion import fusible, fusing
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.networks import TorchNetworks
 
 ENVS = len(MLP_BLUEPRINTS) - 1
 CONFIG = EnvConfig(horizon_epochs=6, inner_steps=4, budget_ratio=20.0, backend="torch", device="cpu")
@@ -25,7 +25,7 @@ def _play(config: EnvConfig) -> tuple[NDArray[Any], NDArray[Any]]:
     """(observations, parameters) after every epoch of a script in which each environment grows another blueprint."""
     fleet = SeedTrainingFleet(config, ENVS, 0)
     fleet.reset(range(ENVS))
-    assert isinstance(fleet.networks, StackedNetworks)
+    assert isinstance(fleet.networks, TorchNetworks)
     seen, params = [], []
     for op, slot in SCRIPT:
         actions = np.array([[op, slot, e + 1, e % 3, 1 if op == 2 else 2, 1] for e in range(ENVS)])
@@ -44,7 +44,7 @@ def _assert_equal(config: EnvConfig, plain: EnvConfig) -> None:
 def test_a_piece_is_compiled_where_that_is_asked_for_and_nowhere_else() -> None:
     traced: list[bool] = []
 
-    @piece
+    @fusible
     def doubled(x: torch.Tensor) -> torch.Tensor:
         traced.append(torch.compiler.is_compiling())
         return x + x
@@ -52,7 +52,7 @@ def test_a_piece_is_compiled_where_that_is_asked_for_and_nowhere_else() -> None:
     x = torch.ones(3)
     assert torch.equal(doubled(x), 2 * x)
     assert traced == [False]
-    with compiling(False):
+    with fusing(False):
         doubled(x)
     assert traced == [False, False]
 

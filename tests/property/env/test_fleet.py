@@ -15,11 +15,11 @@ from actors.config import EnvConfig
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.fleet import FleetStep, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
-from tests.support.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronise
+from tests.support.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronize
 
 torch.set_num_threads(1)
 CONFIGS = {name: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, backend=name) for name in BACKENDS}
@@ -96,7 +96,7 @@ def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(backend: Backend) -> 
         a = reference.step(actions)
         fleet.step(actions)
         assert_same_params(fleet, reference, rtol=1e-5, atol=1e-6)
-        synchronise(fleet, reference)
+        synchronize(fleet, reference)
 
 
 def _play(backend: Backend, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
@@ -138,7 +138,7 @@ def test_padding_stays_exactly_zero() -> None:
     for _ in range(8):
         seen = fleet.step(_act(policy, seen, noise.step()))
     n = fleet.networks
-    assert isinstance(n, StackedNetworks)
+    assert isinstance(n, TorchNetworks)
     for e, episode in enumerate(fleet.episodes):
         for values in (n.hosts.params, n.hosts.first_moment, n.hosts.second_moment):
             views = n.hosts.views(values)
@@ -187,6 +187,6 @@ def test_an_environment_that_ended_may_wait_for_as_long_as_it_likes() -> None:
         for epoch in range(3):
             step = fleet.step(np.zeros((2, 6), dtype=np.int64))
             assert step.terminated.tolist() == [epoch == 2, epoch == 2 and episode == 0]
-        fleet.reset_some({0: 2 + episode})
-    again = fleet.reset_some({1: 1})
+        fleet.reset_envs({0: 2 + episode})
+    again = fleet.reset_envs({1: 1})
     np.testing.assert_array_equal(again.obs[1], SeedTrainingFleet(config, 2, 0).reset([0, 1]).obs[1])

@@ -16,7 +16,7 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.make import make_host
 from actors.env.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, recorded_statistics
 from actors.env.layers.batch_norm import running_statistics as evaluate
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rng import Purpose, stream
 from tests.support import cnn
 from tests.support.walks import WAIT, act
@@ -40,7 +40,7 @@ def network(kind: str, dtype: torch.dtype = torch.float32) -> ReferenceNetwork:
 def disturb(net: ReferenceNetwork, slot: int) -> None:
     """A seed off its zero start."""
     rng = np.random.default_rng(slot)
-    for tensor in net.seeds[slot].trained.tensors:
+    for tensor in net.seeds[slot].group.tensors:
         tensor.data += torch.tensor(0.3 * rng.standard_normal(tuple(tensor.shape)), dtype=tensor.dtype)
 
 
@@ -84,7 +84,7 @@ def test_what_a_blueprint_costs_depends_on_its_slot() -> None:
     _, rest = env.masks().slot, env.masks().rest
     assert [bool(rest[1, s, 6]) for s in range(3)] == [True, True, False]
     env.step(act(1, 1, 6, 2))
-    seed = env.network.seeds[1].trained
+    seed = env.network.seeds[1].group
     assert env.episode.slot_params()[1] == sum(t.numel() for t in seed.tensors) == heavy.cost(6) + 7
 
 
@@ -97,9 +97,9 @@ def cnn_config(*tasks: str, **settings: object):  # type: ignore[no-untyped-def]
 
 def host_state(net: ReferenceNetwork) -> list[Tensor]:
     """Parameters, last gradients, moments, step counters and running statistics."""
-    moments = [v for t in net.trained.tensors for v in net.trained.optimizer.state[t].values()]
+    moments = [v for t in net.group.tensors for v in net.group.optimizer.state[t].values()]
     running = [t for m in net.running.values() for t in m]
-    return [*net.trained.tensors, *[t.grad for t in net.trained.tensors if t.grad is not None], *moments, *running]
+    return [*net.group.tensors, *[t.grad for t in net.group.tensors if t.grad is not None], *moments, *running]
 
 
 def touched(kind: str, isolation: str, nan: bool) -> bool:
@@ -112,13 +112,13 @@ def touched(kind: str, isolation: str, nan: bool) -> bool:
         grown.germinate(slot, grown.host.family.blueprints[blueprint], 2, np.random.default_rng(slot))
         disturb(grown, slot)
         if nan:
-            for tensor in grown.seeds[slot].trained.tensors:
+            for tensor in grown.seeds[slot].group.tensors:
                 tensor.data.fill_(float("nan"))
     x, y = batches(kind)
-    without = alone.train_epoch(x, y, Switches({0: 0.5}, {}), isolation)  # type: ignore[arg-type]
-    with_seeds = grown.train_epoch(x, y, Switches({0: 0.5}, {1: 0.7, 2: 1.0}), isolation)  # type: ignore[arg-type]
+    without = alone.train_epoch(x, y, SeedAlphas({0: 0.5}, {}), isolation)  # type: ignore[arg-type]
+    with_seeds = grown.train_epoch(x, y, SeedAlphas({0: 0.5}, {1: 0.7, 2: 1.0}), isolation)  # type: ignore[arg-type]
     pairs = [*zip(host_state(alone), host_state(grown), strict=True)]
-    pairs += zip(alone.seeds[0].trained.tensors, grown.seeds[0].trained.tensors, strict=True)
+    pairs += zip(alone.seeds[0].group.tensors, grown.seeds[0].group.tensors, strict=True)
     return not all(torch.equal(a, b) for a, b in pairs) or without.train_loss != with_seeds.train_loss
 
 
@@ -132,8 +132,8 @@ def test_training_seeds_touch_no_bit_of_the_host(kind: str, isolation: str, nan:
 def test_a_shadow_pass_that_moves_the_running_statistics_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReferenceNetwork.logits
 
-    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], normalise: object = None) -> Tensor:
-        return honest(self, x, on, normalise or batch_statistics(self.running))  # type: ignore[arg-type]
+    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], normalize: object = None) -> Tensor:
+        return honest(self, x, on, normalize or batch_statistics(self.running))  # type: ignore[arg-type]
 
     monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
     assert touched("image", "shadow", nan=False)
@@ -174,11 +174,11 @@ def trained(task_name: str) -> tuple[ReferenceNetwork, list[Tensor]]:
     x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
     rng = np.random.default_rng(1)
     net.germinate(0, net.host.family.blueprints[2], 0, rng)
-    net.seeds[0].trained.params["b2"].data.fill_(4.0)
-    net.seeds[0].trained.optimizer.param_groups[0]["lr"] = 0.0
+    net.seeds[0].group.params["b2"].data.fill_(4.0)
+    net.seeds[0].group.optimizer.param_groups[0]["lr"] = 0.0
     for _ in range(6):
         rows = rng.integers(0, len(x), (16, 64))
-        net.train_epoch(x[rows], y[rows], Switches({0: 1.0}), "shadow")
+        net.train_epoch(x[rows], y[rows], SeedAlphas({0: 1.0}), "shadow")
     return net, [torch.from_numpy(task.val.x), torch.from_numpy(task.val.y), x[:128]]
 
 
@@ -202,9 +202,9 @@ def test_measuring_moves_no_running_statistic() -> None:
 def test_a_snapshot_brings_the_running_statistics_back() -> None:
     net = network("image")
     x, y = batches("image")
-    net.train_epoch(x, y, Switches(), "shadow")
+    net.train_epoch(x, y, SeedAlphas(), "shadow")
     snapshot, seen = net.snapshot(), net.validate(x[0], y[0], {})
-    net.train_epoch(x, y, Switches(), "shadow")
+    net.train_epoch(x, y, SeedAlphas(), "shadow")
     assert net.validate(x[0], y[0], {}) != seen
     net.restore(snapshot)
     assert net.validate(x[0], y[0], {}) == seen

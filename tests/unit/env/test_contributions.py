@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from actors.env.slots.contributions import Contributions, measure, subsets_to_measure
+from actors.env.slots.contributions import Contributions, measure, subsets_to_evaluate
 from actors.types.actions import Op
 from tests.support.walks import WAIT, act, tiny_env
 
@@ -57,7 +57,7 @@ def test_contributions_are_their_definitions(present: tuple[int, ...], training:
     for s in training:
         assert found.leave_one_out[s] == pytest.approx(v(on | {s}) - v(on))  # the switch-on effect
     assert set(found.leave_one_out) == set(filled)
-    assert seen <= set(subsets_to_measure(present, training))
+    assert seen <= set(subsets_to_evaluate(present, training))
     if len(filled) > 3:
         assert (found.interaction, found.shapley) == ({}, {})
         return
@@ -80,8 +80,8 @@ def test_a_wrong_definition_would_show() -> None:
 
 
 def test_which_configurations_are_measured() -> None:
-    assert len(subsets_to_measure((0, 1), (2,))) == 8
-    four = subsets_to_measure((0, 1, 2), (5,))
+    assert len(subsets_to_evaluate((0, 1), (2,))) == 8
+    four = subsets_to_evaluate((0, 1, 2), (5,))
     solo, off = [frozenset({s}) for s in (0, 1, 2, 5)], frozenset[int]()
     one_changed = [frozenset({1, 2}), frozenset({0, 2}), frozenset({0, 1}), frozenset({0, 1, 2, 5})]
     assert set(four) == {frozenset({0, 1, 2}), off, *solo, *one_changed}

@@ -22,11 +22,11 @@ def allowed(env: SeedTrainingEnv, action: Action) -> bool:
     """The table of actions under permissive gates, and the budget counted in actual tensors."""
     op, slot, blueprint, _, target, _ = (int(c) for c in action)
     it = env.lifecycle.slots[slot]
-    held = sum(t.numel() for seed in env.network.seeds.values() for t in seed.trained.tensors)
+    held = sum(t.numel() for seed in env.network.seeds.values() for t in seed.group.tensors)
     w = env.network.host.width
     hidden = {2: max(2, w // 4), 3: w, 5: max(3, w // 2), 6: 4 * w}
     cost = {0: 0, 1: 3 * w, 4: 3 * (w * w + w)} | {b: 2 * w * k + k + w for b, k in hidden.items()}
-    host = sum(t.numel() for t in env.network.trained.tensors)
+    host = sum(t.numel() for t in env.network.group.tensors)
     fits = held + cost[blueprint] + w + 1 <= env.config.budget_ratio * host  # w + 1: a learned gate
     return {
         Op.WAIT: True,
@@ -62,7 +62,7 @@ def test_masks_are_the_table_for_every_joint_action(seed: int, budget: float) ->
     sizes = np.array(env.spaces.action.sizes)
     for _ in range(25):
         assert differences(env) == set()
-        held = sum(t.numel() for s in env.network.seeds.values() for t in s.trained.tensors)
+        held = sum(t.numel() for s in env.network.seeds.values() for t in s.group.tensors)
         assert held <= env.episode.growth.budget_params
         legal = legal_actions(env.masks(), env.spaces.action.sizes)
         for action in (legal[int(rng.integers(len(legal)))], rng.integers(0, sizes)):
@@ -179,7 +179,7 @@ def test_a_failed_measurement_warns_and_leaves_the_counter(caplog: pytest.LogCap
     env.reset(seed=2)
     env.step(act(Op.GERMINATE, 0, 3))
     env.step(act(Op.ADVANCE, 0))
-    for tensor in env.network.seeds[0].trained.tensors:
+    for tensor in env.network.seeds[0].group.tensors:
         tensor.data.fill_(float("nan"))
     value = env.lifecycle.slots[0].contribution
     env.step(WAIT)

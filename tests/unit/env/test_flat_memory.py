@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from actors.config import EnvConfig
-from actors.env.fleet_networks import FleetNetworks
+from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
 from actors.policy.baselines import RandomPolicy
@@ -69,7 +69,7 @@ def play(tasks: tuple[str, ...], episodes: int, early: float = 0.01) -> list[Mem
         seen = fleet.step(policy.act(seen.obs, seen.blueprint_indices, seen.masks, NO_STATE, noise)[0].actions)
         again = seen.terminated | (rng.random(ENVS) < early)
         if again.any():
-            seen = fleet.reset_some({int(e): int(rng.integers(2**30)) for e in np.flatnonzero(again)})
+            seen = fleet.reset_envs({int(e): int(rng.integers(2**30)) for e in np.flatnonzero(again)})
         if (played + int(again.sum())) // 100 > played // 100:
             weighed.append(memory())
         played += int(again.sum())
@@ -105,26 +105,26 @@ def test_a_thousand_episodes_leave_memory_flat(tasks: tuple[str, ...], mib: floa
 def test_remembered_episodes_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """By their objects: what a process had freed before can hide their bytes."""
     kept: list[Any] = []
-    honest = SeedTrainingFleet.reset_some
+    honest = SeedTrainingFleet.reset_envs
 
     def hoard(self: SeedTrainingFleet, seeds: Any) -> Any:
         kept.extend(self.episodes)
         return honest(self, seeds)
 
-    monkeypatch.setattr(SeedTrainingFleet, "reset_some", hoard)
+    monkeypatch.setattr(SeedTrainingFleet, "reset_envs", hoard)
     with pytest.raises(AssertionError, match="objects"):
         assert_flat(play(("a_vector",), EPISODES), 1000)
 
 
 def test_blocks_that_stay_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
-    honest = FleetNetworks.reset
+    honest = MixedNetworks.reset
 
-    def hoard(self: FleetNetworks, *args: Any) -> Any:
+    def hoard(self: MixedNetworks, *args: Any) -> Any:
         found = honest(self, *args)
         kept.extend(block.networks for block in self.blocks)
         return found
 
-    monkeypatch.setattr(FleetNetworks, "reset", hoard)
+    monkeypatch.setattr(MixedNetworks, "reset", hoard)
     with pytest.raises(AssertionError, match="tensors"):
         assert_flat(play(tuple(SHAPES), 300), 24)

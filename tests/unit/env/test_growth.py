@@ -13,7 +13,7 @@ from actors.env.blueprints.blends import apply_blend, gate_shapes
 from actors.env.blueprints.vector import MLP_BLUEPRINTS, Blueprint, Param, Params
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.mlp import MLPHost, draw_params
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.types.actions import BLENDS, Op
 from tests.support.walks import WAIT, act, tiny_env
 
@@ -77,9 +77,9 @@ def test_blueprints_are_at_least_five_and_clearly_different_in_cost() -> None:
 def test_costs_are_the_parameters_that_are_really_there(blueprint: int, blend: int) -> None:
     env = tiny_env(budget_ratio=100.0)
     env.reset(seed=1)
-    host = sum(t.numel() for t in env.network.trained.tensors)
+    host = sum(t.numel() for t in env.network.group.tensors)
     env.step(act(Op.GERMINATE, 0, blueprint, blend))
-    tensors = env.network.seeds[0].trained.tensors
+    tensors = env.network.seeds[0].group.tensors
     width = env.network.host.width
     gate = width + 1 if BLENDS[blend] == "gated" else 0
     assert sum(t.numel() for t in tensors) == MLP_BLUEPRINTS[blueprint].cost(width) + gate
@@ -94,19 +94,19 @@ def test_the_gate_is_in_the_seeds_optimizer() -> None:
     env.step(act(Op.ADVANCE, 0))
     for _ in range(3):  # the gate's gradient is nonzero once the seed differs from its host
         env.step(WAIT)
-    seed = env.network.seeds[0].trained
+    seed = env.network.seeds[0].group
     owned = {id(p) for group in seed.optimizer.param_groups for p in group["params"]}
     assert {id(t) for t in seed.tensors} == owned
     assert seed.params["gate.w"].abs().max() > 0
 
 
 def optimiser_state(env: SeedTrainingEnv, slot: int | None) -> list[Tensor]:
-    trained = env.network.trained if slot is None else env.network.seeds[slot].trained
+    trained = env.network.group if slot is None else env.network.seeds[slot].group
     return [v.clone() for t in trained.tensors for v in (t, *trained.optimizer.state[t].values())]
 
 
 def step_counters(env: SeedTrainingEnv, slot: int) -> set[float]:
-    state = env.network.seeds[slot].trained.optimizer.state
+    state = env.network.seeds[slot].group.optimizer.state
     return {float(s["step"]) for s in state.values()}
 
 
@@ -132,13 +132,13 @@ def test_a_seed_starts_with_fresh_moments_and_step_counter() -> None:
     for action in (act(Op.GERMINATE, 0, 3), act(Op.ADVANCE, 0), WAIT, WAIT):
         env.step(action)
     assert step_counters(env, 0) == {2.0 * 3}
-    old = env.network.seeds[0].trained
+    old = env.network.seeds[0].group
     env.step(act(Op.PRUNE, 0))
     assert 0 not in env.network.seeds
     while not env.masks().op[Op.GERMINATE] or env.lifecycle.slots[0].stage != 0:
         env.step(WAIT)
     env.step(act(Op.GERMINATE, 0, 3))
-    new = env.network.seeds[0].trained
+    new = env.network.seeds[0].group
     assert new.optimizer is not old.optimizer
     assert not new.optimizer.state
     assert not any(torch.equal(a, b) for a, b in zip(new.tensors[:1], old.tensors[:1], strict=True))
@@ -153,16 +153,16 @@ def test_clip_and_decay_are_per_group() -> None:
         net = ReferenceNetwork(MLPHost(2, 6, 3, 2), np.random.default_rng(0), OptimizerSettings(1e-2, 1e-2, 0.0, 1e-3))
         if with_seed:
             net.germinate(0, MLP_BLUEPRINTS[6], 0, np.random.default_rng(1))
-            net.seeds[0].trained.params["w2"].data.fill_(1e3)
+            net.seeds[0].group.params["w2"].data.fill_(1e3)
         rng = np.random.default_rng(2)
         x = torch.tensor(rng.standard_normal((1, 16, 2)), dtype=torch.float32)
         statistics = net.train_epoch(
-            x, torch.zeros(1, 16, dtype=torch.int64), Switches({}, {0: 1.0} if with_seed else {}), "shadow"
+            x, torch.zeros(1, 16, dtype=torch.int64), SeedAlphas({}, {0: 1.0} if with_seed else {}), "shadow"
         )
         if with_seed:
-            clipped = torch.cat([t.grad.flatten() for t in net.seeds[0].trained.tensors if t.grad is not None]).norm()
+            clipped = torch.cat([t.grad.flatten() for t in net.seeds[0].group.tensors if t.grad is not None]).norm()
             assert statistics.gradient_norms[0][0] > 0.1  # a hundred times the clip
             assert float(clipped) == pytest.approx(1e-3, rel=1e-3)
-        return [t.grad for t in net.trained.tensors if t.grad is not None]
+        return [t.grad for t in net.group.tensors if t.grad is not None]
 
     assert all(torch.equal(a, b) for a, b in zip(host_step(False), host_step(True), strict=True))

@@ -27,7 +27,7 @@ from tests.support import gym_envs
         ({"id": "cartpole-V1"}, "did you mean CartPole-v1?"),
         ({"id": "Qzxw"}, "is the package that registers it imported, as in mypkg:MyEnv-v0?"),
         ({"id": "no_such_package:A-v0"}, "cannot import 'no_such_package', which no_such_package:A-v0 names"),
-        ({"id": "CartPole-v1", "kwargs": ("colour=red",)}, "unexpected keyword argument 'colour'"),
+        ({"id": "CartPole-v1", "kwargs": ("color=red",)}, "unexpected keyword argument 'color'"),
         ({"id": "CartPole-v1", "wrappers": ("gymnasium.wrappers:Nothing",)}, "there is no gymnasium.wrappers:Nothing"),
         ({"id": "tests/Scripted-v0", "vectorization": "own"}, "doesn't have a vector entry point"),
     ],

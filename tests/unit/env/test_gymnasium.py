@@ -191,8 +191,8 @@ def test_what_it_cannot_do_is_refused() -> None:
         SeedTrainingVectorEnv(many(2).fleet.config, 2, render_mode="human")
 
 
-def pixels(picture: Any, colour: tuple[int, int, int]) -> int:
-    return int((np.asarray(picture) == colour).all(-1).sum())
+def pixels(picture: Any, color: tuple[int, int, int]) -> int:
+    return int((np.asarray(picture) == color).all(-1).sum())
 
 
 def test_the_slot_timeline_is_drawn() -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.mlp import MLPHost
-from actors.env.layers.batch_norm import Normalise
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
+from actors.env.layers.batch_norm import Normalize
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rng import Purpose, stream
 from actors.env.tasks import make_task
 from actors.types.actions import Op
@@ -33,7 +33,7 @@ def network(seeds: dict[int, tuple[int, int]], dtype: torch.dtype = torch.float3
     for slot, (blueprint, blend) in seeds.items():
         rng = np.random.default_rng(100 + slot)
         net.germinate(slot, MLP_BLUEPRINTS[blueprint], blend, rng)
-        for tensor in net.seeds[slot].trained.tensors:
+        for tensor in net.seeds[slot].group.tensors:
             tensor.data += torch.tensor(0.3 * rng.standard_normal(tuple(tensor.shape)), dtype=dtype)
     return net
 
@@ -46,8 +46,8 @@ def batches(steps: int = 4, dtype: torch.dtype = torch.float32) -> tuple[Tensor,
 
 def host_state(net: ReferenceNetwork) -> list[Tensor]:
     """Everything that belongs to the host: parameters, last gradients, moments and step counters."""
-    moments = [v for t in net.trained.tensors for v in net.trained.optimizer.state[t].values()]
-    return [*net.trained.tensors, *[t.grad for t in net.trained.tensors if t.grad is not None], *moments]
+    moments = [v for t in net.group.tensors for v in net.group.optimizer.state[t].values()]
+    return [*net.group.tensors, *[t.grad for t in net.group.tensors if t.grad is not None], *moments]
 
 
 def touched(isolation: Isolation, training: dict[int, float], nan: bool = False) -> bool:
@@ -55,13 +55,13 @@ def touched(isolation: Isolation, training: dict[int, float], nan: bool = False)
     alone, grown = network({0: (DENSE, 0)}), network({0: (DENSE, 0)} | dict.fromkeys(training, (WIDE, 2)))
     if nan:
         for slot in training:
-            for tensor in grown.seeds[slot].trained.tensors:
+            for tensor in grown.seeds[slot].group.tensors:
                 tensor.data.fill_(float("nan"))
     x, y = batches()
-    without = alone.train_epoch(x, y, Switches({0: 0.5}, {}), isolation)
-    with_seed = grown.train_epoch(x, y, Switches({0: 0.5}, training), isolation)
+    without = alone.train_epoch(x, y, SeedAlphas({0: 0.5}, {}), isolation)
+    with_seed = grown.train_epoch(x, y, SeedAlphas({0: 0.5}, training), isolation)
     same = [torch.equal(a, b) for a, b in zip(host_state(alone), host_state(grown), strict=True)]
-    same += [torch.equal(a, b) for a, b in zip(*(n.seeds[0].trained.tensors for n in (alone, grown)), strict=True)]
+    same += [torch.equal(a, b) for a, b in zip(*(n.seeds[0].group.tensors for n in (alone, grown)), strict=True)]
     same += [torch.equal(alone.logits(x[0], {0: 0.5}), grown.logits(x[0], {0: 0.5}))]
     return not (all(same) and without.train_loss == with_seed.train_loss)
 
@@ -75,8 +75,8 @@ def test_the_host_is_bit_equal_with_and_without_training_seeds(isolation: Isolat
 def test_a_leaky_pass_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReferenceNetwork.logits
 
-    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], *rest: Normalise) -> Tensor:
-        """Switches TRAINING seeds on at a strength of nothing instead of leaving them out."""
+    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], *rest: Normalize) -> Tensor:
+        """SeedAlphas TRAINING seeds on at a strength of nothing instead of leaving them out."""
         return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0), *rest)
 
     monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
@@ -84,7 +84,7 @@ def test_a_leaky_pass_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seed_gradients(net: ReferenceNetwork, slots: list[int]) -> list[Tensor]:
-    return [t.grad for s in slots for t in net.seeds[s].trained.tensors if t.grad is not None]
+    return [t.grad for s in slots for t in net.seeds[s].group.tensors if t.grad is not None]
 
 
 def test_the_shadow_gradient_is_that_of_the_seeds_with_all_else_constant() -> None:
@@ -92,28 +92,28 @@ def test_the_shadow_gradient_is_that_of_the_seeds_with_all_else_constant() -> No
     net.optimizer_settings = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)  # no clip
     oracle = copy.deepcopy(net)
     x, y = batches(1, torch.float64)
-    for group in (oracle.trained, oracle.seeds[0].trained):
+    for group in (oracle.group, oracle.seeds[0].group):
         for tensor in group.tensors:
             tensor.requires_grad_(False)
     F.cross_entropy(oracle.logits(x[0], {0: 0.5, 1: 0.7, 2: 1.0}), y[0]).backward()
-    net.train_epoch(x, y, Switches({0: 0.5}, {1: 0.7, 2: 1.0}), "shadow")
+    net.train_epoch(x, y, SeedAlphas({0: 0.5}, {1: 0.7, 2: 1.0}), "shadow")
     expected, found = seed_gradients(oracle, [1, 2]), seed_gradients(net, [1, 2])
     assert len(expected) == len(found) == 4 + 2 + 4  # the gate's two included
     for a, b in zip(expected, found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
     alone = network({1: (WIDE, 2)}, torch.float64)
     alone.optimizer_settings = net.optimizer_settings
-    alone.train_epoch(x, y, Switches({}, {1: 0.7}), "shadow")
+    alone.train_epoch(x, y, SeedAlphas({}, {1: 0.7}), "shadow")
     other = zip(seed_gradients(alone, [1]), seed_gradients(net, [1]), strict=True)
     assert not all(torch.allclose(a, b) for a, b in other)  # another network, another gradient
 
 
 def test_seeds_that_take_no_part_are_not_touched() -> None:
     net = network({0: (DENSE, 0), 1: (WIDE, 0)})
-    before = [t.clone() for t in net.seeds[1].trained.tensors]
-    net.train_epoch(*batches(), Switches({}, {0: 1.0}), "shadow")
-    assert all(torch.equal(a, b) for a, b in zip(before, net.seeds[1].trained.tensors, strict=True))
-    assert not net.seeds[1].trained.optimizer.state
+    before = [t.clone() for t in net.seeds[1].group.tensors]
+    net.train_epoch(*batches(), SeedAlphas({}, {0: 1.0}), "shadow")
+    assert all(torch.equal(a, b) for a, b in zip(before, net.seeds[1].group.tensors, strict=True))
+    assert not net.seeds[1].group.optimizer.state
 
 
 def finite_difference(net: ReferenceNetwork, x: Tensor, y: Tensor, on: dict[int, float], tensor: Tensor) -> Tensor:
@@ -134,15 +134,15 @@ def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
     net = network({0: (DENSE, blend), 1: (5, blend)}, torch.float64, slots=2)
     net.optimizer_settings = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)
     before, (x, y), on = copy.deepcopy(net), batches(1, torch.float64), {0: 0.5, 1: 0.7}
-    net.train_epoch(x, y, Switches(on, {}), "shadow")
-    groups = [(net.trained, before.trained), *((net.seeds[s].trained, before.seeds[s].trained) for s in on)]
+    net.train_epoch(x, y, SeedAlphas(on, {}), "shadow")
+    groups = [(net.group, before.group), *((net.seeds[s].group, before.seeds[s].group) for s in on)]
     for trained, start in groups:
         for moved, tensor in zip(trained.tensors, start.tensors, strict=True):
             expected = finite_difference(before, x[0], y[0], on, tensor)
             assert moved.grad is not None
             torch.testing.assert_close(moved.grad, expected, rtol=1e-5, atol=1e-8)
     # With the seed's input detached, as in isolation, the host's first layer would get another gradient.
-    first = before.trained.params["in.w"]
+    first = before.group.params["in.w"]
     part = torch.autograd.grad(F.cross_entropy(detached(before, x[0], on), y[0]), first)[0]
     assert not torch.allclose(part, finite_difference(before, x[0], y[0], on, first), rtol=1e-3)
 
@@ -151,7 +151,7 @@ def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
     def slot(s: int, h: Tensor) -> Tensor:
         return h + net.seeds[s].on(h.detach(), on[s]) - h.detach()
 
-    return net.host.forward(net.trained.params, x, slot)
+    return net.host.forward(net.group.params, x, slot)
 
 
 def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple[float, float]:
@@ -165,16 +165,16 @@ def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple
     net = ReferenceNetwork(host, np.random.default_rng(run), OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0))
     order = np.random.default_rng(run)
 
-    def epoch(switches: Switches) -> None:
+    def epoch(alphas: SeedAlphas) -> None:
         rows = torch.from_numpy(order.permutation(len(y)))[:512].reshape(8, 64)
-        net.train_epoch(x[rows], y[rows], switches, isolation)
+        net.train_epoch(x[rows], y[rows], alphas, isolation)
 
     for _ in range(10):
-        epoch(Switches())
+        epoch(SeedAlphas())
     net.germinate(1, MLP_BLUEPRINTS[WIDE], 0, np.random.default_rng(run + 50))
     start = net.validate(x, y, {1: 1.0})[1]
     for _ in range(epochs):
-        epoch(Switches({}, {1: 1.0}))
+        epoch(SeedAlphas({}, {1: 1.0}))
     return start, net.validate(x, y, {1: 1.0})[1]
 
 
@@ -188,7 +188,7 @@ def test_on_spirals_the_shadow_pass_learns_and_straight_through_does_not() -> No
 
 def test_the_environment_isolates_training_seeds_and_blends_after_advance() -> None:
     def params(env: SeedTrainingEnv) -> list[Tensor]:
-        return [t.detach().clone() for t in env.network.trained.tensors]
+        return [t.detach().clone() for t in env.network.group.tensors]
 
     grown, plain = tiny_env(), tiny_env()
     for env in (grown, plain):

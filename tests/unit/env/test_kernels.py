@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from actors.env.blueprints.blends import apply_blend, gate_shapes
 from actors.env.blueprints.vector import MLP_BLUEPRINTS, Blueprint
-from actors.env.kernels.backend import FORMS
 from actors.env.kernels.layers import exponential
+from actors.env.kernels.networks import FORMS
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
 from actors.types.actions import BLENDS
 
@@ -51,11 +51,11 @@ def _there_and_back(
 ) -> tuple[Array, Array, Array, Array]:
     """(output, gradient of h, of q, of the gate) for one seed."""
     first, second = np.zeros((4 * WIDTH, ROWS)), np.zeros((4 * WIDTH, ROWS))
-    c, dc, opening, out = np.zeros_like(h), np.zeros_like(h), np.zeros(ROWS), np.zeros_like(h)
+    c, dc, gate_value, out = np.zeros_like(h), np.zeros_like(h), np.zeros(ROWS), np.zeros_like(h)
     dq, dgate, d = np.zeros_like(q), np.zeros_like(gate), flow.copy()
     change(form, hidden, q, h, first, second, c)
-    blend_in(blend, ALPHA, gate, h, c, opening, out)
-    blend_back(blend, ALPHA, gate, h, c, opening, d, dc, dgate, True)
+    blend_in(blend, ALPHA, gate, h, c, gate_value, out)
+    blend_back(blend, ALPHA, gate, h, c, gate_value, d, dc, dgate, True)
     change_back(form, hidden, q, h, first, second, dc, d, dq, True)
     return out, d, dq, dgate
 

@@ -22,7 +22,7 @@ from tests.support.walks import WAIT, act, random_legal, tiny_env
 def accuracy(env: SeedTrainingEnv, host: list[torch.Tensor], fossils: bool = False) -> float:
     """Validation accuracy in points of these host parameters, with fossils or with all that is blended in."""
     net = copy.deepcopy(env.network)
-    for tensor, value in zip(net.trained.tensors, host, strict=True):
+    for tensor, value in zip(net.group.tensors, host, strict=True):
         tensor.data.copy_(value)
     stages = (Stage.FOSSILIZED,) if fossils else (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
     on = {s: slot.alpha for s, slot in enumerate(env.lifecycle.slots) if slot.stage in stages}
@@ -32,7 +32,7 @@ def accuracy(env: SeedTrainingEnv, host: list[torch.Tensor], fossils: bool = Fal
 
 
 def host_copy(env: SeedTrainingEnv) -> list[torch.Tensor]:
-    return [t.detach().clone() for t in env.network.trained.tensors]
+    return [t.detach().clone() for t in env.network.group.tensors]
 
 
 @dataclass
@@ -64,11 +64,11 @@ def play(env: SeedTrainingEnv, seed: int, poison: int = -1, how: str = "nan", gr
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     played = Played(env, accuracy(env, host_copy(env)))
-    host = sum(t.numel() for t in env.network.trained.tensors)
+    host = sum(t.numel() for t in env.network.group.tensors)
     honest = env.network.train_epoch
 
     def train_epoch(*args: Any) -> Any:
-        grown = [t for seed in env.network.seeds.values() for t in seed.trained.tensors]
+        grown = [t for seed in env.network.seeds.values() for t in seed.group.tensors]
         played.rents.append(sum(t.numel() for t in grown) / host)
         return honest(*args)
 
@@ -77,9 +77,9 @@ def play(env: SeedTrainingEnv, seed: int, poison: int = -1, how: str = "nan", gr
         epoch, good = len(played.rewards), host_copy(env)
         if epoch == poison:
             if how == "nan":
-                env.network.trained.params["0.w"].data[0, 0] = float("nan")
+                env.network.group.params["0.w"].data[0, 0] = float("nan")
             else:
-                env.network.trained.optimizer.param_groups[0]["lr"] = 1e4
+                env.network.group.optimizer.param_groups[0]["lr"] = 1e4
         action = random_legal(rng, env) if grow else WAIT
         _, reward, played.terminated, played.truncated, played.info = env.step(action)
         played.rewards.append(float(reward))
@@ -126,8 +126,8 @@ def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
     assert played.info["end_reason"] is EndReason.GOVERNOR
     assert played.rewards[-1] <= -5.0 + (played.final - env.timeline.accuracy[-2])
     assert played.info["telemetry"]["panic"] == 1.0
-    assert not env.network.trained.optimizer.state
-    assert all(t.isfinite().all() for t in env.network.trained.tensors)
+    assert not env.network.group.optimizer.state
+    assert all(t.isfinite().all() for t in env.network.group.tensors)
     live = {"GERMINATED", "TRAINING", "BLENDING", "HOLDING"}
     assert not live & {lane[-1] for lane in env.timeline.stages}
     assert set(env.network.seeds) == {s for s, x in enumerate(env.lifecycle.slots) if x.stage is Stage.FOSSILIZED}
@@ -138,12 +138,12 @@ def test_a_fossil_survives_a_panic() -> None:
     env.reset(seed=1)
     for action in (act(Op.GERMINATE, 2, 3), act(Op.ADVANCE, 2), act(Op.ADVANCE, 2), act(Op.FOSSILIZE, 2), WAIT):
         env.step(action)
-    kept = [t.detach().clone() for t in env.network.seeds[2].trained.tensors]
-    env.network.trained.params["in.w"].data.fill_(float("nan"))
+    kept = [t.detach().clone() for t in env.network.seeds[2].group.tensors]
+    env.network.group.params["in.w"].data.fill_(float("nan"))
     *_, terminated, _, info = env.step(WAIT)
     assert terminated
     assert env.lifecycle.slots[2].stage is Stage.FOSSILIZED
-    assert all(torch.equal(a, b) for a, b in zip(kept, env.network.seeds[2].trained.tensors, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(kept, env.network.seeds[2].group.tensors, strict=True))
     assert info["telemetry"]["final_accuracy"] == env.timeline.accuracy[-2]
 
 

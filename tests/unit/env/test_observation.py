@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from actors.env.env import SeedTrainingEnv
-from actors.env.slots.observation import BASE, SLOT, EnvView, bounds, markdown_table, obs_spec, observe, with_table
+from actors.env.slots.observation import BASE, SLOT, ModelView, bounds, markdown_table, obs_spec, observe, with_table
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import Op
 from tests.support.walks import WAIT, act, random_legal, tiny_env
@@ -59,7 +59,7 @@ def test_random_episodes_stay_in_range_and_mean_what_the_table_says(slots: int, 
             assert obs[where["last_op"]].tolist() == np.eye(6)[env.last_op].tolist()
             stages = [slot.stage for slot in env.lifecycle.slots]
             assert obs[where["stage_counts"]] == pytest.approx([stages.count(s) / slots for s in Stage])
-            held = sum(t.numel() for s in env.network.seeds.values() for t in s.trained.tensors)
+            held = sum(t.numel() for s in env.network.seeds.values() for t in s.group.tensors)
             assert obs[where["budget_used"]] == pytest.approx(held / env.episode.growth.budget_params)
             for s, slot in enumerate(env.lifecycle.slots):
                 assert obs[where[f"{s}/stage"]].tolist() == np.eye(len(Stage))[slot.stage].tolist()
@@ -80,8 +80,8 @@ def test_a_value_beyond_its_range_is_caught() -> None:
     assert len(out_of_range(obs, 2)) == 1
 
 
-def view(slot: Slot) -> EnvView:
-    return EnvView(0, 10, 1.0, 3, [1.0], [50.0], Op.WAIT, True, 100, 400.0, [0], [slot])
+def view(slot: Slot) -> ModelView:
+    return ModelView(0, 10, 1.0, 3, [1.0], [50.0], Op.WAIT, True, 100, 400.0, [0], [slot])
 
 
 MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health")

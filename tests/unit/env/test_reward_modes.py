@@ -20,7 +20,7 @@ from actors.env.reward import shaping
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.slots.stage import Stage
 from actors.env.tasks import families, make_task
-from actors.env.twin import CAPACITY, SHARES, Twins, fit_coefficient, fitted_shares, twin_coefficient
+from actors.env.twin import CAPACITY, SHARES, TwinCache, fit_coefficient, fitted_shares, twin_coefficient
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.rollout.sampler import WaveSampler, make_sampler
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
@@ -231,7 +231,7 @@ def test_twins_are_played_once_and_remembered_within_bounds() -> None:
         asked.extend(seeds)  # type: ignore[call-overload]
         return [(float(s),) for s in seeds]  # type: ignore[attr-defined]
 
-    twins = Twins(playing)
+    twins = TwinCache(playing)
     assert twins.of([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]
     assert twins.of([1, 2]) == [(1.0,), (2.0,)]
     assert asked == [3, 1, 2]

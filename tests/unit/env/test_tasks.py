@@ -66,7 +66,7 @@ def test_features_are_standardised_by_the_training_rows_alone(name: str) -> None
     made = task(name)
     axes = (0,) if made.kind == "vector" else tuple(n for n in range(made.train.x.ndim) if n != 1)
     x = made.train.x.astype(np.float64)
-    if name == "signals_flat":  # its channel was standardised before it was laid flat
+    if name == "signals_flat":  # its channel was standardized before it was laid flat
         x, axes = x.reshape(-1, 1), (0,)
     varying = x.std(axes) > 1e-6
     np.testing.assert_allclose(x.mean(axes), 0, atol=1e-5)

@@ -97,7 +97,7 @@ def fleet_trace(seeds: list[int], poison: int = -1) -> list[list[NDArray[Any]]]:
     for epoch in range(8):
         actions = np.stack([PLANS[seed][epoch] for seed in seeds])
         if epoch == 3 and poison >= 0:
-            fleet.envs[poison].network.trained.params["in.w"].data.fill_(float("nan"))
+            fleet.envs[poison].network.group.params["in.w"].data.fill_(float("nan"))
         seen = fleet.step(actions)
         for e in range(len(seeds)):
             if running[e]:

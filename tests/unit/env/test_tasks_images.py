@@ -71,7 +71,7 @@ def test_digits_as_pictures_are_the_digits() -> None:
     flat, pictures = (make_task(name, np.random.default_rng(0)) for name in ("digits", "digits_image"))
     assert pictures.shape == (1, 8, 8)
     np.testing.assert_array_equal(flat.test.y, pictures.test.y)
-    # Each pixel standardised, or all together: either way a pixel's rows correlate perfectly.
+    # Each pixel standardized, or all together: either way a pixel's rows correlate perfectly.
     pixel = np.corrcoef(flat.val.x[:, 20], pictures.val.x[:, 0, 2, 4])[0, 1]
     assert pixel == pytest.approx(1.0, abs=1e-6)
 

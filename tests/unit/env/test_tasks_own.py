@@ -70,7 +70,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
     found = [EntryPoint(name, value, "tamiyo.tasks") for name, value in points.items()]
-    monkeypatch.setattr("actors.env.tasks.own.entry_points", lambda group: found if group == "tamiyo.tasks" else [])
+    monkeypatch.setattr("actors.env.tasks.custom.entry_points", lambda group: found if group == "tamiyo.tasks" else [])
 
 
 def test_an_imported_task_runs_alone_and_in_a_mixed_fleet() -> None:

@@ -125,7 +125,7 @@ def test_a_panic_on_the_last_epoch_is_terminated_even_where_the_limit_truncates(
         for _ in range(3):
             env.step(WAIT)
         if poisoned:
-            env.network.trained.params["in.w"].data.fill_(float("nan"))
+            env.network.group.params["in.w"].data.fill_(float("nan"))
         _, reward, terminated, truncated, info = env.step(WAIT)
         assert (terminated, truncated) == (poisoned, not poisoned)
         assert info["end_reason"] is (EndReason.GOVERNOR if poisoned else EndReason.HORIZON)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.topology import Grown
+from actors.env.slots.topology import GrownSeed
 
 CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=4, device="cpu")
-BUILT = (Grown(0, 2, 0, 1.0), Grown(2, 3, 2, 0.7))
+BUILT = (GrownSeed(0, 2, 0, 1.0), GrownSeed(2, 3, 2, 0.7))
 WAITS: NDArray[Any] = np.zeros((2, 6), dtype=np.int64)
 
 
@@ -25,7 +25,7 @@ def test_a_built_host_trains_and_tests_as_the_reference_does(tasks: tuple[str, .
 
     config = replace(CONFIG, tasks=tasks, inner_steps=2)
     fleet = SeedTrainingFleet(config, 2, 7, torch.float64, read_test=True)
-    fleet.build([BUILT, ()])
+    fleet.set_topologies([BUILT, ()])
     fleet.reset([3, 4])
     telemetry: tuple[dict[str, float], ...] = ()
     while fleet.running:
@@ -41,7 +41,7 @@ def test_a_built_host_trains_and_tests_as_the_reference_does(tasks: tuple[str, .
 
 def test_a_built_host_starts_as_the_bare_one_and_pays_rent_from_the_first_epoch() -> None:
     fleet = SeedTrainingFleet(CONFIG, 2, 7)
-    fleet.build([BUILT, ()])
+    fleet.set_topologies([BUILT, ()])
     fleet.reset([3, 3])
     rewards = fleet.step(WAITS).rewards
     built, bare = fleet.episodes
@@ -55,7 +55,7 @@ def test_a_built_host_starts_as_the_bare_one_and_pays_rent_from_the_first_epoch(
 
 def test_more_than_the_budget_cannot_be_built_in() -> None:
     fleet = SeedTrainingFleet(replace(CONFIG, budget_ratio=0.5), 1, 7)
-    fleet.build([BUILT])
+    fleet.set_topologies([BUILT])
     with pytest.raises(ValueError, match="budget"):
         fleet.reset([3])
 

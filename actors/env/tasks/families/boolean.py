@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardised
+from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
 
 Labels = Callable[[NDArray[np.int64]], NDArray[np.integer]]  # bits [n, B] -> class [n]
 SIZES = Sizes(1024, 512, 1024)
@@ -30,7 +30,7 @@ def _over_bits(name: str, bits: int, label: Labels, rng: np.random.Generator, ho
     """Bit vectors are drawn without replacement: with so few of them, separate draws would share rows."""
     codes = rng.permutation(2**bits)[: sum(SIZES)]
     x = (codes[:, None] >> np.arange(bits)) & 1
-    return Task(name, 2, host_width, *standardised(*split_rows(x.astype(np.float64), label(x), SIZES)))
+    return Task(name, 2, host_width, *standardized(*split_rows(x.astype(np.float64), label(x), SIZES)))
 
 
 def xor(rng: np.random.Generator, features: int = 20) -> Task:

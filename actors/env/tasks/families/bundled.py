@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Split, Task, split_rows, standardised
+from actors.env.tasks.task import Sizes, Split, Task, split_rows, standardized
 
 PERMUTATION_SEED = 20240501
 
@@ -53,7 +53,7 @@ def load(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 @cache
 def _splits(name: str) -> tuple[Split, Split, Split]:
-    return standardised(*split_rows(*load(name), BUNDLES[name].sizes))
+    return standardized(*split_rows(*load(name), BUNDLES[name].sizes))
 
 
 def _bundled(name: str, rng: np.random.Generator) -> Task:

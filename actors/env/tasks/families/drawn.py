@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardised
+from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
 SIZES = Sizes(1024, 512, 1024)
@@ -86,7 +86,7 @@ def rules(rng: np.random.Generator, bits: int = 16) -> Task:
     codes = rng.permutation(2**bits)[: sum(SIZES)]  # without replacement: separate draws would share rows
     x = (codes[:, None] >> np.arange(bits)) & 1
     y = _spoilt(table[x[:, used] @ (1 << np.arange(len(used)))], 2, wrong, rng)
-    return Task("rules", 2, 6, *standardised(*split_rows(x.astype(np.float64), y, SIZES)))
+    return Task("rules", 2, 6, *standardized(*split_rows(x.astype(np.float64), y, SIZES)))
 
 
 def _wrong(rng: np.random.Generator) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from actors.config import ConfigError
 from actors.env.tasks.families.bundled import BUNDLES, fixed_order, load
 from actors.env.tasks.family import DataFiles, TaskFamily
-from actors.env.tasks.task import Sizes, Split, Task, split_rows, standardised
+from actors.env.tasks.task import Sizes, Split, Task, split_rows, standardized
 
 CIFAR_SIZES = Sizes(10_000, 2_000, 10_000)
 """An episode sees about 25,600 samples, and every environment of a fleet holds its own rows: not all 50,000."""
@@ -19,7 +19,7 @@ CIFAR_SIZES = Sizes(10_000, 2_000, 10_000)
 @cache
 def _digit_splits() -> tuple[Split, Split, Split]:
     x, y = load("digits")
-    return standardised(*split_rows(x.reshape(-1, 1, 8, 8), y, BUNDLES["digits"].sizes))
+    return standardized(*split_rows(x.reshape(-1, 1, 8, 8), y, BUNDLES["digits"].sizes))
 
 
 def digits_image(rng: np.random.Generator) -> Task:
@@ -62,7 +62,7 @@ def _cifar_splits(data_dir: str, download: bool) -> tuple[Split, Split, Split]:
         Sizes(CIFAR_SIZES.train, CIFAR_SIZES.val, 0),
     )
     pixels = np.asarray(testing.data).transpose(0, 3, 1, 2).astype(np.float32)
-    return standardised(train, val, Split(pixels, np.asarray(testing.targets, dtype=np.int64)))
+    return standardized(train, val, Split(pixels, np.asarray(testing.targets, dtype=np.int64)))
 
 
 FAMILIES = (

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardised
+from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
 SIZES = Sizes(1024, 512, 1024)
@@ -48,7 +48,7 @@ def classification(rng: np.random.Generator, name: str = "classification", flipp
         flip_y=flipped,
         random_state=int(rng.integers(2**32)),
     )
-    return Task(name, 4, 8, *standardised(*split_rows(x, y, SIZES)))
+    return Task(name, 4, 8, *standardized(*split_rows(x, y, SIZES)))
 
 
 def classification_noisy(rng: np.random.Generator) -> Task:

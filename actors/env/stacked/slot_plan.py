@@ -10,16 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.blends import GATED, open_channels
+from actors.env.blueprints.blends import GATED, channel_gate_logits
 from actors.env.blueprints.vector import Blueprint, Params, Units
-from actors.env.layers.fusion import piece
+from actors.env.layers.fusion import fusible
 from actors.env.stacked.layout import StackLayout
 from actors.types.actions import BLENDS
 
 MULTIPLY = BLENDS.index("multiply")
 
 
-class LiveSeed(NamedTuple):
+class StackedSeed(NamedTuple):
     """One seed that takes part; sorting puts seeds of one slot, mode and bank side by side."""
 
     slot: int
@@ -31,7 +31,7 @@ class LiveSeed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BlueprintRun:
+class BlueprintGroup:
     """Consecutive rows of one blueprint at one slot; `params` reads them as they are now."""
 
     blueprint: Blueprint
@@ -59,7 +59,7 @@ class SlotPlan:
     envs: Tensor  # [n] rows of the pass
     layout: StackLayout
     units: Units | None  # of those rows; None for channels
-    parts: tuple[BlueprintRun, ...]
+    parts: tuple[BlueprintGroup, ...]
     alpha: Tensor  # [n, 1, 1], with a 1 for each spatial dimension beyond the first
     gated: Tensor | None  # bool, of that shape; None where no gate is
     multiply: Tensor | None  # bool, of that shape; None where nothing multiplies
@@ -70,8 +70,8 @@ class SlotPlan:
         layout = self.layout
         here = layout.pick(h, self.envs)
         grown = [p.grow(layout.slice(here, p.rows), self._units(p.rows), layout) for p in self.parts]
-        opening = None if self.gated is None else self._opening(here)
-        joined = _blend(here, torch.cat(grown, layout.env_dim), self.alpha, self.gated, opening, self.multiply)
+        gate_logits = None if self.gated is None else self._opening(here)
+        joined = _blend(here, torch.cat(grown, layout.env_dim), self.alpha, self.gated, gate_logits, self.multiply)
         return layout.put(h, self.envs, joined)
 
     def _units(self, rows: slice) -> Units | None:
@@ -81,20 +81,20 @@ class SlotPlan:
         gate = self.gate()
         if self.layout.dims:
             width = here.shape[2]
-            return open_channels(here, {"gate.w": gate["gate.w"][:, :width], "gate.b": gate["gate.b"]})
+            return channel_gate_logits(here, {"gate.w": gate["gate.w"][:, :width], "gate.b": gate["gate.b"]})
         # a sum and not a product of matrices: one row must not be computed otherwise than many
         return (here * gate["gate.w"].mT).sum(-1, keepdim=True) + gate["gate.b"]
 
 
-@piece
+@fusible
 def _blend(
-    h: Tensor, grown: Tensor, alpha: Tensor, gated: Tensor | None, opening: Tensor | None, multiply: Tensor | None
+    h: Tensor, grown: Tensor, alpha: Tensor, gated: Tensor | None, gate_logits: Tensor | None, multiply: Tensor | None
 ) -> Tensor:
-    """Each row by its own blend (see `actors.env.blueprints.blends`); `opening` is the gates', before the sigmoid."""
+    """Return `h` with `grown` blended in, each row by its own blend (see `actors.env.blueprints.blends`)."""
     change = grown - h
     step = change
-    if gated is not None and opening is not None:
-        open_to = torch.sigmoid(opening)
+    if gated is not None and gate_logits is not None:
+        open_to = torch.sigmoid(gate_logits)
         step = torch.where(gated, open_to, torch.ones_like(open_to)) * change
     if multiply is not None:
         step = torch.where(multiply, h * torch.tanh(change), step)
@@ -105,12 +105,12 @@ Plans = dict[int, SlotPlan]  # by slot
 
 
 def slot_plan(
-    seeds: Sequence[LiveSeed],
+    seeds: Sequence[StackedSeed],
     place: dict[int, int],
     layout: StackLayout,
     units: Units | None,
     blueprints: Sequence[Blueprint],
-    params_of: Callable[[Sequence[LiveSeed]], Callable[[], Params]],
+    params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
     gate: Callable[[], Params],
     like: Tensor,
 ) -> SlotPlan:
@@ -120,7 +120,7 @@ def slot_plan(
     parts, start = [], 0
     for (_, number), run in groupby(seeds, key=lambda seed: (seed.learning, seed.bank)):
         members = list(run)
-        parts.append(BlueprintRun(blueprints[number], slice(start, start + len(members)), params_of(members)))
+        parts.append(BlueprintGroup(blueprints[number], slice(start, start + len(members)), params_of(members)))
         start += len(members)
     envs = torch.tensor([place[seed.env] for seed in seeds], device=like.device)
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 HEALTHY_NORM = (1e-8, 100.0)
 
-Measured = tuple[float, float]  # (accuracy in points, cross-entropy in nats) on the validation rows
+EvalResult = tuple[float, float]  # (accuracy in points, cross-entropy in nats) on the validation rows
 
 
 class SlotShape(NamedTuple):
@@ -132,7 +132,7 @@ class GrowthState:
 
     def record_contributions(
         self,
-        measured: Mapping[Subset, Measured],
+        measured: Mapping[Subset, EvalResult],
         blended: Mapping[int, float],
         training: Mapping[int, float],
         due: bool,
@@ -175,7 +175,7 @@ class GrowthState:
     def observation(self, setting: TrainingState, contributions_hidden: bool = False) -> dict[str, NDArray[Any]]:
         """What the policy sees: `obs [D]` and `blueprint_indices [S]`."""
         slots = [replace(slot, **NOT_MEASURED) for slot in self.slots] if contributions_hidden else self.slots
-        view = observation.EnvView(
+        view = observation.ModelView(
             epoch=setting.epoch,
             horizon_epochs=setting.horizon_epochs,
             chance_loss=setting.chance_loss,

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from actors.env.blueprints.blends import gate_shapes
 from actors.env.blueprints.vector import NOOP, Param
-from actors.env.host_episode import EpochResult, Germination, HostEpisode, Orders
+from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode, NewSeed
 from actors.env.hosts.mlp import Host
 from actors.env.kernels.epoch import Adam, train_epoch
-from actors.env.kernels.measure import measure
+from actors.env.kernels.evaluate import measure
 from actors.env.kernels.network import ABSENT, BLENDED, LEARNING, Seeds, make_work
 from actors.env.kernels.seeds import EXCITATION, NORM, RESIDUAL
 from actors.env.kernels.seeds import GATED as GATED_UNIT
 from actors.env.reference_network import OptimizerSettings
 from actors.env.slots.contributions import Subset
-from actors.env.slots.slot_state import Measured
+from actors.env.slots.growth_state import EvalResult
 from actors.env.tasks import Split
 
 Array = NDArray[Any]
@@ -72,7 +72,7 @@ class NumbaNetwork:
         self.filled: set[int] = set()
         self.train_data = self._data(episode.task.train)
         self.val_data = self._data(episode.task.val)
-        for new in episode.built:
+        for new in episode.initial_seeds:
             self.germinate(new)
         self.keep()
 
@@ -83,7 +83,7 @@ class NumbaNetwork:
     def _zeros(self, *shape: int) -> Array:
         return np.zeros(shape, self.dtype)
 
-    def germinate(self, new: Germination) -> None:
+    def germinate(self, new: NewSeed) -> None:
         """Fresh parameters and moments for a slot."""
         s, width = new.slot, self.episode.host.slot_width(0)
         blueprint = self.blueprints[new.blueprint]
@@ -109,7 +109,7 @@ class NumbaNetwork:
             for s, alpha in alphas.items():
                 self.seeds.mode[s], self.seeds.alpha[s] = mode, alpha
 
-    def train(self, orders: Orders) -> tuple[float, dict[int, list[float]]]:
+    def train(self, orders: EpochPlan) -> tuple[float, dict[int, list[float]]]:
         """One epoch; returns the mean loss and each seed's gradient norms by minibatch."""
         self._switch(orders.blended, orders.training)
         o = self.optimizer_settings
@@ -119,18 +119,18 @@ class NumbaNetwork:
         loss = train_epoch(x, y, orders.rows, self.params, self.seeds, self.moments, self.training_work, rates, norms)
         return loss, {s: norms[:, s].tolist() for s in (*orders.blended, *orders.training)}
 
-    def measure(self, on: Mapping[int, float], subsets: Sequence[Subset]) -> dict[Subset, Measured]:
+    def measure(self, on: Mapping[int, float], subsets: Sequence[Subset]) -> dict[Subset, EvalResult]:
         """(accuracy in points, loss in nats) on the validation rows of each of `subsets` of the slots of `on`."""
         return self._measure(*self.val_data, on, subsets)
 
-    def test(self, on: Mapping[int, float]) -> Measured:
+    def test(self, on: Mapping[int, float]) -> EvalResult:
         """The same on the test rows, of the configuration `on`."""
         present = frozenset(on)
         return self._measure(*self._data(self.episode.task.test), on, [present])[present]
 
     def _measure(
         self, x: Array, y: Array, on: Mapping[int, float], subsets: Sequence[Subset]
-    ) -> dict[Subset, Measured]:
+    ) -> dict[Subset, EvalResult]:
         self._switch(on, {})
         bits = np.array([sum(1 << s for s in subset if s in on) for subset in subsets], np.int64)
         correct, losses = np.zeros(len(subsets), np.int64), np.zeros(len(subsets))
@@ -161,14 +161,14 @@ def _draw(shapes: Mapping[str, Param], into: Array, rng: np.random.Generator) ->
 
 
 class NumbaNetworks:
-    """What `StackedNetworks` is, where `has_kernels`."""
+    """What `TorchNetworks` is, where `has_kernels`."""
 
     def __init__(self, num_envs: int, optimizer_settings: OptimizerSettings, dtype: torch.dtype) -> None:
         self.num_envs, self.optimizer_settings = num_envs, optimizer_settings
         self.dtype = np.dtype(str(dtype).removeprefix("torch."))
         self.networks: list[NumbaNetwork] = []
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
         """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
         for e, episode in enumerate(episodes):
             if e in envs:
@@ -177,17 +177,17 @@ class NumbaNetworks:
         bare: Subset = frozenset()
         return [n.measure({}, [bare])[bare] if e in envs else (0.0, 0.0) for e, n in enumerate(self.networks)]
 
-    def run_epoch(self, orders: Sequence[Orders | None]) -> list[EpochResult | None]:
+    def run_epoch(self, orders: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         """Prune, germinate, train and measure as ordered; None for environments that idle."""
         return [None if o is None else _run_epoch(n, o) for n, o in zip(self.networks, orders, strict=True)]
 
-    def finish_epoch(self, pruned: Sequence[tuple[int, ...]]) -> None:
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
         """Drop what the automatic edges pruned, and keep the state as the last good one."""
         for network, slots in zip(self.networks, pruned, strict=True):
             network.prune(slots)
             network.keep()
 
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Measured:
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
         """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
         network = self.networks[env]
         network.prune(pruned)
@@ -196,12 +196,12 @@ class NumbaNetworks:
         on = {s: slots[s].alpha for s in network.filled}
         return network.measure(on, [frozenset(on)])[frozenset(on)]
 
-    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
+    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
         return {e: self.networks[e].test(alphas) for e, alphas in on.items()}
 
 
-def _run_epoch(network: NumbaNetwork, orders: Orders) -> EpochResult:
+def _run_epoch(network: NumbaNetwork, orders: EpochPlan) -> EpochResult:
     network.prune(orders.pruned)
     if orders.germinated is not None:
         network.germinate(orders.germinated)

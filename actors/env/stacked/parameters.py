@@ -1,4 +1,4 @@
-"""`Stack`: the parameters of E networks, and how the passes of an epoch read them.
+"""`StackedParameters`: the parameters of E networks, and how the passes of an epoch read them.
 
 Parameters are stacked `[E, ...]` and padded to one shape. The seeds of one blueprint, whatever host and slot they grow
 in, are rows of one bank (one for each width that slots have); an epoch gathers those that take part, by slot, and puts
@@ -20,7 +20,7 @@ from actors.env.layers.batch_norm import Moments
 from actors.env.reference_network import OptimizerSettings
 from actors.env.stacked.layout import StackLayout
 from actors.env.stacked.param_bank import ParamBank
-from actors.env.stacked.plan import LiveSeed, Plans, slot_plan
+from actors.env.stacked.slot_plan import Plans, StackedSeed, slot_plan
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class NetworkSettings:
     replayed: bool = False  # an epoch's steps as a CUDA graph
 
 
-class Stack:
+class StackedParameters:
     """E hosts with their seeds. All have the padded shape of `host`; padded entries are 0 and stay 0."""
 
     units: Units | None  # which units are real; None for channels, whose padding is inert
@@ -56,16 +56,16 @@ class Stack:
         self.gates = ParamBank(gate_shapes(GATED, max(widths)), rows, *table)
         self.running: dict[str, Moments] = {}
 
-    def rows(self, seeds: Sequence[LiveSeed]) -> Tensor:
+    def rows(self, seeds: Sequence[StackedSeed]) -> Tensor:
         rows = [seed.env * self.host.slots + seed.slot for seed in seeds]
         return torch.tensor(rows, dtype=torch.long, device=self.device)
 
     def plans(
         self,
-        seeds: Sequence[LiveSeed],
+        seeds: Sequence[StackedSeed],
         envs: Sequence[int],
-        params_of: Callable[[Sequence[LiveSeed]], Callable[[], Params]],
-        gate_of: Callable[[Sequence[LiveSeed]], Callable[[], Params]],
+        params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
+        gate_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
     ) -> Plans:
         """By slot, for a pass over `envs`."""
         place = {env: row for row, env in enumerate(envs)}
@@ -80,11 +80,11 @@ class Stack:
                 )
         return plans
 
-    def constant(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
+    def constant(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
         bank = self.banks[seeds[0].bank]
         params = bank.views(bank.params[self.rows(seeds)])
         return lambda: params
 
-    def constant_gates(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
+    def constant_gates(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
         params = self.gates.views(self.gates.params[self.rows(seeds)])
         return lambda: params

@@ -1,4 +1,4 @@
-"""`StackedMeasure`: validation and ablations of E networks in one or two passes."""
+"""`StackedEvaluation`: validation and ablations of E networks in one or two passes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from torch import Tensor
 from actors.env.layers.batch_norm import (
     CALIBRATION_ROWS,
     Affine,
-    Normalise,
+    Normalize,
     calibrated,
     calibrating,
     running_statistics,
 )
 from actors.env.slots.contributions import Subset
-from actors.env.slots.slot_state import Measured
-from actors.env.stacked.plan import LiveSeed, Plans
-from actors.env.stacked.stack import Stack
+from actors.env.slots.growth_state import EvalResult
+from actors.env.stacked.parameters import StackedParameters
+from actors.env.stacked.slot_plan import Plans, StackedSeed
 
-Table = list[dict[Subset, Measured]]  # by environment
+Table = list[dict[Subset, EvalResult]]  # by environment
 ROWS_AT_ONCE = 128
 """Whole parts alone, in multiples of the lanes that transcendental functions work on: how many rows the largest task of
 a fleet has must not decide how a kernel computes its neighbours'."""
 
 
-class StackedMeasure:
+class StackedEvaluation:
     """Every environment's validation rows and, for hosts with BatchNorm, its calibration rows, laid out."""
 
-    def __init__(self, stack: Stack, x: Tensor, y: Tensor, valid: Tensor, calibration: Tensor) -> None:
+    def __init__(self, stack: StackedParameters, x: Tensor, y: Tensor, valid: Tensor, calibration: Tensor) -> None:
         self.stack, self.layout = stack, stack.layout
         self.y, self.valid = y, valid
         self.x, self.calibration = (
@@ -40,8 +40,8 @@ class StackedMeasure:
 
     @torch.no_grad()
     def __call__(
-        self, seeds: Sequence[LiveSeed], wanted: Sequence[Sequence[Subset]]
-    ) -> list[tuple[Measured, dict[Subset, Measured]]]:
+        self, seeds: Sequence[StackedSeed], wanted: Sequence[Sequence[Subset]]
+    ) -> list[tuple[EvalResult, dict[Subset, EvalResult]]]:
         """(the present configuration, wanted ones as comparable to one another) by environment.
 
         The present is the first of the wanted. With BatchNorm it is read by running statistics, and those that are
@@ -60,14 +60,14 @@ class StackedMeasure:
         table = self._table(plans, due, None) if any(due) else [{} for _ in due]
         return [(p[everything], m) for p, m in zip(present, table, strict=True)]
 
-    def _table(self, plans: Plans, wanted: Sequence[Sequence[Subset]], normalise: Normalise | None) -> Table:
+    def _table(self, plans: Plans, wanted: Sequence[Sequence[Subset]], normalize: Normalize | None) -> Table:
         """Accuracy and loss of each environment's wanted subsets; BatchNorm is calibrated for each unless told."""
         n = self.stack
         targets = sorted({subset for subsets in wanted for subset in subsets}, key=sorted)
-        if normalise is None and n.running:
+        if normalize is None and n.running:
             found: dict[str, list[Affine]] = {}
             self._logits(plans, targets, self.calibration, calibrating(found, CALIBRATION_ROWS))
-            normalise = calibrated(found, ROWS_AT_ONCE)
+            normalize = calibrated(found, ROWS_AT_ONCE)
         # Rows know nothing of each other: a part of them at a time keeps the tensors near the cache.
         parts = torch.split(self.x, ROWS_AT_ONCE, self.layout.row_dim)
         labelled = zip(torch.split(self.y, ROWS_AT_ONCE, 1), torch.split(self.valid, ROWS_AT_ONCE, 1), strict=True)
@@ -75,7 +75,7 @@ class StackedMeasure:
         correct: Tensor = torch.zeros((), dtype=torch.long, device=n.device)
         total: Tensor = torch.zeros((), dtype=n.dtype, device=n.device)
         for part, (y, valid) in zip(parts, labelled, strict=True):
-            logits = self._logits(plans, targets, part, normalise)
+            logits = self._logits(plans, targets, part, normalize)
             labels, counted = y[:, None].expand(-1, len(targets), -1), valid[:, None]
             loss = F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none").masked_fill(~counted, 0.0)
             correct = correct + ((logits.argmax(-1) == labels) & counted).sum(-1)
@@ -88,7 +88,7 @@ class StackedMeasure:
             for e, subsets in enumerate(wanted)
         ]
 
-    def _logits(self, plans: Plans, targets: list[Subset], x: Tensor, normalise: Normalise | None) -> Tensor:
+    def _logits(self, plans: Plans, targets: list[Subset], x: Tensor, normalize: Normalize | None) -> Tensor:
         """`[E, targets, rows, classes]`.
 
         Subsets share the work of the slots before the one at which they part: after slot s there is one variant for
@@ -111,5 +111,5 @@ class StackedMeasure:
             return merged.flatten(layout.row_dim, layout.row_dim + 1)
 
         params = n.hosts.views(n.hosts.params)
-        logits = n.host.forward(params, x, slot, n.units, normalise).masked_fill(n.no_class, -torch.inf)
+        logits = n.host.forward(params, x, slot, n.units, normalize).masked_fill(n.no_class, -torch.inf)
         return logits.view(n.num_envs, len(targets), -1, logits.shape[-1])

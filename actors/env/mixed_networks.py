@@ -1,4 +1,4 @@
-"""`FleetNetworks`: a fleet's networks by kind of host, each kind in blocks of its own.
+"""`MixedNetworks`: a fleet's networks by kind of host, each kind in blocks of its own.
 
 MLPs on a CPU run as machine code. Elsewhere hosts of one family and one size in space share a stack, padded to its
 widest. Which hosts an environment gets changes
@@ -13,26 +13,26 @@ from math import prod
 from typing import Literal, Protocol, TypeVar
 
 from actors.config import require
-from actors.env.host_episode import EpochResult, HostEpisode, Orders
+from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode
 from actors.env.hosts.make import make_host, padded_host
 from actors.env.hosts.mlp import Host
-from actors.env.kernels.backend import NumbaNetworks, has_kernels
-from actors.env.slots.slot_state import Measured
-from actors.env.stacked.networks import StackedNetworks
-from actors.env.stacked.stack import NetworkSettings
+from actors.env.kernels.networks import NumbaNetworks, has_kernels
+from actors.env.slots.growth_state import EvalResult
+from actors.env.stacked.networks import TorchNetworks
+from actors.env.stacked.parameters import NetworkSettings
 from actors.env.tasks import Task
 
 T = TypeVar("T")
-Kind = tuple[int, ...]
-MOST_ENVS, LEAST_ENVS, POSITIONS = 16, 4, 4096
+HostKind = tuple[int, ...]
+MAX_BLOCK_ENVS, MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS = 16, 4, 4096
 
 
-def block_envs(kind: Kind, num_envs: int) -> int:
+def block_envs(kind: HostKind, num_envs: int) -> int:
     """Environments in a stack at most: for CNNs as many as keep its tensors near the cache (measured)."""
-    return min(MOST_ENVS, max(LEAST_ENVS, POSITIONS // prod(kind))) if kind else num_envs
+    return min(MAX_BLOCK_ENVS, max(MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS // prod(kind))) if kind else num_envs
 
 
-def kind_of(task: Task) -> Kind:
+def host_kind(task: Task) -> HostKind:
     """Stacks hold one kind: its number of spatial dimensions, and their size."""
     return task.train.x.shape[2:]
 
@@ -40,23 +40,23 @@ def kind_of(task: Task) -> Kind:
 class Networks(Protocol):
     num_envs: int
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
         """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
         ...
 
-    def run_epoch(self, orders: Sequence[Orders | None]) -> list[EpochResult | None]:
+    def run_epoch(self, orders: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         """Prune, germinate, train and measure as ordered; None for environments that idle."""
         ...
 
-    def finish_epoch(self, pruned: Sequence[tuple[int, ...]]) -> None:
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
         """Drop what the automatic edges pruned, and keep the state as the last good one."""
         ...
 
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Measured:
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
         """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
         ...
 
-    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
+    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
         ...
 
@@ -72,42 +72,42 @@ def make_networks(
 
     Raises `ConfigError` if `backend` is `numba` and a host has no kernels.
     """
-    hosts: dict[Kind, list[Host]] = {}
+    hosts: dict[HostKind, list[Host]] = {}
     for task in tasks:
-        hosts.setdefault(kind_of(task), []).append(make_host(task, slots))
+        hosts.setdefault(host_kind(task), []).append(make_host(task, slots))
     padded = {kind: padded_host(same) for kind, same in hosts.items()}
     coded = {kind for kind, host in padded.items() if settings.device.type == "cpu" and has_kernels(host)}
     require(
         backend != "numba" or coded == set(padded),
         "env.backend is numba, which needs MLP hosts with built-in blueprints on a CPU: set it to auto",
     )
-    maker = Maker(padded, frozenset() if backend == "torch" else frozenset(coded), settings)
+    maker = NetworksFactory(padded, frozenset() if backend == "torch" else frozenset(coded), settings)
     if len(padded) == 1:
         ((kind, _),) = padded.items()
         if num_envs <= block_envs(kind, num_envs):
             return maker.make(kind, num_envs)
-    return FleetNetworks(maker, num_envs)
+    return MixedNetworks(maker, num_envs)
 
 
 @dataclass(frozen=True)
-class Maker:
+class NetworksFactory:
     """Makes what trains the environments of one kind."""
 
-    padded: Mapping[Kind, Host]
-    coded: frozenset[Kind]  # kinds with machine code
+    padded: Mapping[HostKind, Host]
+    coded: frozenset[HostKind]  # kinds with machine code
     settings: NetworkSettings
 
-    def make(self, kind: Kind, num_envs: int) -> Networks:
+    def make(self, kind: HostKind, num_envs: int) -> Networks:
         if kind in self.coded:
             return NumbaNetworks(num_envs, self.settings.optimizer_settings, self.settings.dtype)
-        return StackedNetworks(self.padded[kind], num_envs, self.settings)
+        return TorchNetworks(self.padded[kind], num_envs, self.settings)
 
 
 @dataclass(eq=False)
 class Block:
     """A stack and the environments in its rows. A row without one idles: it computes, and nobody reads it."""
 
-    kind: Kind
+    kind: HostKind
     networks: Networks
     members: list[int | None]  # by row
 
@@ -134,28 +134,28 @@ class Block:
         return rows
 
 
-class FleetNetworks:
-    """What `StackedNetworks` is, for environments with hosts of any kind.
+class MixedNetworks:
+    """What `TorchNetworks` is, for environments with hosts of any kind.
 
     An environment that is reset may come to a host of another kind: it leaves its row, which then idles, and takes an
     idle row of its new kind, in the oldest block that has one, or else a row of a new block. A block without members
     goes. So a kind has at most as many rows as it once had members, and a few.
     """
 
-    def __init__(self, maker: Maker, num_envs: int) -> None:
+    def __init__(self, maker: NetworksFactory, num_envs: int) -> None:
         self.maker, self.num_envs = maker, num_envs
         self.blocks: list[Block] = []
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
         """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
         stale = {block: block.leave(envs) for block in self.blocks}
         gone = [block for block in self.blocks if block.idle]
         self.blocks = [block for block in self.blocks if not block.idle]
         spare = {(b.kind, b.networks.num_envs): b.networks for b in gone}
         # Who comes alone is followed by others: while the fleet goes on, a new block has some rows to spare.
-        least = LEAST_ENVS if self.blocks else 2
+        least = MIN_BLOCK_ENVS if self.blocks else 2
         for kind in self.maker.padded:
-            waiting = sorted(e for e in envs if kind_of(episodes[e].task) == kind)
+            waiting = sorted(e for e in envs if host_kind(episodes[e].task) == kind)
             for block in self.blocks:
                 if block.kind == kind:
                     stale[block] += block.join(waiting)
@@ -163,7 +163,7 @@ class FleetNetworks:
                 stale[block] = list(range(len(block.members)))
                 self.blocks.append(block)
         self._at = {e: (b, row) for b in self.blocks for row, e in enumerate(b.members) if e is not None}
-        found: dict[int | None, Measured] = {}
+        found: dict[int | None, EvalResult] = {}
         for block in self.blocks:
             if rows := sorted(set(stale[block])):
                 # An idle row holds a copy of a member's host: it must be something finite.
@@ -173,7 +173,7 @@ class FleetNetworks:
         return [found.get(e, (0.0, 0.0)) for e in range(self.num_envs)]
 
     def _new_blocks(
-        self, kind: Kind, waiting: Sequence[int], least: int, spare: dict[tuple[Kind, int], Networks]
+        self, kind: HostKind, waiting: Sequence[int], least: int, spare: dict[tuple[HostKind, int], Networks]
     ) -> Iterator[Block]:
         """Blocks of at least so many rows for those who wait; a `spare` stack of the right size is used again.
 
@@ -187,7 +187,7 @@ class FleetNetworks:
             networks = spare.pop((kind, len(members)), None) or self.maker.make(kind, len(members))
             yield Block(kind, networks, members)
 
-    def run_epoch(self, orders: Sequence[Orders | None]) -> list[EpochResult | None]:
+    def run_epoch(self, orders: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         """Prune, germinate, train and measure as ordered; None for environments that idle."""
         results: list[EpochResult | None] = [None] * self.num_envs
         for block in self.blocks:
@@ -199,19 +199,19 @@ class FleetNetworks:
                     results[e] = result
         return results
 
-    def finish_epoch(self, pruned: Sequence[tuple[int, ...]]) -> None:
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
         """Drop what the automatic edges pruned, and keep the state as the last good one."""
         for block in self.blocks:
-            block.networks.finish_epoch(block.own(pruned, ()))
+            block.networks.commit(block.own(pruned, ()))
 
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Measured:
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
         """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
         block, row = self._at[env]
         return block.networks.roll_back(row, pruned)
 
-    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
+    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
-        found: dict[int, Measured] = {}
+        found: dict[int, EvalResult] = {}
         for block in self.blocks:
             own = {row: on[e] for row, e in enumerate(block.members) if e is not None and e in on}
             if own:
