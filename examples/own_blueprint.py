@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from actors.env import make_env
+from actors.env.blueprints.blueprint import Blueprint, Param, Params, Units
 from actors.env.blueprints.family import register_blueprint
-from actors.env.blueprints.vector import Blueprint, Param, Params, Units
 
 
 def shapes(width: int) -> dict[str, Param]:

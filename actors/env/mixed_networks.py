@@ -1,219 +1,157 @@
-"""`MixedNetworks`: a fleet's networks by kind of host, each kind in blocks of its own.
-
-MLPs on a CPU run as machine code. Elsewhere hosts of one family and one size in space share a stack, padded to its
-widest. Which hosts an environment gets changes
-with every reset, and so do the stacks; large stacks are cut into blocks that fit the cache.
-"""
+"""`MixedNetworks`: the networks of a fleet whose environments have hosts of different kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, Protocol, TypeVar
+from typing import TypeVar
 
-from actors.config import require
+from actors.env.fleet_networks import FleetNetworks
 from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode
-from actors.env.hosts.make import make_host, padded_host
-from actors.env.hosts.mlp import Host
-from actors.env.kernels.networks import NumbaNetworks, has_kernels
-from actors.env.slots.growth_state import EvalResult
-from actors.env.stacked.networks import TorchNetworks
-from actors.env.stacked.parameters import NetworkSettings
+from actors.env.slots.contributions import EvalResult
 from actors.env.tasks import Task
 
 T = TypeVar("T")
 HostKind = tuple[int, ...]
+"""Hosts of one kind can share a stack: the size of their input in space, () for MLPs."""
+
 MAX_BLOCK_ENVS, MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS = 16, 4, 4096
 
 
-def block_envs(kind: HostKind, num_envs: int) -> int:
-    """Environments in a stack at most: for CNNs as many as keep its tensors near the cache (measured)."""
-    return min(MAX_BLOCK_ENVS, max(MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS // prod(kind))) if kind else num_envs
-
-
 def host_kind(task: Task) -> HostKind:
-    """Stacks hold one kind: its number of spatial dimensions, and their size."""
+    """Return the kind of host that a task gets."""
     return task.train.x.shape[2:]
 
 
-class Networks(Protocol):
-    num_envs: int
+def block_envs(kind: HostKind, num_envs: int) -> int:
+    """Return the largest number of environments in a block.
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
-        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
-        ...
-
-    def run_epoch(self, orders: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
-        """Prune, germinate, train and measure as ordered; None for environments that idle."""
-        ...
-
-    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
-        """Drop what the automatic edges pruned, and keep the state as the last good one."""
-        ...
-
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
-        """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
-        ...
-
-    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
-        """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
-        ...
-
-
-def make_networks(
-    tasks: Sequence[Task],
-    slots: int,
-    num_envs: int,
-    settings: NetworkSettings,
-    backend: Literal["auto", "numba", "torch"] = "auto",
-) -> Networks:
-    """Machine code or tensors for all that these tasks need, in one piece where one holds it.
-
-    Raises `ConfigError` if `backend` is `numba` and a host has no kernels.
+    For CNNs it is limited so that the tensors of a block stay near the cache (measured).
     """
-    hosts: dict[HostKind, list[Host]] = {}
-    for task in tasks:
-        hosts.setdefault(host_kind(task), []).append(make_host(task, slots))
-    padded = {kind: padded_host(same) for kind, same in hosts.items()}
-    coded = {kind for kind, host in padded.items() if settings.device.type == "cpu" and has_kernels(host)}
-    require(
-        backend != "numba" or coded == set(padded),
-        "env.backend is numba, which needs MLP hosts with built-in blueprints on a CPU: set it to auto",
-    )
-    maker = NetworksFactory(padded, frozenset() if backend == "torch" else frozenset(coded), settings)
-    if len(padded) == 1:
-        ((kind, _),) = padded.items()
-        if num_envs <= block_envs(kind, num_envs):
-            return maker.make(kind, num_envs)
-    return MixedNetworks(maker, num_envs)
-
-
-@dataclass(frozen=True)
-class NetworksFactory:
-    """Makes what trains the environments of one kind."""
-
-    padded: Mapping[HostKind, Host]
-    coded: frozenset[HostKind]  # kinds with machine code
-    settings: NetworkSettings
-
-    def make(self, kind: HostKind, num_envs: int) -> Networks:
-        if kind in self.coded:
-            return NumbaNetworks(num_envs, self.settings.optimizer_settings, self.settings.dtype)
-        return TorchNetworks(self.padded[kind], num_envs, self.settings)
+    return min(MAX_BLOCK_ENVS, max(MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS // prod(kind))) if kind else num_envs
 
 
 @dataclass(eq=False)
 class Block:
-    """A stack and the environments in its rows. A row without one idles: it computes, and nobody reads it."""
+    """Networks of one kind, and the environment in each row of them.
+
+    A row without an environment idles: it computes, and its results are ignored.
+    """
 
     kind: HostKind
-    networks: Networks
-    members: list[int | None]  # by row
+    networks: FleetNetworks
+    envs: list[int | None]
 
     @property
     def idle(self) -> bool:
-        return all(e is None for e in self.members)
-
-    def own(self, values: Sequence[T], idle: T) -> list[T]:
-        """The fleet's values, by row."""
-        return [idle if e is None else values[e] for e in self.members]
+        """Whether no row has an environment."""
+        return all(env is None for env in self.envs)
 
     def leave(self, envs: Collection[int]) -> list[int]:
-        """Rows that idle from now on."""
-        rows = [row for row, e in enumerate(self.members) if e in envs]
+        """Free the rows of these environments; return the rows."""
+        rows = [row for row, env in enumerate(self.envs) if env in envs]
         for row in rows:
-            self.members[row] = None
+            self.envs[row] = None
         return rows
 
     def join(self, waiting: list[int]) -> list[int]:
-        """Idle rows taken by the first of `waiting`, which are taken off that list."""
-        rows = [row for row, e in enumerate(self.members) if e is None][: len(waiting)]
+        """Move environments from `waiting` into free rows, from the front; return the rows."""
+        rows = [row for row, env in enumerate(self.envs) if env is None][: len(waiting)]
         for row in rows:
-            self.members[row] = waiting.pop(0)
+            self.envs[row] = waiting.pop(0)
         return rows
+
+    def by_row(self, by_env: Sequence[T], default: T) -> list[T]:
+        """Return the value of each row's environment; `default` for idle rows."""
+        return [default if env is None else by_env[env] for env in self.envs]
 
 
 class MixedNetworks:
-    """What `TorchNetworks` is, for environments with hosts of any kind.
+    """`FleetNetworks` in blocks, each of one kind of host and at most `block_envs` environments.
 
-    An environment that is reset may come to a host of another kind: it leaves its row, which then idles, and takes an
-    idle row of its new kind, in the oldest block that has one, or else a row of a new block. A block without members
-    goes. So a kind has at most as many rows as it once had members, and a few.
+    A reset may give an environment a host of another kind. It then leaves its row, which idles, and takes an idle row
+    of its new kind: in the oldest block that has one, else in a new block. Environments that are not reset never move,
+    since moving would change their results in the last bits. A block without environments is dropped. A kind
+    therefore has few more rows than it once had environments.
     """
 
-    def __init__(self, maker: NetworksFactory, num_envs: int) -> None:
-        self.maker, self.num_envs = maker, num_envs
+    def __init__(
+        self, kinds: Sequence[HostKind], make_block: Callable[[HostKind, int], FleetNetworks], num_envs: int
+    ) -> None:
+        """`make_block(kind, num_envs)` makes the networks of one block."""
+        self.kinds, self.make_block, self.num_envs = tuple(kinds), make_block, num_envs
         self.blocks: list[Block] = []
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
-        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
+        """See `FleetNetworks.reset`."""
         stale = {block: block.leave(envs) for block in self.blocks}
-        gone = [block for block in self.blocks if block.idle]
+        dropped = [block for block in self.blocks if block.idle]
         self.blocks = [block for block in self.blocks if not block.idle]
-        spare = {(b.kind, b.networks.num_envs): b.networks for b in gone}
-        # Who comes alone is followed by others: while the fleet goes on, a new block has some rows to spare.
+        spare = {(b.kind, b.networks.num_envs): b.networks for b in dropped}
+        # Environments that are reset one at a time are usually followed by others: a new block has some spare rows.
         least = MIN_BLOCK_ENVS if self.blocks else 2
-        for kind in self.maker.padded:
+        for kind in self.kinds:
             waiting = sorted(e for e in envs if host_kind(episodes[e].task) == kind)
             for block in self.blocks:
                 if block.kind == kind:
                     stale[block] += block.join(waiting)
             for block in self._new_blocks(kind, waiting, least, spare):
-                stale[block] = list(range(len(block.members)))
+                stale[block] = list(range(len(block.envs)))
                 self.blocks.append(block)
-        self._at = {e: (b, row) for b in self.blocks for row, e in enumerate(b.members) if e is not None}
-        found: dict[int | None, EvalResult] = {}
+        self._position = {e: (b, row) for b in self.blocks for row, e in enumerate(b.envs) if e is not None}
+        results: dict[int | None, EvalResult] = {}
         for block in self.blocks:
             if rows := sorted(set(stale[block])):
-                # An idle row holds a copy of a member's host: it must be something finite.
-                stand_in = next(episodes[e] for e in block.members if e is not None)
-                present = [stand_in if e is None else episodes[e] for e in block.members]
-                found.update(zip(block.members, block.networks.reset(present, rows), strict=True))
-        return [found.get(e, (0.0, 0.0)) for e in range(self.num_envs)]
+                # An idle row holds a copy of another row's host, since its numbers must be finite.
+                stand_in = next(episodes[e] for e in block.envs if e is not None)
+                present = [stand_in if e is None else episodes[e] for e in block.envs]
+                results.update(zip(block.envs, block.networks.reset(present, rows), strict=True))
+        return [results.get(e, EvalResult(0.0, 0.0)) for e in range(self.num_envs)]
 
     def _new_blocks(
-        self, kind: HostKind, waiting: Sequence[int], least: int, spare: dict[tuple[HostKind, int], Networks]
+        self, kind: HostKind, waiting: Sequence[int], least: int, spare: dict[tuple[HostKind, int], FleetNetworks]
     ) -> Iterator[Block]:
-        """Blocks of at least so many rows for those who wait; a `spare` stack of the right size is used again.
+        """Yield blocks of at least `least` rows for the waiting environments; reuse `spare` networks of the same size.
 
-        A stack of one is computed in another order than a stack of many: never one, but in a fleet of one.
+        A stack of one rounds differently from a stack of many, so a block has one row only in a fleet of one.
         """
         size = block_envs(kind, self.num_envs)
         least = min(self.num_envs, least)
         for start in range(0, len(waiting), size):
-            members: list[int | None] = [*waiting[start : start + size]]
-            members += [None] * (least - len(members))
-            networks = spare.pop((kind, len(members)), None) or self.maker.make(kind, len(members))
-            yield Block(kind, networks, members)
+            envs: list[int | None] = [*waiting[start : start + size]]
+            envs += [None] * (least - len(envs))
+            networks = spare.pop((kind, len(envs)), None) or self.make_block(kind, len(envs))
+            yield Block(kind, networks, envs)
 
-    def run_epoch(self, orders: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
-        """Prune, germinate, train and measure as ordered; None for environments that idle."""
+    def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
+        """See `FleetNetworks.run_epoch`."""
         results: list[EpochResult | None] = [None] * self.num_envs
         for block in self.blocks:
-            own = block.own(orders, None)
-            if all(order is None for order in own):
+            own = block.by_row(plans, None)
+            if all(plan is None for plan in own):
                 continue
-            for e, result in zip(block.members, block.networks.run_epoch(own), strict=True):
+            for e, result in zip(block.envs, block.networks.run_epoch(own), strict=True):
                 if e is not None:
                     results[e] = result
         return results
 
     def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
-        """Drop what the automatic edges pruned, and keep the state as the last good one."""
+        """See `FleetNetworks.commit`."""
         for block in self.blocks:
-            block.networks.commit(block.own(pruned, ()))
+            block.networks.commit(block.by_row(pruned, ()))
 
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
-        """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
-        block, row = self._at[env]
+        """See `FleetNetworks.roll_back`."""
+        block, row = self._position[env]
         return block.networks.roll_back(row, pruned)
 
-    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
-        """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
-        found: dict[int, EvalResult] = {}
+    def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
+        """See `FleetNetworks.evaluate_test`."""
+        results: dict[int, EvalResult] = {}
         for block in self.blocks:
-            own = {row: on[e] for row, e in enumerate(block.members) if e is not None and e in on}
+            own = {row: alphas[e] for row, e in enumerate(block.envs) if e is not None and e in alphas}
             if own:
-                found |= {e: m for row, m in block.networks.test(own).items() if (e := block.members[row]) is not None}
-        return found
+                evaluated = block.networks.evaluate_test(own)
+                results |= {e: r for row, r in evaluated.items() if (e := block.envs[row]) is not None}
+        return results

@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 
 from actors.config import require
 from actors.env.env import seed_spaces
-from actors.env.slots.contributions import Subset, subsets_to_evaluate
-from actors.env.slots.growth_state import EvalResult, GrowthState, TrainingState
+from actors.env.slots.contributions import EvalResult, Subset, subsets_to_evaluate
+from actors.env.slots.growth_state import GrowthRules, GrowthState
 from actors.env.slots.lifecycle import GATES, SeedAction
+from actors.env.slots.observation import TrainingState
 from actors.env.slots.stage import Stage
 from actors.growth.decision import Decision, DecisionLog
 from actors.growth.isolation import fresh_statistics, without_traces
@@ -102,10 +103,8 @@ class GrowthController:
         self._garden = SeedManager(self.model, specs, optimizer, self._ranks, seed, compiled)
         spaces = seed_spaces(len(specs), profile)
         own_gates = GATES[gates] if evaluate is not None else GATES[gates].without_contributions()
-        self._growth = GrowthState(
-            self._garden.places, host_params, self.max_added_parameters, own_gates, embargo_epochs, profile,
-            spaces.action,
-        )  # fmt: skip
+        rules = GrowthRules(self.max_added_parameters, own_gates, embargo_epochs, profile)
+        self._growth = GrowthState(self._garden.places, host_params, rules, spaces.action)
         self._oracle: PolicyAdvisor | None = None
         if self._ranks.first:
             self._oracle = PolicyAdvisor(
@@ -184,10 +183,10 @@ class GrowthController:
         due = self._evaluate is not None and (self.epoch + 1) % self._evaluate_every == 0 and (blended or training)
         measured = self._ranks.agree(self._ablate(blended, training)) if due else {}
         where = f"epoch {self.epoch}"
-        self._growth.record_contributions(measured, blended, training, due=bool(measured), where=where)
+        self._growth.record_contributions(measured, blended, training, due=bool(measured), label=where)
         self.epoch += 1
         before = self._growth.filled()
-        self._growth.lifecycle.automatic_edges()
+        self._growth.lifecycle.automatic_transitions()
         self._garden.clear(before - self._growth.filled())
 
     def _ablate(self, blended: Mapping[int, float], training: Mapping[int, float]) -> dict[Subset, EvalResult]:
@@ -201,7 +200,7 @@ class GrowthController:
                     if self._calibrate is not None:
                         with fresh_statistics(self.model):
                             self._calibrate()
-                    measured[subset] = (100.0 * float(self._evaluate()), 0.0)
+                    measured[subset] = EvalResult(100.0 * float(self._evaluate()), 0.0)
         except Exception as error:  # a measurement that failed is unknown, and no reason to end a training
             logger.warning("contributions could not be measured: %s", error)
             return {}

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from actors.env.blueprints.vector import NOOP, Blueprint
+from actors.env.blueprints.blueprint import NOOP, Blueprint
 from actors.env.host_episode import HostEpisode
-from actors.env.hosts.mlp import Host, draw_params
+from actors.env.hosts.host import Host, draw_params
 from actors.env.rendering.timeline import Timeline
 from actors.env.slots.contributions import subsets_to_evaluate
 from actors.env.slots.stage import BLENDED, Stage

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
-from actors.env.hosts.mlp import Host
+from actors.env.hosts.host import Host
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
 from actors.env.tasks.task import TaskKind
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.env.blueprints.blends import gate_shapes
-from actors.env.blueprints.vector import MLP_BLUEPRINTS, Param
+from actors.env.blueprints.blueprint import Param
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
 from actors.env.kernels.networks import NumbaNetworks

@@ -42,12 +42,12 @@ def play(
     wait = np.zeros(len(spec.heads), dtype=np.int64)
     while run.last is None or not run.last.ended:
         t = len(run.rewards)
-        orders, wrong = run.episode.plan_epoch(actions[t] if t < len(actions) else wait)
+        plan, wrong = run.episode.plan_epoch(actions[t] if t < len(actions) else wait)
         assert not wrong
         broken = float("nan") if t == panic_at else 1.0
-        measured = {subset: (accuracy(t + 1, subset), broken) for subset in orders.subsets}
-        grown = (*orders.blended, *orders.training)
-        result = EpochResult(broken, {s: [1.0] for s in grown}, measured[orders.subsets[0]], measured)
-        run.last = run.episode.complete_epoch(orders, result, lambda slots, t=t: (accuracy(t, frozenset()), 1.0))  # type: ignore[misc]
+        results = {subset: (accuracy(t + 1, subset), broken) for subset in plan.subsets}
+        grown = (*plan.blended, *plan.training)
+        result = EpochResult(broken, {s: [1.0] for s in grown}, results[plan.subsets[0]], results)
+        run.last = run.episode.complete_epoch(plan, result, lambda slots, t=t: (accuracy(t, frozenset()), 1.0))  # type: ignore[misc]
         run.rewards.append(run.last.reward)
     return run

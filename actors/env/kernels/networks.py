@@ -1,7 +1,4 @@
-"""`NumbaNetworks`: MLP hosts with their seeds as machine code, one environment after the other.
-
-The form for a CPU (see `actors.env.kernels`). Every environment has its true size, so that nothing is padded.
-"""
+"""`NumbaNetworks`: the `FleetNetworks` of the numba backend."""
 
 from __future__ import annotations
 
@@ -14,33 +11,35 @@ import torch
 from numpy.typing import NDArray
 
 from actors.env.blueprints.blends import gate_shapes
-from actors.env.blueprints.vector import NOOP, Param
+from actors.env.blueprints.blueprint import NOOP, Param
 from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode, NewSeed
-from actors.env.hosts.mlp import Host
+from actors.env.hosts.host import Host
 from actors.env.kernels.epoch import Adam, train_epoch
-from actors.env.kernels.evaluate import measure
-from actors.env.kernels.network import ABSENT, BLENDED, LEARNING, Seeds, make_work
+from actors.env.kernels.evaluate import evaluate
+from actors.env.kernels.network import ABSENT, BLENDED, TRAINING, Seeds, make_work
 from actors.env.kernels.seeds import EXCITATION, NORM, RESIDUAL
 from actors.env.kernels.seeds import GATED as GATED_UNIT
 from actors.env.reference_network import OptimizerSettings
-from actors.env.slots.contributions import Subset
-from actors.env.slots.growth_state import EvalResult
+from actors.env.slots.contributions import EvalResult, Subset
 from actors.env.tasks import Split
 
 Array = NDArray[Any]
-FORMS = {"norm": NORM, "residual": RESIDUAL, "gated": GATED_UNIT, "excitation": EXCITATION}
+FORMULAS = {"norm": NORM, "residual": RESIDUAL, "gated": GATED_UNIT, "excitation": EXCITATION}
 ROWS_AT_ONCE = 64
-"""Validation rows that pass through a network together."""
+"""Rows that are evaluated together."""
 
 
 def has_kernels(host: Host) -> bool:
-    """Whether there is machine code for this host and every blueprint that may grow in it."""
-    return not host.family.dims and all(b is NOOP or b.form for b in host.family.blueprints)
+    """Return whether there are kernels for this host and every blueprint of its family."""
+    return not host.family.dims and all(b is NOOP or b.formula for b in host.family.blueprints)
 
 
 @dataclass
 class NumbaNetwork:
-    """One host with its seeds; what `ReferenceNetwork` is."""
+    """One host with its seeds, as arrays that the kernels read and write. Its counterpart is `ReferenceNetwork`.
+
+    The host's parameters are one vector; those of the seeds are rows of `seeds.q`, one per slot.
+    """
 
     episode: HostEpisode
     optimizer_settings: OptimizerSettings
@@ -54,9 +53,8 @@ class NumbaNetwork:
         largest = max(b.cost(width) for b in self.blueprints) + width + 1
         self.params = np.zeros(host.num_params(), self.dtype)
         _draw(host.shapes(), self.params, episode.host_rng())
-        integers = [np.zeros(slots, np.int64) for _ in range(4)]
-        form, hidden, blend, mode = integers
-        self.seeds = Seeds(self._zeros(slots, largest), form, hidden, blend, np.zeros(slots), mode)
+        formula, hidden, blend, mode = (np.zeros(slots, np.int64) for _ in range(4))
+        self.seeds = Seeds(self._zeros(slots, largest), formula, hidden, blend, np.zeros(slots), mode)
         self.moments = Adam(
             np.zeros_like(self.params),
             np.zeros_like(self.params),
@@ -64,8 +62,8 @@ class NumbaNetwork:
             self._zeros(slots, largest),
             np.zeros(slots + 1, np.int64),
         )
-        most_hidden = max(b.hidden(width) for b in self.blueprints)
-        sizes = (slots, width, most_hidden, host.num_classes)
+        max_hidden = max(b.hidden(width) for b in self.blueprints)
+        sizes = (slots, width, max_hidden, host.num_classes)
         self.work = make_work(*sizes, ROWS_AT_ONCE, self.dtype)
         rows = episode.config.batch_size
         self.training_work = self.work if rows == ROWS_AT_ONCE else make_work(*sizes, rows, self.dtype)
@@ -74,25 +72,25 @@ class NumbaNetwork:
         self.val_data = self._data(episode.task.val)
         for new in episode.initial_seeds:
             self.germinate(new)
-        self.keep()
+        self.commit()
 
     def _data(self, split: Split) -> tuple[Array, Array]:
-        """In order in memory and writable, so that the kernels always meet the same types."""
+        """Return x and y as contiguous, writable arrays: kernels are compiled for one type of array."""
         return np.require(split.x, self.dtype, ["C", "W"]), np.require(split.y, np.int64, ["C", "W"])
 
     def _zeros(self, *shape: int) -> Array:
         return np.zeros(shape, self.dtype)
 
     def germinate(self, new: NewSeed) -> None:
-        """Fresh parameters and moments for a slot."""
+        """Draw the parameters of a new seed and clear its moments."""
         s, width = new.slot, self.episode.host.slot_width(0)
         blueprint = self.blueprints[new.blueprint]
         q = self.seeds.q[s]
         q[:] = 0
         _draw(blueprint.shapes(width), q, new.rng)
         _draw(gate_shapes(new.blend, width), q[len(q) - width - 1 :], new.rng)
-        assert blueprint.form is not None
-        self.seeds.form[s], self.seeds.hidden[s] = FORMS[blueprint.form], blueprint.hidden(width)
+        assert blueprint.formula is not None
+        self.seeds.formula[s], self.seeds.hidden[s] = FORMULAS[blueprint.formula], blueprint.hidden(width)
         self.seeds.blend[s] = new.blend
         self._clear(s)
         self.filled.add(s)
@@ -101,59 +99,60 @@ class NumbaNetwork:
         self.moments.seed_first[slot], self.moments.seed_second[slot], self.moments.steps[slot] = 0, 0, 0
 
     def prune(self, slots: Iterable[int]) -> None:
+        """Remove the seeds of these slots."""
         self.filled.difference_update(slots)
 
-    def _switch(self, blended: Mapping[int, float], learning: Mapping[int, float]) -> None:
+    def _set_modes(self, blended: Mapping[int, float], training: Mapping[int, float]) -> None:
         self.seeds.mode[:] = ABSENT
-        for mode, alphas in ((BLENDED, blended), (LEARNING, learning)):
+        for mode, alphas in ((BLENDED, blended), (TRAINING, training)):
             for s, alpha in alphas.items():
                 self.seeds.mode[s], self.seeds.alpha[s] = mode, alpha
 
-    def train(self, orders: EpochPlan) -> tuple[float, dict[int, list[float]]]:
-        """One epoch; returns the mean loss and each seed's gradient norms by minibatch."""
-        self._switch(orders.blended, orders.training)
+    def train(self, plan: EpochPlan) -> tuple[float, dict[int, list[float]]]:
+        """Train one epoch; return the mean loss, and the gradient norms of each seed by minibatch."""
+        self._set_modes(plan.blended, plan.training)
         o = self.optimizer_settings
-        norms = self._zeros(len(orders.rows), len(self.seeds.mode))
+        norms = self._zeros(len(plan.rows), len(self.seeds.mode))
         rates = (o.host_lr, o.seed_lr, o.weight_decay, o.clip_norm)
         x, y = self.train_data
-        loss = train_epoch(x, y, orders.rows, self.params, self.seeds, self.moments, self.training_work, rates, norms)
-        return loss, {s: norms[:, s].tolist() for s in (*orders.blended, *orders.training)}
+        loss = train_epoch(x, y, plan.rows, self.params, self.seeds, self.moments, self.training_work, rates, norms)
+        return loss, {s: norms[:, s].tolist() for s in (*plan.blended, *plan.training)}
 
-    def measure(self, on: Mapping[int, float], subsets: Sequence[Subset]) -> dict[Subset, EvalResult]:
-        """(accuracy in points, loss in nats) on the validation rows of each of `subsets` of the slots of `on`."""
-        return self._measure(*self.val_data, on, subsets)
+    def evaluate(self, alphas: Mapping[int, float], subsets: Sequence[Subset]) -> dict[Subset, EvalResult]:
+        """Evaluate each of `subsets` of the seeds of `alphas` on the validation rows."""
+        return self._evaluate(*self.val_data, alphas, subsets)
 
-    def test(self, on: Mapping[int, float]) -> EvalResult:
-        """The same on the test rows, of the configuration `on`."""
-        present = frozenset(on)
-        return self._measure(*self._data(self.episode.task.test), on, [present])[present]
+    def evaluate_test(self, alphas: Mapping[int, float]) -> EvalResult:
+        """Evaluate the network with the seeds of `alphas` on the test rows."""
+        on = frozenset(alphas)
+        return self._evaluate(*self._data(self.episode.task.test), alphas, [on])[on]
 
-    def _measure(
-        self, x: Array, y: Array, on: Mapping[int, float], subsets: Sequence[Subset]
+    def _evaluate(
+        self, x: Array, y: Array, alphas: Mapping[int, float], subsets: Sequence[Subset]
     ) -> dict[Subset, EvalResult]:
-        self._switch(on, {})
-        bits = np.array([sum(1 << s for s in subset if s in on) for subset in subsets], np.int64)
+        self._set_modes(alphas, {})
+        bits = np.array([sum(1 << s for s in subset if s in alphas) for subset in subsets], np.int64)
         correct, losses = np.zeros(len(subsets), np.int64), np.zeros(len(subsets))
-        measure(x, y, self.params, self.seeds, self.work, bits, correct, losses)
+        evaluate(x, y, self.params, self.seeds, self.work, bits, correct, losses)
         rows = len(y)
         return {
-            subset: (100.0 * right / rows, loss / rows)
+            subset: EvalResult(100.0 * right / rows, loss / rows)
             for subset, right, loss in zip(subsets, correct.tolist(), losses.tolist(), strict=True)
         }
 
-    def keep(self) -> None:
-        """The state now is the last good one."""
-        self._good = (self.params.copy(), self.seeds.q.copy())
+    def commit(self) -> None:
+        """Save the parameters for `roll_back`."""
+        self._snapshot = (self.params.copy(), self.seeds.q.copy())
 
     def roll_back(self) -> None:
-        """The last good state, moments cleared."""
-        self.params[:], self.seeds.q[:] = self._good
+        """Restore the saved parameters and clear the moments."""
+        self.params[:], self.seeds.q[:] = self._snapshot
         for t in self.moments:
             t[...] = 0
 
 
 def _draw(shapes: Mapping[str, Param], into: Array, rng: np.random.Generator) -> None:
-    """Parameters in the table's order, one after the other."""
+    """Draw parameters into a vector, in the order of `shapes`."""
     start = 0
     for p in shapes.values():
         into[start : start + p.size] = p.draw(rng).ravel()
@@ -161,7 +160,7 @@ def _draw(shapes: Mapping[str, Param], into: Array, rng: np.random.Generator) ->
 
 
 class NumbaNetworks:
-    """What `TorchNetworks` is, where `has_kernels`."""
+    """Hosts for which `has_kernels`, trained one after the other, each at its true size. See `FleetNetworks`."""
 
     def __init__(self, num_envs: int, optimizer_settings: OptimizerSettings, dtype: torch.dtype) -> None:
         self.num_envs, self.optimizer_settings = num_envs, optimizer_settings
@@ -169,42 +168,43 @@ class NumbaNetworks:
         self.networks: list[NumbaNetwork] = []
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
-        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
+        """See `FleetNetworks.reset`."""
         for e, episode in enumerate(episodes):
             if e in envs:
                 new = NumbaNetwork(episode, self.optimizer_settings, self.dtype)
                 self.networks[e : e + 1] = [new]
         bare: Subset = frozenset()
-        return [n.measure({}, [bare])[bare] if e in envs else (0.0, 0.0) for e, n in enumerate(self.networks)]
+        idle = EvalResult(0.0, 0.0)
+        return [n.evaluate({}, [bare])[bare] if e in envs else idle for e, n in enumerate(self.networks)]
 
-    def run_epoch(self, orders: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
-        """Prune, germinate, train and measure as ordered; None for environments that idle."""
-        return [None if o is None else _run_epoch(n, o) for n, o in zip(self.networks, orders, strict=True)]
+    def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
+        """See `FleetNetworks.run_epoch`."""
+        return [None if p is None else _run_epoch(n, p) for n, p in zip(self.networks, plans, strict=True)]
 
     def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
-        """Drop what the automatic edges pruned, and keep the state as the last good one."""
+        """See `FleetNetworks.commit`."""
         for network, slots in zip(self.networks, pruned, strict=True):
             network.prune(slots)
-            network.keep()
+            network.commit()
 
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
-        """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
+        """See `FleetNetworks.roll_back`."""
         network = self.networks[env]
         network.prune(pruned)
         network.roll_back()
         slots = network.episode.lifecycle.slots
-        on = {s: slots[s].alpha for s in network.filled}
-        return network.measure(on, [frozenset(on)])[frozenset(on)]
+        alphas = {s: slots[s].alpha for s in network.filled}
+        return network.evaluate(alphas, [frozenset(alphas)])[frozenset(alphas)]
 
-    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
-        """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
-        return {e: self.networks[e].test(alphas) for e, alphas in on.items()}
+    def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
+        """See `FleetNetworks.evaluate_test`."""
+        return {e: self.networks[e].evaluate_test(own) for e, own in alphas.items()}
 
 
-def _run_epoch(network: NumbaNetwork, orders: EpochPlan) -> EpochResult:
-    network.prune(orders.pruned)
-    if orders.germinated is not None:
-        network.germinate(orders.germinated)
-    loss, norms = network.train(orders)
-    measured = network.measure({**orders.blended, **orders.training}, orders.subsets)
-    return EpochResult(loss, norms, measured[orders.subsets[0]], measured)
+def _run_epoch(network: NumbaNetwork, plan: EpochPlan) -> EpochResult:
+    network.prune(plan.pruned)
+    if plan.germinated is not None:
+        network.germinate(plan.germinated)
+    loss, norms = network.train(plan)
+    results = network.evaluate(plan.alphas, plan.subsets)
+    return EpochResult(loss, norms, results[plan.subsets[0]], results)

@@ -1,7 +1,7 @@
-"""Seeds: what each blueprint adds to its input, how blends let it in, and what flows back.
+"""Seeds and blends as kernels, forward and backward.
 
-A seed's parameters lie in one vector in the order of the blueprint's table, its blend's gate behind them. Where the
-reference computes s, this computes the change s - h.
+The parameters of a seed are one vector, in the order of its blueprint's `shapes`, with the gate of its blend last. If
+s is the output of a seed and h its input, these kernels compute the change c = s - h.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from actors.env.kernels.layers import (
 
 Array = NDArray[Any]
 NORM, RESIDUAL, GATED, EXCITATION = range(4)
-"""Forms of blueprint; their hidden width is a number beside them."""
+"""Formulas of blueprints (`Blueprint.formula`)."""
 ADD, MULTIPLY, GATE = range(3)
-"""Blends, as `actors.types.actions.BLENDS` has them."""
+"""Blends: indices into `actors.types.actions.BLENDS`."""
 
 
 @inner
-def change(form: int, hidden: int, q: Array, h: Array, first: Array, second: Array, c: Array) -> None:
-    """c [W, B] = s - h; `first` and `second [most hidden, B]` keep what the way back needs."""
+def change(formula: int, hidden: int, q: Array, h: Array, first: Array, second: Array, c: Array) -> None:
+    """Compute c [W, B] = s - h; `first` and `second [largest hidden, B]` keep what the backward pass needs."""
     width = h.shape[0]
-    if form == NORM:
+    if formula == NORM:
         standardize(h, first[:width], second[0])
         scale_and_shift(first[:width], q[:width], q[width : 2 * width], c, False)
         scale_rows(c, q[2 * width : 3 * width])
         return
     n = width * hidden
     w1, b1 = q[:n].reshape(width, hidden), q[n : n + hidden]
-    if form == GATED:
+    if formula == GATED:
         m = n + hidden
         affine(h, w1, b1, first[:hidden])
         sigmoid(first[:hidden])
@@ -62,7 +62,7 @@ def change(form: int, hidden: int, q: Array, h: Array, first: Array, second: Arr
     rectify(first[:hidden])
     m = n + hidden
     affine(first[:hidden], q[m : m + n].reshape(hidden, width), q[m + n : m + n + width], c)
-    if form == EXCITATION:
+    if formula == EXCITATION:
         one, two = h.dtype.type(1), h.dtype.type(2)
         sigmoid(c)
         for w in range(width):
@@ -74,12 +74,21 @@ def change(form: int, hidden: int, q: Array, h: Array, first: Array, second: Arr
 
 @inner
 def change_back(
-    form: int, hidden: int, q: Array, h: Array, first: Array, second: Array, dc: Array, dh: Array, dq: Array, own: bool
+    formula: int,
+    hidden: int,
+    q: Array,
+    h: Array,
+    first: Array,
+    second: Array,
+    dc: Array,
+    dh: Array,
+    dq: Array,
+    own: bool,
 ) -> None:
-    """Adds to `dh` what flows back through the change from `dc`; writes `dq` where `own`. `dc` is overwritten."""
+    """Add the gradient of h to `dh`, given that of the change, `dc`; write `dq` if `own`. Overwrite `dc`."""
     width, rows = h.shape
     through = np.empty((width, rows), h.dtype)
-    if form == NORM:
+    if formula == NORM:
         if own:
             # c = scale * (gain * xhat + bias)
             plain = np.empty((width, rows), h.dtype)
@@ -100,7 +109,7 @@ def change_back(
     m = n + hidden
     w1 = q[:n].reshape(width, hidden)
     inner = np.empty((hidden, rows), h.dtype)
-    if form == GATED:
+    if formula == GATED:
         one = h.dtype.type(1)
         product = np.empty((hidden, rows), h.dtype)
         for k in range(hidden):
@@ -110,7 +119,7 @@ def change_back(
         if own:
             affine_params(product, dc, dq[2 * m : 2 * m + n].reshape(hidden, width), dq[2 * m + n : 2 * m + n + width])
         affine_input(dc, q[2 * m : 2 * m + n].reshape(hidden, width), inner)
-        for k in range(hidden):  # the product's place takes the gradient of the gate's sum, `inner` that of the value
+        for k in range(hidden):  # reuse `product` for the gradient of the gate, `inner` for that of the value
             a, b, d, out = first[k], second[k], inner[k], product[k]
             for i in range(rows):
                 out[i] = d[i] * b[i] * a[i] * (one - a[i])
@@ -123,7 +132,7 @@ def change_back(
         affine_input(inner, q[m : m + n].reshape(width, hidden), through)
         _add(through, dh)
         return
-    if form == EXCITATION:
+    if formula == EXCITATION:
         one, two = h.dtype.type(1), h.dtype.type(2)
         for w in range(width):
             a, x, d, out = second[w], h[w], dc[w], dh[w]
@@ -150,8 +159,10 @@ def _add(x: Array, into: Array) -> None:
 
 @inner
 def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_value: Array, out: Array) -> None:
-    """out [W, B]: h with the change let in at alpha. Of `multiply`, c becomes its tanh; of `gated`, `gate_value [B]`
-    keeps how far the gate is open."""
+    """Compute out [W, B], h with the change c blended in at alpha.
+
+    `multiply` replaces c by its tanh; `gated` stores its gate, after the sigmoid, in `gate_value [B]`.
+    """
     real = h.dtype.type
     a = real(alpha)
     width, rows = h.shape
@@ -191,8 +202,10 @@ def blend_back(
     dgate: Array,
     own: bool,
 ) -> None:
-    """`d` with respect to the blended output becomes what flows to h past the seed; `dc [W, B]` what flows to the
-    change; `dgate` what flows to the gate, written where it is the seed's `own` turn."""
+    """Turn the gradient `d` of the output into that of h that does not pass through the seed, in place.
+
+    Write the gradient of the change to `dc [W, B]` and, if `own`, that of the gate to `dgate`.
+    """
     real = h.dtype.type
     a, one = real(alpha), real(1)
     width, rows = h.shape

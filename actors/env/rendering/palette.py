@@ -1,4 +1,4 @@
-"""Colours and chart style, the same in every picture; hues after Okabe and Ito, told apart by color-blind readers."""
+"""Colors and style of all charts. The hues follow Okabe and Ito, and are distinct for color-blind readers."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ STYLE: dict[Any, object] = {
 
 
 def color(name: str, table: dict[str, str]) -> str:
-    """The color of `name`, or a spare one for a name that the table lacks."""
+    """Return the color of `name`, or a fixed spare color for a name that is not in the table."""
     return table.get(name) or SPARE[sum(name.encode()) % len(SPARE)]

@@ -1,17 +1,15 @@
-"""What the policy sees: one table with name, size, range and meaning of every feature.
+"""The observation of the policy: two tables (`BASE` and `SLOT`) with name, size, range and meaning of every feature.
 
-Scale-free and bounded; a value that may be unknown has a `known` flag beside it, and reads 0 while unknown. Blueprint
-identity goes in separately as `blueprint_indices [S]`. The flat observation is the base features followed by each
-slot's: `[base_size + S * slot_size]`.
+Features do not depend on the scale of the task, and they are bounded. A value that may be unknown has a `known` flag
+and reads 0 while it is unknown. The flat observation `[base_size + S * slot_size]` holds the base features, then the
+features of each slot. Blueprints are observed separately, as `blueprint_indices [S]`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import copysign, isnan, log1p
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,32 +18,39 @@ from numpy.typing import NDArray
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import BLENDS, Op
 
-HISTORY = 4  # epochs of loss and accuracy, the present one included
+HISTORY = 4  # epochs of loss and accuracy, including the last one
 FRESHNESS_DECAY = 0.9  # per epoch since the last measurement
-BLIND_EPOCHS = 4  # where time is hidden, epochs in a stage are told apart up to this many
-NORM_REFERENCE = 1.0  # a gradient norm of this size reads symlog(1)
+BLIND_EPOCHS = 4  # largest number of epochs in a stage that is observed if time is hidden
+
+
+class TrainingState(NamedTuple):
+    """How far the training of a model is, without its slots."""
+
+    epoch: int
+    horizon_epochs: int
+    chance_loss: float  # loss of the uniform guess, nats
+    num_classes: int | None  # None if the task has no classes
+    val_losses: Sequence[float]  # nats, newest last, at least one
+    accuracies: Sequence[float | None]  # points, as many; None if unknown
+    time_hidden: bool = False
 
 
 @dataclass(frozen=True)
 class ModelView:
-    """All that may be observed after an epoch."""
+    """Everything that features are computed from: a model and its slots after an epoch."""
 
-    epoch: int
-    horizon_epochs: int
-    chance_loss: float  # nats
-    num_classes: int | None  # None where the task has no classes
-    val_losses: Sequence[float]  # newest last, at least one
-    accuracies: Sequence[float | None]  # points, as many; None where it is not known
+    training: TrainingState
     last_op: Op
     last_success: bool
     host_params: int
     budget_params: float
-    slot_params: Sequence[int]  # parameters grown at each slot
+    slot_params: Sequence[int]  # parameters that the seed of each slot adds
     slots: Sequence[Slot]
-    time_hidden: bool = False
 
 
 class BaseFeature(NamedTuple):
+    """A feature of the whole model."""
+
     name: str
     size: int
     low: float
@@ -55,6 +60,8 @@ class BaseFeature(NamedTuple):
 
 
 class SlotFeature(NamedTuple):
+    """A feature of one slot."""
+
     name: str
     size: int
     low: float
@@ -77,24 +84,24 @@ def _history(values: Sequence[float | None]) -> list[float | None]:
 
 
 def _losses(v: ModelView) -> list[float]:
-    return [0.0 if x is None else _clip(symlog(x / v.chance_loss)) for x in _history(v.val_losses)]
+    return [0.0 if x is None else _clip(symlog(x / v.training.chance_loss)) for x in _history(v.training.val_losses)]
 
 
 def _accuracies(v: ModelView) -> list[float]:
-    return [0.0 if x is None else x / 100.0 for x in _history(v.accuracies)]
+    return [0.0 if x is None else x / 100.0 for x in _history(v.training.accuracies)]
 
 
 def _time(v: ModelView) -> list[float]:
-    return [0.0 if v.time_hidden else v.epoch / v.horizon_epochs]
+    return [0.0 if v.training.time_hidden else v.training.epoch / v.training.horizon_epochs]
 
 
 def _epochs_in_stage(v: ModelView, s: int) -> list[float]:
-    scale = BLIND_EPOCHS if v.time_hidden else v.horizon_epochs
+    scale = BLIND_EPOCHS if v.training.time_hidden else v.training.horizon_epochs
     return [min(1.0, v.slots[s].epochs_in_stage / scale)]
 
 
 def _age(v: ModelView, s: int) -> list[float]:
-    return [0.0 if v.time_hidden else v.slots[s].age_epochs / v.horizon_epochs]
+    return [0.0 if v.training.time_hidden else v.slots[s].age_epochs / v.training.horizon_epochs]
 
 
 def _one_hot(index: int, size: int) -> list[float]:
@@ -102,7 +109,7 @@ def _one_hot(index: int, size: int) -> list[float]:
 
 
 def _known(x: float | None, scale: Callable[[float], float]) -> list[float]:
-    """(known, value): an unknown value is (0, 0), a measured 0 is (1, 0)."""
+    """Return (known, value): (0, 0) for an unknown value, (1, 0) for a measured 0."""
     return [0.0, 0.0] if x is None else [1.0, _clip(scale(x))]
 
 
@@ -118,7 +125,7 @@ BASE: tuple[BaseFeature, ...] = (
         0,
         1,
         "chance level, 1 / classes; 0 without classes",
-        lambda v: [1.0 / v.num_classes if v.num_classes else 0.0],
+        lambda v: [1.0 / v.training.num_classes if v.training.num_classes else 0.0],
     ),
     BaseFeature("loss", HISTORY, -5, 5, "symlog(validation loss / loss of the uniform guess), newest first", _losses),
     BaseFeature("accuracy", HISTORY, 0, 1, "validation accuracy, newest first", _accuracies),
@@ -128,7 +135,7 @@ BASE: tuple[BaseFeature, ...] = (
         0,
         1,
         "whether each older entry of loss exists",
-        lambda v: [float(x is not None) for x in _history(v.val_losses)[1:]],
+        lambda v: [float(x is not None) for x in _history(v.training.val_losses)[1:]],
     ),
     BaseFeature(
         "accuracy_known",
@@ -136,7 +143,7 @@ BASE: tuple[BaseFeature, ...] = (
         0,
         1,
         "whether each entry of accuracy is known",
-        lambda v: [float(x is not None) for x in _history(v.accuracies)],
+        lambda v: [float(x is not None) for x in _history(v.training.accuracies)],
     ),
     BaseFeature(
         "stage_counts",
@@ -254,7 +261,7 @@ SLOT: tuple[SlotFeature, ...] = (
 
 
 class ObsSpec(NamedTuple):
-    """Layout of the flat observation: base features, then S times the slot features."""
+    """Sizes of the flat observation: the base features, then the slot features of each of S slots."""
 
     base_size: int
     slot_size: int
@@ -270,7 +277,7 @@ def obs_spec(slots: int) -> ObsSpec:
 
 
 def observe(view: ModelView) -> NDArray[np.float32]:
-    """The flat observation `[base_size + S * slot_size]`."""
+    """Return the flat observation `[base_size + S * slot_size]`."""
     values = [x for feature in BASE for x in feature.value(view)]
     for s in range(len(view.slots)):
         values += [x for feature in SLOT for x in feature.value(view, s)]
@@ -278,36 +285,6 @@ def observe(view: ModelView) -> NDArray[np.float32]:
 
 
 def bounds(slots: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(low, high) of the flat observation, for the Gymnasium space."""
+    """Return the bounds (low, high) of the flat observation."""
     rows = [f for f in BASE for _ in range(f.size)] + [f for f in SLOT for _ in range(f.size)] * slots
     return np.array([f.low for f in rows], dtype=np.float32), np.array([f.high for f in rows], dtype=np.float32)
-
-
-TABLE_BEGIN, TABLE_END = "<!-- observation table: begin -->", "<!-- observation table: end -->"
-
-
-def with_table(document: str) -> str:
-    """Return `document` with the current table between its markers."""
-    before, _, rest = document.partition(TABLE_BEGIN)
-    _, _, after = rest.partition(TABLE_END)
-    return f"{before}{TABLE_BEGIN}\n{markdown_table()}\n{TABLE_END}{after}"
-
-
-def markdown_table() -> str:
-    """The table as documentation: index, name, size, range, meaning."""
-    lines = ["| index | feature | size | range | meaning |", "| --- | --- | --- | --- | --- |"]
-    for title, table in (("base", BASE), ("slot", SLOT)):
-        index = 0
-        for feature in table:
-            where = f"{title} {index}" + (f"-{index + feature.size - 1}" if feature.size > 1 else "")
-            lines.append(
-                f"| {where} | `{feature.name}` | {feature.size} | {feature.low:g} to {feature.high:g} "
-                f"| {feature.meaning} |"
-            )
-            index += feature.size
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(with_table(path.read_text()))

@@ -1,4 +1,4 @@
-"""`Topology`: what has grown in a host, and a host that is built with it."""
+"""`Topology`: the seeds that are part of a host, as data."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Topology = tuple[GrownSeed, ...]  # by slot
 
 
 def topology_of(slots: Sequence[Slot]) -> Topology:
-    """What belongs to the host's function now."""
+    """Return the seeds that are part of the host's function."""
     return tuple(
         GrownSeed(s, slot.blueprint, slot.blend, slot.alpha) for s, slot in enumerate(slots) if slot.stage in BLENDED
     )
 
 
 def fossilized_slot(grown: GrownSeed) -> Slot:
-    """A slot of a host that was built with this seed: fossilized before the first epoch."""
+    """Return the slot of a host that starts with this seed."""
     return Slot(
         stage=Stage.FOSSILIZED,
         blueprint=grown.blueprint,

@@ -1,4 +1,4 @@
-"""Plans of an epoch: which seeds take part where, in what order, and as what."""
+"""`SlotPlan`: the seeds that one pass applies in one slot, across environments."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from actors.env.blueprints.blends import GATED, channel_gate_logits
-from actors.env.blueprints.vector import Blueprint, Params, Units
+from actors.env.blueprints.blueprint import Blueprint, Params
 from actors.env.layers.fusion import fusible
+from actors.env.layers.layer_norm import Units
 from actors.env.stacked.layout import StackLayout
 from actors.types.actions import BLENDS
 
@@ -20,11 +21,11 @@ MULTIPLY = BLENDS.index("multiply")
 
 
 class StackedSeed(NamedTuple):
-    """One seed that takes part; sorting puts seeds of one slot, mode and bank side by side."""
+    """A seed of one environment that takes part in a pass. Sorting groups seeds by slot, mode and bank."""
 
     slot: int
-    learning: bool  # in TRAINING, apart from the host
-    bank: int  # its blueprint's, for the width at its slot
+    training: bool  # in TRAINING: not part of the host
+    bank: int  # index of the bank that holds its parameters
     env: int
     blend: int
     alpha: float
@@ -32,57 +33,57 @@ class StackedSeed(NamedTuple):
 
 @dataclass(frozen=True)
 class BlueprintGroup:
-    """Consecutive rows of one blueprint at one slot; `params` reads them as they are now."""
+    """Consecutive seeds of a slot that have one blueprint, width and mode, and are computed together."""
 
     blueprint: Blueprint
-    rows: slice  # among the slot's rows
-    params: Callable[[], Params]
+    rows: slice  # among the seeds of the slot
+    params: Callable[[], Params]  # returns their current parameters
 
     def grow(self, h: Tensor, units: Units | None, layout: StackLayout) -> Tensor:
-        """The outputs of n seeds, in the shape of `h`.
+        """Return the outputs of n seeds, in the shape of `h`.
 
-        A batch of one matrix product is computed in another order than a batch of many, so one row is made two: what
-        an environment computes must not depend on whether its neighbours grow the same.
+        A batched matrix product rounds differently for a batch of one, so a single seed is computed twice. Otherwise
+        the result of an environment would depend on whether another has the same blueprint.
         """
         params = self.params()
         if h.shape[layout.env_dim] > 1:
             return self.blueprint.forward(params, h, units)
         double = None if units is None else Units(*(t.expand(2, -1, -1) for t in units))
         twice = {k: t.expand(2, *t.shape[1:]) for k, t in params.items()}
-        return layout.slice(self.blueprint.forward(twice, layout.twice(h), double), slice(1))
+        return layout.slice(self.blueprint.forward(twice, layout.doubled(h), double), slice(1))
 
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """What happens at one slot in one pass: n environments of the pass have a seed there."""
+    """The seeds of one slot in one pass: n of the pass's environments have one."""
 
-    envs: Tensor  # [n] rows of the pass
+    envs: Tensor  # [n], indices into the environments of the pass
     layout: StackLayout
-    units: Units | None  # of those rows; None for channels
-    parts: tuple[BlueprintGroup, ...]
+    units: Units | None  # of those environments; None for CNNs
+    groups: tuple[BlueprintGroup, ...]
     alpha: Tensor  # [n, 1, 1], with a 1 for each spatial dimension beyond the first
-    gated: Tensor | None  # bool, of that shape; None where no gate is
-    multiply: Tensor | None  # bool, of that shape; None where nothing multiplies
-    gate: Callable[[], Params]
+    gated: Tensor | None  # bool, of that shape; None if no blend is `gated`
+    multiply: Tensor | None  # bool, of that shape; None if no blend is `multiply`
+    gate: Callable[[], Params]  # returns the current gates
 
     def __call__(self, h: Tensor) -> Tensor:
-        """`h` of E environments with the seeds blended in where they are (see `actors.env.blueprints.blends`)."""
+        """Return `h` of the pass's environments with the seeds of this slot blended in."""
         layout = self.layout
-        here = layout.pick(h, self.envs)
-        grown = [p.grow(layout.slice(here, p.rows), self._units(p.rows), layout) for p in self.parts]
-        gate_logits = None if self.gated is None else self._opening(here)
+        here = layout.select(h, self.envs)
+        grown = [p.grow(layout.slice(here, p.rows), self._units(p.rows), layout) for p in self.groups]
+        gate_logits = None if self.gated is None else self._gate_logits(here)
         joined = _blend(here, torch.cat(grown, layout.env_dim), self.alpha, self.gated, gate_logits, self.multiply)
-        return layout.put(h, self.envs, joined)
+        return layout.replace(h, self.envs, joined)
 
     def _units(self, rows: slice) -> Units | None:
         return None if self.units is None else self.units.rows(rows)
 
-    def _opening(self, here: Tensor) -> Tensor:
+    def _gate_logits(self, here: Tensor) -> Tensor:
         gate = self.gate()
         if self.layout.dims:
             width = here.shape[2]
             return channel_gate_logits(here, {"gate.w": gate["gate.w"][:, :width], "gate.b": gate["gate.b"]})
-        # a sum and not a product of matrices: one row must not be computed otherwise than many
+        # a sum instead of a matrix product, which would round differently for one row
         return (here * gate["gate.w"].mT).sum(-1, keepdim=True) + gate["gate.b"]
 
 
@@ -94,8 +95,8 @@ def _blend(
     change = grown - h
     step = change
     if gated is not None and gate_logits is not None:
-        open_to = torch.sigmoid(gate_logits)
-        step = torch.where(gated, open_to, torch.ones_like(open_to)) * change
+        gate = torch.sigmoid(gate_logits)
+        step = torch.where(gated, gate, torch.ones_like(gate)) * change
     if multiply is not None:
         step = torch.where(multiply, h * torch.tanh(change), step)
     return h + alpha * step
@@ -106,7 +107,7 @@ Plans = dict[int, SlotPlan]  # by slot
 
 def slot_plan(
     seeds: Sequence[StackedSeed],
-    place: dict[int, int],
+    position: dict[int, int],
     layout: StackLayout,
     units: Units | None,
     blueprints: Sequence[Blueprint],
@@ -114,15 +115,18 @@ def slot_plan(
     gate: Callable[[], Params],
     like: Tensor,
 ) -> SlotPlan:
-    """The plan of one slot from its seeds, in their order. `place` maps an environment to its row of the pass,
-    `units` are the pass's,
-    `blueprints` the banks', and `params_of` gives the parameters of consecutive seeds of one bank and mode."""
-    parts, start = [], 0
-    for (_, number), run in groupby(seeds, key=lambda seed: (seed.learning, seed.bank)):
+    """Return the plan of one slot from its seeds, which are sorted.
+
+    `position` maps an environment to its index in the pass, whose `units` are given. `blueprints` are those of the
+    banks. `params_of` returns a function that reads the parameters of consecutive seeds of one bank and mode; `gate`
+    reads the gates of all seeds.
+    """
+    groups, start = [], 0
+    for (_, bank), run in groupby(seeds, key=lambda seed: (seed.training, seed.bank)):
         members = list(run)
-        parts.append(BlueprintGroup(blueprints[number], slice(start, start + len(members)), params_of(members)))
+        groups.append(BlueprintGroup(blueprints[bank], slice(start, start + len(members)), params_of(members)))
         start += len(members)
-    envs = torch.tensor([place[seed.env] for seed in seeds], device=like.device)
+    envs = torch.tensor([position[seed.env] for seed in seeds], device=like.device)
 
     shape = (-1, *(1,) * max(2, 1 + layout.dims))
 
@@ -135,4 +139,4 @@ def slot_plan(
 
     alpha = column([seed.alpha for seed in seeds])
     own = None if units is None else units.rows(envs)
-    return SlotPlan(envs, layout, own, tuple(parts), alpha, mask(GATED), mask(MULTIPLY), gate)
+    return SlotPlan(envs, layout, own, tuple(groups), alpha, mask(GATED), mask(MULTIPLY), gate)

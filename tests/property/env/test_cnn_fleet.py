@@ -59,7 +59,7 @@ def stacks(fleet: SeedTrainingFleet) -> Iterator[tuple[int, TorchNetworks, int]]
     """(environment, its stack, its row there)."""
     if isinstance(fleet.networks, MixedNetworks):
         for e in range(fleet.num_envs):
-            block, row = fleet.networks._at[e]
+            block, row = fleet.networks._position[e]
             yield e, block.networks, row
     else:
         assert isinstance(fleet.networks, TorchNetworks)

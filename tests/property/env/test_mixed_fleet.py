@@ -42,7 +42,7 @@ def _known_tasks() -> Iterator[None]:
 
 def rows_by_kind(fleet: SeedTrainingFleet) -> Counter[int]:
     assert isinstance(fleet.networks, MixedNetworks)
-    return Counter(len(b.kind) for b in fleet.networks.blocks for _ in b.members)
+    return Counter(len(b.kind) for b in fleet.networks.blocks for _ in b.envs)
 
 
 def play(steps: int, seed: int) -> Counter[str]:
@@ -110,10 +110,10 @@ def most_rows(rounds: int) -> list[Counter[int]]:
         found.append(rows_by_kind(fleet))
         networks = fleet.networks
         assert isinstance(networks, MixedNetworks)
-        assert sorted(e for b in networks.blocks for e in b.members if e is not None) == list(range(ENVS))
+        assert sorted(e for b in networks.blocks for e in b.envs if e is not None) == list(range(ENVS))
         for block in networks.blocks:
             assert not block.idle
-            for e in block.members:
+            for e in block.envs:
                 assert e is None or host_kind(fleet.episodes[e].task) == block.kind
     return found
 

@@ -53,7 +53,7 @@ def walk(seed: int, gates: str, embargo: int, epochs: int = 40) -> list[list[tup
                 slot.gradient_health = float(rng.random() < 0.9)
                 slot.trained_epochs += slot.stage is Stage.TRAINING
                 slot.contribution = float(rng.normal())
-        machine.automatic_edges()
+        machine.automatic_transitions()
         note()
         check_slots(machine)
     return lanes
@@ -100,13 +100,13 @@ def test_walks_reach_every_stage() -> None:
 
 
 def test_a_machine_that_skips_the_embargo_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    straight = Lifecycle.automatic_edges
+    straight = Lifecycle.automatic_transitions
 
     def hasty(self: Lifecycle) -> None:
         self.embargo_epochs = 1
         straight(self)
 
-    monkeypatch.setattr(Lifecycle, "automatic_edges", hasty)
+    monkeypatch.setattr(Lifecycle, "automatic_transitions", hasty)
     assert any(complaints(lane, 3) for seed in range(5) for lane in walk(seed, "permissive", 3))
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from actors.env.blueprints.blueprint import NOOP
 from actors.env.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.blueprints.vector import NOOP
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.make import make_host
 from actors.env.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, recorded_statistics
@@ -185,7 +185,7 @@ def trained(task_name: str) -> tuple[ReferenceNetwork, list[Tensor]]:
 def test_a_pure_shift_is_worth_nothing() -> None:
     """The norms after the slot take it out again; by the running statistics, which hold it, it would look dear."""
     net, (x, y, calibration) = trained("sequences")
-    by_running = net.validate(x, y, {0: 1.0})[0] - net.validate(x, y, {})[0]
+    by_running = net.evaluate(x, y, {0: 1.0})[0] - net.evaluate(x, y, {})[0]
     assert by_running > 10.0
     worth = net.ablate(x, y, {0: 1.0}, calibration)[0] - net.ablate(x, y, {}, calibration)[0]
     assert abs(worth) <= 1.0
@@ -194,7 +194,7 @@ def test_a_pure_shift_is_worth_nothing() -> None:
 def test_measuring_moves_no_running_statistic() -> None:
     net, (x, y, calibration) = trained("images")
     before = [t.clone() for m in net.running.values() for t in m]
-    net.validate(x, y, {0: 1.0})
+    net.evaluate(x, y, {0: 1.0})
     net.ablate(x, y, {}, calibration)
     assert all(torch.equal(a, b) for a, b in zip(before, (t for m in net.running.values() for t in m), strict=True))
 
@@ -203,11 +203,11 @@ def test_a_snapshot_brings_the_running_statistics_back() -> None:
     net = network("image")
     x, y = batches("image")
     net.train_epoch(x, y, SeedAlphas(), "shadow")
-    snapshot, seen = net.snapshot(), net.validate(x[0], y[0], {})
+    snapshot, seen = net.snapshot(), net.evaluate(x[0], y[0], {})
     net.train_epoch(x, y, SeedAlphas(), "shadow")
-    assert net.validate(x[0], y[0], {}) != seen
+    assert net.evaluate(x[0], y[0], {}) != seen
     net.restore(snapshot)
-    assert net.validate(x[0], y[0], {}) == seen
+    assert net.evaluate(x[0], y[0], {}) == seen
 
 
 @pytest.mark.parametrize("task", ["sequences", "images"])

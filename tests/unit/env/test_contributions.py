@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from actors.env.slots.contributions import Contributions, measure, subsets_to_evaluate
+from actors.env.slots.contributions import Contributions, contributions, subsets_to_evaluate
 from actors.types.actions import Op
 from tests.support.walks import WAIT, act, tiny_env
 
@@ -51,7 +51,7 @@ SPLITS = [
 def test_contributions_are_their_definitions(present: tuple[int, ...], training: tuple[int, ...]) -> None:
     v, on, filled = made_up(len(present)), frozenset(present), (*present, *training)
     ask, seen = asked(v)
-    found = measure(ask, present, training)
+    found = contributions(ask, present, training)
     for s in present:
         assert found.leave_one_out[s] == pytest.approx(v(on) - v(on - {s}))
     for s in training:
@@ -72,7 +72,7 @@ def test_contributions_are_their_definitions(present: tuple[int, ...], training:
 def test_a_wrong_definition_would_show() -> None:
     """Leave-one-out is not solo value, and neither sums to the whole: the made-up values tell them apart."""
     v, three = made_up(7), frozenset({0, 1, 2})
-    found: Contributions = measure(v, three, ())
+    found: Contributions = contributions(v, three, ())
     solo = {s: v(frozenset({s})) - v(frozenset()) for s in three}
     assert found.leave_one_out != pytest.approx(solo)
     assert sum(found.leave_one_out.values()) != pytest.approx(v(three) - v(frozenset()))
@@ -98,7 +98,7 @@ def test_the_environment_measures_by_switching_seeds() -> None:
     assert (first.stage.name, second.stage.name) == ("HOLDING", "TRAINING")
 
     def accuracy(on: dict[int, float]) -> float:
-        return env.network.validate(env.val_x, env.val_y, on)[0]
+        return env.network.evaluate(env.val_x, env.val_y, on)[0]
 
     both = {0: first.alpha, 1: second.alpha_target}
     only_first, only_second = {0: both[0]}, {1: both[1]}
@@ -119,7 +119,7 @@ def test_info_tells_what_each_seed_is_worth() -> None:
         *_, info = env.step(action)
 
     def v(*slots: int) -> float:
-        return env.network.validate(env.val_x, env.val_y, dict.fromkeys(slots, 1.0))[0]
+        return env.network.evaluate(env.val_x, env.val_y, dict.fromkeys(slots, 1.0))[0]
 
     first = (v(0) - v() + v(0, 2) - v(2)) / 2
     second = (v(2) - v() + v(0, 2) - v(0)) / 2

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from actors.env.blueprints.blends import apply_blend, gate_shapes
-from actors.env.blueprints.vector import MLP_BLUEPRINTS, Blueprint, Param, Params
+from actors.env.blueprints.blueprint import Blueprint, Param, Params
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
-from actors.env.hosts.mlp import MLPHost, draw_params
+from actors.env.hosts.host import draw_params
+from actors.env.hosts.mlp import MLPHost
 from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.types.actions import BLENDS, Op
 from tests.support.walks import WAIT, act, tiny_env

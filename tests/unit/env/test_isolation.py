@@ -149,7 +149,7 @@ def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
 
 def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
     def slot(s: int, h: Tensor) -> Tensor:
-        return h + net.seeds[s].on(h.detach(), on[s]) - h.detach()
+        return h + net.seeds[s].blend_into(h.detach(), on[s]) - h.detach()
 
     return net.host.forward(net.group.params, x, slot)
 
@@ -172,10 +172,10 @@ def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple
     for _ in range(10):
         epoch(SeedAlphas())
     net.germinate(1, MLP_BLUEPRINTS[WIDE], 0, np.random.default_rng(run + 50))
-    start = net.validate(x, y, {1: 1.0})[1]
+    start = net.evaluate(x, y, {1: 1.0})[1]
     for _ in range(epochs):
         epoch(SeedAlphas({}, {1: 1.0}))
-    return start, net.validate(x, y, {1: 1.0})[1]
+    return start, net.evaluate(x, y, {1: 1.0})[1]
 
 
 def test_on_spirals_the_shadow_pass_learns_and_straight_through_does_not() -> None:

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from actors.env.blueprints.blends import apply_blend, gate_shapes
-from actors.env.blueprints.vector import MLP_BLUEPRINTS, Blueprint
+from actors.env.blueprints.blueprint import Blueprint
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.kernels.layers import exponential
-from actors.env.kernels.networks import FORMS
+from actors.env.kernels.networks import FORMULAS
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
 from actors.types.actions import BLENDS
 
@@ -47,16 +48,16 @@ def test_the_exponential_saturates_and_passes_nan_on() -> None:
 
 @numba.njit
 def _there_and_back(
-    form: int, hidden: int, blend: int, q: Array, gate: Array, h: Array, flow: Array
+    formula: int, hidden: int, blend: int, q: Array, gate: Array, h: Array, flow: Array
 ) -> tuple[Array, Array, Array, Array]:
     """(output, gradient of h, of q, of the gate) for one seed."""
     first, second = np.zeros((4 * WIDTH, ROWS)), np.zeros((4 * WIDTH, ROWS))
     c, dc, gate_value, out = np.zeros_like(h), np.zeros_like(h), np.zeros(ROWS), np.zeros_like(h)
     dq, dgate, d = np.zeros_like(q), np.zeros_like(gate), flow.copy()
-    change(form, hidden, q, h, first, second, c)
+    change(formula, hidden, q, h, first, second, c)
     blend_in(blend, ALPHA, gate, h, c, gate_value, out)
     blend_back(blend, ALPHA, gate, h, c, gate_value, d, dc, dgate, True)
-    change_back(form, hidden, q, h, first, second, dc, d, dq, True)
+    change_back(formula, hidden, q, h, first, second, dc, d, dq, True)
     return out, d, dq, dgate
 
 
@@ -80,12 +81,12 @@ def test_a_seed_and_its_gradients_are_those_of_autograd(blueprint: Blueprint, bl
         parts = [t.detach().numpy().ravel() for t in tensors]
         return np.concatenate(parts) if parts else np.zeros(0)
 
-    assert blueprint.form is not None
+    assert blueprint.formula is not None
     q = flat(list(params.values()))
     g = flat(list(gate.values())) if gate else np.zeros(WIDTH + 1)
     x = np.ascontiguousarray(h.detach().numpy().T)
     out, d, dq, dgate = _there_and_back(
-        FORMS[blueprint.form], blueprint.hidden(WIDTH), blend, q, g, x, np.ascontiguousarray(flow.T)
+        FORMULAS[blueprint.formula], blueprint.hidden(WIDTH), blend, q, g, x, np.ascontiguousarray(flow.T)
     )
     np.testing.assert_allclose(out.T, truth.detach().numpy(), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(d.T, dh.numpy(), rtol=1e-10, atol=1e-12)

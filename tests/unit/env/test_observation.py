@@ -12,7 +12,8 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from actors.env.env import SeedTrainingEnv
-from actors.env.slots.observation import BASE, SLOT, ModelView, bounds, markdown_table, obs_spec, observe, with_table
+from actors.env.slots.observation import BASE, SLOT, ModelView, TrainingState, bounds, obs_spec, observe
+from actors.env.slots.observation_table import markdown_table, with_table
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import Op
 from tests.support.walks import WAIT, act, random_legal, tiny_env
@@ -81,7 +82,8 @@ def test_a_value_beyond_its_range_is_caught() -> None:
 
 
 def view(slot: Slot) -> ModelView:
-    return ModelView(0, 10, 1.0, 3, [1.0], [50.0], Op.WAIT, True, 100, 400.0, [0], [slot])
+    training = TrainingState(0, 10, 1.0, 3, [1.0], [50.0])
+    return ModelView(training, Op.WAIT, True, 100, 400.0, [0], [slot])
 
 
 MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health")
@@ -169,7 +171,7 @@ def test_the_checker_would_refuse_an_observation_out_of_space(monkeypatch: pytes
 
 def test_the_readme_holds_the_present_table() -> None:
     readme = (Path(__file__).parents[3] / "README.md").read_text()
-    assert readme == with_table(readme), "run: python -m actors.env.slots.observation README.md"
+    assert readme == with_table(readme), "run: python -m actors.env.slots.observation_table README.md"
     assert "| base 0 | `time` | 1 | 0 to 1 |" in readme
     stale = readme.replace("`freshness`", "`staleness`").replace("`alpha_target`", "`goal`")
     assert with_table(stale) == readme != stale

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from actors.config import ConfigError, EnvConfig
+from actors.env.blueprints.blueprint import NOOP, Blueprint, Param
 from actors.env.blueprints.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
-from actors.env.blueprints.vector import NOOP, Blueprint, Param
 from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op

@@ -20,7 +20,7 @@ from actors.env.reward import shaping
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.slots.stage import Stage
 from actors.env.tasks import families, make_task
-from actors.env.twin import CAPACITY, SHARES, TwinCache, fit_coefficient, fitted_shares, twin_coefficient
+from actors.env.twin import CAPACITY, COEFFICIENTS, TwinCache, fit_coefficient, fitted_coefficients, twin_coefficient
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.rollout.sampler import WaveSampler, make_sampler
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
@@ -269,13 +269,13 @@ def test_the_fitted_coefficient_is_the_best_one() -> None:
 def test_every_training_family_has_a_fitted_share_and_others_are_charged_the_whole() -> None:
     config = EnvConfig(reference="twin")
     known = [family.name for family in families("train") if family.factory is not None]
-    assert set(fitted_shares()) == set(known)
+    assert set(fitted_coefficients()) == set(known)
     for name in known:
         assert make_task(name, np.random.default_rng(0)).task_id == name  # what the share is looked up by
-        assert 0.0 <= twin_coefficient(config, name) == fitted_shares()[name] < 1.5
+        assert 0.0 <= twin_coefficient(config, name) == fitted_coefficients()[name] < 1.5
     assert twin_coefficient(config, "parity") == 1.0
     assert twin_coefficient(replace(config, twin_coef=0.3), "digits") == 0.3
-    settings = json.loads(SHARES.read_text())["settings"]
+    settings = json.loads(COEFFICIENTS.read_text())["settings"]
     assert settings["horizon_epochs"] == EnvConfig().horizon_epochs
     assert settings["seeds"] >= 32
 

@@ -12,7 +12,7 @@ import pytest
 
 from actors.env.slots import stage as stage_module
 from actors.env.slots.lifecycle import GATES, Gates, Lifecycle, SeedAction
-from actors.env.slots.stage import IllegalEdge, Ramp, Slot, Stage
+from actors.env.slots.stage import IllegalTransition, Ramp, Slot, Stage
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, Op
 
 EDGES = """
@@ -52,7 +52,7 @@ def tick(machine: Lifecycle, epochs: int = 1) -> list[float]:
     for _ in range(epochs):
         machine.tick_alpha()
         alphas.append(machine.slots[0].alpha)
-        machine.automatic_edges()
+        machine.automatic_transitions()
     return alphas
 
 
@@ -64,7 +64,7 @@ def wrong_edges() -> list[tuple[str, str]]:
         slot = Slot(stage=a)
         try:
             slot.move_to(b)
-        except IllegalEdge:
+        except IllegalTransition:
             if (a.name, b.name) in table:
                 wrong.append((a.name, b.name))
         else:
@@ -75,8 +75,8 @@ def wrong_edges() -> list[tuple[str, str]]:
 
 def test_every_edge_is_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wrong_edges() == []
-    mutant = stage_module.EDGES | {Stage.FOSSILIZED: frozenset({Stage.PRUNED})}
-    monkeypatch.setattr(stage_module, "EDGES", mutant)
+    mutant = stage_module.TRANSITIONS | {Stage.FOSSILIZED: frozenset({Stage.PRUNED})}
+    monkeypatch.setattr(stage_module, "TRANSITIONS", mutant)
     assert wrong_edges() == [("FOSSILIZED", "PRUNED")]
 
 
@@ -92,7 +92,7 @@ def test_every_op_in_every_stage(op: Op, stage: Stage) -> None:
     assert masks.rest[op].any() == (effect is not None and op not in (Op.ADVANCE, Op.FOSSILIZE))
     action = SeedAction(op, blueprint=1, alpha_target=1, alpha_speed=SLOW)
     if effect is None:
-        with pytest.raises(IllegalEdge):
+        with pytest.raises(IllegalTransition):
             machine.apply(action)
         assert machine.slots[0].stage is stage
     else:
@@ -148,7 +148,7 @@ def test_a_slow_prune_ramps_down_while_nothing_is_legal() -> None:
         assert masks.op.tolist() == [True, False, False, False, False, False]
         for op in Op:
             if op is not Op.WAIT:
-                with pytest.raises(IllegalEdge):
+                with pytest.raises(IllegalTransition):
                     machine.apply(SeedAction(op))
         np.testing.assert_allclose(tick(machine), [0.6 * (2 - len(seen) + 1) / 3], atol=1e-15)
     assert seen == [("BLENDING", 0.0)] * 3

@@ -82,7 +82,9 @@ def test_without_a_folder_it_says_so() -> None:
 
 
 def test_where_it_is_absent_it_says_so_and_fetches_nothing(torchvision: None, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds no cifar-10-batches-py; .* or set env.download to fetch 170 MB"):
+    with pytest.raises(
+        ConfigError, match=r"has no folder cifar-10-batches-py; .* or set env.download to download 170 MB"
+    ):
         cifar(tmp_path)
     (tmp_path / "cifar-10-batches-py").mkdir()
     with pytest.raises(ConfigError, match=r"cannot load it from .*: Dataset not found or corrupted"):

@@ -20,7 +20,7 @@ def drawn(
 
 
 def test_ten_templates_of_twelve_points_all_different() -> None:
-    templates = signals.centred_templates()
+    templates = signals.centered_templates()
     assert templates.shape == (10, 12)
     np.testing.assert_allclose(templates.mean(1), 0, atol=1e-12)
     np.testing.assert_allclose(np.abs(templates).max(1), 1)
@@ -33,7 +33,7 @@ def test_padding_stretching_and_sampling_against_a_plain_loop(monkeypatch: pytes
     got = drawn(monkeypatch, y, MAX_SHIFT=1, **NOISELESS)
     paddings = np.random.default_rng(0).integers(36, 61, len(y))  # the first thing drawn
     for n, (label, padding) in enumerate(zip(y, paddings, strict=True)):
-        template = signals.centred_templates()[label]
+        template = signals.centered_templates()[label]
         # The template falls to the padding's 0 on a straight line, as between all points.
         padded = np.concatenate([template, np.zeros(padding)])
         stretched = np.interp(np.linspace(0, 1, 72), np.linspace(0, 1, len(padded)), padded)

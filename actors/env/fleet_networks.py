@@ -1,0 +1,61 @@
+"""`FleetNetworks`: the interface of the backends that train and evaluate the networks of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode
+from actors.env.reference_network import OptimizerSettings
+from actors.env.slots.contributions import EvalResult
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """How the networks of a fleet are trained. The last two fields apply to the torch backend only."""
+
+    max_steps: int  # optimizer steps of an episode
+    optimizer_settings: OptimizerSettings
+    dtype: torch.dtype
+    device: torch.device
+    fused: bool = False  # fuse elementwise operations with `torch.compile`
+    cuda_graph: bool = False  # replay the steps of an epoch as a CUDA graph
+
+
+class FleetNetworks(Protocol):
+    """The hosts and seeds of `num_envs` environments, one network per environment.
+
+    An epoch is `run_epoch`, then `roll_back` for each environment whose training broke down, then `commit`.
+    """
+
+    num_envs: int
+
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
+        """Draw new hosts for `envs` and keep the others unchanged.
+
+        `episodes` holds the episode of every environment. Return the validation result of each new host without
+        seeds, by environment; entries of other environments have no meaning.
+        """
+        ...
+
+    def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
+        """Prune, germinate, train and evaluate as planned; environments without a plan idle."""
+        ...
+
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
+        """Remove the seeds of the slots `pruned` (by environment), then save the state for `roll_back`."""
+        ...
+
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
+        """Restore the last committed parameters of one environment, without the seeds of the slots `pruned`.
+
+        Optimizer moments are cleared. Return the validation result of the restored network.
+        """
+        ...
+
+    def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
+        """Evaluate the environments in `alphas` (env -> slot -> alpha) on their test rows."""
+        ...
