@@ -1,4 +1,4 @@
-"""The inside of an MLP fleet, with either backend: true-sized parameters by name, and ways to change them."""
+"""Access to the parameters inside a fleet of MLP hosts, by name and without padding, for either backend."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Vectors(NamedTuple):
-    """Views of one group's values by name; writing to them writes to the fleet."""
+    """Views of the parameters and moments of a host or seed; writing to them changes the fleet."""
 
     params: Arrays
     first: Arrays
     second: Arrays
-    steps: list[NDArray[Any]]  # a counter for each vector that the group lies in
+    steps: list[NDArray[Any]]  # one counter for each bank that holds the parameters
 
 
 def host(fleet: SeedTrainingFleet, env: int) -> Vectors:
@@ -87,7 +87,7 @@ def _cut(views: dict[str, Any], shapes: dict[str, Param], row: int) -> Arrays:
 
 
 def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tuple[Vectors, ParameterGroup]]:
-    """Every host and seed, in the fleet and in the reference."""
+    """Yield every host and seed, in the fleet and in the reference."""
     for e, env in enumerate(reference.envs):
         yield from env_groups(fleet, e, env)
 
@@ -106,7 +106,7 @@ def assert_same_params(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol
 
 
 def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
-    """Put the reference's parameters, moments and step counters into the fleet."""
+    """Copy the reference's parameters, moments and step counters to the fleet."""
     for mine, theirs in groups(fleet, reference):
         for name, p in theirs.params.items():
             state = theirs.optimizer.state.get(p, {})
@@ -118,6 +118,6 @@ def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
 
 
 def break_host(fleet: SeedTrainingFleet, env: int) -> None:
-    """NaN in one host's parameters."""
+    """Set the parameters of one host to NaN."""
     for values in host(fleet, env).params.values():
         values[...] = np.nan

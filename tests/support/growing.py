@@ -1,4 +1,4 @@
-"""Models of a user, their data, and a policy that plays from a script."""
+"""Models and training loops as users write them, and a policy that follows a script."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def fossilize(slot: int = 0) -> tuple[int, ...]:
 
 
 GROWN = [germinate(), advance(), advance()]
-"""What puts a seed into the model's function by the third decision."""
+"""Actions that blend a seed into the model with the third decision."""
 
 
 class Script:
-    """Decides by a list; WAITs after it. An entry may be an error that is raised instead."""
+    """A policy that takes actions from a list, then waits. An exception in the list is raised."""
 
     def __init__(self, actions: Sequence[tuple[int, ...] | Exception]) -> None:
         self.actions, self.seen = list(actions), list[tuple[NDArray[np.float32], NDArray[np.int64], ActionMasks]]()
@@ -113,7 +113,7 @@ def data(*shape: int, rows: int = 96) -> tuple[Tensor, Tensor]:
 
 
 class Run:
-    """A user's loop: AdamW, minibatches of 32, validation on the training rows."""
+    """A training loop with AdamW, minibatches of 32 and validation on the training rows."""
 
     def __init__(
         self,

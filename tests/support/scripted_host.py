@@ -1,4 +1,4 @@
-"""`HostEpisode` driven by a made-up network: its accuracy is a function of the epoch and of the seeds switched on."""
+"""`HostEpisode` with a scripted accuracy instead of a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.env.slots.contributions import Subset
 from tests.support.walks import Action
 
 Accuracy = Callable[[int, Subset], float]
-"""(epochs trained, slots switched on) -> points."""
+"""(epochs trained, slots whose seeds are on) -> points."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Scripted:
 def play(
     config: EnvConfig, accuracy: Accuracy, actions: Sequence[Action], twin: Sequence[float] = (), panic_at: int = -1
 ) -> Scripted:
-    """Plays the actions, which must be legal, until the episode ends; then WAIT. Epoch `panic_at` (from 0) breaks."""
+    """Play legal actions, then WAIT, until the episode ends. The loss of epoch `panic_at` (from 0) is NaN."""
     spec = seed_spaces(config.slots, config.profile).action
     run = Scripted(HostEpisode(config, 0, 0, spec))
     run.episode.begin((accuracy(0, frozenset()), 1.0), twin)

@@ -1,4 +1,4 @@
-"""The fleet against the one-environment reference, and each environment against its neighbours (property 12)."""
+"""Fleets equal the one-environment reference, and environments do not affect each other."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _assert_same(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
 @both_backends
 @settings(max_examples=4, deadline=None)
 @given(first_seed=st.integers(0, 2**20))
-def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(backend: Backend, first_seed: int) -> None:
-    """fp64, free running: parameters to 1e-9, and so every observation, reward and mask."""
+def test_whole_episodes_equal_the_reference_in_double_precision(backend: Backend, first_seed: int) -> None:
+    """Parameters agree to 1e-9, and so do observations, rewards and masks, without synchronizing."""
     config = CONFIGS[backend]
     reference, fleet = _reference(config, 5, torch.float64), SeedTrainingFleet(config, 5, 0, torch.float64)
     seeds = range(first_seed, first_seed + 5)
@@ -67,8 +67,8 @@ def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(back
 
 @both_backends
 @pytest.mark.parametrize("blend", range(3))
-def test_every_blueprint_and_blend_agrees_with_the_reference(backend: Backend, blend: int) -> None:
-    """Each blueprint is germinated, trained, blended and held in both, beside the others."""
+def test_every_blueprint_and_blend_equals_the_reference(backend: Backend, blend: int) -> None:
+    """Each blueprint is germinated, trained, blended and held, in one environment each."""
     config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=3, budget_ratio=20.0, backend=backend)
     count = len(MLP_BLUEPRINTS) - 1
     reference, fleet = _reference(config, count, torch.float64), SeedTrainingFleet(config, count, 0, torch.float64)
@@ -83,8 +83,8 @@ def test_every_blueprint_and_blend_agrees_with_the_reference(backend: Backend, b
 
 
 @both_backends
-def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(backend: Backend) -> None:
-    """fp32, re-synchronised each epoch: one epoch's difference is rounding."""
+def test_each_epoch_equals_the_reference_in_single_precision(backend: Backend) -> None:
+    """Synchronized after each epoch, so that differences are the rounding of one epoch."""
     config = CONFIGS[backend]
     reference, fleet = _reference(config, 6, torch.float32), SeedTrainingFleet(config, 6, 0)
     seeds = range(6)
@@ -110,8 +110,8 @@ def _play(backend: Backend, seeds: Sequence[int], noise_seeds: Sequence[int]) ->
 
 
 @both_backends
-def test_what_neighbours_do_changes_no_bit(backend: Backend) -> None:
-    """At a fixed E the first environment is bit-equal whatever tasks, seeds and actions its neighbours have."""
+def test_other_environments_change_no_bit(backend: Backend) -> None:
+    """The first environment is bit-equal for any tasks, seeds and actions of the others, at a fixed E."""
     plain = _play(backend, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
     other = _play(backend, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
     for a, b in zip(plain, other, strict=True):
@@ -120,8 +120,8 @@ def test_what_neighbours_do_changes_no_bit(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(("backend", "least"), [("numba", 1), ("torch", 2)])
-def test_the_size_of_the_fleet_changes_no_bit(backend: Backend, least: int) -> None:
-    """Across E, on one thread."""
+def test_the_number_of_environments_changes_no_bit(backend: Backend, least: int) -> None:
+    """On one thread."""
     alone = _play(backend, [11, 12][:least], [0, 1][:least])
     among = _play(backend, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
     for a, b in zip(alone, among, strict=True):
@@ -130,7 +130,7 @@ def test_the_size_of_the_fleet_changes_no_bit(backend: Backend, least: int) -> N
 
 
 def test_padding_stays_exactly_zero() -> None:
-    """Hosts of different tasks share one shape; what lies beyond a host's own is 0 after training, moments too."""
+    """Hosts of different tasks share a padded shape; padded parameters and moments are 0 after training."""
     fleet = SeedTrainingFleet(CONFIGS["torch"], 6, 0)
     seeds = range(6)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(5, seeds, 6)
@@ -159,8 +159,8 @@ def test_padding_stays_exactly_zero() -> None:
 
 
 @both_backends
-def test_a_broken_neighbour_is_rolled_back_alone(backend: Backend) -> None:
-    """NaN in one host: it panics, ends and is charged; the others are bit-equal to a run without the accident."""
+def test_only_a_broken_environment_is_rolled_back(backend: Backend) -> None:
+    """NaN in one host: its episode ends with a penalty; the others are bit-equal to a run without NaN."""
     calm, hurt = SeedTrainingFleet(CONFIGS[backend], 4, 0), SeedTrainingFleet(CONFIGS[backend], 4, 0)
     waits = np.zeros((4, 6), dtype=np.int64)
     for fleet in (calm, hurt):
@@ -178,8 +178,8 @@ def test_a_broken_neighbour_is_rolled_back_alone(backend: Backend) -> None:
         a, b = calm.step(waits), hurt.step(waits)
 
 
-def test_an_environment_that_ended_may_wait_for_as_long_as_it_likes() -> None:
-    """While others start anew again and again; its row goes on without meaning."""
+def test_an_ended_environment_can_idle_for_any_number_of_steps() -> None:
+    """It idles while others are reset several times, and can then be reset."""
     config = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=2)
     fleet = SeedTrainingFleet(config, 2, 0)
     fleet.reset([0, 1])

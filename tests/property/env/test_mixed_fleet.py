@@ -1,4 +1,4 @@
-"""A fleet of all kinds of host that start anew one by one: each environment is the reference's, and rows stay few."""
+"""Fleets of mixed hosts with partial resets: each environment equals the reference, and idle rows are reused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rows_by_kind(fleet: SeedTrainingFleet) -> Counter[int]:
 
 
 def play(steps: int, seed: int) -> Counter[str]:
-    """Random actions and random partial resets, beside single environments; counts what happened."""
+    """Play random actions and partial resets beside single environments; count what happened."""
     fleet = SeedTrainingFleet(CONFIG, ENVS, 0, torch.float64)
     single = [SeedTrainingEnv(CONFIG, 0, dtype=torch.float64) for _ in range(ENVS)]
     policy, rng = RandomPolicy(fleet.spaces), np.random.default_rng(seed)
@@ -80,13 +80,13 @@ def play(steps: int, seed: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("most", [2, 16], ids=["blocks of two", "large blocks"])
-def test_partial_resets_across_kinds_are_the_references(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_resets_of_mixed_hosts_equal_the_reference(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixed_networks, "MAX_BLOCK_ENVS", most)
     met = play(16, seed=most)
     assert min(met["moved"], met["stayed"], met["some"]) >= 8, met
 
 
-def test_a_row_that_is_not_drawn_anew_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_not_reset_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Block.join
 
     def stale(self: Block, waiting: list[int]) -> list[int]:
@@ -99,7 +99,7 @@ def test_a_row_that_is_not_drawn_anew_would_be_caught(monkeypatch: pytest.Monkey
 
 
 def most_rows(rounds: int) -> list[Counter[int]]:
-    """Rows by kind after each of many resets of a few environments."""
+    """Return the number of rows by kind after each of many resets of a few environments."""
     fleet = SeedTrainingFleet(CONFIG, ENVS, 0)
     rng = np.random.default_rng(5)
     fleet.reset(range(ENVS))
@@ -125,7 +125,7 @@ def test_idle_rows_do_not_accumulate() -> None:
     assert sum(found[-1].values()) <= max(sum(rows.values()) for rows in found[:20])
 
 
-def test_rows_that_are_never_taken_again_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_never_reused_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Block, "join", lambda self, waiting: [])
     monkeypatch.setattr(Block, "idle", property(lambda self: False))
     with pytest.raises((AssertionError, StopIteration)):

@@ -1,4 +1,4 @@
-"""Seeds start as the identity, cost what they weigh, and bring moments of their own without touching anyone else's."""
+"""Seeds start as the identity, cost their number of parameters, and have their own optimizer state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REAL = MLP_BLUEPRINTS[1:]
 
 
 def moved(blueprint: Blueprint, blend: int, alpha: float, width: int = 12) -> float:
-    """How far germinating moves the host's function at one slot; 0 where it starts as the identity."""
+    """Return the largest change of the host's function by germinating; 0 if the seed is the identity."""
     rng = np.random.default_rng(0)
     shapes = blueprint.shapes(width) | gate_shapes(blend, width)
     params = draw_params(shapes, rng, torch.float32)
@@ -34,11 +34,11 @@ def moved(blueprint: Blueprint, blend: int, alpha: float, width: int = 12) -> fl
 
 @pytest.mark.parametrize("blend", range(3))
 @pytest.mark.parametrize("blueprint", REAL, ids=lambda blueprint: blueprint.name)
-def test_every_blueprint_and_blend_starts_without_effect(blueprint: Blueprint, blend: int) -> None:
+def test_every_blueprint_and_blend_is_the_identity_at_initialization(blueprint: Blueprint, blend: int) -> None:
     assert [moved(blueprint, blend, alpha) for alpha in (0.0, 0.3, 0.5, 0.7, 1.0)] == [0.0] * 5
 
 
-def test_a_blueprint_that_starts_elsewhere_is_caught() -> None:
+def test_a_blueprint_that_is_not_the_identity_is_detected() -> None:
     def shapes(width: int) -> dict[str, Param]:
         return {"w": Param((width, width), "fan_in")}
 
@@ -47,7 +47,7 @@ def test_a_blueprint_that_starts_elsewhere_is_caught() -> None:
 
 
 def formula(blend: str, h: float, s: float, alpha: float, gate: float) -> float:
-    """The blends for one number."""
+    """The formulas of the blends, for scalars."""
     return {
         "add": h + alpha * (s - h),
         "multiply": h * (1 + alpha * np.tanh(s - h)),
@@ -56,7 +56,7 @@ def formula(blend: str, h: float, s: float, alpha: float, gate: float) -> float:
 
 
 @pytest.mark.parametrize("blend", range(3))
-def test_blends_are_their_formulas_and_the_gate_starts_at_one_half(blend: int) -> None:
+def test_blends_equal_their_formulas_and_gates_start_at_one_half(blend: int) -> None:
     h, s = torch.tensor([[0.5, -2.0]]), torch.tensor([[1.5, 1.0]])
     gate: Params = draw_params(gate_shapes(blend, 2), np.random.default_rng(0), torch.float32)
     found = apply_blend(blend, h, s, 0.7, gate)
@@ -76,7 +76,7 @@ def test_blueprints_are_at_least_five_and_clearly_different_in_cost() -> None:
 
 
 @pytest.mark.parametrize(("blueprint", "blend"), list(product(range(1, 7), range(3))))
-def test_costs_are_the_parameters_that_are_really_there(blueprint: int, blend: int) -> None:
+def test_costs_equal_the_number_of_parameters(blueprint: int, blend: int) -> None:
     env = tiny_env(budget_ratio=100.0)
     env.reset(seed=1)
     host = sum(t.numel() for t in env.network.group.tensors)
@@ -112,7 +112,7 @@ def step_counters(env: SeedTrainingEnv, slot: int) -> set[float]:
     return {float(s["step"]) for s in state.values()}
 
 
-def test_incumbents_never_notice_germinate_and_prune_elsewhere() -> None:
+def test_germinate_and_prune_do_not_affect_other_seeds() -> None:
     busy, quiet = tiny_env(budget_ratio=20.0), tiny_env(budget_ratio=20.0)
     elsewhere = {6: act(Op.GERMINATE, 1, 6), 7: act(Op.ADVANCE, 1), 9: act(Op.PRUNE, 1)}
     common = {0: act(Op.GERMINATE, 0, 3, 2), 1: act(Op.ADVANCE, 0), 4: act(Op.ADVANCE, 0)}
@@ -149,7 +149,7 @@ def test_a_seed_starts_with_fresh_moments_and_step_counter() -> None:
 
 
 def test_clip_and_decay_are_per_group() -> None:
-    """A seed's huge gradient must not shrink its host's step."""
+    """A seed's huge gradient does not shrink its host's step."""
 
     def host_step(with_seed: bool) -> list[Tensor]:
         net = ReferenceNetwork(MLPHost(2, 6, 3, 2), np.random.default_rng(0), OptimizerSettings(1e-2, 1e-2, 0.0, 1e-3))

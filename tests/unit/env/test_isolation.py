@@ -1,4 +1,4 @@
-"""A seed in TRAINING learns without touching its host, to the bit; from BLENDING on the derivative is total."""
+"""A seed in TRAINING does not change a bit of its host; from BLENDING on, gradients are total derivatives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 
 
 def network(seeds: dict[int, tuple[int, int]], dtype: torch.dtype = torch.float32, slots: int = 3) -> ReferenceNetwork:
-    """A host of width 6 for 2 features and 3 classes; `seeds` are slot -> (blueprint, blend), off their zero start."""
+    """Make a host of width 6 with `seeds` (slot -> (blueprint, blend)) moved away from their initialization."""
     host = MLPHost(2, 6, 3, slots)
     net = ReferenceNetwork(host, np.random.default_rng(0), OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0), dtype)
     for slot, (blueprint, blend) in seeds.items():
@@ -45,13 +45,13 @@ def batches(steps: int = 4, dtype: torch.dtype = torch.float32) -> tuple[Tensor,
 
 
 def host_state(net: ReferenceNetwork) -> list[Tensor]:
-    """Everything that belongs to the host: parameters, last gradients, moments and step counters."""
+    """Return the state of the host: parameters, last gradients, moments and step counters."""
     moments = [v for t in net.group.tensors for v in net.group.optimizer.state[t].values()]
     return [*net.group.tensors, *[t.grad for t in net.group.tensors if t.grad is not None], *moments]
 
 
 def touched(isolation: Isolation, training: dict[int, float], nan: bool = False) -> bool:
-    """Whether TRAINING seeds change any bit of the host, or of the seed that is blended in at slot 0."""
+    """Return whether TRAINING seeds change a bit of the host, or of the seed that is blended in slot 0."""
     alone, grown = network({0: (DENSE, 0)}), network({0: (DENSE, 0)} | dict.fromkeys(training, (WIDE, 2)))
     if nan:
         for slot in training:
@@ -68,15 +68,15 @@ def touched(isolation: Isolation, training: dict[int, float], nan: bool = False)
 
 @pytest.mark.parametrize("isolation", ["shadow", "straight_through"])
 @pytest.mark.parametrize("nan", [False, True])
-def test_the_host_is_bit_equal_with_and_without_training_seeds(isolation: Isolation, nan: bool) -> None:
+def test_training_seeds_change_no_bit_of_the_host(isolation: Isolation, nan: bool) -> None:
     assert not touched(isolation, {1: 0.7, 2: 1.0}, nan)
 
 
-def test_a_leaky_pass_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leaking_shadow_pass_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReferenceNetwork.logits
 
     def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], *rest: Normalize) -> Tensor:
-        """SeedAlphas TRAINING seeds on at a strength of nothing instead of leaving them out."""
+        """Wrong: blend TRAINING seeds in at alpha 0 instead of leaving them out."""
         return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0), *rest)
 
     monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
@@ -87,7 +87,7 @@ def seed_gradients(net: ReferenceNetwork, slots: list[int]) -> list[Tensor]:
     return [t.grad for s in slots for t in net.seeds[s].group.tensors if t.grad is not None]
 
 
-def test_the_shadow_gradient_is_that_of_the_seeds_with_all_else_constant() -> None:
+def test_the_shadow_gradient_is_the_seeds_gradient_with_everything_else_constant() -> None:
     net = network({0: (DENSE, 0), 1: (WIDE, 2), 2: (DENSE, 1)}, torch.float64)
     net.optimizer_settings = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)  # no clip
     oracle = copy.deepcopy(net)
@@ -108,7 +108,7 @@ def test_the_shadow_gradient_is_that_of_the_seeds_with_all_else_constant() -> No
     assert not all(torch.allclose(a, b) for a, b in other)  # another network, another gradient
 
 
-def test_seeds_that_take_no_part_are_not_touched() -> None:
+def test_seeds_that_take_no_part_are_unchanged() -> None:
     net = network({0: (DENSE, 0), 1: (WIDE, 0)})
     before = [t.clone() for t in net.seeds[1].group.tensors]
     net.train_epoch(*batches(), SeedAlphas({}, {0: 1.0}), "shadow")
@@ -117,7 +117,7 @@ def test_seeds_that_take_no_part_are_not_touched() -> None:
 
 
 def finite_difference(net: ReferenceNetwork, x: Tensor, y: Tensor, on: dict[int, float], tensor: Tensor) -> Tensor:
-    """Central differences of the loss, entry by entry."""
+    """Return the central differences of the loss for each entry."""
     out, flat, eps = torch.zeros_like(tensor).flatten(), tensor.data.view(-1), 1e-6
     for i in range(len(flat)):
         losses = []
@@ -155,7 +155,7 @@ def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
 
 
 def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple[float, float]:
-    """Training loss on spirals with a wide seed switched on: at germination, and after some epochs of TRAINING.
+    """Return the training loss on spirals with a wide seed on, at germination and after some epochs of TRAINING.
 
     The host has learnt for ten epochs before.
     """

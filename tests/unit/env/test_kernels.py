@@ -1,4 +1,4 @@
-"""The kernels' parts against PyTorch: the exponential, and each blueprint's and blend's way there and back."""
+"""Kernels compared with PyTorch: the exponential, and every blueprint and blend, forward and backward."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_exponential_is_exact_to_two_units_in_the_last_place() -> None:
     assert error.max() <= 2.0
 
 
-def test_the_exponential_saturates_and_passes_nan_on() -> None:
+def test_the_exponential_saturates_and_propagates_nan() -> None:
     out = _exponentials(np.array([-1e30, -np.inf, np.nan, 0.0], dtype=np.float32))
     assert 0 <= out[0] < 1e-37
     assert 0 <= out[1] < 1e-37
@@ -47,10 +47,10 @@ def test_the_exponential_saturates_and_passes_nan_on() -> None:
 
 
 @numba.njit
-def _there_and_back(
+def _forward_and_backward(
     formula: int, hidden: int, blend: int, q: Array, gate: Array, h: Array, flow: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """(output, gradient of h, of q, of the gate) for one seed."""
+    """Return output and gradients of h, of q and of the gate, for one seed."""
     first, second = np.zeros((4 * WIDTH, ROWS)), np.zeros((4 * WIDTH, ROWS))
     c, dc, gate_value, out = np.zeros_like(h), np.zeros_like(h), np.zeros(ROWS), np.zeros_like(h)
     dq, dgate, d = np.zeros_like(q), np.zeros_like(gate), flow.copy()
@@ -63,8 +63,8 @@ def _there_and_back(
 
 @pytest.mark.parametrize("blend", range(len(BLENDS)), ids=BLENDS)
 @pytest.mark.parametrize("blueprint", MLP_BLUEPRINTS[1:], ids=lambda b: b.name)
-def test_a_seed_and_its_gradients_are_those_of_autograd(blueprint: Blueprint, blend: int) -> None:
-    """In double precision, with every parameter away from its start."""
+def test_seeds_and_their_gradients_equal_autograds(blueprint: Blueprint, blend: int) -> None:
+    """In double precision, with every parameter away from its initialization."""
     rng = np.random.default_rng(blend)
     shapes = blueprint.shapes(WIDTH)
     params = {k: torch.tensor(rng.standard_normal(p.shape), requires_grad=True) for k, p in shapes.items()}
@@ -85,7 +85,7 @@ def test_a_seed_and_its_gradients_are_those_of_autograd(blueprint: Blueprint, bl
     q = flat(list(params.values()))
     g = flat(list(gate.values())) if gate else np.zeros(WIDTH + 1)
     x = np.ascontiguousarray(h.detach().numpy().T)
-    out, d, dq, dgate = _there_and_back(
+    out, d, dq, dgate = _forward_and_backward(
         FORMULAS[blueprint.formula], blueprint.hidden(WIDTH), blend, q, g, x, np.ascontiguousarray(flow.T)
     )
     np.testing.assert_allclose(out.T, truth.detach().numpy(), rtol=1e-10, atol=1e-12)

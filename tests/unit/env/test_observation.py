@@ -1,4 +1,4 @@
-"""The observation is its table: every feature in its place and range, unknown never looks like a measured value."""
+"""Observations follow the feature table: positions, ranges, and unknown values that differ from measured ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.walks import WAIT, act, random_legal, tiny_env
 
 
 def places(slots: int) -> dict[str, slice]:
-    """Where each feature lies, from names and sizes in the table's order: `name` or `slot/name`."""
+    """Return the indices of each feature, `name` or `slot/name`, from the order and sizes in the table."""
     found, at = {}, 0
     names = [(f.name, f.size) for f in BASE]
     names += [(f"{s}/{f.name}", f.size) for s in range(slots) for f in SLOT]
@@ -44,7 +44,7 @@ def out_of_range(obs: NDArray[np.float32], slots: int) -> list[str]:
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
 @pytest.mark.parametrize("task", ["spirals", "wine"])
-def test_random_episodes_stay_in_range_and_mean_what_the_table_says(slots: int, task: str) -> None:
+def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) -> None:
     env, where = tiny_env(slots=slots, tasks=(task,), host_lr=0.1, seed_lr=0.3), places(slots)
     rng = np.random.default_rng(slots)
     assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.observation_space["obs"].shape[0]
@@ -74,7 +74,7 @@ def test_random_episodes_stay_in_range_and_mean_what_the_table_says(slots: int, 
             epoch += 1
 
 
-def test_a_value_beyond_its_range_is_caught() -> None:
+def test_a_value_out_of_range_is_detected() -> None:
     obs = np.zeros(obs_spec(2).size, dtype=np.float32)
     assert out_of_range(obs, 2) == []
     obs[places(2)["1/alpha"]] = 1.2
@@ -90,7 +90,7 @@ MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm"
 
 
 @pytest.mark.parametrize("name", [*MAYBE, "gradient_health_prev"])
-def test_unknown_is_not_zero(name: str) -> None:
+def test_unknown_differs_from_a_measured_zero(name: str) -> None:
     where, unknown, zero = places(1), observe(view(Slot())), observe(view(Slot(**{name: 0.0})))
     assert unknown[where[f"0/{name}"]].tolist() == [0.0, 0.0]
     assert zero[where[f"0/{name}"]].tolist() == [1.0, 0.0]
@@ -99,7 +99,7 @@ def test_unknown_is_not_zero(name: str) -> None:
     assert healthy[1] > 0
 
 
-def test_history_that_is_not_there_yet_is_marked() -> None:
+def test_missing_history_is_marked_unknown() -> None:
     where, env = places(3), tiny_env()
     seen, _ = env.reset(seed=0)
     for epoch in range(5):
@@ -124,7 +124,7 @@ def test_freshness_is_a_power_of_the_epochs_since_the_measurement() -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_bounds_are_the_tables(slots: int) -> None:
+def test_bounds_are_those_of_the_table(slots: int) -> None:
     low, high = bounds(slots)
     for name, where in places(slots).items():
         feature = next(f for f in (*BASE, *SLOT) if f.name == (name.partition("/")[2] or name))
@@ -156,7 +156,7 @@ def test_gymnasiums_checker_accepts_the_environment() -> None:
         check_env(tiny_env(horizon_epochs=3))
 
 
-def test_the_checker_would_refuse_an_observation_out_of_space(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gymnasiums_checker_rejects_an_observation_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
     env = tiny_env(horizon_epochs=3)
     honest = SeedTrainingEnv.reset
 
@@ -169,7 +169,7 @@ def test_the_checker_would_refuse_an_observation_out_of_space(monkeypatch: pytes
         check_env(env)
 
 
-def test_the_readme_holds_the_present_table() -> None:
+def test_the_readme_has_the_current_table() -> None:
     readme = (Path(__file__).parents[3] / "README.md").read_text()
     assert readme == with_table(readme), "run: python -m actors.env.slots.observation_table README.md"
     assert "| base 0 | `time` | 1 | 0 to 1 |" in readme
@@ -177,8 +177,8 @@ def test_the_readme_holds_the_present_table() -> None:
     assert with_table(stale) == readme != stale
 
 
-def test_hidden_time_leaves_nothing_that_counts_to_the_horizon() -> None:
-    """From the eighth epoch on, an untouched fossil and its host show what they would at any later epoch."""
+def test_with_hidden_time_no_feature_reveals_the_epoch() -> None:
+    """From the eighth epoch on, an unchanged host with a fossilized seed has the same observation in every epoch."""
     slot = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=8, age_epochs=14)
     later = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=20, age_epochs=24)
     early, late = (replace(view(s), epoch=e, time_hidden=True) for s, e in ((slot, 15), (later, 25)))

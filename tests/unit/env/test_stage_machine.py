@@ -1,4 +1,4 @@
-"""The stage machine is a table: which op may act where, what it does, and how alpha walks.
+"""The lifecycle follows a table: which op is legal in which stage, what it does, and how alpha changes.
 
 The tables here are written down from the specification, not read from the code.
 """
@@ -28,7 +28,7 @@ EFFECT = {  # (op, stage) -> stage after it; anything else is illegal
     (Op.SET_ALPHA_TARGET, "HOLDING"): "BLENDING",
     (Op.PRUNE, "GERMINATED"): "PRUNED",
     (Op.PRUNE, "TRAINING"): "PRUNED",
-    (Op.PRUNE, "BLENDING"): "BLENDING",  # at a speed other than instant
+    (Op.PRUNE, "BLENDING"): "BLENDING",  # unless the speed is instant
     (Op.PRUNE, "HOLDING"): "BLENDING",
     (Op.FOSSILIZE, "HOLDING"): "FOSSILIZED",
 }
@@ -37,7 +37,7 @@ EVERYTHING = np.ones((7, 1), dtype=np.bool_)
 
 
 def at(stage: Stage, gates: Gates = GATES["strict"], **changes: object) -> Lifecycle:
-    """One slot in `stage`, with all the evidence that any gate asks for."""
+    """Return one slot in `stage`, with all the evidence that any gate needs."""
     blended = stage in (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
     machine = Lifecycle(1, gates, embargo_epochs=2)
     fields: dict[str, object] = {"stage": stage, "epochs_in_stage": 9, "trained_epochs": 9, "gradient_health": 1.0}
@@ -47,7 +47,7 @@ def at(stage: Stage, gates: Gates = GATES["strict"], **changes: object) -> Lifec
 
 
 def tick(machine: Lifecycle, epochs: int = 1) -> list[float]:
-    """Alpha after each of some epochs without a decision."""
+    """Return alpha after each of some epochs without an action."""
     alphas = []
     for _ in range(epochs):
         machine.tick_alpha()
@@ -57,7 +57,7 @@ def tick(machine: Lifecycle, epochs: int = 1) -> list[float]:
 
 
 def wrong_edges() -> list[tuple[str, str]]:
-    """Stage pairs on which the machine and the table differ."""
+    """Return the pairs of stages on which lifecycle and table differ."""
     table = {tuple(pair.split()) for pair in EDGES.split(",")}
     wrong = []
     for a, b in product(Stage, Stage):
@@ -73,7 +73,7 @@ def wrong_edges() -> list[tuple[str, str]]:
     return wrong
 
 
-def test_every_edge_is_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_transition_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wrong_edges() == []
     mutant = stage_module.TRANSITIONS | {Stage.FOSSILIZED: frozenset({Stage.PRUNED})}
     monkeypatch.setattr(stage_module, "TRANSITIONS", mutant)
@@ -101,10 +101,10 @@ def test_every_op_in_every_stage(op: Op, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING])
-def test_an_instant_prune_is_pruned_at_once(stage: Stage) -> None:
+def test_an_instant_prune_takes_effect_immediately(stage: Stage) -> None:
     machine = at(stage)
     assert machine.apply(SeedAction(Op.PRUNE, alpha_speed=INSTANT))
-    assert machine.slots[0] == Slot(stage=Stage.PRUNED)  # nothing that was tracked is left
+    assert machine.slots[0] == Slot(stage=Stage.PRUNED)  # everything measured is cleared
 
 
 @pytest.mark.parametrize("target", range(3))
@@ -121,12 +121,12 @@ def test_alpha_rises_linearly_and_then_holds(target: int, speed: int) -> None:
     assert not np.allclose(expected, one_too_late)
 
 
-def test_a_new_target_starts_from_the_present_alpha() -> None:
+def test_a_new_target_starts_from_the_current_alpha() -> None:
     machine = at(Stage.TRAINING, alpha_target=1.0, alpha_speed_epochs=5)
     machine.apply(SeedAction(Op.ADVANCE))
     np.testing.assert_allclose(tick(machine, 2), [0.2, 0.4])
     masks = machine.masks(EVERYTHING)
-    assert masks.rest[Op.SET_ALPHA_TARGET, 0, 10:13].tolist() == [True, True, False]  # not the present one
+    assert masks.rest[Op.SET_ALPHA_TARGET, 0, 10:13].tolist() == [True, True, False]  # not the current target
     machine.apply(SeedAction(Op.SET_ALPHA_TARGET, alpha_target=1, alpha_speed=1))
     np.testing.assert_allclose(tick(machine, 3), [0.5, 0.6, 0.7])
     assert machine.slots[0].stage is Stage.HOLDING
@@ -137,7 +137,7 @@ def test_a_new_target_starts_from_the_present_alpha() -> None:
     assert machine.slots[0].stage is Stage.HOLDING
 
 
-def test_a_slow_prune_ramps_down_while_nothing_is_legal() -> None:
+def test_a_slow_prune_lowers_alpha_while_no_op_is_legal() -> None:
     machine = at(Stage.HOLDING, ramp=Ramp(0.0, 0.6, 3, 3))
     machine.apply(SeedAction(Op.PRUNE, alpha_speed=SLOW))
     seen = []
@@ -156,7 +156,7 @@ def test_a_slow_prune_ramps_down_while_nothing_is_legal() -> None:
 
 
 @pytest.mark.parametrize("embargo", [1, 2, 4])
-def test_a_pruned_slot_comes_back_by_itself(embargo: int) -> None:
+def test_a_pruned_slot_becomes_dormant_again(embargo: int) -> None:
     machine = at(Stage.TRAINING)
     machine.embargo_epochs = embargo
     machine.apply(SeedAction(Op.PRUNE))

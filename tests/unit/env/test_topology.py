@@ -1,4 +1,4 @@
-"""Hosts that are built with what would have grown, and the one look at the test rows."""
+"""Hosts that start with seeds, and the accuracy on test rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAITS: NDArray[Any] = np.zeros((2, 6), dtype=np.int64)
 
 
 @pytest.mark.parametrize(("tasks", "tolerance"), [(("spirals",), 1e-9), (("gratings",), 1e-9)])
-def test_a_built_host_trains_and_tests_as_the_reference_does(tasks: tuple[str, ...], tolerance: float) -> None:
+def test_a_host_with_initial_seeds_trains_and_tests_as_the_reference(tasks: tuple[str, ...], tolerance: float) -> None:
     import torch
 
     config = replace(CONFIG, tasks=tasks, inner_steps=2)
@@ -39,7 +39,7 @@ def test_a_built_host_trains_and_tests_as_the_reference_does(tasks: tuple[str, .
         assert told["test_accuracy"] == pytest.approx(env.test_accuracy(), rel=tolerance)
 
 
-def test_a_built_host_starts_as_the_bare_one_and_pays_rent_from_the_first_epoch() -> None:
+def test_a_host_with_initial_seeds_starts_as_the_bare_one_and_is_charged_rent() -> None:
     fleet = SeedTrainingFleet(CONFIG, 2, 7)
     fleet.set_topologies([BUILT, ()])
     fleet.reset([3, 3])
@@ -50,17 +50,17 @@ def test_a_built_host_starts_as_the_bare_one_and_pays_rent_from_the_first_epoch(
     assert built.added_params() == sum(built.growth.seed_cost(g.slot, g.blueprint, g.blend) for g in BUILT) > 0
     rent = CONFIG.rent_weight * built.added_params() / built.growth.host_params / CONFIG.horizon_epochs
     assert rewards[0] == pytest.approx(built.accuracies[1] - built.accuracies[0] - rent, abs=1e-4)
-    assert not built.masks().slot[1, 0]  # nothing can be germinated where something stands
+    assert not built.masks().slot[1, 0]  # a filled slot cannot be germinated
 
 
-def test_more_than_the_budget_cannot_be_built_in() -> None:
+def test_initial_seeds_must_fit_the_budget() -> None:
     fleet = SeedTrainingFleet(replace(CONFIG, budget_ratio=0.5), 1, 7)
     fleet.set_topologies([BUILT])
     with pytest.raises(ValueError, match="budget"):
         fleet.reset([3])
 
 
-def test_who_does_not_ask_is_not_told_of_the_test_rows() -> None:
+def test_test_accuracy_is_reported_on_request_only() -> None:
     fleet = SeedTrainingFleet(replace(CONFIG, horizon_epochs=1), 2, 7)
     fleet.reset([3, 4])
     assert "test_accuracy" not in fleet.step(WAITS).telemetry[0]

@@ -47,7 +47,7 @@ def _cifar_splits(data_dir: str, download: bool) -> tuple[Split, Split, Split]:
         raise ConfigError("task 'cifar10' needs torchvision: pip install 'tamiyo[vision]'") from error
     except RuntimeError as error:  # built for another version of torch
         raise ConfigError(
-            f"task 'cifar10': torchvision does not match this torch ({error}): install both together, from the same index"
+            f"task 'cifar10': torchvision does not match this torch ({error}): install both together, from one index"
         ) from error
     try:
         learning = CIFAR10(str(root), train=True, download=download)
