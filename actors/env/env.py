@@ -45,11 +45,11 @@ def check_tasks(config: EnvConfig, run_seed: int) -> list[Task]:
 def gymnasium_spaces(spaces: Spaces) -> tuple[gymnasium.spaces.Dict, gymnasium.spaces.MultiDiscrete]:
     """Return Gymnasium's observation and action spaces of one environment."""
     low, high = observation.bounds(spaces.slots)
-    seen = gymnasium.spaces.Dict(
+    observation_space = gymnasium.spaces.Dict(
         obs=gymnasium.spaces.Box(low, high, dtype=np.float32),
         blueprint_indices=gymnasium.spaces.Box(-1, spaces.num_blueprints - 1, (spaces.slots,), dtype=np.int64),
     )
-    return seen, gymnasium.spaces.MultiDiscrete(np.array(spaces.action.sizes))
+    return observation_space, gymnasium.spaces.MultiDiscrete(np.array(spaces.action.sizes))
 
 
 class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):

@@ -128,10 +128,10 @@ class MixedNetworks:
         """See `FleetNetworks.run_epoch`."""
         results: list[EpochResult | None] = [None] * self.num_envs
         for block in self.blocks:
-            own = block.by_row(plans, None)
-            if all(plan is None for plan in own):
+            block_plans = block.by_row(plans, None)
+            if all(plan is None for plan in block_plans):
                 continue
-            for e, result in zip(block.envs, block.networks.run_epoch(own), strict=True):
+            for e, result in zip(block.envs, block.networks.run_epoch(block_plans), strict=True):
                 if e is not None:
                     results[e] = result
         return results
@@ -150,8 +150,8 @@ class MixedNetworks:
         """See `FleetNetworks.evaluate_test`."""
         results: dict[int, EvalResult] = {}
         for block in self.blocks:
-            own = {row: alphas[e] for row, e in enumerate(block.envs) if e is not None and e in alphas}
-            if own:
-                evaluated = block.networks.evaluate_test(own)
+            block_alphas = {row: alphas[e] for row, e in enumerate(block.envs) if e is not None and e in alphas}
+            if block_alphas:
+                evaluated = block.networks.evaluate_test(block_alphas)
                 results |= {e: r for row, r in evaluated.items() if (e := block.envs[row]) is not None}
         return results

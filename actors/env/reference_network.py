@@ -184,8 +184,8 @@ class ReferenceNetwork:
             slots: list[int | None] = [None, *alphas.blended, *alphas.training]
             rest = list(grads)
             for slot, group in zip(slots, [*groups, *learners], strict=True):
-                own, rest = rest[: len(group.params)], rest[len(group.params) :]
-                norm = group.step(own, self.optimizer_settings.clip_norm)
+                group_grads, rest = rest[: len(group.params)], rest[len(group.params) :]
+                norm = group.step(group_grads, self.optimizer_settings.clip_norm)
                 if slot is not None:
                     norms[slot].append(norm)
             losses.append(loss.detach())
@@ -219,9 +219,9 @@ class ReferenceNetwork:
         """
         if not self.running:
             return self.evaluate(x, y, alphas)
-        own: dict[str, Moments] = {}
-        self.logits(calibration, alphas, recorded_statistics(own))
-        return _evaluated(self.logits(x, alphas, running_statistics(own)), y)
+        calibrated: dict[str, Moments] = {}
+        self.logits(calibration, alphas, recorded_statistics(calibrated))
+        return _evaluated(self.logits(x, alphas, running_statistics(calibrated)), y)
 
     def snapshot(self) -> NetworkSnapshot:
         """Copy all parameters and running statistics."""

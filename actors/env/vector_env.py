@@ -72,12 +72,12 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
         chosen: dict[int, int] = {}
         for e in map(int, np.flatnonzero(mask)):
-            own = seeds[e]
-            if own is None:
+            episode_seed = seeds[e]
+            if episode_seed is None:
                 chosen[e] = self._draw(e)
             else:
-                self._generators[e] = seeding.np_random(own)[0]
-                chosen[e] = own
+                self._generators[e] = seeding.np_random(episode_seed)[0]
+                chosen[e] = episode_seed
         seen = self.fleet.reset_envs(chosen)
         infos: Info = {}
         for e in chosen:

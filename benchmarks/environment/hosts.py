@@ -23,8 +23,8 @@ def _task(rng: np.random.Generator, kind: TaskKind, shape: tuple[int, ...], clas
 
     def draw(n: int) -> Split:
         y = rng.integers(0, classes, n)
-        centre = means[y] + wave[y].reshape(n, *(1,) * (len(shape) - 1), -1)
-        return Split((centre + 0.5 * rng.standard_normal((n, *shape))).astype(np.float32), y)
+        center = means[y] + wave[y].reshape(n, *(1,) * (len(shape) - 1), -1)
+        return Split((center + 0.5 * rng.standard_normal((n, *shape))).astype(np.float32), y)
 
     return Task("benchmark", classes, WIDTH, draw(1024), draw(val), draw(64), kind)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.env.blueprints.blueprint import NOOP, Blueprint, Param, Params
-from actors.env.layers.convolution import channels_first, convolve, fold, pointwise
+from actors.env.layers.convolution import contiguous_stack, convolve, fold, pointwise
 from actors.env.layers.layer_norm import Units
 
 TAPS = 3
@@ -77,7 +77,7 @@ def _attention(dims: int) -> Blueprint:
         return squeeze | {"w2": Param((k, width), "zero"), "b2": _vector(width)}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
-        h = channels_first(h, dims)
+        h = contiguous_stack(h, dims)
         squeezed = h.flatten(-dims).mean(-1)  # [M, C], or [M, E, C]
         rows = squeezed if squeezed.dim() == 2 else squeezed.transpose(0, 1).contiguous()
         excitation = 2.0 * torch.sigmoid(torch.relu(rows @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"])

@@ -59,21 +59,21 @@ def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, activ
 
 @inner
 def block_back(
-    p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, dp: Array, own: bool
+    p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, dp: Array, with_params: bool
 ) -> None:
     """Turn the gradient `d` of a block's output into that of its input, in place.
 
-    Write parameter gradients to `dp` if `own`.
+    Write parameter gradients to `dp` if `with_params`.
     """
     width, rows = d.shape
     n, s = start + 2 * width, start + width
-    if own:
+    if with_params:
         last = n + width * width
         affine_params(active, d, dp[n:last].reshape(width, width), dp[last : last + width])
     inner = np.empty((width, rows), d.dtype)
     affine_input(d, p[n : n + width * width].reshape(width, width), inner)
     rectify_input(active, inner)
-    if own:
+    if with_params:
         scale_params(xhat, inner, dp[start:s], dp[s:n])
     scale_rows(inner, p[start:s])
     standardize_input(xhat, inverse, inner)
@@ -96,16 +96,24 @@ def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Ar
 
 @inner
 def head_back(
-    p: Array, start: int, xhat: Array, inverse: Array, active: Array, dlogits: Array, d: Array, dp: Array, own: bool
+    p: Array,
+    start: int,
+    xhat: Array,
+    inverse: Array,
+    active: Array,
+    dlogits: Array,
+    d: Array,
+    dp: Array,
+    with_params: bool,
 ) -> None:
-    """Compute the gradient d [W, B] of the last hidden tensor; write parameter gradients if `own`."""
+    """Compute the gradient d [W, B] of the last hidden tensor; write parameter gradients if `with_params`."""
     width, classes = d.shape[0], dlogits.shape[0]
     n = start + 2 * width
     last = n + width * classes
-    if own:
+    if with_params:
         affine_params(active, dlogits, dp[n:last].reshape(width, classes), dp[last : last + classes])
     affine_input(dlogits, p[n:last].reshape(width, classes), d)
-    if own:
+    if with_params:
         scale_params(xhat, d, dp[start : start + width], dp[start + width : n])
     scale_rows(d, p[start : start + width])
     standardize_input(xhat, inverse, d)
@@ -122,12 +130,12 @@ def cross_entropy(logits: Array, y: Array, count: int) -> float:
         for c in range(1, classes):
             if logits[c, i] > highest:
                 highest = logits[c, i]
-        own = logits[y[i], i] - highest
+        label_logit = logits[y[i], i] - highest
         summed = logits.dtype.type(0)
         for c in range(classes):
             logits[c, i] = exponential(logits[c, i] - highest)
             summed += logits[c, i]
-        total += math.log(summed) - own
+        total += math.log(summed) - label_logit
         for c in range(classes):
             logits[c, i] = logits[c, i] / summed * share
         logits[y[i], i] -= share
@@ -226,10 +234,12 @@ def backward(p: Array, seeds: Seeds, mode: int, to_slot: int, x: Array, work: Wo
     head_back(p, start, work.xhat[slots], work.inverse[slots], work.active[slots], work.logits, d, dp, host)
     for s in range(slots - 1, max(to_slot, 0) - 1, -1):
         if ABSENT < seeds.mode[s] <= mode:
-            h, q, own = work.entering[s + 1], seeds.q[s], seeds.mode[s] == mode
+            h, q, with_params = work.entering[s + 1], seeds.q[s], seeds.mode[s] == mode
             blend, alpha = seeds.blend[s], seeds.alpha[s]
-            blend_back(blend, alpha, q[gate:], h, work.change[s], work.gate_value[s], d, dc, dq[s, gate:], own)
-            change_back(seeds.formula[s], seeds.hidden[s], q, h, work.first[s], work.second[s], dc, d, dq[s], own)
+            blend_back(blend, alpha, q[gate:], h, work.change[s], work.gate_value[s], d, dc, dq[s, gate:], with_params)
+            change_back(
+                seeds.formula[s], seeds.hidden[s], q, h, work.first[s], work.second[s], dc, d, dq[s], with_params
+            )
         if s != to_slot:
             start = block_offset(features, width, s)
             block_back(p, start, work.xhat[s], work.inverse[s], work.active[s], d, dp, host)

@@ -198,7 +198,7 @@ class NumbaNetworks:
 
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """See `FleetNetworks.evaluate_test`."""
-        return {e: self.networks[e].evaluate_test(own) for e, own in alphas.items()}
+        return {e: self.networks[e].evaluate_test(by_slot) for e, by_slot in alphas.items()}
 
 
 def _run_epoch(network: NumbaNetwork, plan: EpochPlan) -> EpochResult:

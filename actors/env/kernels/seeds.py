@@ -83,13 +83,13 @@ def change_back(
     dc: Array,
     dh: Array,
     dq: Array,
-    own: bool,
+    with_params: bool,
 ) -> None:
-    """Add the gradient of h to `dh`, given that of the change, `dc`; write `dq` if `own`. Overwrite `dc`."""
+    """Add the gradient of h to `dh`, given that of the change, `dc`; write `dq` if `with_params`. Overwrite `dc`."""
     width, rows = h.shape
     through = np.empty((width, rows), h.dtype)
     if formula == NORM:
-        if own:
+        if with_params:
             # c = scale * (gain * xhat + bias)
             plain = np.empty((width, rows), h.dtype)
             scale_and_shift(first[:width], q[:width], q[width : 2 * width], plain, False)
@@ -99,7 +99,7 @@ def change_back(
                     total += a[i] * b[i]
                 dq[2 * width + w] = total
         scale_rows(dc, q[2 * width : 3 * width])
-        if own:
+        if with_params:
             scale_params(first[:width], dc, dq[:width], dq[width : 2 * width])
         scale_rows(dc, q[:width])
         standardize_input(first[:width], second[0], dc)
@@ -116,7 +116,7 @@ def change_back(
             a, b, out = first[k], second[k], product[k]
             for i in range(rows):
                 out[i] = a[i] * b[i]
-        if own:
+        if with_params:
             affine_params(product, dc, dq[2 * m : 2 * m + n].reshape(hidden, width), dq[2 * m + n : 2 * m + n + width])
         affine_input(dc, q[2 * m : 2 * m + n].reshape(hidden, width), inner)
         for k in range(hidden):  # reuse `product` for the gradient of the gate, `inner` for that of the value
@@ -124,7 +124,7 @@ def change_back(
             for i in range(rows):
                 out[i] = d[i] * b[i] * a[i] * (one - a[i])
                 d[i] = d[i] * a[i]
-        if own:
+        if with_params:
             affine_params(h, product, dq[:n].reshape(width, hidden), dq[n:m])
             affine_params(h, inner, dq[m : m + n].reshape(width, hidden), dq[m + n : 2 * m])
         affine_input(product, w1, through)
@@ -139,11 +139,11 @@ def change_back(
             for i in range(rows):
                 out[i] += d[i] * (two * a[i] - one)
                 d[i] = d[i] * x[i] * two * a[i] * (one - a[i])
-    if own:
+    if with_params:
         affine_params(first[:hidden], dc, dq[m : m + n].reshape(hidden, width), dq[m + n : m + n + width])
     affine_input(dc, q[m : m + n].reshape(hidden, width), inner)
     rectify_input(first[:hidden], inner)
-    if own:
+    if with_params:
         affine_params(h, inner, dq[:n].reshape(width, hidden), dq[n:m])
     affine_input(inner, w1, through)
     _add(through, dh)
@@ -200,11 +200,11 @@ def blend_back(
     d: Array,
     dc: Array,
     dgate: Array,
-    own: bool,
+    with_params: bool,
 ) -> None:
     """Turn the gradient `d` of the output into that of h that does not pass through the seed, in place.
 
-    Write the gradient of the change to `dc [W, B]` and, if `own`, that of the gate to `dgate`.
+    Write the gradient of the change to `dc [W, B]` and, if `with_params`, that of the gate to `dgate`.
     """
     real = h.dtype.type
     a, one = real(alpha), real(1)
@@ -233,7 +233,7 @@ def blend_back(
             for i in range(rows):
                 total += x[i] * summed[0, i]
                 flow[i] += weight * summed[0, i]
-            if own:
+            if with_params:
                 dgate[w] = total
-        if own:
+        if with_params:
             sum_rows(summed, dgate[width:])

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.layers.convolution import in_order
+from actors.env.layers.convolution import keep_channels_last
 
 MOMENTUM, EPS = 0.1, 1e-5
 CALIBRATION_ROWS = 128
@@ -51,7 +51,7 @@ def batch_statistics(running: Running | None = None) -> Normalize:
         out = F.batch_norm(
             padded, None, None, F.pad(gain, (0, padding)), F.pad(bias, (0, padding)), True, MOMENTUM, EPS
         )
-        return in_order(out)[:, : len(gain)]
+        return keep_channels_last(out)[:, : len(gain)]
 
     return normalize
 

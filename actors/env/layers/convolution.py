@@ -27,7 +27,7 @@ def plane(h: Tensor, dims: int) -> Tensor:
     return _channels_last(flat) if flat.is_cpu else flat
 
 
-def in_order(flat: Tensor) -> Tensor:
+def keep_channels_last(flat: Tensor) -> Tensor:
     """Make the gradient of a plane channels-last too, so that it is not reordered by each operation."""
     if flat.requires_grad and flat.is_cpu and flat.dim() == 4:
         flat.register_hook(_channels_last)  # type: ignore[no-untyped-call]
@@ -40,12 +40,12 @@ def _channels_last(flat: Tensor) -> Tensor:
 
 def unplane(flat: Tensor, like: Tensor, dims: int) -> Tensor:
     """Undo `plane`, for a tensor with the environments of `like`."""
-    flat = in_order(flat)
+    flat = keep_channels_last(flat)
     flat = flat.squeeze(2) if dims == 1 else flat
     return flat if like.dim() == dims + 2 else split(flat, 1, like.shape[1])
 
 
-def channels_first(h: Tensor, dims: int) -> Tensor:
+def contiguous_stack(h: Tensor, dims: int) -> Tensor:
     """Return `h` contiguous if it is a stack, so that sums over rows and space round alike for every environment."""
     return h if h.dim() == dims + 2 else h.contiguous()
 
@@ -86,5 +86,5 @@ def _window(dims: int) -> tuple[int, int]:
 
 def classify(h: Tensor, weight: Tensor, bias: Tensor, dims: int) -> Tensor:
     """Apply a global mean and a linear layer; return `[M, classes]`, or `[E, M, classes]` for a stack."""
-    pooled = channels_first(h, dims).flatten(-dims).mean(-1)
+    pooled = contiguous_stack(h, dims).flatten(-dims).mean(-1)
     return (pooled if h.dim() == dims + 2 else pooled.transpose(0, 1)) @ weight + bias

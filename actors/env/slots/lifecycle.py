@@ -218,15 +218,15 @@ def _masks(legal: tuple[LegalOps, ...]) -> ActionMasks:
     blueprint, blend, target, speed = (slice(a, b) for a, b in pairwise(sections))
     slot_mask = np.zeros((len(Op), len(legal)), dtype=np.bool_)
     rest: NDArray[np.bool_] = np.zeros((len(Op), len(legal), int(sections[-1])), dtype=np.bool_)
-    for s, own in enumerate(legal):
-        slot_mask[Op.GERMINATE, s] = own.germinate
-        slot_mask[Op.SET_ALPHA_TARGET, s] = own.set_alpha_target
-        slot_mask[Op.PRUNE, s] = own.prune
-        slot_mask[Op.FOSSILIZE, s] = own.fossilize
-        slot_mask[Op.ADVANCE, s] = own.advance
-        rest[Op.GERMINATE, s, blueprint] = (False, *own.affordable)  # never NOOP
+    for s, ops in enumerate(legal):
+        slot_mask[Op.GERMINATE, s] = ops.germinate
+        slot_mask[Op.SET_ALPHA_TARGET, s] = ops.set_alpha_target
+        slot_mask[Op.PRUNE, s] = ops.prune
+        slot_mask[Op.FOSSILIZE, s] = ops.fossilize
+        slot_mask[Op.ADVANCE, s] = ops.advance
+        rest[Op.GERMINATE, s, blueprint] = (False, *ops.affordable)  # never NOOP
         rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
-        rest[Op.SET_ALPHA_TARGET, s, target] = [t != own.alpha_target for t in ALPHA_TARGETS]
+        rest[Op.SET_ALPHA_TARGET, s, target] = [t != ops.alpha_target for t in ALPHA_TARGETS]
         rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
     op: NDArray[np.bool_] = np.any(slot_mask, axis=1)
     op[Op.WAIT] = True

@@ -118,7 +118,7 @@ def _points(x: float) -> float:
 
 
 BASE: tuple[BaseFeature, ...] = (
-    BaseFeature("time", 1, 0, 1, "epoch / horizon; 0 where time is hidden", _time),
+    BaseFeature("time", 1, 0, 1, "epoch / horizon; 0 if time is hidden", _time),
     BaseFeature(
         "chance",
         1,
@@ -153,8 +153,8 @@ BASE: tuple[BaseFeature, ...] = (
         "share of slots in each stage",
         lambda v: [sum(s.stage is stage for s in v.slots) / len(v.slots) for stage in Stage],
     ),
-    BaseFeature("last_op", len(Op), 0, 1, "op executed last, one-hot", lambda v: _one_hot(v.last_op, len(Op))),
-    BaseFeature("last_success", 1, 0, 1, "whether it took effect", lambda v: [float(v.last_success)]),
+    BaseFeature("last_op", len(Op), 0, 1, "last executed op, one-hot", lambda v: _one_hot(v.last_op, len(Op))),
+    BaseFeature("last_success", 1, 0, 1, "whether that op had an effect", lambda v: [float(v.last_success)]),
     BaseFeature("budget_used", 1, 0, 1, "added parameters / budget", lambda v: [sum(v.slot_params) / v.budget_params]),
     BaseFeature(
         "growth",
@@ -167,10 +167,10 @@ BASE: tuple[BaseFeature, ...] = (
 )
 
 SLOT: tuple[SlotFeature, ...] = (
-    SlotFeature("active", 1, 0, 1, "a seed is there", lambda v, s: [float(v.slots[s].active)]),
+    SlotFeature("active", 1, 0, 1, "the slot has a seed", lambda v, s: [float(v.slots[s].active)]),
     SlotFeature("stage", len(Stage), 0, 1, "one-hot", lambda v, s: _one_hot(v.slots[s].stage, len(Stage))),
     SlotFeature("alpha", 1, 0, 1, "strength of the blend", lambda v, s: [v.slots[s].alpha]),
-    SlotFeature("alpha_target", 1, 0, 1, "where alpha is going", lambda v, s: [v.slots[s].alpha_target]),
+    SlotFeature("alpha_target", 1, 0, 1, "target of alpha", lambda v, s: [v.slots[s].alpha_target]),
     SlotFeature(
         "alpha_velocity",
         1,
@@ -184,7 +184,7 @@ SLOT: tuple[SlotFeature, ...] = (
         len(BLENDS),
         0,
         1,
-        "one-hot, 0 where no seed is",
+        "one-hot; 0 if the slot is empty",
         lambda v, s: _one_hot(v.slots[s].blend if v.slots[s].active else -1, len(BLENDS)),
     ),
     SlotFeature(
@@ -192,10 +192,10 @@ SLOT: tuple[SlotFeature, ...] = (
         1,
         0,
         1,
-        f"/ horizon; / {BLIND_EPOCHS}, at most 1, where time is hidden",
+        f"/ horizon; / {BLIND_EPOCHS}, at most 1, if time is hidden",
         _epochs_in_stage,
     ),
-    SlotFeature("age", 1, 0, 1, "epochs since germination / horizon; 0 where time is hidden", _age),
+    SlotFeature("age", 1, 0, 1, "epochs since germination / horizon; 0 if time is hidden", _age),
     SlotFeature(
         "params", 1, 0, 1, "parameters of the seed / budget", lambda v, s: [v.slot_params[s] / v.budget_params]
     ),
@@ -220,7 +220,7 @@ SLOT: tuple[SlotFeature, ...] = (
         1,
         0,
         1,
-        f"{FRESHNESS_DECAY} ** epochs since the contribution was measured, 0 where it never was",
+        f"{FRESHNESS_DECAY} ** epochs since the contribution was measured; 0 if it never was",
         lambda v, s: [
             0.0 if v.slots[s].contribution is None else FRESHNESS_DECAY ** v.slots[s].epochs_since_contribution
         ],

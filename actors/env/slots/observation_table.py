@@ -26,9 +26,9 @@ def markdown_table() -> str:
     for title, table in (("base", BASE), ("slot", SLOT)):
         index = 0
         for feature in table:
-            where = f"{title} {index}" + (f"-{index + feature.size - 1}" if feature.size > 1 else "")
+            indices = f"{title} {index}" + (f"-{index + feature.size - 1}" if feature.size > 1 else "")
             lines.append(
-                f"| {where} | `{feature.name}` | {feature.size} | {feature.low:g} to {feature.high:g} "
+                f"| {indices} | `{feature.name}` | {feature.size} | {feature.low:g} to {feature.high:g} "
                 f"| {feature.meaning} |"
             )
             index += feature.size

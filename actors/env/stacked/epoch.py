@@ -52,13 +52,13 @@ class StackedEpoch:
         for i, seed in enumerate(seeds):
             self.by_bank.setdefault(seed.bank, []).append(i)
         self.optimizers = {
-            b: RowOptimizer(stack.banks[b], stack.rows([seeds[i] for i in own]), o.seed_lr, o.weight_decay)
-            for b, own in self.by_bank.items()
+            b: RowOptimizer(stack.banks[b], stack.rows([seeds[i] for i in indices]), o.seed_lr, o.weight_decay)
+            for b, indices in self.by_bank.items()
         }
-        self.index = {b: torch.tensor(own, device=stack.device) for b, own in self.by_bank.items()}
+        self.bank_index = {b: torch.tensor(indices, device=stack.device) for b, indices in self.by_bank.items()}
         self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(seeds), o.seed_lr, o.weight_decay)
-        self.where = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
-        self.local = {i: k for own in self.by_bank.values() for k, i in enumerate(own)}
+        self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
+        self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
         self.runs = {key: self._run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.training, s.bank))}
         self.gate_runs = {key: self._gate_run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.training))}
         shadowed = sorted({seed.env for seed in seeds if seed.training})
@@ -149,17 +149,17 @@ class StackedEpoch:
         squares = gate_grad.square().sum(1)
         flat_grads = {b: torch.cat([grads[key] for key in self.runs if key[2] == b]) for b in self.by_bank}
         for b, grad in flat_grads.items():
-            squares[self.index[b]] += grad.square().sum(1)
+            squares[self.bank_index[b]] += grad.square().sum(1)
         norms = squares.sqrt()
         scale = (self.optimizer_settings.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
         for b, grad in flat_grads.items():
-            self.optimizers[b].step(grad * scale[self.index[b]])
+            self.optimizers[b].step(grad * scale[self.bank_index[b]])
         self.gate_optimizer.step(gate_grad * scale)
         return norms
 
     def _run(self, key: tuple[int, bool, int], run: slice) -> LeafGroup:
         _, training, b = key
-        start = self.local[run.start]
+        start = self.bank_row[run.start]
         rows = self.optimizers[b].params[start : start + run.stop - run.start]
         return LeafGroup(training, run, self.stack.banks[b].leaves(rows))
 
@@ -180,12 +180,12 @@ class StackedEpoch:
             return self._leaves(seeds)
         b = seeds[0].bank
         bank, optimizer = self.stack.banks[b], self.optimizers[b]
-        rows = torch.tensor([self.local[self.where[s.env, s.slot]] for s in seeds], device=self.stack.device)
+        rows = torch.tensor([self.bank_row[self.seed_index[s.env, s.slot]] for s in seeds], device=self.stack.device)
         return lambda: bank.views(optimizer.params[rows])
 
     def _shadow_gates(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
         learners = [seed for seed in seeds if seed.training]
-        blended = [self.where[s.env, s.slot] for s in seeds if not s.training]
+        blended = [self.seed_index[s.env, s.slot] for s in seeds if not s.training]
         rows = torch.tensor(blended, dtype=torch.long, device=self.stack.device)
 
         def constant() -> Params:

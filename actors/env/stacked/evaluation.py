@@ -54,19 +54,19 @@ class StackedEvaluation:
         plans = n.plans(seeds, range(n.num_envs), n.constant, n.constant_gates)
         if not n.running:
             table = self._table(plans, subsets, None)
-            return [(results[own[0]], results) for own, results in zip(subsets, table, strict=True)]
+            return [(results[sets[0]], results) for sets, results in zip(subsets, table, strict=True)]
         blended = [seed for seed in seeds if not seed.training]
         blended_plans = n.plans(blended, range(n.num_envs), n.constant, n.constant_gates)
         everything = frozenset(range(n.host.slots))
         validation = self._table(blended_plans, [[everything]] * n.num_envs, running_statistics(n.running))
-        due = [list(own) if len(own) > 1 else [] for own in subsets]
+        due = [list(sets) if len(sets) > 1 else [] for sets in subsets]
         table = self._table(plans, due, None) if any(due) else [{} for _ in due]
         return [(v[everything], results) for v, results in zip(validation, table, strict=True)]
 
     def _table(self, plans: Plans, subsets: Sequence[Sequence[Subset]], normalize: Normalize | None) -> Table:
         """Evaluate the subsets of each environment; without `normalize`, BatchNorm is recalibrated for each."""
         n = self.stack
-        targets = sorted({subset for own in subsets for subset in own}, key=sorted)
+        targets = sorted({subset for sets in subsets for subset in sets}, key=sorted)
         if normalize is None and n.running:
             affines: dict[str, list[Affine]] = {}
             self._logits(plans, targets, self.calibration, calibrating(affines, CALIBRATION_ROWS))
@@ -87,8 +87,8 @@ class StackedEvaluation:
         mean_loss = (total / self.count.to(n.dtype)).tolist()
         index = {subset: k for k, subset in enumerate(targets)}
         return [
-            {subset: EvalResult(accuracy[e][index[subset]], mean_loss[e][index[subset]]) for subset in own}
-            for e, own in enumerate(subsets)
+            {subset: EvalResult(accuracy[e][index[subset]], mean_loss[e][index[subset]]) for subset in sets}
+            for e, sets in enumerate(subsets)
         ]
 
     def _logits(self, plans: Plans, targets: list[Subset], x: Tensor, normalize: Normalize | None) -> Tensor:

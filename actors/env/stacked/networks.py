@@ -82,8 +82,8 @@ class TorchNetworks(StackedParameters):
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
         """See `FleetNetworks.roll_back`."""
         self.prune(env, pruned)
-        own = slice(env * self.host.slots, (env + 1) * self.host.slots)
-        rows = [slice(env, env + 1), *[own] * (len(self.banks) + 1)]
+        seed_rows = slice(env * self.host.slots, (env + 1) * self.host.slots)
+        rows = [slice(env, env + 1), *[seed_rows] * (len(self.banks) + 1)]
         for bank, snapshot, which in zip((self.hosts, *self.banks, self.gates), self._snapshot, rows, strict=True):
             bank.params[which] = snapshot[which]
             bank.clear_moments(which)
@@ -97,7 +97,7 @@ class TorchNetworks(StackedParameters):
 
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """See `FleetNetworks.evaluate_test`."""
-        seeds = sorted(self._seed(e, s, False, alpha) for e, own in alphas.items() for s, alpha in own.items())
+        seeds = sorted(self._seed(e, s, False, alpha) for e, by_slot in alphas.items() for s, alpha in by_slot.items())
         subsets = [[frozenset(alphas.get(e, ()))] for e in range(self.num_envs)]
         results = StackedEvaluation(self, *self._data("test"), self._calibration())(seeds, subsets)
         return {e: results[e][0] for e in alphas}
@@ -122,8 +122,8 @@ class TorchNetworks(StackedParameters):
         return out
 
     def _seed(self, env: int, slot: int, training: bool, alpha: float) -> StackedSeed:
-        own = self._seeds[env, slot]
-        return StackedSeed(slot, training, self._bank(own), env, own.blend, alpha)
+        seed = self._seeds[env, slot]
+        return StackedSeed(slot, training, self._bank(seed), env, seed.blend, alpha)
 
     def _train(
         self, plans: Sequence[EpochPlan | None], seeds: list[StackedSeed]

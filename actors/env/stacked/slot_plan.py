@@ -138,5 +138,5 @@ def slot_plan(
         return torch.tensor(chosen, device=like.device).view(shape) if any(chosen) else None
 
     alpha = column([seed.alpha for seed in seeds])
-    own = None if units is None else units.rows(envs)
-    return SlotPlan(envs, layout, own, tuple(groups), alpha, mask(GATED), mask(MULTIPLY), gate)
+    slot_units = None if units is None else units.rows(envs)
+    return SlotPlan(envs, layout, slot_units, tuple(groups), alpha, mask(GATED), mask(MULTIPLY), gate)

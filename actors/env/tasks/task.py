@@ -47,20 +47,20 @@ class Task:
     kind: TaskKind = "vector"
 
     def __post_init__(self) -> None:
-        own = f"task {self.task_id!r}"
-        require(self.kind in DIMENSIONS, f"{own} has kind {self.kind!r}: use one of {', '.join(DIMENSIONS)}")
-        require(self.num_classes >= 2, f"{own} has {self.num_classes} classes: it needs at least 2")
-        require(self.host_width >= 1, f"{own} has host_width {self.host_width}: it must be at least 1")
+        label = f"task {self.task_id!r}"
+        require(self.kind in DIMENSIONS, f"{label} has kind {self.kind!r}: use one of {', '.join(DIMENSIONS)}")
+        require(self.num_classes >= 2, f"{label} has {self.num_classes} classes: it needs at least 2")
+        require(self.host_width >= 1, f"{label} has host_width {self.host_width}: it must be at least 1")
         for name in ("train", "val", "test"):
             x, y = getattr(self, name).x, getattr(self, name).y
-            where = f"{own}: {name}"
-            require(x.dtype == np.float32, f"{where}.x is {x.dtype}: make it float32")
-            require(y.dtype == np.int64, f"{where}.y is {y.dtype}: make it int64")
+            part = f"{label}: {name}"
+            require(x.dtype == np.float32, f"{part}.x is {x.dtype}: make it float32")
+            require(y.dtype == np.int64, f"{part}.y is {y.dtype}: make it int64")
             dimensions = DIMENSIONS[self.kind]
-            require(x.ndim == dimensions, f"{where}.x has {x.ndim} dimensions, but {self.kind} tasks have {dimensions}")
-            require(y.shape == (len(x),), f"{where} has {len(x)} rows of x, but labels of shape {y.shape}")
-            require(len(x) > 0, f"{where} is empty")
-            require(x.shape[1:] == self.shape, f"{where} has rows of shape {x.shape[1:]}, but train has {self.shape}")
+            require(x.ndim == dimensions, f"{part}.x has {x.ndim} dimensions, but {self.kind} tasks have {dimensions}")
+            require(y.shape == (len(x),), f"{part} has {len(x)} rows of x, but labels of shape {y.shape}")
+            require(len(x) > 0, f"{part} is empty")
+            require(x.shape[1:] == self.shape, f"{part} has rows of shape {x.shape[1:]}, but train has {self.shape}")
 
     @property
     def shape(self) -> tuple[int, ...]:

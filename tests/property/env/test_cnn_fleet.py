@@ -200,7 +200,7 @@ def check_neighbours(mix: str) -> None:
 def test_other_environments_change_no_bit(mix: str) -> None:
     """In a separate process, whose matrix products and convolutions round a row alike whatever the other rows are.
 
-    So they do by themselves with AVX-512; with AVX2, where nothing is told, a neighbour may move the last bit.
+    This holds by default with AVX-512; with AVX2, another row may change the last bit unless it is set.
     """
     program = f"from tests.property.env import test_cnn_fleet as t\nt.cnn.register()\nt.check_neighbours({mix!r})"
     env = os.environ | {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}

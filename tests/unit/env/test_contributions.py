@@ -28,7 +28,7 @@ def by_orders(v: Value, players: tuple[int, ...]) -> dict[int, float]:
     return {p: float(np.mean([g[p] for g in gains])) for p in players}
 
 
-def asked(v: Value) -> tuple[Value, set[frozenset[int]]]:
+def recording(v: Value) -> tuple[Value, set[frozenset[int]]]:
     """Return the value function, and the set of subsets it is called with."""
     seen: set[frozenset[int]] = set()
 
@@ -50,8 +50,8 @@ SPLITS = [
 @pytest.mark.parametrize(("present", "training"), SPLITS)
 def test_contributions_equal_their_definitions(present: tuple[int, ...], training: tuple[int, ...]) -> None:
     v, on, filled = made_up(len(present)), frozenset(present), (*present, *training)
-    ask, seen = asked(v)
-    found = contributions(ask, present, training)
+    recorded, seen = recording(v)
+    found = contributions(recorded, present, training)
     for s in present:
         assert found.leave_one_out[s] == pytest.approx(v(on) - v(on - {s}))
     for s in training:

@@ -103,14 +103,14 @@ ILLEGAL = [act(Op.ADVANCE, 1), act(Op.GERMINATE, 0, 0), act(Op.FOSSILIZE), np.ar
 
 @pytest.mark.parametrize("action", ILLEGAL)
 def test_an_illegal_action_becomes_a_reported_wait(action: Action) -> None:
-    asked, waited = tiny_env(), tiny_env()
-    asked.reset(seed=5)
+    env, waited = tiny_env(), tiny_env()
+    env.reset(seed=5)
     waited.reset(seed=5)
-    seen, reward, terminated, truncated, info = asked.step(action)
+    seen, reward, terminated, truncated, info = env.step(action)
     same, same_reward, *_ = waited.step(WAIT)
     assert info["illegal_action"]
-    assert asked.illegal_actions == 1
-    assert (asked.last_op, asked.last_success) == (Op.WAIT, False)
+    assert env.illegal_actions == 1
+    assert (env.last_op, env.last_success) == (Op.WAIT, False)
     assert (reward, terminated, truncated) == (same_reward, False, False)
     different = np.flatnonzero(seen["obs"] != same["obs"])
     assert len(different) == 1  # only last_success

@@ -157,7 +157,7 @@ def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
 def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple[float, float]:
     """Return the training loss on spirals with a wide seed on, at germination and after some epochs of TRAINING.
 
-    The host has learnt for ten epochs before.
+    The host was trained for ten epochs before.
     """
     task = make_task("spirals", stream(run, 0, Purpose.TASK_DATA))
     x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)

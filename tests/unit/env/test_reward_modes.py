@@ -225,16 +225,16 @@ def test_an_episode_that_ends_early_is_charged_the_whole_gain_of_its_twin(mode: 
 
 
 def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
-    asked: list[int] = []
+    played: list[int] = []
 
     def playing(seeds: object) -> list[tuple[float, ...]]:
-        asked.extend(seeds)  # type: ignore[call-overload]
+        played.extend(seeds)  # type: ignore[call-overload]
         return [(float(s),) for s in seeds]  # type: ignore[attr-defined]
 
     twins = TwinCache(playing)
     assert twins.of([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]
     assert twins.of([1, 2]) == [(1.0,), (2.0,)]
-    assert asked == [3, 1, 2]
+    assert played == [3, 1, 2]
     for start in range(10, 10 + 2 * CAPACITY, 1024):
         twins.of(range(start, start + 1024))
     assert len(twins._known) == CAPACITY

@@ -50,7 +50,7 @@ def test_an_episode_depends_on_seeds_and_actions_only(name: str) -> None:
     first = trace(tiny_env(5, tasks=(name,)), 9)
     used = tiny_env(5, tasks=(name,))
     trace(used, 8, walk_seed=3, epochs=7)
-    np.random.seed(0)  # noqa: NPY002 (nobody may be reading the global generator)
+    np.random.seed(0)  # noqa: NPY002 (the global generator must not be used)
     assert same(first, trace(used, 9))
     assert not same(first, trace(tiny_env(6, tasks=(name,)), 9))
     assert not same(first, trace(tiny_env(5, tasks=(name,)), 10))

@@ -81,9 +81,9 @@ def test_shapes_are_at_their_places() -> None:
     low, high, disc = (x[y == k] for k in range(3))
     assert np.hypot(*disc.T).max() <= 0.6
     assert low[:, 1].max() < -0.4 < 0.4 < high[:, 1].min()
-    for points, centre in ((low, -1.1), (high, 1.1)):  # within the convex oval or the one with a waist
-        distances = [np.hypot(points[:, 0] - f, points[:, 1] - centre) for f in (-0.97, 0.97)]
-        wider = [np.hypot(points[:, 0] - f, points[:, 1] - centre) for f in (-0.8044, 0.8044)]
+    for points, center in ((low, -1.1), (high, 1.1)):  # within the convex oval or the one with a waist
+        distances = [np.hypot(points[:, 0] - f, points[:, 1] - center) for f in (-0.97, 0.97)]
+        wider = [np.hypot(points[:, 0] - f, points[:, 1] - center) for f in (-0.8044, 0.8044)]
         assert ((distances[0] * distances[1] <= 1.001) | (wider[0] * wider[1] <= 1.294 * 1.001)).all()
     x, y = drawn("cuboids")
     assert ((x >= 0.4) & (x <= 0.6))[y == 3].all()

@@ -64,8 +64,8 @@ def test_scale_shear_and_noise_have_the_sizes_of_the_paper(monkeypatch: pytest.M
     silent = slice(20, 40)
     noise = drawn(monkeypatch, y, **still | {"CORRELATED_NOISE": 0.25})
     np.testing.assert_array_equal(noise[:, :5], plain[:, :5])  # the template itself stays clean
-    neighbours = np.mean(noise[:, 20:39] * noise[:, 21:40]) / np.mean(noise[:, silent] ** 2)
-    assert neighbours > 0.6
+    correlation = np.mean(noise[:, 20:39] * noise[:, 21:40]) / np.mean(noise[:, silent] ** 2)
+    assert correlation > 0.6
     white = drawn(monkeypatch, y, **still | {"WHITE_NOISE": 0.02}) - plain
     assert white[:, [0, 39]].std() == pytest.approx(0.02, abs=5e-4)  # the ends are sampled, not interpolated
     assert abs(np.mean(white[:, :-1] * white[:, 1:])) < 0.35 * 0.02**2

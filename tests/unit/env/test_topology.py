@@ -30,13 +30,13 @@ def test_a_host_with_initial_seeds_trains_and_tests_as_the_reference(tasks: tupl
     telemetry: tuple[dict[str, float], ...] = ()
     while fleet.running:
         telemetry = fleet.step(WAITS).telemetry
-    for seed, topology, told, timeline in zip((3, 4), (BUILT, ()), telemetry, fleet.timelines(), strict=True):
+    for seed, topology, row, timeline in zip((3, 4), (BUILT, ()), telemetry, fleet.timelines(), strict=True):
         env = SeedTrainingEnv(config, 7, dtype=torch.float64)
         env.reset(seed=seed, options={"topology": topology})
         while not env.step(WAITS[0])[2]:
             pass
         np.testing.assert_allclose(timeline.accuracy, env.timeline.accuracy, rtol=tolerance)
-        assert told["test_accuracy"] == pytest.approx(env.test_accuracy(), rel=tolerance)
+        assert row["test_accuracy"] == pytest.approx(env.test_accuracy(), rel=tolerance)
 
 
 def test_a_host_with_initial_seeds_starts_as_the_bare_one_and_is_charged_rent() -> None:
