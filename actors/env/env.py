@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.blueprints.family import blueprint_choices
-from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode
+from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.host_episode import HostEpisode
 from actors.env.layers.batch_norm import CALIBRATION_ROWS
 from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rendering.timeline import Timeline

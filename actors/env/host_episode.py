@@ -1,4 +1,4 @@
-"""`HostEpisode`: the rules of one episode, without tensors. Data classes for one epoch: plan, result, outcome.
+"""`HostEpisode`: the rules of one episode, without tensors.
 
 `SeedTrainingEnv` and `SeedTrainingFleet` both run on it. They differ only in how they train the networks.
 """
@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,12 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.env import governor
+from actors.env.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
 from actors.env.hosts.make import make_host
 from actors.env.rendering.timeline import Timeline
 from actors.env.reward import EpisodeReward, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
-from actors.env.slots.contributions import EvalResult, Subset, subsets_to_evaluate
+from actors.env.slots.contributions import EvalResult, subsets_to_evaluate
 from actors.env.slots.growth_state import GrowthRules, GrowthState, SlotShape
 from actors.env.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
 from actors.env.slots.observation import TrainingState
@@ -30,59 +30,6 @@ from actors.types.actions import ActionMasks, ActionSpec, Op
 from actors.types.episode import EndReason
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class NewSeed:
-    """A seed to germinate."""
-
-    slot: int
-    blueprint: int
-    blend: int
-    rng: np.random.Generator  # draws the seed's parameters
-
-
-@dataclass(frozen=True)
-class EpochPlan:
-    """What the networks do in one epoch, in this order: prune, germinate, train, evaluate."""
-
-    pruned: tuple[int, ...]  # slots
-    germinated: NewSeed | None
-    blended: Mapping[int, float]  # slot -> alpha: seeds that are part of the host's function
-    training: Mapping[int, float]  # slot -> alpha target: seeds that learn without affecting the host
-    rows: NDArray[np.int64]  # [inner_steps, batch_size], indices into the training split
-    subsets: tuple[Subset, ...]  # sets of slots to evaluate with only their seeds on; first the blended ones
-
-    @property
-    def alphas(self) -> dict[int, float]:
-        """Alphas of all seeds that take part."""
-        return {**self.blended, **self.training}
-
-
-@dataclass(frozen=True)
-class EpochResult:
-    """What training and evaluating one epoch measured."""
-
-    train_loss: float  # mean over minibatches, nats
-    gradient_norms: Mapping[int, list[float]]  # slot -> norm of each minibatch, before clipping
-    validation: EvalResult  # of the host with its blended seeds
-    ablations: Mapping[Subset, EvalResult]  # of each planned subset; comparable with each other, see `ablate`
-
-
-@dataclass(frozen=True)
-class EpochOutcome:
-    """What one epoch means for the policy: reward and end of the episode."""
-
-    reward: float  # points
-    terminated: bool
-    truncated: bool
-    pruned: tuple[int, ...]  # slots whose seeds were removed at the end of this epoch
-    end_reason: EndReason | None
-    telemetry: dict[str, float]  # empty until the end; `objective` is J, whatever the reward mode
-
-    @property
-    def ended(self) -> bool:
-        return self.terminated or self.truncated
 
 
 class HostEpisode:

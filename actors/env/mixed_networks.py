@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
+from actors.env.epoch import EpochPlan, EpochResult
 from actors.env.fleet_networks import FleetNetworks
-from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode
+from actors.env.host_episode import HostEpisode
 from actors.env.slots.contributions import EvalResult
 from actors.env.tasks import Task
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.env import check_tasks, seed_spaces
+from actors.env.epoch import EpochPlan
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.fleet_networks import NetworkSettings
-from actors.env.host_episode import EpochPlan, HostEpisode
+from actors.env.host_episode import HostEpisode
 from actors.env.kernels.cache import is_compiled, mark_compiled
 from actors.env.network_factory import make_networks
 from actors.env.reference_network import OptimizerSettings

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from actors.env.blueprints.blends import gate_shapes
 from actors.env.blueprints.blueprint import NOOP, Param
-from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode, NewSeed
+from actors.env.epoch import EpochPlan, EpochResult, NewSeed
+from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
 from actors.env.kernels.epoch import Adam, train_epoch
 from actors.env.kernels.evaluate import evaluate

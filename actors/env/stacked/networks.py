@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from actors.env.blueprints.blends import gate_shapes
+from actors.env.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.fleet_networks import NetworkSettings
-from actors.env.host_episode import EpochPlan, EpochResult, HostEpisode, NewSeed
+from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
 from actors.env.layers.batch_norm import CALIBRATION_ROWS, Moments
 from actors.env.layers.fusion import fusing
