@@ -95,13 +95,13 @@ def test_an_imported_task_runs_alone_and_in_a_mixed_fleet() -> None:
         ("mytasks:none", "'mytasks:none' cannot be imported: AttributeError: module 'mytasks' has no attribute 'none'"),
         ("mytasks:", "write it as package.module:factory"),
         (":blobs", "write it as package.module:factory"),
-        ("mytasks:number", r"is a int: give a function \(rng\) -> Task"),
+        ("mytasks:number", r"is a int: it must be a function \(rng\) -> Task"),
         ("mytasks:failing", "'mytasks:failing' failed: KeyError: 'lost'"),
         ("mytasks:no_rng", "'mytasks:no_rng' failed: TypeError"),
         ("mytasks:wrong", "returned a list: it must return a Task"),
         ("mytasks:high_label", "val.y ranges from 0 to 2; with 2 classes it must be in 0 to 1"),
-        ("mytasks:growing", r"has shape \(21,\) in one draw, \(\d+,\) in another: keep it the same"),
-        ("mytasks:infinite", "test.x holds values that are not finite"),
+        ("mytasks:growing", r"has shape \(21,\) in one draw and \(\d+,\) in another: every draw needs the same"),
+        ("mytasks:infinite", "test.x has values that are not finite"),
     ],
 )
 def test_errors_of_custom_tasks_are_one_clear_line(name: str, words: str) -> None:
@@ -134,7 +134,7 @@ def test_a_broken_entry_point_affects_its_own_task_only(monkeypatch: pytest.Monk
 
 def test_an_entry_point_cannot_take_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, digits="mytasks:blobs")
-    with pytest.raises(ConfigError, match="a task named 'digits', which is taken"):
+    with pytest.raises(ConfigError, match="a task named 'digits', a name that is taken"):
         families()
 
 

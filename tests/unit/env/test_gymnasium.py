@@ -187,7 +187,7 @@ def test_strict_raises_and_names_the_environment() -> None:
 def test_unsupported_options_are_rejected() -> None:
     with pytest.raises(ConfigError, match="vectorization_mode 'sync'"):
         many(2, isolation="straight_through")
-    with pytest.raises(ConfigError, match="only 'rgb_array'"):
+    with pytest.raises(ConfigError, match="give 'rgb_array' or None"):
         SeedTrainingVectorEnv(many(2).fleet.config, 2, render_mode="human")
 
 

@@ -177,11 +177,15 @@ def test_the_readme_has_the_current_table() -> None:
     assert with_table(stale) == readme != stale
 
 
+def at_epoch(view: ModelView, epoch: int, hidden: bool) -> ModelView:
+    return replace(view, training=view.training._replace(epoch=epoch, time_hidden=hidden))
+
+
 def test_with_hidden_time_no_feature_reveals_the_epoch() -> None:
     """From the eighth epoch on, an unchanged host with a fossilized seed has the same observation in every epoch."""
     slot = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=8, age_epochs=14)
     later = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=20, age_epochs=24)
-    early, late = (replace(view(s), epoch=e, time_hidden=True) for s, e in ((slot, 15), (later, 25)))
+    early, late = (at_epoch(view(s), epoch, hidden=True) for s, epoch in ((slot, 15), (later, 25)))
     assert np.array_equal(observe(early), observe(late))
-    shown = (replace(v, time_hidden=False) for v in (early, late))
+    shown = (at_epoch(v, v.training.epoch, hidden=False) for v in (early, late))
     assert not np.array_equal(*(observe(v) for v in shown))

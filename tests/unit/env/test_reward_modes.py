@@ -232,13 +232,13 @@ def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
         return [(float(s),) for s in seeds]  # type: ignore[attr-defined]
 
     twins = TwinCache(playing)
-    assert twins.of([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]
-    assert twins.of([1, 2]) == [(1.0,), (2.0,)]
+    assert twins.trajectories([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]
+    assert twins.trajectories([1, 2]) == [(1.0,), (2.0,)]
     assert played == [3, 1, 2]
     for start in range(10, 10 + 2 * CAPACITY, 1024):
-        twins.of(range(start, start + 1024))
+        twins.trajectories(range(start, start + 1024))
     assert len(twins._known) == CAPACITY
-    assert twins.of([3]) == [(3.0,)]
+    assert twins.trajectories([3]) == [(3.0,)]
 
 
 def test_the_twin_reduces_variance_and_preserves_the_difference_of_two_policies() -> None:

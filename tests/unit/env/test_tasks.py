@@ -255,7 +255,10 @@ def test_a_family_can_be_registered_once(monkeypatch: pytest.MonkeyPatch) -> Non
     register(own)
     assert own in families("heldout")
     assert make_task("mine", np.random.default_rng(0)).num_classes == 2
-    for family, words in ((own, "named 'mine' already"), (dataclasses.replace(own, name="a:b"), "no colon")):
+    for family, words in (
+        (own, "named 'mine' already exists"),
+        (dataclasses.replace(own, name="a:b"), "contains a colon"),
+    ):
         with pytest.raises(ConfigError, match=words):
             register(family)
 
@@ -267,15 +270,15 @@ def rows(n: int = 4, shape: tuple[int, ...] = (3,)) -> Split:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kind": "graph"}, "kind 'graph': give one of vector, sequence, image"),
+        ({"kind": "graph"}, "kind 'graph': use one of vector, sequence, image"),
         ({"num_classes": 1}, "has 1 classes: it needs at least 2"),
         ({"host_width": 0}, "host_width 0"),
-        ({"kind": "image"}, "2 dimensions, a task of this kind has 4"),
-        ({"val": rows(shape=(2,))}, r"val has rows of shape \(2,\), train has \(3,\)"),
+        ({"kind": "image"}, "2 dimensions, but image tasks have 4"),
+        ({"val": rows(shape=(2,))}, r"val has rows of shape \(2,\), but train has \(3,\)"),
         ({"test": rows(0)}, "test is empty"),
         ({"train": Split(np.zeros((4, 3)), np.zeros(4, dtype=np.int64))}, "train.x is float64: make it float32"),
         ({"train": Split(rows().x, np.zeros(4, dtype=np.int32))}, "train.y is int32: make it int64"),
-        ({"train": Split(rows().x, rows(3).y)}, "4 rows of x and labels of shape"),
+        ({"train": Split(rows().x, rows(3).y)}, "4 rows of x, but labels of shape"),
     ],
 )
 def test_an_invalid_task_is_rejected(changes: dict[str, object], words: str) -> None:

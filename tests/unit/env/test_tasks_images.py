@@ -85,7 +85,7 @@ def test_missing_cifar10_raises_and_is_not_downloaded(torchvision: None, tmp_pat
     with pytest.raises(ConfigError, match=r"has no folder cifar-10-batches-py; .* or set env\.download"):
         cifar(tmp_path)
     (tmp_path / "cifar-10-batches-py").mkdir()
-    with pytest.raises(ConfigError, match=r"cannot load it from .*: Dataset not found or corrupted"):
+    with pytest.raises(ConfigError, match=r"cannot be loaded from .*: Dataset not found or corrupted"):
         cifar(tmp_path)
     assert CIFAR10.downloads == 0
     with pytest.raises(ConfigError, match="cannot load"):
