@@ -122,5 +122,5 @@ def test_a_lifecycle_that_ignores_the_gates_is_detected(monkeypatch: pytest.Monk
         return legal
 
     monkeypatch.setattr(Lifecycle, "masks", open_gates)
-    with pytest.raises(RuntimeError, match="no edge"):
+    with pytest.raises(RuntimeError, match="is not possible in stage"):
         walk(0, "permissive", 2)
