@@ -21,8 +21,9 @@ from actors.env.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.env import make_env
+    from actors.env.blueprints.blueprint import Blueprint, Param, Params
     from actors.env.blueprints.family import blueprint_index, register_blueprint
-    from actors.env.blueprints.vector import Blueprint, Param, Params, Units
+    from actors.env.layers.layer_norm import Units
     from actors.env.slots.lifecycle import SeedAction
     from actors.env.tasks.family import TaskFamily
     from actors.env.tasks.task import Sizes, Split, Task, draw_splits
@@ -86,10 +87,10 @@ _MODULES = {
     "make_env": "actors.env",
     "SeedAction": "actors.env.slots.lifecycle",
     "Op": "actors.types.actions",
-    "Blueprint": "actors.env.blueprints.vector",
-    "Param": "actors.env.blueprints.vector",
-    "Params": "actors.env.blueprints.vector",
-    "Units": "actors.env.blueprints.vector",
+    "Blueprint": "actors.env.blueprints.blueprint",
+    "Param": "actors.env.blueprints.blueprint",
+    "Params": "actors.env.blueprints.blueprint",
+    "Units": "actors.env.layers.layer_norm",
     "blueprint_index": "actors.env.blueprints.family",
     "register_blueprint": "actors.env.blueprints.family",
     "Sizes": "actors.env.tasks.task",

@@ -55,9 +55,9 @@ class EnvConfig:
     """How much evidence ADVANCE and FOSSILIZE need."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where hosts train; auto is CUDA where present."""
-    form: Literal["auto", "compiled", "stacked"] = "auto"
-    """How a fleet trains its hosts: machine code, one after the other, or all as one tensor program. Auto takes machine
-    code for MLPs on a CPU, and tensors elsewhere."""
+    backend: Literal["auto", "numba", "torch"] = "auto"
+    """How a fleet trains its hosts: `numba` runs compiled CPU kernels, one host after the other; `torch` trains all
+    hosts together as stacked tensors. `auto` uses numba for MLP hosts on a CPU and torch otherwise."""
     compile: bool = False
     """Fuse pieces of the tensor program by torch.compile; a minute at the first use, and worth it on CUDA only."""
     cuda_graph: bool = False

@@ -1,11 +1,11 @@
-"""Seed-training environments: inner SGD steps and decisions per second, the fleet against a loop over hosts.
+"""Speed of seed-training environments: inner steps and decisions per second, a fleet against a loop over hosts.
 
     python -m benchmarks.env [--quick] [--hosts mlp,cnn1d,cnn2d] [--device cuda] [--budget S] [--json FILE]
 
 The loop is the one-environment reference, itself tuned: fused AdamW, active seeds only, channels last in memory. Both
-sides run the same epochs of the same hosts in one process on one thread: three slots, minibatches of 64, 16 of them an
-epoch, 500 validation rows, every mechanic on. With three active seeds, two are held in the host and one is in training,
-so that the shadow pass and all eight ablations are part of every epoch. Loop and fleet take turns, in CPU time.
+run the same epochs of the same hosts, in one process on one thread: three slots, 16 minibatches of 64 rows per epoch,
+500 validation rows, all features on. With three active seeds, two are held in the host and one is in training, so that
+every epoch includes the shadow pass and all eight ablations. Loop and fleet take turns; CPU time is compared.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from benchmarks.form import Target, parser, publish
 
 SIZES, QUICK_SIZES, CUDA_SIZES = (1, 4, 16, 64, 256), (1, 4), (256, 1024, 4096)
 CUDA_GOAL = 50.0  # times the loop on the same GPU
-KINDS = 6  # of blueprints: the loop over all kinds has a host of each
+KINDS = 6  # blueprints; the loop with all kinds has a host for each
 PEER_DECISIONS_S = 16.0
-"""The best public single-process implementation on one core: a CNN host of 6,418 parameters on 3x32x32, 4 environments;
-a decision is 192 training samples in 3 steps, and 50 validation samples."""
+"""Published speed of the fastest public single-process implementation, on one core: 4 environments with CNN hosts of
+6,418 parameters on 3x32x32 images; a decision is 3 steps of 64 training samples, and 50 validation samples."""
 Row = dict[str, Any]
 
 
 class Bench:
-    """One host's rows: speed at every size, then bytes, shares and the distance from the device's limits."""
+    """Measures one host: speed at every fleet size, then shares of time, memory and the roofline at one size."""
 
     def __init__(self, host: BenchHost, args: argparse.Namespace) -> None:
         self.host, self.device = host, args.device
@@ -62,16 +62,14 @@ class Bench:
         at = 0
         env_s = 0.0
         for envs in sizes:
-            if (
-                not self.quick and env_s * envs * 3 > self.budget_s * 4
-            ):  # growth, one round to warm up and two that count
-                self._skip(mix, envs, f"over the budget of {self.budget_s:g} s; see E = {at}")
+            if not self.quick and env_s * envs * 3 > self.budget_s * 4:  # growing, one warm-up round and two timed ones
+                self._skip(mix, envs, f"exceeds the budget of {self.budget_s:g} s; see E = {at}")
                 continue
             try:
                 fleet = self._grown(SeedTrainingFleet, envs, mix)
                 cell = compare(loop, fleet, self.budget_s / 2, self.device, 1 if self.quick else 2)
             except torch.OutOfMemoryError:
-                self._skip(mix, envs, "memory is full")
+                self._skip(mix, envs, "out of memory")
                 continue
             if not at:
                 self._speed(mix, "loop", loop, cell.loop_s, 1.0)
@@ -101,19 +99,19 @@ class Bench:
             parts = shares(fleet, self.device, 1 if self.quick else 2)
             self.inside += [where | parts, where | memory, where | limits]
 
-    def _speed(self, mix: str, form: str, fleet: Fleet, env_s: float, ratio: float) -> None:
-        self.speed.append(speed_row(self.host.name, form, fleet, mix, env_s, ratio, self.config.inner_steps))
+    def _speed(self, mix: str, runner: str, fleet: Fleet, env_s: float, ratio: float) -> None:
+        self.speed.append(speed_row(self.host.name, runner, fleet, mix, env_s, ratio, self.config.inner_steps))
 
     def _skip(self, mix: str, envs: int, why: str) -> None:
         row = dict.fromkeys(self.speed[0], "-") if self.speed else {}
-        named = {"host": self.host.name, "form": "fleet", "envs": envs, "seeds": mix, "parameters": why}
+        named = {"host": self.host.name, "runner": "fleet", "envs": envs, "seeds": mix, "parameters": why}
         self.speed.append(row | named)
 
 
-def speed_row(host: str, form: str, fleet: Fleet, mix: str, env_s: float, ratio: float, steps: int) -> Row:
+def speed_row(host: str, runner: str, fleet: Fleet, mix: str, env_s: float, ratio: float, steps: int) -> Row:
     return {
         "host": host,
-        "form": form,
+        "runner": runner,
         "envs": fleet.num_envs,
         "seeds": mix,
         "parameters": parameters(fleet),
@@ -124,7 +122,7 @@ def speed_row(host: str, form: str, fleet: Fleet, mix: str, env_s: float, ratio:
 
 
 def peer_rows(budget_s: float) -> Iterator[Row]:
-    """The same work as the public implementation's decision, beside its figure."""
+    """Yield rows with the work of the public implementation's decision, and its published figure."""
     config: EnvConfig = settings("benchmarks.environment.hosts:few_images", inner_steps=3)
     host = replace(HOSTS["cnn2d"], name="cnn2d, 3 steps", factory=few_images)
     for mix in MIXES[:2]:
@@ -134,8 +132,8 @@ def peer_rows(budget_s: float) -> Iterator[Row]:
         cell = compare(loop, fleet, budget_s / 2, "cpu")
         yield speed_row(host.name, "fleet", fleet, mix, cell.fleet_s, cell.ratio, 3)
     published = {
-        "host": "public implementation, as read",
-        "form": "loop",
+        "host": "public implementation, as published",
+        "runner": "loop",
         "envs": 4,
         "seeds": "-",
         "parameters": "6,418",
@@ -148,13 +146,13 @@ def main() -> None:
     known = parser("env", __doc__.splitlines()[0])
     known.add_argument("--hosts", default=",".join(HOSTS), help="which of " + ", ".join(HOSTS))
     known.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    known.add_argument("--budget", type=float, default=20.0, help="seconds that a row may take, about")
+    known.add_argument("--budget", type=float, default=20.0, help="approximate seconds for each row")
     args = known.parse_args()
     names = args.hosts.split(",")
     if unknown := set(names) - set(HOSTS):
         known.error(f"no such host: {', '.join(unknown)}; choose from {', '.join(HOSTS)}")
     if args.device == "cuda" and not torch.cuda.is_available():
-        known.error("--device cuda: this machine has no CUDA device that torch sees")
+        known.error("--device cuda: PyTorch finds no CUDA device on this machine")
     hosts = [HOSTS[name] for name in names]
     if args.quick:
         hosts = [replace(host, factory=few_images) if host.name == "cnn2d" else host for host in hosts]

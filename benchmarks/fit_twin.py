@@ -1,10 +1,11 @@
-"""Which share of its never-grow twin's gain a task's reward should subtract: fitted on every training family.
+"""Fits the multiple of the never-grow twin's gain that rewards subtract, for every training family.
 
     python -m benchmarks.fit_twin [--quick] [--json FILE]
 
-Each seed is played twice, by the random policy (what training begins with) and by nobody; the share is the slope of
-one's gain in accuracy on the other's. A whole run writes `actors/env/twin_shares.json`, which `env.twin_coef: null`
-reads. A share that is off costs variance and never bias: the twin knows nothing of the actions.
+Each seed is played by the random policy, with which training begins, and without growth. The coefficient is the slope
+of the gain in accuracy of the former on that of the latter. A full run writes `actors/env/twin_shares.json`, which is
+used with `env.twin_coef: null`. A wrong coefficient costs variance but causes no bias, since the twin does not depend
+on actions.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ import numpy as np
 from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
-from actors.env.twin import SHARES, fit_coefficient
+from actors.env.twin import COEFFICIENTS, fit_coefficient
 from actors.policy.baselines import RandomPolicy
 from actors.rollout.wave import PolicyNoise
 from benchmarks.form import Target, arguments, publish
 
-RUN_SEED = 20250117  # no run that is reported on has it
+RUN_SEED = 20250117  # used by no reported run
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One family; variances are of J over seeds, in squared points."""
+    """The fit of one family; variances are those of J over seeds, in squared points."""
 
-    share: float
-    error: float  # standard error of the share
+    share: float  # the coefficient
+    error: float  # its standard error
     variance: float
     variance_left: float  # with the twin subtracted
 
 
 def fit(name: str, seeds: int, config: EnvConfig) -> Fit:
-    """Both sides in one fleet, each seed once on either."""
+    """Play each seed with and without the policy, in one fleet."""
     fleet = SeedTrainingFleet(config, 2 * seeds, RUN_SEED)
     seen = fleet.reset([*range(seeds), *range(seeds)])
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(RUN_SEED, range(2 * seeds), len(fleet.spaces.action.heads))
@@ -74,7 +75,7 @@ def main() -> None:
         settings = {"policy": "random", "seeds": seeds, "horizon_epochs": horizon, "run_seed": RUN_SEED}
         made = "python -m benchmarks.fit_twin: slope of the random policy's gain in accuracy on its twin's, by seed"
         content = {"made": made, "settings": settings, "families": {name: asdict(f) for name, f in fits.items()}}
-        SHARES.write_text(json.dumps(content, indent=1) + "\n")
+        COEFFICIENTS.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

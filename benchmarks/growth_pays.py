@@ -1,9 +1,9 @@
-"""Does growing pay? One fixed schedule against never growing, on every task family, with the same seeds.
+"""Measures on every task family whether growing pays: a fixed schedule against never growing, with the same seeds.
 
     python -m benchmarks.growth_pays [--quick] [--kind KIND] [--missing] [--tasks NAME ...] [--json FILE]
 
-A run over all families, over all of one kind of host, or over those that were never measured writes
-`actors/env/tasks/measured.json`, which `tamiyo tasks` shows; a quick run, or one of named tasks, does not. Families
+A run over all families, over those of one `--kind` of host or over those that are `--missing` writes
+`actors/env/tasks/measured.json`, which `tamiyo tasks` shows. A quick run or a run of named tasks does not. Families
 that are read from files (CIFAR-10) are left out.
 """
 
@@ -31,7 +31,7 @@ from deploy.report.statistics import paired_interval
 
 SEED_BLUEPRINT, SEED_SLOT, ALPHA_TARGET, ALPHA_SPEED = "mlp_wide/conv_heavy", 1, 2, 1  # target 1.0 in 3 epochs
 SCHEDULE = {0: Op.GERMINATE, 1: Op.ADVANCE, 3: Op.ADVANCE}  # epoch -> op, else WAIT
-RUN_SEED = 20241107  # not one that difficulties were chosen with
+RUN_SEED = 20241107  # not used to choose the difficulty of tasks
 RENT_WEIGHT = 5.0
 
 
@@ -56,7 +56,7 @@ class Settings:
 
 
 def measure(name: str, settings: Settings) -> Measurement:
-    """Both arms in one fleet, each seed once in either."""
+    """Play each seed with and without the schedule, in one fleet."""
     config = EnvConfig(tasks=(name,), horizon_epochs=settings.horizon_epochs, rent_weight=RENT_WEIGHT)
     n = settings.seeds
     fleet = SeedTrainingFleet(config, 2 * n, RUN_SEED)
@@ -69,7 +69,7 @@ def measure(name: str, settings: Settings) -> Measurement:
         actions[n:, 4], actions[n:, 5] = ALPHA_TARGET, ALPHA_SPEED
         returns += fleet.step(actions).rewards
     if any(episode.illegal_actions for episode in fleet.episodes):
-        raise RuntimeError(f"{name}: the schedule met an illegal action")
+        raise RuntimeError(f"{name}: an action of the schedule was illegal")
     final = np.array([timeline.accuracy[-1] for timeline in fleet.timelines()])
     ratio = np.array([timeline.growth_ratio[-1] for timeline in fleet.timelines()[n:]])
     gains = [paired_interval(x[n:].tolist(), x[:n].tolist()) for x in (final, returns)]
@@ -80,12 +80,12 @@ def measure(name: str, settings: Settings) -> Measurement:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth_pays", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="three families, two seeds, some seconds")
-    parser.add_argument("--kind", choices=("vector", "sequence", "image"), help="the families of this host alone")
-    parser.add_argument("--missing", action="store_true", help="the families without a measurement alone")
-    parser.add_argument("--tasks", nargs="+", help="these families alone")
-    parser.add_argument("--seeds", type=int, default=16)
-    parser.add_argument("--json", type=Path, help="also write the result here")
+    parser.add_argument("--quick", action="store_true", help="three families and two seeds: a few seconds")
+    parser.add_argument("--kind", choices=("vector", "sequence", "image"), help="only families of this kind of host")
+    parser.add_argument("--missing", action="store_true", help="only families without a measurement")
+    parser.add_argument("--tasks", nargs="+", help="only these families")
+    parser.add_argument("--seeds", type=int, default=16, help="episodes per family and arm")
+    parser.add_argument("--json", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     settings = Settings(2, 6) if args.quick else Settings(args.seeds)
@@ -111,12 +111,12 @@ def main() -> None:
 
 
 def _store(rows: dict[str, Measurement], settings: Settings, keep: bool) -> None:
-    """Write the file of measurements; `keep` the families that were measured before, under these settings."""
+    """Write the measurements; with `keep`, keep those of other families, which must have the same settings."""
     content = {"settings": settings.described(), "families": {name: asdict(row) for name, row in rows.items()}}
     if keep:
         old = json.loads(MEASURED.read_text())
         if old["settings"] != content["settings"]:
-            raise SystemExit(f"{MEASURED} was measured under other settings: measure all kinds")
+            raise SystemExit(f"{MEASURED} was measured with other settings: measure all families")
         content["families"] = old["families"] | content["families"]
     MEASURED.write_text(json.dumps(content, indent=1) + "\n")
 

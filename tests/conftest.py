@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from actors.config import QueueConfig
-from actors.env.kernels.folder import is_compiled
+from actors.env.kernels.cache import is_compiled
 from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.transport.redis import connect

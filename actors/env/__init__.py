@@ -1,4 +1,24 @@
-"""Seed-training environments: hosts that grow while they train."""
+"""Environments in which a policy decides how a small network grows while it trains.
+
+The host is a network that learns a classification task. It has slots; in a slot a seed (a small residual module) can
+germinate, train, be blended into the host, and be kept or pruned. One step is one epoch of the host's training.
+`make_env` makes one environment; the docstring of `SeedTrainingEnv` is the specification.
+
+Where to read on:
+
+- The rules: `env.py` (the environment, one host at a time), `host_episode.py` (one episode without tensors) and
+  `epoch.py` (one epoch of it as data), `slots/` (stages, legal actions, contributions, observation), `reward.py`,
+  `governor.py` (stops broken training), `twin.py` (a never-grow baseline for rewards), `rng.py` (seeding).
+- The networks: `hosts/` (MLP, 1-D and 2-D CNN), `blueprints/` (what seeds can be, how they are blended), `layers/`,
+  and `reference_network.py`, which trains a host with its seeds in plain PyTorch.
+- The data: `tasks/`.
+- Many environments at once: `fleet.py` (the interface, and a loop over the reference), `seed_fleet.py` (the fast
+  fleet), `vector_env.py` (the fast fleet as a Gymnasium `VectorEnv`). The fast fleet trains its hosts through the
+  interface in `fleet_networks.py`, which has two backends: `kernels/` (Numba) and `stacked/` (PyTorch).
+  `network_factory.py` chooses one, `mixed_networks.py` combines hosts of different kinds. Tests compare both backends
+  with the reference network.
+- Around them: `gym/` (other Gymnasium environments as fleets), `registration.py`, `rendering/`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +31,7 @@ if TYPE_CHECKING:
 def make_env(
     run_seed: int = 0, strict: bool = False, render_mode: str | None = None, **settings: Any
 ) -> SeedTrainingEnv:
-    """One seed-training environment; `settings` are fields of `EnvConfig`, such as `tasks=("spirals",)`."""
+    """Make one seed-training environment; `settings` are fields of `EnvConfig`, such as `tasks=("spirals",)`."""
     from actors.config import EnvConfig
     from actors.env.env import SeedTrainingEnv
 

@@ -1,4 +1,4 @@
-"""`SeedTrainingEnv`: one host, its slots and one decision per epoch. The one-environment reference."""
+"""`SeedTrainingEnv`: the environment, one host at a time. Its class docstring is the specification."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.blueprints.family import blueprint_choices
-from actors.env.host_episode import EpochResult, HostEpisode, Orders
+from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.host_episode import HostEpisode
 from actors.env.layers.batch_norm import CALIBRATION_ROWS
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rendering.timeline import Timeline
 from actors.env.rng import Purpose, stream
 from actors.env.slots import observation
+from actors.env.slots.contributions import EvalResult
 from actors.env.slots.lifecycle import Lifecycle, SeedAction
-from actors.env.slots.slot_state import Measured
-from actors.env.slots.stage import BLENDED
 from actors.env.tasks import DataFiles, Task, make_task
-from actors.env.twin import Trajectory, Twins, twin_config, whole
+from actors.env.twin import Trajectory, TwinCache, padded, twin_config
 from actors.types.actions import ActionMasks, Op, seed_action_spec
 from actors.types.spaces import Spaces
 
@@ -30,6 +30,7 @@ Obs = dict[str, NDArray[Any]]
 
 
 def seed_spaces(slots: int, profile: str = "tamiyo") -> Spaces:
+    """Return the action and observation spaces of hosts with so many slots, as the policy needs them."""
     layout = observation.obs_spec(slots)
     blueprints = blueprint_choices()
     spec = seed_action_spec(slots, blueprints, profile)
@@ -37,27 +38,63 @@ def seed_spaces(slots: int, profile: str = "tamiyo") -> Spaces:
 
 
 def check_tasks(config: EnvConfig, run_seed: int) -> list[Task]:
-    """One draw of each task; raises `ConfigError` for one that cannot be made or run: here, not in mid-run."""
+    """Draw each task once, so that a task that cannot be made raises its `ConfigError` before a run starts."""
     files = DataFiles(config.data_dir, config.download)
     return [make_task(name, stream(run_seed, 0, Purpose.TASK_DATA), files) for name in config.tasks]
 
 
 def gymnasium_spaces(spaces: Spaces) -> tuple[gymnasium.spaces.Dict, gymnasium.spaces.MultiDiscrete]:
-    """(observation, action) of one environment."""
+    """Return Gymnasium's observation and action spaces of one environment."""
     low, high = observation.bounds(spaces.slots)
-    seen = gymnasium.spaces.Dict(
+    observation_space = gymnasium.spaces.Dict(
         obs=gymnasium.spaces.Box(low, high, dtype=np.float32),
         blueprint_indices=gymnasium.spaces.Box(-1, spaces.num_blueprints - 1, (spaces.slots,), dtype=np.int64),
     )
-    return seen, gymnasium.spaces.MultiDiscrete(np.array(spaces.action.sizes))
+    return observation_space, gymnasium.spaces.MultiDiscrete(np.array(spaces.action.sizes))
 
 
 class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
-    """Observation: {"obs": [D] float32, "blueprint_indices": [S] int64}; action: one choice per head, as an array or
-    as a `SeedAction`.
+    """Train one host network epoch by epoch, and let a policy grow it.
 
-    `info` holds `action_mask` (flat), `slot_mask_by_op` [num_ops, S] and `masks` (exact, see `ActionMasks`). An
-    illegal action is turned into WAIT, reported as `info["illegal_action"]` and counted; `strict` raises instead.
+    **Episode.** `reset` draws a task, its data, a host and its initial weights; all follow from `run_seed` and the
+    episode's `seed`. The host trains for `horizon_epochs` epochs of `inner_steps` minibatches (AdamW). It has
+    `slots` slots, all DORMANT at first.
+
+    **Observation.** `{"obs": float32 [D], "blueprint_indices": int64 [S]}`: base features, then the features of each
+    slot, as `actors.env.slots.observation` lists them; and the blueprint in each slot, -1 if it is empty.
+
+    **Action.** int64, one choice per head: op, slot, blueprint, blend, alpha target, alpha speed (the indices of
+    `actors.types.actions`). The op decides which heads matter:
+
+    - WAIT does nothing.
+    - GERMINATE puts a new seed of this blueprint into a DORMANT slot, within the parameter budget.
+    - ADVANCE moves a seed from GERMINATED to TRAINING (it learns, the host ignores it) or from TRAINING to BLENDING
+      (it joins the host, while alpha rises from 0 to its target).
+    - SET_ALPHA_TARGET moves a seed in BLENDING or HOLDING (alpha at its target) to another alpha.
+    - FOSSILIZE keeps a HOLDING seed for good.
+    - PRUNE removes a seed that is not fossilized, once alpha has fallen to 0. Its slot rests for `embargo_epochs`.
+
+    `gates` sets the evidence that ADVANCE and FOSSILIZE need. The `classic` profile has fewer heads and ops and
+    advances by itself. `info` holds the legal choices: `action_mask` (flat), `slot_mask_by_op` `[num_ops, S]` and
+    `masks` (exact, `ActionMasks`). An illegal action becomes WAIT, is reported as `info["illegal_action"]` and
+    counted; with `strict` it raises `IllegalAction`.
+
+    **Step.** (1) The action is applied and alphas move by one epoch. (2) The host trains for one epoch; seeds in
+    TRAINING learn without affecting it. (3) The host is validated, and each seed's contribution is measured by
+    switching seeds off. (4) The governor ends the episode if the loss is not finite, explodes, or accuracy collapses:
+    it restores the last good epoch without the seeds that are not fossilized, and charges a penalty. (5) Slots take
+    the transitions that need no decision.
+
+    **Reward.** In points of validation accuracy: the change of accuracy, minus `rent_weight` * (parameters of all
+    seeds / parameters of the host) / horizon, minus penalties. The undiscounted sum is the objective J (see
+    `actors.env.reward`, also for the other reward modes).
+
+    **End.** Terminated by the governor (`info["end_reason"]` is `governor`) or at the horizon (`horizon`); with
+    `time_limit: truncated` the horizon truncates instead. The last `info` also holds `telemetry`: `objective` (J),
+    `final_accuracy`, `growth_ratio` and more.
+
+    `info` also holds, for each slot `[S]`, `contribution`, `interaction` and `shapley` in points (0 if unknown) and
+    `contribution_known` etc. Test rows affect nothing; `test_accuracy` reads them.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (Gymnasium's interface)
@@ -73,19 +110,20 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     ) -> None:
         self.config = config or EnvConfig()
         self.run_seed, self.strict, self.dtype, self.device = run_seed, strict, dtype, torch.device(device)
-        require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: only 'rgb_array' is drawn")
+        require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: give 'rgb_array' or None")
         self.render_mode = render_mode
         check_tasks(self.config, run_seed)
         self.spaces = seed_spaces(self.config.slots, self.config.profile)
         self.observation_space, space = gymnasium_spaces(self.spaces)
         self.action_space: gymnasium.Space[Any] = space
         self.illegal_actions = 0
-        self._twins = Twins(self._play_twins)
+        self._twins = TwinCache(self._play_twins)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode. Everything in it follows from (run_seed, seed); without a seed one is drawn.
+        """Start an episode; without `seed` one is drawn.
 
-        `options` may name the `topology` that the host is built with, and the `rent_share` that rewards have.
+        `options` may hold `topology`, seeds that the host starts with (`actors.env.slots.topology`), and
+        `rent_share`, the fraction of the rent that rewards charge.
         """
         super().reset(seed=seed)
         self.seed = int(self.np_random.integers(2**31)) if seed is None else seed
@@ -99,31 +137,33 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         optimizer_settings = OptimizerSettings(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
         with self.device:
             self.network = ReferenceNetwork(self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype)
-            for new in self.episode.built:
+            for new in self.episode.initial_seeds:
                 blueprint = self.episode.host.family.blueprints[new.blueprint]
                 self.network.germinate(new.slot, blueprint, new.blend, new.rng)
-        twin = self._twins.of([self.seed])[0] if c.reference == "twin" else ()
-        self.episode.begin(self.network.validate(self.val_x, self.val_y, {}), twin)
+        twin = self._twins.trajectories([self.seed])[0] if c.reference == "twin" else ()
+        self.episode.begin(self.network.evaluate(self.val_x, self.val_y, {}), twin)
         self.snapshot = self.network.snapshot()
         return self.episode.observation(), self.episode.info()
 
     def step(self, action: NDArray[np.int64] | SeedAction) -> tuple[Obs, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take one action and train one epoch; see the class for the order of events."""
         choices = action.as_array(self.config.profile) if isinstance(action, SeedAction) else action
-        orders, illegal = self.episode.decide(choices, self.strict)
-        self._prune(orders.pruned)
-        if (new := orders.germinated) is not None:
+        plan, illegal = self.episode.plan_epoch(choices, self.strict)
+        self._prune(plan.pruned)
+        if (new := plan.germinated) is not None:
             blueprint = self.episode.host.family.blueprints[new.blueprint]
             with self.device:
                 self.network.germinate(new.slot, blueprint, new.blend, new.rng)
-        x, y = self.train_x[orders.rows], self.train_y[orders.rows]
-        switches = Switches(dict(orders.blended), dict(orders.training))
-        statistics = self.network.train_epoch(x, y, switches, self.config.isolation)
-        present = self.network.validate(self.val_x, self.val_y, orders.blended)
-        measured = {subset: self._ablate(orders, subset) for subset in orders.subsets[1:]}
-        if measured:
-            measured[orders.subsets[0]] = self._ablate(orders, orders.subsets[0]) if self.network.running else present
-        result = EpochResult(statistics.train_loss, statistics.gradient_norms, present, measured)
-        outcome = self.episode.settle(orders, result, self._roll_back)
+        x, y = self.train_x[plan.rows], self.train_y[plan.rows]
+        alphas = SeedAlphas(dict(plan.blended), dict(plan.training))
+        statistics = self.network.train_epoch(x, y, alphas, self.config.isolation)
+        validation = self.network.evaluate(self.val_x, self.val_y, plan.blended)
+        ablations = {subset: self._ablate(plan, subset) for subset in plan.subsets[1:]}
+        if ablations:
+            current = plan.subsets[0]
+            ablations[current] = self._ablate(plan, current) if self.network.running else validation
+        result = EpochResult(statistics.train_loss, statistics.gradient_norms, validation, ablations)
+        outcome = self.episode.complete_epoch(plan, result, self._roll_back)
         self._prune(outcome.pruned)
         self.snapshot = self.network.snapshot()
         info = self.episode.info()
@@ -134,37 +174,34 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
             info["end_reason"], info["telemetry"] = outcome.end_reason, outcome.telemetry
         return self.episode.observation(), outcome.reward, outcome.terminated, outcome.truncated, info
 
-    def _ablate(self, orders: Orders, subset: frozenset[int]) -> Measured:
-        on = {s: orders.alphas[s] for s in subset}
-        return self.network.ablate(self.val_x, self.val_y, on, self.calibration)
+    def _ablate(self, plan: EpochPlan, subset: frozenset[int]) -> EvalResult:
+        alphas = {s: plan.alphas[s] for s in subset}
+        return self.network.ablate(self.val_x, self.val_y, alphas, self.calibration)
 
     def _prune(self, slots: tuple[int, ...]) -> None:
         for s in slots:
             if s in self.network.seeds:
                 self.network.prune(s)
 
-    def _roll_back(self, pruned: tuple[int, ...]) -> Measured:
-        """The last good snapshot, without the seeds that the panic pruned."""
+    def _roll_back(self, pruned: tuple[int, ...]) -> EvalResult:
+        """Restore the last snapshot, without the seeds of the slots `pruned`."""
         self.network.restore(self.snapshot)
         self._prune(pruned)
-        return self.network.validate(self.val_x, self.val_y, self._present())
-
-    def _present(self) -> dict[int, float]:
-        return {s: slot.alpha for s, slot in enumerate(self.lifecycle.slots) if slot.stage in BLENDED}
+        return self.network.evaluate(self.val_x, self.val_y, self.episode.growth.blended())
 
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
         twin = SeedTrainingEnv(twin_config(self.config), self.run_seed, dtype=self.dtype, device=self.device)
         wait = np.zeros(len(self.spaces.action.heads), dtype=np.int64)
-        found = []
+        trajectories = []
         for seed in seeds:
             twin.reset(seed=seed)
             while not twin.step(wait)[2]:
                 pass
-            found.append(whole(twin.timeline.accuracy, twin.episode.horizon_epochs))
-        return found
+            trajectories.append(padded(twin.timeline.accuracy, twin.episode.horizon_epochs))
+        return trajectories
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """The episode so far as a picture `[height, width, 3]`; None without a render mode."""
+        """Draw the episode so far: RGB `[height, width, 3]`; None without a render mode."""
         if self.render_mode is None:
             return None
         from actors.env.rendering.timeline_chart import picture
@@ -172,7 +209,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         return picture(self.timeline)
 
     def masks(self) -> ActionMasks:
-        """Exact legal choices now."""
+        """Return the legal choices of the next action."""
         return self.episode.masks()
 
     @property
@@ -196,9 +233,9 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         return self.episode.last_success
 
     def test_accuracy(self) -> float:
-        """Accuracy in points on the test rows, which nothing else reads; ask once, at the end."""
+        """Return the accuracy on the test rows, in points. Nothing else reads them."""
         x, y = self._tensors(self.task.test.x, self.task.test.y)
-        return self.network.validate(x, y, self._present())[0]
+        return self.network.evaluate(x, y, self.episode.growth.blended()).accuracy
 
     def _tensors(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(x).to(self.device, self.dtype), torch.from_numpy(y).to(self.device)

@@ -1,4 +1,4 @@
-"""`Fleet`: E environments stepped together, and the plain one that loops over the reference."""
+"""`Fleet`: the interface of E environments stepped together; and `ReferenceFleet`, a loop over one at a time."""
 
 from __future__ import annotations
 
@@ -18,39 +18,45 @@ from actors.types.spaces import Spaces
 
 
 class FleetStep(NamedTuple):
-    """What E environments show. Rows of environments that ended earlier repeat their last observation."""
+    """What E environments return from one step. Environments that ended earlier repeat their last observation."""
 
     obs: NDArray[np.float32]  # [E, D]
     blueprint_indices: NDArray[np.int64]  # [E, S]
     masks: ActionMasks  # [E, ...]
     rewards: NDArray[np.float32]  # [E], 0 after a reset
-    terminated: NDArray[np.bool_]  # [E] ended with this step
-    truncated: NDArray[np.bool_]  # [E] cut off with this step
+    terminated: NDArray[np.bool_]  # [E], True in the step that ends an episode
+    truncated: NDArray[np.bool_]  # [E], True in the step that cuts an episode off
     end_reasons: tuple[EndReason | None, ...]  # [E]
-    telemetry: tuple[dict[str, float], ...]  # [E], filled where an episode ended
+    telemetry: tuple[dict[str, float], ...]  # [E], empty unless the episode ended with this step
 
 
 class Fleet(Protocol):
-    """Environments in waves: all are reset together; one that ends early idles until the next reset."""
+    """E environments that are reset together. One whose episode ends early idles until the next reset."""
 
     env_id: str
     spaces: Spaces
     num_envs: int
-    rent_share: float  # of env.rent_weight, in the rewards of episodes that start from now on
+    rent_share: float  # fraction of the rent that rewards charge, in episodes that start from now on
 
-    def reset(self, seeds: Sequence[int]) -> FleetStep: ...
-
-    def step(self, actions: NDArray[np.int64]) -> FleetStep:
-        """`actions [E, H]`; rows of ended environments are ignored."""
+    def reset(self, seeds: Sequence[int]) -> FleetStep:
+        """Start an episode in every environment, from `seeds` `[E]`."""
         ...
 
-    def task_ids(self) -> tuple[str, ...]: ...
+    def step(self, actions: NDArray[np.int64]) -> FleetStep:
+        """Take `actions` `[E, H]`, one row of H heads per environment; rows of ended environments are ignored."""
+        ...
 
-    def timelines(self) -> tuple[Timeline, ...]: ...
+    def task_ids(self) -> tuple[str, ...]:
+        """Return the task of each environment's episode."""
+        ...
+
+    def timelines(self) -> tuple[Timeline, ...]:
+        """Return the record of each environment's episode so far."""
+        ...
 
 
 class ReferenceFleet:
-    """A loop over `SeedTrainingEnv`."""
+    """A `Fleet` that steps one `SeedTrainingEnv` after the other."""
 
     env_id = "tamiyo/SeedTraining-v0"
 

@@ -1,219 +1,62 @@
-"""`FleetNetworks`: a fleet's networks by kind of host, each kind in blocks of its own.
-
-MLPs on a CPU run as machine code. Elsewhere hosts of one family and one size in space share a stack, padded to its
-widest. Which hosts an environment gets changes
-with every reset, and so do the stacks; large stacks are cut into blocks that fit the cache.
-"""
+"""`FleetNetworks`: the interface of the backends that train and evaluate the networks of a fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol
 
-from actors.config import require
-from actors.env.host_episode import EpochResult, HostEpisode, Orders
-from actors.env.hosts.make import make_host, padded_host
-from actors.env.hosts.mlp import Host
-from actors.env.kernels.backend import NumbaNetworks, has_kernels
-from actors.env.slots.slot_state import Measured
-from actors.env.stacked.networks import StackedNetworks
-from actors.env.stacked.stack import NetworkSettings
-from actors.env.tasks import Task
+import torch
 
-T = TypeVar("T")
-Kind = tuple[int, ...]
-MOST_ENVS, LEAST_ENVS, POSITIONS = 16, 4, 4096
-
-
-def block_envs(kind: Kind, num_envs: int) -> int:
-    """Environments in a stack at most: for CNNs as many as keep its tensors near the cache (measured)."""
-    return min(MOST_ENVS, max(LEAST_ENVS, POSITIONS // prod(kind))) if kind else num_envs
-
-
-def kind_of(task: Task) -> Kind:
-    """Stacks hold one kind: its number of spatial dimensions, and their size."""
-    return task.train.x.shape[2:]
-
-
-class Networks(Protocol):
-    num_envs: int
-
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
-        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
-        ...
-
-    def run_epoch(self, orders: Sequence[Orders | None]) -> list[EpochResult | None]:
-        """Prune, germinate, train and measure as ordered; None for environments that idle."""
-        ...
-
-    def finish_epoch(self, pruned: Sequence[tuple[int, ...]]) -> None:
-        """Drop what the automatic edges pruned, and keep the state as the last good one."""
-        ...
-
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Measured:
-        """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
-        ...
-
-    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
-        """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
-        ...
-
-
-def make_networks(
-    tasks: Sequence[Task],
-    slots: int,
-    num_envs: int,
-    settings: NetworkSettings,
-    form: Literal["auto", "compiled", "stacked"] = "auto",
-) -> Networks:
-    """Machine code or tensors for all that these tasks need, in one piece where one holds it.
-
-    Raises `ConfigError` where `form` asks for machine code that does not exist.
-    """
-    hosts: dict[Kind, list[Host]] = {}
-    for task in tasks:
-        hosts.setdefault(kind_of(task), []).append(make_host(task, slots))
-    padded = {kind: padded_host(same) for kind, same in hosts.items()}
-    coded = {kind for kind, host in padded.items() if settings.device.type == "cpu" and has_kernels(host)}
-    require(
-        form != "compiled" or coded == set(padded),
-        "env.form is compiled, which is for MLP hosts with built-in blueprints on a CPU: leave it at auto",
-    )
-    maker = Maker(padded, frozenset() if form == "stacked" else frozenset(coded), settings)
-    if len(padded) == 1:
-        ((kind, _),) = padded.items()
-        if num_envs <= block_envs(kind, num_envs):
-            return maker.make(kind, num_envs)
-    return FleetNetworks(maker, num_envs)
+from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.host_episode import HostEpisode
+from actors.env.reference_network import OptimizerSettings
+from actors.env.slots.contributions import EvalResult
 
 
 @dataclass(frozen=True)
-class Maker:
-    """Makes what trains the environments of one kind."""
+class NetworkSettings:
+    """How the networks of a fleet are trained. The last two fields apply to the torch backend only."""
 
-    padded: Mapping[Kind, Host]
-    coded: frozenset[Kind]  # kinds with machine code
-    settings: NetworkSettings
-
-    def make(self, kind: Kind, num_envs: int) -> Networks:
-        if kind in self.coded:
-            return NumbaNetworks(num_envs, self.settings.optimizer_settings, self.settings.dtype)
-        return StackedNetworks(self.padded[kind], num_envs, self.settings)
+    max_steps: int  # optimizer steps of an episode
+    optimizer_settings: OptimizerSettings
+    dtype: torch.dtype
+    device: torch.device
+    fused: bool = False  # fuse elementwise operations with `torch.compile`
+    cuda_graph: bool = False  # replay the steps of an epoch as a CUDA graph
 
 
-@dataclass(eq=False)
-class Block:
-    """A stack and the environments in its rows. A row without one idles: it computes, and nobody reads it."""
+class FleetNetworks(Protocol):
+    """The hosts and seeds of `num_envs` environments, one network per environment.
 
-    kind: Kind
-    networks: Networks
-    members: list[int | None]  # by row
-
-    @property
-    def idle(self) -> bool:
-        return all(e is None for e in self.members)
-
-    def own(self, values: Sequence[T], idle: T) -> list[T]:
-        """The fleet's values, by row."""
-        return [idle if e is None else values[e] for e in self.members]
-
-    def leave(self, envs: Collection[int]) -> list[int]:
-        """Rows that idle from now on."""
-        rows = [row for row, e in enumerate(self.members) if e in envs]
-        for row in rows:
-            self.members[row] = None
-        return rows
-
-    def join(self, waiting: list[int]) -> list[int]:
-        """Idle rows taken by the first of `waiting`, which are taken off that list."""
-        rows = [row for row, e in enumerate(self.members) if e is None][: len(waiting)]
-        for row in rows:
-            self.members[row] = waiting.pop(0)
-        return rows
-
-
-class FleetNetworks:
-    """What `StackedNetworks` is, for environments with hosts of any kind.
-
-    An environment that is reset may come to a host of another kind: it leaves its row, which then idles, and takes an
-    idle row of its new kind, in the oldest block that has one, or else a row of a new block. A block without members
-    goes. So a kind has at most as many rows as it once had members, and a few.
+    An epoch is `run_epoch`, then `roll_back` for each environment whose training broke down, then `commit`.
     """
 
-    def __init__(self, maker: Maker, num_envs: int) -> None:
-        self.maker, self.num_envs = maker, num_envs
-        self.blocks: list[Block] = []
+    num_envs: int
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Measured]:
-        """New hosts on new tasks for `envs`, the others as they were; returns each bare host's measure."""
-        stale = {block: block.leave(envs) for block in self.blocks}
-        gone = [block for block in self.blocks if block.idle]
-        self.blocks = [block for block in self.blocks if not block.idle]
-        spare = {(b.kind, b.networks.num_envs): b.networks for b in gone}
-        # Who comes alone is followed by others: while the fleet goes on, a new block has some rows to spare.
-        least = LEAST_ENVS if self.blocks else 2
-        for kind in self.maker.padded:
-            waiting = sorted(e for e in envs if kind_of(episodes[e].task) == kind)
-            for block in self.blocks:
-                if block.kind == kind:
-                    stale[block] += block.join(waiting)
-            for block in self._new_blocks(kind, waiting, least, spare):
-                stale[block] = list(range(len(block.members)))
-                self.blocks.append(block)
-        self._at = {e: (b, row) for b in self.blocks for row, e in enumerate(b.members) if e is not None}
-        found: dict[int | None, Measured] = {}
-        for block in self.blocks:
-            if rows := sorted(set(stale[block])):
-                # An idle row holds a copy of a member's host: it must be something finite.
-                stand_in = next(episodes[e] for e in block.members if e is not None)
-                present = [stand_in if e is None else episodes[e] for e in block.members]
-                found.update(zip(block.members, block.networks.reset(present, rows), strict=True))
-        return [found.get(e, (0.0, 0.0)) for e in range(self.num_envs)]
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
+        """Draw new hosts for `envs` and keep the others unchanged.
 
-    def _new_blocks(
-        self, kind: Kind, waiting: Sequence[int], least: int, spare: dict[tuple[Kind, int], Networks]
-    ) -> Iterator[Block]:
-        """Blocks of at least so many rows for those who wait; a `spare` stack of the right size is used again.
-
-        A stack of one is computed in another order than a stack of many: never one, but in a fleet of one.
+        `episodes` holds the episode of every environment. Return the validation result of each new host without
+        seeds, by environment; entries of other environments have no meaning.
         """
-        size = block_envs(kind, self.num_envs)
-        least = min(self.num_envs, least)
-        for start in range(0, len(waiting), size):
-            members: list[int | None] = [*waiting[start : start + size]]
-            members += [None] * (least - len(members))
-            networks = spare.pop((kind, len(members)), None) or self.maker.make(kind, len(members))
-            yield Block(kind, networks, members)
+        ...
 
-    def run_epoch(self, orders: Sequence[Orders | None]) -> list[EpochResult | None]:
-        """Prune, germinate, train and measure as ordered; None for environments that idle."""
-        results: list[EpochResult | None] = [None] * self.num_envs
-        for block in self.blocks:
-            own = block.own(orders, None)
-            if all(order is None for order in own):
-                continue
-            for e, result in zip(block.members, block.networks.run_epoch(own), strict=True):
-                if e is not None:
-                    results[e] = result
-        return results
+    def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
+        """Prune, germinate, train and evaluate as planned; environments without a plan idle."""
+        ...
 
-    def finish_epoch(self, pruned: Sequence[tuple[int, ...]]) -> None:
-        """Drop what the automatic edges pruned, and keep the state as the last good one."""
-        for block in self.blocks:
-            block.networks.finish_epoch(block.own(pruned, ()))
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
+        """Remove the seeds of the slots `pruned` (by environment), then save the state for `roll_back`."""
+        ...
 
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Measured:
-        """One environment's last good snapshot, moments cleared, without the pruned seeds; returns its measure."""
-        block, row = self._at[env]
-        return block.networks.roll_back(row, pruned)
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
+        """Restore the last committed parameters of one environment, without the seeds of the slots `pruned`.
 
-    def test(self, on: Mapping[int, Mapping[int, float]]) -> dict[int, Measured]:
-        """What each environment of `on` is worth on its test rows, with these slots at these alphas."""
-        found: dict[int, Measured] = {}
-        for block in self.blocks:
-            own = {row: on[e] for row, e in enumerate(block.members) if e is not None and e in on}
-            if own:
-                found |= {e: m for row, m in block.networks.test(own).items() if (e := block.members[row]) is not None}
-        return found
+        Optimizer moments are cleared. Return the validation result of the restored network.
+        """
+        ...
+
+    def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
+        """Evaluate the environments in `alphas` (env -> slot -> alpha) on their test rows."""
+        ...

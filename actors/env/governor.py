@@ -1,4 +1,4 @@
-"""The governor: notices that a host's training has broken, so that the environment can put the last good state back."""
+"""`Governor`: detects that the training of a host broke down, so that the environment can end the episode."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from math import isfinite
 from statistics import median
 
 PENALTY_POINTS = 5.0
-LOSS_FACTOR = 4.0  # times the median of recent validation losses ...
+LOSS_FACTOR = 4.0  # a loss explodes above this many times the median of recent validation losses ...
 LOSS_SLACK = 2.0  # ... plus this many times the loss of the uniform guess
-COLLAPSE_POINTS = 15.0  # accuracy must have stood this far above chance for its loss to be a collapse
+COLLAPSE_POINTS = 15.0  # only an accuracy that was this far above chance can collapse
 CHANCE_MARGIN_POINTS = 2.0
 WINDOW_EPOCHS = 8
 
 
 class Governor:
+    """Watches the losses and the accuracy of one host.
+
+    It panics if a loss is not finite, if the validation loss exceeds `LOSS_FACTOR` times the median of its last
+    `WINDOW_EPOCHS` epochs plus `LOSS_SLACK` times the chance loss, or if an accuracy that was at least
+    `COLLAPSE_POINTS` above chance falls to within `CHANCE_MARGIN_POINTS` of it.
+    """
+
     def __init__(self, num_classes: int, chance_loss: float) -> None:
         self.chance_accuracy = 100.0 / num_classes
         self.chance_loss = chance_loss
@@ -22,18 +29,18 @@ class Governor:
         self._best = 0.0
 
     def begin(self, untrained_loss: float) -> None:
-        """The untrained host's validation loss is what the first epoch is held against."""
+        """Start with the untrained host's validation loss, to which the first epoch is compared."""
         if isfinite(untrained_loss):
             self._losses.append(untrained_loss)
 
     def check(self, train_loss: float, val_loss: float, accuracy: float) -> str | None:
-        """The reason for a panic, or None; `accuracy` in points. Healthy epochs become the history."""
+        """Return the reason for a panic, or None after a healthy epoch; `accuracy` in points."""
         if not (isfinite(train_loss) and isfinite(val_loss)):
             return "loss is not finite"
         if self._losses:
             usual = median(self._losses)
             if val_loss > LOSS_FACTOR * usual + LOSS_SLACK * self.chance_loss:
-                return f"validation loss {val_loss:.3g} far above its recent median {usual:.3g}"
+                return f"validation loss {val_loss:.3g} is far above its recent median {usual:.3g}"
         if (
             accuracy <= self.chance_accuracy + CHANCE_MARGIN_POINTS
             and self._best >= self.chance_accuracy + COLLAPSE_POINTS
@@ -45,5 +52,5 @@ class Governor:
 
 
 def penalty(rent_weight: float, last_rent: float, epochs_left: int, horizon_epochs: int) -> float:
-    """Points charged for a panic: a fine, and the rent that an early end would otherwise save."""
+    """Return the points charged for a panic: a fixed fine, and the rent of the epochs that are no longer played."""
     return PENALTY_POINTS + rent_weight * last_rent * epochs_left / horizon_epochs

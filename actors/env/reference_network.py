@@ -1,4 +1,8 @@
-"""`ReferenceNetwork`: one host with its seeds, trained one epoch at a time. Written for clarity, not speed."""
+"""`ReferenceNetwork`: one host with its seeds, trained one epoch at a time.
+
+It defines what the fast backends (`actors.env.kernels`, `actors.env.stacked`) must compute, and favors clarity over
+speed.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blueprints.blends import Opening, apply_blend, gate_shapes
-from actors.env.blueprints.vector import Blueprint
-from actors.env.hosts.mlp import Host, draw_params
+from actors.env.blueprints.blends import GateLogits, apply_blend, gate_shapes
+from actors.env.blueprints.blueprint import Blueprint
+from actors.env.hosts.host import Host, draw_params
 from actors.env.layers.batch_norm import (
     Moments,
-    Normalise,
+    Normalize,
     batch_statistics,
     recorded_statistics,
     running_statistics,
 )
+from actors.env.slots.contributions import EvalResult
 
 Isolation = Literal["shadow", "straight_through"]
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How hosts and seeds are trained; clip norm and decay are per group (the host, each seed)."""
+    """AdamW settings of hosts and seeds. The host and each seed are clipped separately."""
 
     host_lr: float
     seed_lr: float
@@ -36,14 +41,15 @@ class OptimizerSettings:
 
 
 @dataclass
-class Trained:
-    """Parameters with an optimizer of their own: the host, or one seed with its gate."""
+class ParameterGroup:
+    """Parameters with their own optimizer: those of the host, or those of one seed and its gate."""
 
     params: dict[str, Tensor]
     optimizer: torch.optim.Optimizer
 
     @classmethod
-    def fresh(cls, params: dict[str, Tensor], lr: float, weight_decay: float) -> Trained:
+    def create(cls, params: dict[str, Tensor], lr: float, weight_decay: float) -> ParameterGroup:
+        """Create a group whose optimizer has taken no step."""
         adam = torch.optim.AdamW(list(params.values()), lr=lr, weight_decay=weight_decay, fused=True)
         return cls(params, adam)
 
@@ -52,51 +58,65 @@ class Trained:
         return list(self.params.values())
 
     def step(self, grads: Sequence[Tensor], clip_norm: float) -> float:
-        """Clip this group's gradient norm, take one Adam step, return the norm before the clip."""
+        """Clip the gradient norm, take one AdamW step, and return the norm before clipping."""
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(grads))))
         torch._foreach_mul_(list(grads), (clip_norm / (norm + 1e-6)).clamp(max=1.0))
         for tensor, grad in zip(self.params.values(), grads, strict=True):
-            tensor.grad = grad.contiguous()  # the fused optimizer reads memory in order, whatever the strides say
+            tensor.grad = grad.contiguous()  # the fused optimizer ignores strides
         self.optimizer.step()
         return float(norm)
 
 
 @dataclass
 class ReferenceSeed:
-    """A blueprint grown at one slot, with the gate of its blend."""
+    """A seed: a blueprint in one slot, with the gate of its blend."""
 
     blueprint: Blueprint
     blend: int
-    trained: Trained
-    opening: Opening
+    group: ParameterGroup
+    gate_logits: GateLogits
 
-    def on(self, h: Tensor, alpha: float) -> Tensor:
-        """The host's h with this seed blended in at alpha; the seed's input is attached."""
-        p = self.trained.params
-        return apply_blend(self.blend, h, self.blueprint.forward(p, h, None), alpha, p, self.opening)
+    def blend_into(self, h: Tensor, alpha: float) -> Tensor:
+        """Return the host's `h` with this seed blended in at `alpha`."""
+        p = self.group.params
+        return apply_blend(self.blend, h, self.blueprint.forward(p, h, None), alpha, p, self.gate_logits)
 
 
 @dataclass
-class Switches:
-    """How each slot takes part in an epoch; a slot in neither table is absent."""
+class SeedAlphas:
+    """The seeds that take part in an epoch, and their alphas. Seeds in neither table are off."""
 
-    blended: dict[int, float] = field(default_factory=dict)  # slot -> alpha: part of the host's function
-    training: dict[int, float] = field(default_factory=dict)  # slot -> alpha target: learns apart from the host
+    blended: dict[int, float] = field(default_factory=dict)  # slot -> alpha: seeds that are part of the host's function
+    training: dict[int, float] = field(
+        default_factory=dict
+    )  # slot -> alpha target: seeds that learn without affecting the host
 
 
 @dataclass
 class EpochStatistics:
+    """What one epoch of training measured."""
+
     train_loss: float  # mean over minibatches, nats
-    gradient_norms: dict[int, list[float]]  # slot -> norm at each minibatch, before the clip
+    gradient_norms: dict[int, list[float]]  # slot -> norm at each minibatch, before clipping
 
 
 @dataclass(frozen=True)
 class NetworkSnapshot:
-    params: dict[int, list[Tensor]]  # by slot; the host's under -1
+    """Copies of all state but the optimizers'."""
+
+    params: dict[int, list[Tensor]]  # by slot; the host under -1
     running: dict[str, Moments]
 
 
 class ReferenceNetwork:
+    """One host and the seeds in its slots, with parameters and optimizers.
+
+    The host and every seed have their own AdamW and are clipped separately. Seeds in BLENDING, HOLDING or FOSSILIZED
+    (`SeedAlphas.blended`) are part of the function and are trained with the host by the main pass. Seeds in TRAINING
+    (`SeedAlphas.training`) learn from a second pass over the same minibatch, the shadow pass, in which everything
+    else is constant: they change neither the host nor its running statistics.
+    """
+
     def __init__(
         self,
         host: Host,
@@ -108,106 +128,110 @@ class ReferenceNetwork:
         self.dtype = dtype
         self.optimizer_settings = optimizer_settings
         params = draw_params(host.shapes(), rng, dtype)
-        self.trained = Trained.fresh(params, optimizer_settings.host_lr, optimizer_settings.weight_decay)
+        self.group = ParameterGroup.create(params, optimizer_settings.host_lr, optimizer_settings.weight_decay)
         self.seeds: dict[int, ReferenceSeed] = {}
         self.running = {name: Moments.fresh(channels, dtype=dtype) for name, channels in host.norms().items()}
 
     def germinate(self, slot: int, blueprint: Blueprint, blend: int, rng: np.random.Generator) -> None:
-        """Grow a seed with fresh moments; the host's function does not move."""
+        """Add a seed with a fresh optimizer. It is the identity, so the host's function does not change."""
         width = self.host.slot_width(slot)
         shapes = blueprint.shapes(width) | gate_shapes(blend, width)
         o = self.optimizer_settings
-        trained = Trained.fresh(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
-        self.seeds[slot] = ReferenceSeed(blueprint, blend, trained, self.host.family.opening)
+        trained = ParameterGroup.create(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
+        self.seeds[slot] = ReferenceSeed(blueprint, blend, trained, self.host.family.gate_logits)
 
     def prune(self, slot: int) -> None:
+        """Remove the seed of a slot."""
         del self.seeds[slot]
 
     def added_params(self) -> int:
-        return sum(t.numel() for seed in self.seeds.values() for t in seed.trained.params.values())
+        return sum(t.numel() for seed in self.seeds.values() for t in seed.group.params.values())
 
-    def logits(self, x: Tensor, on: Mapping[int, float], normalise: Normalise | None = None) -> Tensor:
-        """Host output with the seeds of `on` blended in at their alphas; BatchNorm by the batch unless told."""
+    def logits(self, x: Tensor, alphas: Mapping[int, float], normalize: Normalize | None = None) -> Tensor:
+        """Return the logits with the seeds of `alphas` (slot -> alpha) blended in.
+
+        BatchNorm uses `normalize`, by default the statistics of the batch.
+        """
 
         def slot(s: int, h: Tensor) -> Tensor:
-            return self.seeds[s].on(h, on[s]) if s in on else h
+            return self.seeds[s].blend_into(h, alphas[s]) if s in alphas else h
 
-        return self.host.forward(self.trained.params, x, slot, None, normalise)
+        return self.host.forward(self.group.params, x, slot, None, normalize)
 
-    def train_epoch(self, x: Tensor, y: Tensor, switches: Switches, isolation: Isolation) -> EpochStatistics:
-        """One host epoch over minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
+    def train_epoch(self, x: Tensor, y: Tensor, alphas: SeedAlphas, isolation: Isolation) -> EpochStatistics:
+        """Train one epoch on minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
 
-        The main pass alone moves the running statistics of BatchNorm.
+        Only the main pass updates the running statistics of BatchNorm.
         """
         main = batch_statistics(self.running)
         losses = []
-        norms: dict[int, list[float]] = {s: [] for s in (*switches.blended, *switches.training)}
+        norms: dict[int, list[float]] = {s: [] for s in (*alphas.blended, *alphas.training)}
         for batch, labels in zip(x, y, strict=True):
-            groups = [self.trained, *(self.seeds[s].trained for s in switches.blended)]
-            learners = [self.seeds[s].trained for s in switches.training]
+            groups = [self.group, *(self.seeds[s].group for s in alphas.blended)]
+            learners = [self.seeds[s].group for s in alphas.training]
             if isolation == "straight_through":
-                logits = self._straight_through(batch, switches, main)
+                logits = self._straight_through(batch, alphas, main)
                 loss = F.cross_entropy(logits, labels)
                 grads = torch.autograd.grad(loss, [t for g in (*groups, *learners) for t in g.tensors])
             else:
-                loss = F.cross_entropy(self.logits(batch, switches.blended, main), labels)
+                loss = F.cross_entropy(self.logits(batch, alphas.blended, main), labels)
                 grads = torch.autograd.grad(loss, [t for g in groups for t in g.tensors])
                 if learners:
-                    # The shadow pass: the same minibatch with the learners switched on. Gradients are taken for
-                    # their parameters alone, so everything else in it is a constant.
-                    shadow = F.cross_entropy(self.logits(batch, switches.blended | switches.training), labels)
+                    # The shadow pass: the same minibatch with the training seeds on. Gradients are taken only with
+                    # respect to their parameters, so everything else in it is constant.
+                    shadow = F.cross_entropy(self.logits(batch, alphas.blended | alphas.training), labels)
                     grads += torch.autograd.grad(shadow, [t for g in learners for t in g.tensors])
-            slots: list[int | None] = [None, *switches.blended, *switches.training]
+            slots: list[int | None] = [None, *alphas.blended, *alphas.training]
             rest = list(grads)
             for slot, group in zip(slots, [*groups, *learners], strict=True):
-                own, rest = rest[: len(group.params)], rest[len(group.params) :]
-                norm = group.step(own, self.optimizer_settings.clip_norm)
+                group_grads, rest = rest[: len(group.params)], rest[len(group.params) :]
+                norm = group.step(group_grads, self.optimizer_settings.clip_norm)
                 if slot is not None:
                     norms[slot].append(norm)
             losses.append(loss.detach())
         return EpochStatistics(float(torch.stack(losses).mean()), norms)
 
-    def _straight_through(self, x: Tensor, switches: Switches, normalise: Normalise) -> Tensor:
-        """TRAINING seeds add 0 to the value and their whole gradient to themselves; the host sees neither."""
+    def _straight_through(self, x: Tensor, alphas: SeedAlphas, normalize: Normalize) -> Tensor:
+        """Return logits to which TRAINING seeds add the value 0, but through which they receive their gradients."""
 
         def slot(s: int, h: Tensor) -> Tensor:
-            if s in switches.blended:
-                return self.seeds[s].on(h, switches.blended[s])
-            if s in switches.training:
-                grown = self.seeds[s].on(h.detach(), switches.training[s])
-                push = grown - grown.detach()
-                return h + torch.where(push.isfinite(), push, torch.zeros_like(push))
+            if s in alphas.blended:
+                return self.seeds[s].blend_into(h, alphas.blended[s])
+            if s in alphas.training:
+                grown = self.seeds[s].blend_into(h.detach(), alphas.training[s])
+                zero = grown - grown.detach()
+                return h + torch.where(zero.isfinite(), zero, torch.zeros_like(zero))
             return h
 
-        return self.host.forward(self.trained.params, x, slot, None, normalise)
+        return self.host.forward(self.group.params, x, slot, None, normalize)
 
     @torch.no_grad()
-    def validate(self, x: Tensor, y: Tensor, on: Mapping[int, float]) -> tuple[float, float]:
-        """(accuracy in points, cross-entropy in nats) of the configuration `on`."""
-        return _measured(self.logits(x, on, running_statistics(self.running)), y)
+    def evaluate(self, x: Tensor, y: Tensor, alphas: Mapping[int, float]) -> EvalResult:
+        """Evaluate the network with the seeds of `alphas` on, with BatchNorm's running statistics."""
+        return _evaluated(self.logits(x, alphas, running_statistics(self.running)), y)
 
     @torch.no_grad()
-    def ablate(self, x: Tensor, y: Tensor, on: Mapping[int, float], calibration: Tensor) -> tuple[float, float]:
-        """`validate`, with BatchNorm's statistics those of this configuration on the rows of `calibration`.
+    def ablate(self, x: Tensor, y: Tensor, alphas: Mapping[int, float], calibration: Tensor) -> EvalResult:
+        """`evaluate`, with BatchNorm's statistics recomputed for this set of seeds on the rows of `calibration`.
 
-        Running statistics are those of the present configuration: with them a seed that merely shifts its host's
-        values would look worth many points.
+        Running statistics belong to the seeds that are on during training. With them, switching off a seed that only
+        shifts activations would seem to cost many points.
         """
         if not self.running:
-            return self.validate(x, y, on)
-        own: dict[str, Moments] = {}
-        self.logits(calibration, on, recorded_statistics(own))
-        return _measured(self.logits(x, on, running_statistics(own)), y)
+            return self.evaluate(x, y, alphas)
+        calibrated: dict[str, Moments] = {}
+        self.logits(calibration, alphas, recorded_statistics(calibrated))
+        return _evaluated(self.logits(x, alphas, running_statistics(calibrated)), y)
 
     def snapshot(self) -> NetworkSnapshot:
-        """Copies of all parameters and of the running statistics."""
-        groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
+        """Copy all parameters and running statistics."""
+        groups = {-1: self.group} | {s: seed.group for s, seed in self.seeds.items()}
         running = {name: Moments(*(t.clone() for t in moments)) for name, moments in self.running.items()}
         return NetworkSnapshot({s: [t.detach().clone() for t in g.tensors] for s, g in groups.items()}, running)
 
     def restore(self, snapshot: NetworkSnapshot) -> None:
-        """Put a snapshot back and clear the moments; seeds that it does not hold keep their parameters."""
-        groups = {-1: self.trained} | {s: seed.trained for s, seed in self.seeds.items()}
+        """Restore a snapshot and clear the optimizer moments; seeds that it lacks keep their parameters."""
+        groups = {-1: self.group} | {s: seed.group for s, seed in self.seeds.items()}
         with torch.no_grad():
             for s, group in groups.items():
                 for tensor, saved in zip(group.tensors, snapshot.params.get(s, group.tensors), strict=True):
@@ -218,6 +242,6 @@ class ReferenceNetwork:
                     tensor.copy_(saved)
 
 
-def _measured(logits: Tensor, y: Tensor) -> tuple[float, float]:
+def _evaluated(logits: Tensor, y: Tensor) -> EvalResult:
     accuracy = 100.0 * (logits.argmax(-1) == y).double().mean()
-    return float(accuracy), float(F.cross_entropy(logits, y))
+    return EvalResult(float(accuracy), float(F.cross_entropy(logits, y)))

@@ -1,7 +1,7 @@
-"""Makes `gymnasium.make("tamiyo/SeedTraining-v0")` and `make_vec` work, once `tamiyo` is imported.
+"""Registers "tamiyo/SeedTraining-v0" with Gymnasium, when `tamiyo` is imported.
 
-Gymnasium 1.0 gave up loading plugins by entry point, so somebody has to import it: `import tamiyo`, or the prefix in
-`gymnasium.make("tamiyo:tamiyo/SeedTraining-v0")`. Nothing heavy may be imported here.
+Gymnasium 1.0 no longer loads plugins by entry point. Either `import tamiyo`, or let Gymnasium import it:
+`gymnasium.make("tamiyo:tamiyo/SeedTraining-v0")`. This module must not import anything that is slow to import.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ ENV_ID = "tamiyo/SeedTraining-v0"
 
 
 def register_envs() -> None:
-    """Idempotent. Keyword arguments of `make` and `make_vec` are `run_seed`, `strict` and fields of `EnvConfig`."""
+    """Register the environment, once. `make` and `make_vec` take `run_seed`, `strict` and fields of `EnvConfig`."""
     if ENV_ID not in registry:
         register(
             id=ENV_ID,

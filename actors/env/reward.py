@@ -1,8 +1,8 @@
-"""The objective J, step by step, and the ways in which it is paid.
+"""The objective J of an episode, and the rewards that add up to it.
 
-J = final accuracy - accuracy of the untrained host - rent_weight * mean rent over the horizon - penalties, in points.
-The dense reward r_t = change of accuracy - rent_weight * rent_t / horizon - penalty_t telescopes: its undiscounted sum
-is J.
+J = final accuracy - accuracy of the untrained host - rent_weight * mean rent over the horizon - penalties, in points,
+where the rent of an epoch is (parameters of all seeds) / (parameters of the host). Its term for one epoch is
+r_t = change of accuracy - rent_weight * rent_t / horizon - penalty_t, so the undiscounted sum of the terms is J.
 """
 
 from __future__ import annotations
@@ -21,51 +21,57 @@ def objective_reward(
     horizon_epochs: int,
     penalty: float = 0.0,
 ) -> float:
-    """One step's reward in points; rent = added parameters / host parameters."""
+    """Return the term of J for one epoch, in points."""
     return accuracy - previous_accuracy - rent_weight * rent / horizon_epochs - penalty
 
 
 def rent_share(config: EnvConfig, version: int) -> float:
-    """Of the rent weight, that rewards of episodes begun by weights `version` have."""
+    """Return the fraction of the rent that rewards charge, in episodes that weights `version` start (rent warm-up)."""
     warmup = config.rent_warmup_updates
     return min(1.0, max(0, version) / warmup) if warmup else 1.0
 
 
 def shaping(before: float, after: float, gamma: float, terminated: bool) -> float:
-    """F = gamma * Phi(s') - Phi(s), with Phi = 0 at a terminated end (Ng, Harada & Russell, 1999; Grzes, 2017).
+    """Return the shaping reward F = gamma * Phi(s') - Phi(s) (Ng, Harada & Russell, 1999).
 
-    Discounted by the same gamma it sums to -Phi(s_0) over every terminated episode, whatever was done. A truncated
-    end keeps its potential: the value that is bootstrapped there lies below the unshaped one by just that.
+    Phi is 0 at a terminated end (Grzes, 2017), so that the discounted sum over an episode is -Phi(s_0), whatever the
+    actions. A truncated end keeps its potential: the value bootstrapped there is lower than the unshaped one by Phi.
     """
     return gamma * (0.0 if terminated else after) - before
 
 
 def potential(slots: Iterable[Slot]) -> float:
-    """Phi, points: what the seeds contribute, as last measured; 0 where nothing is known to have grown."""
+    """Return Phi: the sum of the last measured contributions, in points."""
     return sum(slot.contribution for slot in slots if slot.contribution is not None)
 
 
-class Payment:
-    """Turns J's shares into one episode's rewards, as `config` wants them paid."""
+class EpisodeReward:
+    """Turns the terms of J into the rewards of one episode, as `config.reward` and `config.reference` say.
+
+    - `objective`: each epoch's term of J.
+    - `sparse`: the sum of all terms at the end, 0 before.
+    - `contribution`: each epoch's term, plus shaping by the contributions of the seeds.
+
+    With `reference: twin`, `twin_coef` times the twin's change of accuracy is subtracted.
+    """
 
     def __init__(self, config: EnvConfig, twin: Sequence[float], twin_coef: float) -> None:
-        """`twin` `[horizon + 1]` points: the accuracy of a host that never grows; empty without one."""
+        """`twin` holds the accuracies `[horizon + 1]` of the never-grow twin, in points; empty without one."""
         self.config, self.twin, self.twin_coef = config, twin, twin_coef
         self._epoch = 0
         self._potential = 0.0
-        self._unpaid = 0.0
+        self._pending = 0.0
 
-    def pay(self, share: float, potential: float, ended: bool, terminated: bool) -> float:
-        """One epoch's reward; `share` of J, and Phi after the epoch.
+    def step(self, term: float, potential: float, ended: bool, terminated: bool) -> float:
+        """Return the reward of one epoch, from its term of J and the potential after it.
 
-        A twin is paid for in full: an episode that ends early is charged what its twin has yet to gain, or dying
-        early would save it.
+        An episode that ends early is charged everything that its twin still gains. Otherwise ending early would pay.
         """
         c = self.config
-        self._unpaid += share
+        self._pending += term
         reward = 0.0
         if c.reward != "sparse" or ended:
-            reward, self._unpaid = self._unpaid, 0.0
+            reward, self._pending = self._pending, 0.0
         if c.reward == "contribution":
             reward += shaping(self._potential, potential, c.shaping_gamma, terminated)
             self._potential = potential
@@ -85,5 +91,5 @@ def objective(
     horizon_epochs: int,
     penalties: float = 0.0,
 ) -> float:
-    """J from its definition, for one whole episode."""
+    """Return J of a whole episode, computed from its definition."""
     return final_accuracy - untrained_accuracy - rent_weight * sum(rents) / horizon_epochs - penalties

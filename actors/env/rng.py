@@ -1,7 +1,7 @@
-"""Counter-based randomness: what an environment draws depends on its seed and on nothing around it.
+"""Counter-based random numbers: what an episode draws depends on its seeds and not on other environments.
 
-Philox is a keyed counter: the key is (run seed, environment seed), the counter's upper words are (purpose, counter).
-Two draws with the same four numbers are equal wherever and whenever they are made.
+Philox generates from a key, here (run seed, episode seed), and a counter, whose upper words are (purpose, counter).
+Generators with the same four numbers draw the same values on every machine and in any order of use.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import numpy as np
 
 
 class Purpose(IntEnum):
+    """What random numbers are drawn for. Each purpose has streams of its own; do not renumber."""
+
     TASK_CHOICE = 0
     TASK_DATA = 1
     HOST_INIT = 2
@@ -29,6 +31,6 @@ _WORD = 2**64
 
 
 def stream(run: int, env_seed: int, purpose: Purpose, counter: int = 0) -> np.random.Generator:
-    """The generator for one purpose of one environment; its low counter words are free for 2**128 draws."""
+    """Return the generator for one purpose of one episode; it can draw 2**128 times before it meets another."""
     key = (run % _WORD, env_seed % _WORD)
     return np.random.Generator(np.random.Philox(counter=[0, 0, int(purpose), counter % _WORD], key=key))

@@ -1,4 +1,4 @@
-"""`SeedTrainingFleet`: E seed-training environments as one tensor program."""
+"""`SeedTrainingFleet`: many seed-training environments at once, on a fast backend."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.env import check_tasks, seed_spaces
+from actors.env.epoch import EpochPlan
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
-from actors.env.fleet_networks import make_networks
-from actors.env.host_episode import HostEpisode, Orders
-from actors.env.kernels.folder import is_compiled, note_compiled
+from actors.env.fleet_networks import NetworkSettings
+from actors.env.host_episode import HostEpisode
+from actors.env.kernels.cache import is_compiled, mark_compiled
+from actors.env.network_factory import make_networks
 from actors.env.reference_network import OptimizerSettings
 from actors.env.rendering.timeline import Timeline
 from actors.env.slots.topology import Topology
-from actors.env.stacked.stack import NetworkSettings
-from actors.env.twin import Trajectory, Twins, twin_config, whole
+from actors.env.twin import Trajectory, TwinCache, padded, twin_config
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
 
 
 class SeedTrainingFleet:
-    """What `ReferenceFleet` is, many times faster. Different tasks share one padded shape."""
+    """A `Fleet` that computes what `ReferenceFleet` does, up to rounding, many times faster.
+
+    Its networks are trained by the backend that `config.backend` names. With the torch backend, environments with
+    different tasks share tensors, padded to the largest host. The results of an environment do not depend on what
+    the others do.
+    """
 
     env_id = "tamiyo/SeedTraining-v0"
 
@@ -37,14 +43,14 @@ class SeedTrainingFleet:
         dtype: torch.dtype = torch.float32,
         read_test: bool = False,
     ) -> None:
-        """`read_test`: an episode's telemetry ends with `test_accuracy`, which nothing before it can know."""
+        """`read_test` adds `test_accuracy`, in points, to the telemetry of each episode that ends."""
         tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed, self.read_test = config, num_envs, run_seed, read_test
         self.rent_share = 1.0
         self.spaces = seed_spaces(config.slots, config.profile)
         self.episodes: list[HostEpisode] = []
         self._running = np.zeros(num_envs, dtype=np.bool_)
-        self._seen: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
+        self._last: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
         self.dtype, self.device = dtype, _device(config)
         settings = NetworkSettings(
             config.horizon_epochs * config.inner_steps,
@@ -54,64 +60,69 @@ class SeedTrainingFleet:
             config.compile,
             config.cuda_graph and self.device.type == "cuda",
         )
-        self.networks = make_networks(tasks, config.slots, num_envs, settings, config.form)
-        self._twins = Twins(self._play_twins)
+        self.networks = make_networks(tasks, config.slots, num_envs, settings, config.backend)
+        self._twins = TwinCache(self._play_twins)
         self._topologies: tuple[Topology, ...] = ((),) * num_envs
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
-        """A new wave: every environment starts an episode."""
+        """Start an episode in every environment, from `seeds` `[E]`."""
         if len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
-        return self.reset_some(dict(enumerate(seeds)))
+        return self.reset_envs(dict(enumerate(seeds)))
 
-    def build(self, topologies: Sequence[Topology]) -> None:
-        """Episodes that start from now on do so with hosts that are built with these, by environment."""
+    def set_topologies(self, topologies: Sequence[Topology]) -> None:
+        """Set the seeds that each environment's host starts with, in episodes that start from now on."""
         if len(topologies) != self.num_envs:
             raise ValueError(f"{len(topologies)} topologies for {self.num_envs} environments")
         self._topologies = tuple(topologies)
 
-    def reset_some(self, seeds: Mapping[int, int]) -> FleetStep:
-        """New episodes for these environments (env -> seed); the others stand where they stood, to the bit."""
-        spec, built, share = self.spaces.action, self._topologies, self.rent_share
-        new = {e: HostEpisode(self.config, self.run_seed, int(s), spec, built[e], share) for e, s in seeds.items()}
+    def reset_envs(self, seeds: Mapping[int, int]) -> FleetStep:
+        """Start episodes in some environments (env -> seed); the others are unchanged, bit for bit."""
+        spec, topologies, share = self.spaces.action, self._topologies, self.rent_share
+        new = {e: HostEpisode(self.config, self.run_seed, int(s), spec, topologies[e], share) for e, s in seeds.items()}
         if not self.episodes and len(new) < self.num_envs:
-            raise ValueError("the first reset is of all environments")
+            raise ValueError("the first reset must be of all environments")
         self.episodes = [new.get(e) or self.episodes[e] for e in range(self.num_envs)]
         untrained = self.networks.reset(self.episodes, list(new))
-        twins = self._twins.of([ep.seed for ep in new.values()]) if self.config.reference == "twin" else [()] * len(new)
+        twins = (
+            self._twins.trajectories([ep.seed for ep in new.values()])
+            if self.config.reference == "twin"
+            else [()] * len(new)
+        )
         for (e, episode), twin in zip(new.items(), twins, strict=True):
             episode.begin(untrained[e], twin)
             self._running[e] = True
-            self._seen[e] = (episode.observation(), episode.masks())
-        nothing = np.zeros(self.num_envs)
-        return self._step(nothing, nothing > 0, nothing > 0, [None] * self.num_envs, [{}] * self.num_envs)
+            self._last[e] = (episode.observation(), episode.masks())
+        zeros, none = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
+        return self._step(zeros, none, none, [None] * self.num_envs, [{}] * self.num_envs)
 
     def step(self, actions: NDArray[np.int64]) -> FleetStep:
+        """Take `actions` `[E, H]` and train one epoch; rows of ended environments are ignored."""
         n = self.num_envs
-        orders: list[Orders | None] = [None] * n
-        self.illegal: dict[int, str] = {}  # what was wrong with this step's actions, by environment
+        plans: list[EpochPlan | None] = [None] * n
+        self.illegal: dict[int, str] = {}  # environment -> why its action was illegal
         for e in map(int, np.flatnonzero(self._running)):
-            orders[e], reason = self.episodes[e].decide(actions[e])
+            plans[e], reason = self.episodes[e].plan_epoch(actions[e])
             if reason:
                 self.illegal[e] = reason
-        results = self.networks.run_epoch(orders)
+        results = self.networks.run_epoch(plans)
         rewards, terminated, truncated = np.zeros(n), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
         reasons: list[EndReason | None] = [None] * n
         telemetry: list[dict[str, float]] = [{} for _ in range(n)]
         pruned: list[tuple[int, ...]] = [()] * n
-        for e, (episode, order, result) in enumerate(zip(self.episodes, orders, results, strict=True)):
-            if order is None or result is None:
+        for e, (episode, plan, result) in enumerate(zip(self.episodes, plans, results, strict=True)):
+            if plan is None or result is None:
                 continue
-            outcome = episode.settle(order, result, lambda slots, e=e: self.networks.roll_back(e, slots))  # type: ignore[misc]
+            outcome = episode.complete_epoch(plan, result, lambda slots, e=e: self.networks.roll_back(e, slots))  # type: ignore[misc]
             rewards[e], terminated[e], truncated[e] = outcome.reward, outcome.terminated, outcome.truncated
             pruned[e] = outcome.pruned
             reasons[e], telemetry[e] = outcome.end_reason, outcome.telemetry
-            self._seen[e] = (episode.observation(), episode.masks())
-        self.networks.finish_epoch(pruned)
+            self._last[e] = (episode.observation(), episode.masks())
+        self.networks.commit(pruned)
         if self.read_test and (ended := np.flatnonzero(self._running & (terminated | truncated)).tolist()):
-            on = {e: {g.slot: g.alpha for g in self.episodes[e].topology()} for e in ended}
-            for e, (accuracy, _) in self.networks.test(on).items():
-                telemetry[e]["test_accuracy"] = accuracy
+            alphas = {e: {g.slot: g.alpha for g in self.episodes[e].topology()} for e in ended}
+            for e, tested in self.networks.evaluate_test(alphas).items():
+                telemetry[e]["test_accuracy"] = tested.accuracy
         self._running &= ~(terminated | truncated)
         return self._step(rewards, terminated, truncated, reasons, telemetry)
 
@@ -122,19 +133,19 @@ class SeedTrainingFleet:
         return tuple(episode.timeline for episode in self.episodes)
 
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
-        """All of them in one wave, beside this fleet's own hosts."""
-        width = max(2, len(seeds))  # a batch of one has other bits
+        """Play never-grow episodes in a fleet of their own."""
+        width = max(2, len(seeds))  # a stack of one rounds differently
         fleet = SeedTrainingFleet(twin_config(self.config), width, self.run_seed, self.dtype)
         fleet.reset([*seeds, *[seeds[0]] * (width - len(seeds))])
         waits = np.zeros((width, len(self.spaces.action.heads)), dtype=np.int64)
         while fleet.running:
             fleet.step(waits)
         played = fleet.episodes[: len(seeds)]
-        return [whole(episode.accuracies, episode.horizon_epochs) for episode in played]
+        return [padded(episode.accuracies, episode.horizon_epochs) for episode in played]
 
     @property
     def running(self) -> bool:
-        """Whether any environment's episode goes on."""
+        """Whether any episode has not ended."""
         return bool(self._running.any())
 
     def _step(
@@ -145,12 +156,12 @@ class SeedTrainingFleet:
         reasons: list[EndReason | None],
         telemetry: list[dict[str, float]],
     ) -> FleetStep:
-        seen = [self._seen[e] for e in range(self.num_envs)]
-        masks = [mask for _, mask in seen]
+        last = [self._last[e] for e in range(self.num_envs)]
+        masks = [mask for _, mask in last]
         slot = [m.slot for m in masks if m.slot is not None]
         return FleetStep(
-            np.stack([obs["obs"] for obs, _ in seen]),
-            np.stack([obs["blueprint_indices"] for obs, _ in seen]),
+            np.stack([obs["obs"] for obs, _ in last]),
+            np.stack([obs["blueprint_indices"] for obs, _ in last]),
             ActionMasks(np.stack([m.op for m in masks]), np.stack(slot), np.stack([m.rest for m in masks])),
             rewards.astype(np.float32),
             terminated,
@@ -161,15 +172,15 @@ class SeedTrainingFleet:
 
 
 def compile_kernels(dtype: torch.dtype = torch.float32) -> None:
-    """Have the machine code for MLP hosts made and kept on disk: some twenty seconds, once per machine."""
+    """Compile the kernels of the numba backend and cache them on disk: about twenty seconds, once per machine."""
     name = str(dtype).removeprefix("torch.")
     if is_compiled(name):
         return
-    config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1, device="cpu", form="compiled")
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1, device="cpu", backend="numba")
     fleet = SeedTrainingFleet(config, 1, 0, dtype)
     fleet.reset([0])
     fleet.step(np.zeros((1, len(fleet.spaces.action.heads)), dtype=np.int64))
-    note_compiled(name)
+    mark_compiled(name)
 
 
 def _device(config: EnvConfig) -> torch.device:
@@ -179,7 +190,7 @@ def _device(config: EnvConfig) -> torch.device:
 
 
 def make_fleet(config: EnvConfig, num_envs: int, run_seed: int) -> Fleet:
-    """The fast fleet; the reference's loop for the one option that only it has."""
+    """Make the fast fleet, or the reference for `isolation: straight_through`, which only it supports."""
     if config.isolation == "straight_through":
         return ReferenceFleet(config, num_envs, run_seed)
     return SeedTrainingFleet(config, num_envs, run_seed)

@@ -1,7 +1,7 @@
-"""The never-grow twin: the same host on the same batches, left alone. Its accuracy is a baseline for the reward.
+"""The never-grow twin: the same host on the same minibatches, without growth. Its accuracy is a baseline for rewards.
 
-What the twin gains depends on the seed and on nothing that the policy does, so subtracting a share of it leaves the
-expected gradient where it was, and takes the luck of tasks and initial weights out of the returns.
+The twin depends on the episode's seed but not on the actions. Subtracting a multiple of its gain (a control variate)
+therefore leaves the expected policy gradient unchanged, and removes variance that comes from tasks and initial weights.
 """
 
 from __future__ import annotations
@@ -17,59 +17,61 @@ import numpy as np
 
 from actors.config import EnvConfig
 
-Trajectory = tuple[float, ...]  # [horizon + 1] points of validation accuracy, the untrained host first
+Trajectory = tuple[float, ...]  # [horizon + 1], validation accuracy in points; the untrained host first
 
-SHARES = Path(__file__).with_name("twin_shares.json")
-"""Fitted by `python -m benchmarks.fit_twin` on every training family, with how it was done."""
+COEFFICIENTS = Path(__file__).with_name("twin_shares.json")
+"""Coefficients of every training family, fitted by `python -m benchmarks.fit_twin`."""
 
-UNFITTED = 1.0
-"""The share for a task that is not in the table: the whole gain, which is what a policy that waits gains too."""
+DEFAULT_COEFFICIENT = 1.0
+"""For tasks without a fitted one: the whole gain of the twin, which a policy that always waits has too."""
 
-CAPACITY = 4096  # trajectories kept; a wave's seeds are asked for again only when an episode is played again
+CAPACITY = 4096  # trajectories kept; seeds are requested again only if an episode is played again
 
 
 def twin_config(config: EnvConfig) -> EnvConfig:
-    """What the twin is played under: the same host and data, paid in J."""
+    """Return the configuration of the twin: the same host and data, with rewards that need no twin."""
     return replace(config, reward="objective", reference="untrained", twin_coef=None, time_limit="terminated")
 
 
-def whole(accuracies: Sequence[float], horizon_epochs: int) -> Trajectory:
-    """A twin that the governor ended keeps the accuracy it was restored to."""
+def padded(accuracies: Sequence[float], horizon_epochs: int) -> Trajectory:
+    """Extend a trajectory that the governor ended to the horizon, with its last accuracy."""
     return (*accuracies, *[accuracies[-1]] * (horizon_epochs + 1 - len(accuracies)))
 
 
 def twin_coefficient(config: EnvConfig, task_id: str) -> float:
-    return fitted_shares().get(task_id, UNFITTED) if config.twin_coef is None else config.twin_coef
+    """Return the multiple of the twin's gain that rewards subtract."""
+    return fitted_coefficients().get(task_id, DEFAULT_COEFFICIENT) if config.twin_coef is None else config.twin_coef
 
 
 @cache
-def fitted_shares() -> dict[str, float]:
-    """By training family."""
-    return {name: row["share"] for name, row in json.loads(SHARES.read_text())["families"].items()}
+def fitted_coefficients() -> dict[str, float]:
+    """Return the fitted coefficients by task family."""
+    return {name: row["share"] for name, row in json.loads(COEFFICIENTS.read_text())["families"].items()}
 
 
 def fit_coefficient(returns: Sequence[float], twin_gains: Sequence[float]) -> float:
-    """The least-squares share c of var(J - c * gain): cov(J, gain) / var(gain); 0 for a twin that never varies."""
+    """Return the c that minimizes var(J - c * gain): cov(J, gain) / var(gain); 0 if the gains do not vary."""
     gains = np.asarray(twin_gains, dtype=np.float64)
     variance = float(gains.var())
     return float(np.cov(np.asarray(returns, dtype=np.float64), gains, bias=True)[0, 1] / variance) if variance else 0.0
 
 
-class Twins:
-    """Twins of one (configuration, run seed), by episode seed; each is played once and remembered."""
+class TwinCache:
+    """Trajectories of the twin by episode seed, for one configuration and run seed; each is played once."""
 
     def __init__(self, play: Callable[[Sequence[int]], Sequence[Trajectory]]) -> None:
-        """`play(seeds)` plays never-grow episodes."""
+        """`play(seeds)` plays never-grow episodes and returns their trajectories."""
         self._play = play
         self._known: OrderedDict[int, Trajectory] = OrderedDict()
 
-    def of(self, seeds: Sequence[int]) -> list[Trajectory]:
+    def trajectories(self, seeds: Sequence[int]) -> list[Trajectory]:
+        """Return the trajectories of these episode seeds; play those that are not cached."""
         missing = [s for s in dict.fromkeys(seeds) if s not in self._known]
         if missing:
             self._known.update(zip(missing, self._play(missing), strict=True))
         for seed in seeds:
             self._known.move_to_end(seed)
-        found = [self._known[seed] for seed in seeds]
+        trajectories = [self._known[seed] for seed in seeds]
         while len(self._known) > CAPACITY:
             self._known.popitem(last=False)
-        return found
+        return trajectories

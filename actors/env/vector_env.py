@@ -1,4 +1,4 @@
-"""`SeedTrainingVectorEnv`: the fleet as Gymnasium's `VectorEnv`; who ends starts anew in the same step."""
+"""`SeedTrainingVectorEnv`: the fast fleet as a Gymnasium `VectorEnv`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ Info = dict[str, Any]
 
 
 class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
-    """E environments as one tensor program; observations, actions and infos are those of one, stacked.
+    """E seed-training environments with stacked observations, actions and infos; see `SeedTrainingEnv` for one.
 
-    The episode seeds of environment e are those that a single environment draws after `reset(seed + e)`. What an
-    ended episode left is in `info["final_obs"]` and `info["final_info"]`.
+    An environment whose episode ends is reset in the same step; `info["final_obs"]` and `info["final_info"]` hold the
+    end of the old episode. Environment e draws the same episode seeds as a single environment after
+    `reset(seed + e)`.
     """
 
     metadata = {  # noqa: RUF012 (Gymnasium's interface)
@@ -45,10 +46,10 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         render_mode: str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: only 'rgb_array' is drawn")
+        require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: give 'rgb_array' or None")
         require(
             config.isolation == "shadow",
-            f"env.isolation is {config.isolation}, which only the single environment has: "
+            f"env.isolation is {config.isolation}, which only the single environment supports: "
             "use make_vec with vectorization_mode 'sync'",
         )
         self.num_envs, self.strict, self.render_mode = num_envs, strict, render_mode
@@ -61,20 +62,23 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, Info]:
-        """`seed` + e, or a seed for each; `options["reset_mask"]` (bool `[E]`) resets some alone."""
+        """Start episodes; `seed` is one for each environment, or a number s for seeds s + e.
+
+        `options["reset_mask"]` (bool `[E]`) limits the reset to some environments.
+        """
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
         seeds = [seed + e for e in range(self.num_envs)] if isinstance(seed, int) else seed or [None] * self.num_envs
         if len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
         chosen: dict[int, int] = {}
         for e in map(int, np.flatnonzero(mask)):
-            own = seeds[e]
-            if own is None:
+            episode_seed = seeds[e]
+            if episode_seed is None:
                 chosen[e] = self._draw(e)
             else:
-                self._generators[e] = seeding.np_random(own)[0]
-                chosen[e] = own
-        seen = self.fleet.reset_some(chosen)
+                self._generators[e] = seeding.np_random(episode_seed)[0]
+                chosen[e] = episode_seed
+        seen = self.fleet.reset_envs(chosen)
         infos: Info = {}
         for e in chosen:
             infos = self._add_info(infos, self.fleet.episodes[e].info(), e)
@@ -96,15 +100,15 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
                 infos = self._add_info(infos, {"final_obs": final, "final_info": info}, e)
             else:
                 infos = self._add_info(infos, info, e)
-        now = seen
+        current = seen
         if ended:
-            now = self.fleet.reset_some({e: self._draw(e) for e in ended})
+            current = self.fleet.reset_envs({e: self._draw(e) for e in ended})
             for e in ended:
                 infos = self._add_info(infos, self.fleet.episodes[e].info(), e)
-        return _observation(now), seen.rewards.astype(np.float64), seen.terminated, seen.truncated, infos
+        return _observation(current), seen.rewards.astype(np.float64), seen.terminated, seen.truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
-        """A picture `[height, width, 3]` of each environment's episode so far; None without a render mode."""
+        """Draw each episode so far: RGB `[height, width, 3]` each; None without a render mode."""
         if self.render_mode is None:
             return None
         from actors.env.rendering.timeline_chart import picture
@@ -126,5 +130,5 @@ def make_vector_env(
     render_mode: str | None = None,
     **settings: Any,
 ) -> SeedTrainingVectorEnv:
-    """`settings` are fields of `EnvConfig`, as for `make_env`."""
+    """Make E seed-training environments; `settings` are fields of `EnvConfig`, as for `make_env`."""
     return SeedTrainingVectorEnv(EnvConfig(**settings), num_envs, run_seed, strict, render_mode)

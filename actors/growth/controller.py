@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 
 from actors.config import require
 from actors.env.env import seed_spaces
-from actors.env.slots.contributions import Subset, subsets_to_measure
+from actors.env.slots.contributions import EvalResult, Subset, subsets_to_evaluate
+from actors.env.slots.growth_state import GrowthRules, GrowthState
 from actors.env.slots.lifecycle import GATES, SeedAction
-from actors.env.slots.slot_state import GrowthState, Measured, TrainingState
+from actors.env.slots.observation import TrainingState
 from actors.env.slots.stage import Stage
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
@@ -75,10 +76,8 @@ class GrowthController:
         self._seeds = SeedManager(self.model, specs, optimizer, self._ranks, c.seed, compiled)
         spaces = seed_spaces(len(specs), c.profile)
         gates = GATES[c.gates] if c.evaluate is not None else GATES[c.gates].without_contributions()
-        self._growth = GrowthState(
-            self._seeds.slot_shapes, host_params, self.max_added_parameters, gates, c.embargo_epochs, c.profile,
-            spaces.action,
-        )  # fmt: skip
+        rules = GrowthRules(self.max_added_parameters, gates, c.embargo_epochs, c.profile)
+        self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         self._advisor: PolicyAdvisor | None = None
         if self._ranks.first:
             opener = find_policy(c.policy, c.timeout_s)
@@ -159,25 +158,25 @@ class GrowthController:
         due = self.config.evaluate is not None and (self.epoch + 1) % every == 0 and (blended or training)
         measured = self._ranks.broadcast(self._ablate(blended, training)) if due else {}
         where = f"epoch {self.epoch}"
-        self._growth.record_contributions(measured, blended, training, due=bool(measured), where=where)
+        self._growth.record_contributions(measured, blended, training, due=bool(measured), label=where)
         self.epoch += 1
         before = self._growth.filled()
-        self._growth.lifecycle.automatic_edges()
+        self._growth.lifecycle.automatic_transitions()
         self._seeds.clear(before - self._growth.filled())
 
-    def _ablate(self, blended: Mapping[int, float], training: Mapping[int, float]) -> dict[Subset, Measured]:
+    def _ablate(self, blended: Mapping[int, float], training: Mapping[int, float]) -> dict[Subset, EvalResult]:
         """Return the accuracy with each subset of seeds switched on; empty if a measurement failed."""
         evaluate, calibrate = self.config.evaluate, self.config.calibrate
         assert evaluate is not None
         alphas, measured = {**blended, **training}, {}
         try:
-            for subset in subsets_to_measure(blended, training):
+            for subset in subsets_to_evaluate(blended, training):
                 on = {s: alphas[s] for s in subset}
                 with torch.no_grad(), without_side_effects(self.model), self._seeds.activated(on):
                     if calibrate is not None:
                         with fresh_statistics(self.model):
                             calibrate()
-                    measured[subset] = (100.0 * float(evaluate()), 0.0)
+                    measured[subset] = EvalResult(100.0 * float(evaluate()), 0.0)
         except Exception as error:  # a failed measurement is unknown, and no reason to end a training run
             logger.warning("contributions could not be measured: %s", error)
             return {}

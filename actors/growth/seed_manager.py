@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from actors.env.rng import Purpose, stream
-from actors.env.slots.slot_state import SlotShape
+from actors.env.slots.growth_state import SlotShape
 from actors.growth.groups import SeedGroups
 from actors.growth.ranks import Ranks
 from actors.growth.seed_module import SeedModule

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from actors.env.blueprints.blends import apply_blend, gate_shapes
 from actors.env.blueprints.family import FAMILIES
-from actors.env.hosts.mlp import draw_params
-from actors.env.slots.slot_state import SlotShape
+from actors.env.hosts.host import draw_params
+from actors.env.slots.growth_state import SlotShape
 
 
 class SeedModule(nn.Module):
@@ -36,4 +36,4 @@ class SeedModule(nn.Module):
         family = FAMILIES[self.family]
         params = {name: getattr(self, own) for name, own in self.names.items()}
         s = family.blueprints[self.blueprint].forward(params, h, None)
-        return apply_blend(self.blend, h, s, alpha, params, family.opening).to(h.dtype)
+        return apply_blend(self.blend, h, s, alpha, params, family.gate_logits).to(h.dtype)

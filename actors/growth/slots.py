@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from actors.env.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.slots.slot_state import SlotShape
+from actors.env.slots.growth_state import SlotShape
 from actors.errors import UserError
 from actors.growth.seed_module import SeedModule
 

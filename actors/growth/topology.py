@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
 from actors.config import require
-from actors.env.slots.slot_state import SlotShape
+from actors.env.slots.growth_state import SlotShape
 from actors.env.slots.stage import Ramp, Slot, Stage
 from actors.types.actions import BLENDS, Op
 

@@ -1,1 +1,1 @@
-"""Parts of the environment benchmark, `benchmarks.env`."""
+"""The parts of `benchmarks.env`."""

@@ -1,4 +1,4 @@
-"""Fleets with their seeds where they should be: two held in the host and one in training, or none at all."""
+"""Fleets in the state to be timed: with two seeds held in each host and one in training, or without seeds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from actors.types.actions import Op
 from benchmarks.environment.hosts import BenchHost
 
 SLOTS = 3
-# Slots 0 and 1 go on to be held, slot 2 stays in training.
+# Slots 0 and 1 continue to HOLDING, slot 2 stays in TRAINING.
 GROWTH = [(op, s) for s in range(SLOTS) for op in (Op.GERMINATE, Op.ADVANCE, Op.ADVANCE)][:-1]
 MIXES = ("none", "3 alike", "3 of all kinds")
 
 
 def settings(task: str, inner_steps: int = 16) -> EnvConfig:
-    """Episodes longer than any benchmark plays, and growth that no budget ends."""
+    """Return a configuration with episodes longer than any benchmark plays, and no limit on growth."""
     return EnvConfig(tasks=(task,), horizon_epochs=200, budget_ratio=40.0, inner_steps=inner_steps)
 
 
@@ -35,7 +35,7 @@ def grown(
     mix: str,
     device: Literal["cpu", "cuda"] = "cpu",
 ) -> Fleet:
-    """A fleet after its growth, which is played with one minibatch an epoch and no ablations to be short."""
+    """Make a fleet and grow its seeds, with one minibatch per epoch and without ablations, to be quick."""
     config = replace(config, device=device)
     fleet = ReferenceFleet(config, envs, 0, device) if kind is ReferenceFleet else SeedTrainingFleet(config, envs, 0)
     fleet.reset(range(envs))
@@ -54,7 +54,7 @@ def grown(
         episode.config = config
     active = {sum(slot.active for slot in episode.lifecycle.slots) for episode in episodes(fleet)}
     if active != {0 if mix == "none" else SLOTS}:
-        raise RuntimeError(f"the schedule of growth left {active} active seeds")
+        raise RuntimeError(f"after growing, hosts have {active} active seeds")
     return fleet
 
 
@@ -70,7 +70,7 @@ def waits(fleet: Fleet) -> NDArray[np.int64]:
 
 
 def parameters(fleet: Fleet) -> str:
-    """Of one environment: its host's and what grew in it, on average."""
+    """Return the parameters of one environment: host + seeds, on average."""
     own = episodes(fleet)
     grown_params = sum(episode.added_params() for episode in own) / len(own)
     return f"{make_host(own[0].task, SLOTS).num_params():,} + {grown_params:,.0f}"

@@ -1,4 +1,4 @@
-"""The hosts of the environment benchmark, as tasks that need no data set: width 16, 500 validation rows."""
+"""The hosts of the environment benchmark, as synthetic tasks: width 16, 500 validation rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ WIDTH = 16
 
 
 def _task(rng: np.random.Generator, kind: TaskKind, shape: tuple[int, ...], classes: int, val: int = 500) -> Task:
-    """Every class has its mean in each channel and its wave along the last axis: no host is at a loss with it, so that
-    no governor ends an episode in mid-benchmark."""
+    """Draw a task with a mean and a wave for each class.
+
+    It is easy for every host, so that the governor ends no episode during the benchmark.
+    """
     wave = np.cos(np.pi * np.arange(classes)[:, None] * np.linspace(0.0, 1.0, shape[-1]))
     means = rng.standard_normal((classes, shape[0], *(1,) * (len(shape) - 1)))
 
     def draw(n: int) -> Split:
         y = rng.integers(0, classes, n)
-        centre = means[y] + wave[y].reshape(n, *(1,) * (len(shape) - 1), -1)
-        return Split((centre + 0.5 * rng.standard_normal((n, *shape))).astype(np.float32), y)
+        center = means[y] + wave[y].reshape(n, *(1,) * (len(shape) - 1), -1)
+        return Split((center + 0.5 * rng.standard_normal((n, *shape))).astype(np.float32), y)
 
     return Task("benchmark", classes, WIDTH, draw(1024), draw(val), draw(64), kind)
 
@@ -32,29 +34,29 @@ def vectors(rng: np.random.Generator) -> Task:
 
 
 def sequences(rng: np.random.Generator) -> Task:
-    """Of the length of MNIST-1D's."""
+    """Sequences of the length of MNIST-1D's."""
     return _task(rng, "sequence", (1, 40), 10)
 
 
 def images(rng: np.random.Generator) -> Task:
-    """Of the shape of CIFAR-10's: conv 3 > 16 > 16 > 24, 1.25 million multiply-adds a sample."""
+    """Images of the shape of CIFAR-10's. The host has 1.25 million multiply-adds per image."""
     return _task(rng, "image", (3, 32, 32), 10)
 
 
 def few_images(rng: np.random.Generator) -> Task:
-    """With the 50 validation rows of the public implementation that is compared with."""
+    """The same with 50 validation rows, as in the public implementation that we compare with."""
     return _task(rng, "image", (3, 32, 32), 10, val=50)
 
 
 @dataclass(frozen=True)
 class BenchHost:
-    """A host, and what was promised for it with three active seeds."""
+    """A host, and the targets for it with three active seeds."""
 
     name: str
     factory: Callable[[np.random.Generator], Task]
-    seed: str  # the blueprint that all of its seeds have, unless they are of all kinds
+    seed: str  # the blueprint of all its seeds in the mix "3 alike"
     goal_envs: int
-    goal_ratio: float  # over the loop
+    goal_ratio: float  # fleet over loop
     goal_steps: float | None = None  # inner steps/s
 
     @property

@@ -1,4 +1,4 @@
-"""Bytes of a fleet per environment: what its networks hold, and what a training step keeps for the way back."""
+"""Memory of a fleet per environment: what its networks hold, and the activations that a training step saves."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from benchmarks.environment.growth import waits
 
 KINDS = {
     "activations": ("work",),
-    "snapshots": ("snapshot", "good"),
+    "snapshots": ("snapshot",),
     "moments": ("moment", "steps", "correction"),
-    "data": ("train", "measure", "task", "no_class"),
+    "data": ("train", "val_data", "evaluation", "task", "no_class"),
 }
 
 
 def bytes_per_env(fleet: SeedTrainingFleet) -> dict[str, float]:
-    """KiB by kind; the data include the tasks' own arrays."""
+    """Return KiB by kind; data include the arrays of the tasks."""
     found = dict.fromkeys(("parameters", *KINDS), 0)
     seen: set[int] = set()
     for path, array in _arrays(fleet.networks, (), set()):
@@ -53,7 +53,7 @@ def _memory(array: Any) -> tuple[int, int]:
 
 
 def _arrays(thing: Any, path: tuple[str, ...], visited: set[int]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every tensor and array within, with the names on the way to it."""
+    """Yield every tensor and array inside `thing`, with the attribute names that lead to it."""
     if isinstance(thing, Tensor | np.ndarray):
         yield path, thing
         return
@@ -74,7 +74,7 @@ def _arrays(thing: Any, path: tuple[str, ...], visited: set[int]) -> Iterator[tu
 
 
 def _activations(fleet: SeedTrainingFleet) -> int:
-    """Most bytes that autograd keeps at once; 0 where an epoch is machine code, whose work space is held."""
+    """Return the most bytes that autograd saves at once; 0 for the numba backend, which has a fixed work space."""
     sizes: dict[int, int] = {}
     most = 0
 

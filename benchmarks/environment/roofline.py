@@ -1,8 +1,8 @@
-"""How far from the device's limits: the arithmetic and the traffic of an epoch against what the device does at best.
+"""How close an epoch is to the limits of the device (a roofline model).
 
-FLOPs are those of products and convolutions, counted as they run. Bytes are a lower bound: what the way back needs is
-written and read once, and parameters, gradients and moments once at each minibatch. The peaks are measured: one large
-product of matrices, and one large copy.
+FLOPs of matrix products and convolutions are counted as they run. Bytes are a lower bound: saved activations are
+written and read once, parameters, gradients and moments once per minibatch. The peaks of the device are measured, by
+one large matrix product and one large copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.environment.growth import waits
 
 
 def peaks(device: str) -> tuple[float, float]:
-    """(FLOP/s in float32 without TF32, bytes/s) that this device is seen to reach."""
+    """Return the measured peaks: FLOP/s in float32 without TF32, and bytes/s."""
     n = 8192 if device == "cuda" else 1024
     a, b = torch.rand(n, n, device=device), torch.empty(n, n, device=device)
     return 2 * n**3 / _best_s(lambda: torch.mm(a, a, out=b), device), 8 * n**2 / _best_s(lambda: b.copy_(a), device)
@@ -37,13 +37,13 @@ def _best_s(work: Callable[[], object], device: str) -> float:
 
 
 def roofline(fleet: SeedTrainingFleet, epoch_s: float, memory: dict[str, float], device: str) -> dict[str, Any]:
-    """Per inner step of one environment, its validation and ablations included; `epoch_s` is one environment's."""
+    """Return figures per inner step of one environment, including evaluation; `epoch_s` is per environment."""
     with FlopCounterMode(display=False) as counter:
         fleet.step(waits(fleet))
     steps = fleet.config.inner_steps
     flops = counter.get_total_flops() / fleet.num_envs / steps
     if not flops:
-        return {"MFLOP": "-", "MB": "-", "bound": "machine code is not counted", "of the bound %": "-"}
+        return {"MFLOP": "-", "MB": "-", "bound": "numba kernels are not counted", "of the bound %": "-"}
     moved = 1024 * (2 * memory["activations KiB"] + 3 * memory["parameters KiB"] + 2 * memory["moments KiB"])
     arithmetic, traffic = (amount / peak for amount, peak in zip((flops, moved), peaks(device), strict=True))
     bound = max(arithmetic, traffic)

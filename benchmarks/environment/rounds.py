@@ -1,4 +1,4 @@
-"""Loop and fleet in turns, so that what else runs on the machine slows both."""
+"""Times a fleet and the loop in turns, so that other load on the machine slows both."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from benchmarks.environment.growth import episodes, waits
 
 @dataclass(frozen=True)
 class Cell:
-    """Seconds of one environment's epoch, the best of its rounds, and how much longer the loop takes for it."""
+    """Seconds per environment and epoch (the best round), and the ratio of loop to fleet (of the medians)."""
 
     loop_s: float
     fleet_s: float
-    ratio: float  # of the medians
+    ratio: float
 
 
 def epoch_s(fleet: Fleet, device: str) -> float:
-    """One decision of every environment: CPU time on the CPU, whose cores others may use as well; else wall time."""
+    """Return the seconds of one step of every environment: CPU time on a CPU, which may be shared, else wall time."""
     actions = waits(fleet)
     clock = time.process_time if device == "cpu" else time.perf_counter
     start = clock()
@@ -33,12 +33,12 @@ def epoch_s(fleet: Fleet, device: str) -> float:
 
 
 def compare(loop: Fleet, fleet: Fleet, budget_s: float, device: str, least: int = 2, most: int = 7) -> Cell:
-    """`least` rounds, and up to `most` of them while they fit the budget."""
+    """Time at least `least` rounds, and up to `most` while they fit the budget."""
     rounds: list[tuple[float, float]] = []
     started = time.perf_counter()
     while len(rounds) < least or (len(rounds) < most and time.perf_counter() - started < budget_s):
         rounds.append((epoch_s(loop, device) / loop.num_envs, epoch_s(fleet, device) / fleet.num_envs))
     if len({episode.epoch for episode in episodes(fleet)}) > 1:
-        raise RuntimeError("an episode ended while it was timed: environments that idle cost nothing")
+        raise RuntimeError("an episode ended while it was timed, and idle environments cost nothing")
     loops, fleets = zip(*rounds, strict=True)
     return Cell(min(loops), min(fleets), median(loops) / median(fleets))

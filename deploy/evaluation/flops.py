@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from actors.env.blueprints.vector import NOOP, Blueprint
+from actors.env.blueprints.blueprint import NOOP, Blueprint
 from actors.env.host_episode import HostEpisode
-from actors.env.hosts.mlp import Host, draw_params
+from actors.env.hosts.host import Host, draw_params
 from actors.env.rendering.timeline import Timeline
-from actors.env.slots.contributions import subsets_to_measure
+from actors.env.slots.contributions import subsets_to_evaluate
 from actors.env.slots.stage import BLENDED, Stage
 from actors.env.slots.topology import Topology
 
@@ -99,7 +99,7 @@ def cost(episode: HostEpisode) -> Cost:
         present = own.host + sum(spent[s] for s in blended)
         training += TRAINING_PASSES * samples * (present + (own.host + sum(spent.values()) if learning else 0))
         due = (t + 1) % episode.config.contribution_every == 0
-        subsets = set(subsets_to_measure(dict.fromkeys(blended, 1.0), dict.fromkeys(learning, 1.0)) if due else ())
+        subsets = set(subsets_to_evaluate(dict.fromkeys(blended, 1.0), dict.fromkeys(learning, 1.0)) if due else ())
         subsets |= {frozenset(blended)}
         measuring += rows * sum(own.host + sum(spent[s] for s in subset) for subset in subsets)
     return Cost(training, measuring, forward_flops(episode, episode.topology()))

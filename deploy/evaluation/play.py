@@ -14,7 +14,7 @@ from actors.env.env import seed_spaces
 from actors.env.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.slots.stage import Stage
-from actors.env.slots.topology import Grown, Topology
+from actors.env.slots.topology import GrownSeed, Topology
 from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def grown(self) -> Topology:
-        return tuple(Grown(int(s), int(b), int(m), float(a)) for s, b, m, a in self.topology)
+        return tuple(GrownSeed(int(s), int(b), int(m), float(a)) for s, b, m, a in self.topology)
 
     def objective(self, rent_weight: float) -> float:
         return self.gain - rent_weight * self.rent
@@ -68,7 +68,7 @@ def play(
     """One episode of each seed in one wave."""
     fleet = SeedTrainingFleet(config, len(seeds), run_seed, read_test=read_test)
     if topologies is not None:
-        fleet.build(topologies)
+        fleet.set_topologies(topologies)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
     episodes = run_wave(fleet, policy(fleet.spaces), seeds, source, lambda: "evaluated/0/0/0", deterministic)
     return [row(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
@@ -113,14 +113,14 @@ def largest(config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Topo
         host = HostEpisode(config, run_seed, int(seed), spec)
         offered = [b for b, real in enumerate(host.host.family.offered()) if real]
         left = host.growth.budget_params
-        topology: list[Grown] = []
+        topology: list[GrownSeed] = []
         for s in range(config.slots):
             costs = {b: host.growth.seed_cost(s, b, 0) for b in offered}
             rest = sum(min(host.growth.seed_cost(later, b, 0) for b in offered) for later in range(s + 1, config.slots))
             fitting = [b for b in offered if costs[b] <= left - rest] or [b for b in offered if costs[b] <= left]
             if fitting:
                 best = max(fitting, key=costs.__getitem__)
-                topology.append(Grown(s, best, 0, 1.0))
+                topology.append(GrownSeed(s, best, 0, 1.0))
                 left -= costs[best]
         found.append(tuple(topology))
     return found

@@ -82,7 +82,7 @@ def protocol(config: EnvConfig, rent_weight: float) -> EnvConfig:
         random_horizon=False,
         drop_features=0.0,
         device="cpu",
-        form="auto",
+        backend="auto",
         compile=False,
         cuda_graph=False,
     )

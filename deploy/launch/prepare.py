@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from actors.env.kernels.folder import is_compiled
+from actors.env.kernels.cache import is_compiled
 from actors.errors import UserError
 from actors.metrics.prometheus import ProcessMetrics
 from actors.policy.publish import from_weights
@@ -67,7 +67,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
 
 def compile_environments(config: Config, console: Console) -> None:
     """Make machine code once here, and not in every actor at once while a run's time passes."""
-    if not config.gym.id and config.env.form != "stacked" and not is_compiled("float32"):
+    if not config.gym.id and config.env.backend != "torch" and not is_compiled("float32"):
         console.print("compiling the environments for this machine, once: some twenty seconds ...")
         from actors.env.seed_fleet import compile_kernels  # brings Numba, which no other process of ours needs
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from actors.env.rendering.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, colour
+from actors.env.rendering.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, color
 from actors.env.rendering.timeline_chart import WIDTH_IN
 from deploy.report.run_folder import References, RunFolder
 from deploy.report.statistics import Interval, mean_interval, stratified_mean
@@ -52,13 +52,13 @@ def op_shares(run: RunFolder) -> Figure | None:
     names = names[1:] + names[:1]
     x, stack = _widened(run.series("update"), np.nan_to_num(np.stack([shares[n] for n in names])))
     figure, ax = _figure(3.0)
-    ax.stackplot(x, stack, colors=[colour(n, OPS) for n in names], lw=0.4, edgecolor="white")
+    ax.stackplot(x, stack, colors=[color(n, OPS) for n in names], lw=0.4, edgecolor="white")
     _updates_axis(ax, x)
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.set_ylabel("share of steps")
     middles: Floats = np.cumsum(stack[:, -1]) - stack[:, -1] / 2
-    label_right(ax, [(float(m), _title(n), colour(n, OPS)) for m, n in zip(middles, names, strict=True)])
+    label_right(ax, [(float(m), _title(n), color(n, OPS)) for m, n in zip(middles, names, strict=True)])
     return figure
 
 
@@ -71,12 +71,10 @@ def head_entropies(run: RunFolder) -> Figure | None:
     figure, ax = _figure(3.0)
     labels = []
     for name, values in heads.items():
-        ax.plot(
-            x, values, color=colour(name, HEADS), lw=2.0 if name == "op" else 1.5, marker="o" if len(x) == 1 else ""
-        )
+        ax.plot(x, values, color=color(name, HEADS), lw=2.0 if name == "op" else 1.5, marker="o" if len(x) == 1 else "")
         known = values[np.isfinite(values)]
         if known.size:
-            labels.append((float(known[-1]), name.replace("_", " "), colour(name, HEADS)))
+            labels.append((float(known[-1]), name.replace("_", " "), color(name, HEADS)))
     _updates_axis(ax, x)
     ax.set_ylim(0, 1.03)
     ax.set_ylabel("entropy (1 = uniform)")

@@ -127,7 +127,7 @@ say "who has no token is refused"
 [ "$(on $head 30 "python -m tests.rayup.look keys redis://:$password@$head:6380/0" | tr -d '\r')" -gt 0 ]
 say "GCS keeps its state in the server outside"
 
-small="--env.tasks spirals --env.form stacked --env.horizon_epochs 4 --env.inner_steps 2 --actors.envs_per_actor 2 --learner.batch_episodes 8
+small="--env.tasks spirals --env.backend torch --env.horizon_epochs 4 --env.inner_steps 2 --actors.envs_per_actor 2 --learner.batch_episodes 8
     --run.reference_episodes 2 --run.root $work/runs --redis redis://$head:6380/1"
 train="TAMIYO_REDIS_PASSWORD_FILE=~/.tamiyo/gcs_redis_password tamiyo train --address auto --run.name inside --actors.count auto
     --learner.updates 80 $small"

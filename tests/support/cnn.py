@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
-from actors.env.hosts.mlp import Host
+from actors.env.hosts.host import Host
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
 from actors.env.tasks.task import TaskKind
 
@@ -16,7 +16,7 @@ HOSTS = {"sequence": SEQUENCE_HOST, "image": IMAGE_HOST}
 
 
 def sequences(rng: np.random.Generator, classes: int = 3, width: int = 6, length: int = 20) -> Task:
-    """One bump per class, shifted and scaled, in noise; the second channel is noise alone."""
+    """One bump per class, shifted and noisy; the second channel is noise only."""
 
     def draw(n: int) -> Split:
         y = rng.integers(0, classes, n)
@@ -49,12 +49,13 @@ FAMILIES = {
 
 
 def register() -> None:
-    """Make the tasks known to `EnvConfig.tasks`."""
+    """Register the tasks."""
     for name, factory in FAMILIES.items():
         kind: TaskKind = "sequence" if "sequences" in name else "image"
         registry.register(TaskFamily(name, "train", kind, "for tests", factory, Sizes(0, 0, 0)))
 
 
 def forget() -> None:
+    """Undo `register`."""
     for name in FAMILIES:
         registry._FAMILIES.pop(name, None)

@@ -142,7 +142,7 @@ def fleet(device: torch.device) -> None:
 
     def play(tasks: tuple[str, ...], to: torch.device) -> list[FleetStep]:
         with patch.object(seed_fleet, "_device", lambda config: to):
-            config = EnvConfig(tasks=tasks, horizon_epochs=6, inner_steps=2, form="stacked")
+            config = EnvConfig(tasks=tasks, horizon_epochs=6, inner_steps=2, backend="torch")
             own = SeedTrainingFleet(config, 3, 0, read_test=True)
         steps, rng = [own.reset([1, 2, 3])], np.random.default_rng(0)
         while own.running:

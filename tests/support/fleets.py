@@ -1,4 +1,4 @@
-"""The inside of an MLP fleet, whichever form it has: true-sized parameters by name, and ways to change them."""
+"""Access to the parameters inside a fleet of MLP hosts, by name and without padding, for either backend."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.env.blueprints.blends import gate_shapes
-from actors.env.blueprints.vector import MLP_BLUEPRINTS, Param
+from actors.env.blueprints.blueprint import Param
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
-from actors.env.kernels.backend import NumbaNetworks
-from actors.env.reference_network import Trained
+from actors.env.kernels.networks import NumbaNetworks
+from actors.env.reference_network import ParameterGroup
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.networks import TorchNetworks
 from actors.env.stacked.param_bank import ParamBank
 
-Form = Literal["compiled", "stacked"]
-FORMS: tuple[Form, ...] = ("compiled", "stacked")
+Backend = Literal["numba", "torch"]
+BACKENDS: tuple[Backend, ...] = ("numba", "torch")
 Arrays = dict[str, NDArray[Any]]
 
 
 class Vectors(NamedTuple):
-    """Views of one group's values by name; writing to them writes to the fleet."""
+    """Views of the parameters and moments of a host or seed; writing to them changes the fleet."""
 
     params: Arrays
     first: Arrays
     second: Arrays
-    steps: list[NDArray[Any]]  # a counter for each vector that the group lies in
+    steps: list[NDArray[Any]]  # one counter for each bank that holds the parameters
 
 
 def host(fleet: SeedTrainingFleet, env: int) -> Vectors:
@@ -41,7 +42,7 @@ def host(fleet: SeedTrainingFleet, env: int) -> Vectors:
         m = own.moments
         flats = (own.params, m.host_first, m.host_second)
         return Vectors(*(_flat_views(shapes, flat) for flat in flats), [m.steps[-1:]])
-    assert isinstance(networks, StackedNetworks)
+    assert isinstance(networks, TorchNetworks)
     bank = networks.hosts
     stacked = (bank.params, bank.first_moment, bank.second_moment)
     return Vectors(*(_cut(bank.views(t), shapes, env) for t in stacked), [bank.steps.numpy()[env : env + 1]])
@@ -59,7 +60,7 @@ def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
         start = len(flats[0]) - width - 1
         views = [_flat_views(shapes, flat) | _flat_views(gate, flat[start:]) for flat in flats]
         return Vectors(*views, [m.steps[slot : slot + 1]])
-    assert isinstance(networks, StackedNetworks)
+    assert isinstance(networks, TorchNetworks)
     row = env * fleet.config.slots + slot
     blueprint, gates = networks.banks[own.blueprint], networks.gates
     params, first, second = (
@@ -85,16 +86,16 @@ def _cut(views: dict[str, Any], shapes: dict[str, Param], row: int) -> Arrays:
     return {name: views[name].numpy()[(row, *(slice(n) for n in p.shape))] for name, p in shapes.items()}
 
 
-def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tuple[Vectors, Trained]]:
-    """Every host and seed, in the fleet and in the reference."""
+def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tuple[Vectors, ParameterGroup]]:
+    """Yield every host and seed, in the fleet and in the reference."""
     for e, env in enumerate(reference.envs):
         yield from env_groups(fleet, e, env)
 
 
-def env_groups(fleet: SeedTrainingFleet, e: int, env: SeedTrainingEnv) -> Iterator[tuple[Vectors, Trained]]:
-    yield host(fleet, e), env.network.trained
+def env_groups(fleet: SeedTrainingFleet, e: int, env: SeedTrainingEnv) -> Iterator[tuple[Vectors, ParameterGroup]]:
+    yield host(fleet, e), env.network.group
     for s, grown in env.network.seeds.items():
-        yield seed(fleet, e, s), grown.trained
+        yield seed(fleet, e, s), grown.group
 
 
 def assert_same_params(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
@@ -104,8 +105,8 @@ def assert_same_params(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol
             np.testing.assert_allclose(mine.params[name], p.detach().numpy(), rtol=rtol, atol=atol, err_msg=name)
 
 
-def synchronise(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
-    """Put the reference's parameters, moments and step counters into the fleet."""
+def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
+    """Copy the reference's parameters, moments and step counters to the fleet."""
     for mine, theirs in groups(fleet, reference):
         for name, p in theirs.params.items():
             state = theirs.optimizer.state.get(p, {})
@@ -117,6 +118,6 @@ def synchronise(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
 
 
 def break_host(fleet: SeedTrainingFleet, env: int) -> None:
-    """NaN in one host's parameters."""
+    """Set the parameters of one host to NaN."""
     for values in host(fleet, env).params.values():
         values[...] = np.nan

@@ -1,4 +1,4 @@
-"""`HostEpisode` driven by a made-up network: its accuracy is a function of the epoch and of the seeds switched on."""
+"""`HostEpisode` with a scripted accuracy instead of a network."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.env.env import seed_spaces
-from actors.env.host_episode import EpochOutcome, EpochResult, HostEpisode
+from actors.env.epoch import EpochOutcome, EpochResult
+from actors.env.host_episode import HostEpisode
 from actors.env.slots.contributions import Subset
 from tests.support.walks import Action
 
 Accuracy = Callable[[int, Subset], float]
-"""(epochs trained, slots switched on) -> points."""
+"""(epochs trained, slots whose seeds are on) -> points."""
 
 
 @dataclass
@@ -35,19 +36,19 @@ class Scripted:
 def play(
     config: EnvConfig, accuracy: Accuracy, actions: Sequence[Action], twin: Sequence[float] = (), panic_at: int = -1
 ) -> Scripted:
-    """Plays the actions, which must be legal, until the episode ends; then WAIT. Epoch `panic_at` (from 0) breaks."""
+    """Play legal actions, then WAIT, until the episode ends. The loss of epoch `panic_at` (from 0) is NaN."""
     spec = seed_spaces(config.slots, config.profile).action
     run = Scripted(HostEpisode(config, 0, 0, spec))
     run.episode.begin((accuracy(0, frozenset()), 1.0), twin)
     wait = np.zeros(len(spec.heads), dtype=np.int64)
     while run.last is None or not run.last.ended:
         t = len(run.rewards)
-        orders, wrong = run.episode.decide(actions[t] if t < len(actions) else wait)
+        plan, wrong = run.episode.plan_epoch(actions[t] if t < len(actions) else wait)
         assert not wrong
         broken = float("nan") if t == panic_at else 1.0
-        measured = {subset: (accuracy(t + 1, subset), broken) for subset in orders.subsets}
-        grown = (*orders.blended, *orders.training)
-        result = EpochResult(broken, {s: [1.0] for s in grown}, measured[orders.subsets[0]], measured)
-        run.last = run.episode.settle(orders, result, lambda slots, t=t: (accuracy(t, frozenset()), 1.0))  # type: ignore[misc]
+        results = {subset: (accuracy(t + 1, subset), broken) for subset in plan.subsets}
+        grown = (*plan.blended, *plan.training)
+        result = EpochResult(broken, {s: [1.0] for s in grown}, results[plan.subsets[0]], results)
+        run.last = run.episode.complete_epoch(plan, result, lambda slots, t=t: (accuracy(t, frozenset()), 1.0))  # type: ignore[misc]
         run.rewards.append(run.last.reward)
     return run

@@ -1,4 +1,4 @@
-"""Small seed-training environments, and walks through them."""
+"""Small seed-training environments, and random legal actions."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from actors.env.env import SeedTrainingEnv
 from actors.types.actions import ActionMasks, Op
 
 Action = NDArray[np.int64]
-torch.set_num_threads(1)  # small tensors; two spinning threads per worker would starve a small machine
+torch.set_num_threads(1)  # with small tensors, more threads per worker only compete for cores
 WAIT: Action = np.zeros(6, dtype=np.int64)
 
 
 def tiny_env(run_seed: int = 0, strict: bool = False, **settings: Any) -> SeedTrainingEnv:
-    """Two minibatches of 32 per epoch on spirals: an epoch takes milliseconds. `settings` are EnvConfig's."""
+    """Make an environment whose epochs take milliseconds; `settings` are fields of `EnvConfig`."""
     fields: dict[str, Any] = {"tasks": ("spirals",), "horizon_epochs": 12, "inner_steps": 2, "batch_size": 32}
     return SeedTrainingEnv(EnvConfig(**fields | settings), run_seed, strict)
 
 
 def act(op: Op, slot: int = 0, blueprint: int = 0, blend: int = 0, target: int = 0, speed: int = 0) -> Action:
-    """One joint action; target and speed are indices (0.5, 0.7, 1.0; instant, 3, 5, 8 epochs)."""
+    """Return an action; target and speed are indices of 0.5, 0.7, 1.0 and of 0 (instant), 3, 5, 8 epochs."""
     return np.array([op, slot, blueprint, blend, target, speed], dtype=np.int64)
 
 
 def legal_actions(masks: ActionMasks, sizes: tuple[int, ...]) -> list[Action]:
-    """Every joint action that the masks allow, irrelevant heads at 0."""
+    """Return every joint action that the masks allow, with irrelevant heads at 0."""
     assert masks.slot is not None
     ends = np.cumsum(sizes[2:])
     found = [WAIT]
@@ -44,7 +44,7 @@ def legal_actions(masks: ActionMasks, sizes: tuple[int, ...]) -> list[Action]:
 
 
 def random_legal(rng: np.random.Generator, env: SeedTrainingEnv, wait: float = 0.2) -> Action:
-    """A random legal action, op first, so that rare ops are met as often as GERMINATE with its many choices."""
+    """Draw a random legal action, first its op, so that ops with few choices are as frequent as GERMINATE."""
     actions = legal_actions(env.masks(), env.spaces.action.sizes)
     ops = sorted({int(a[0]) for a in actions})
     op = 0 if len(ops) == 1 or rng.random() < wait else int(rng.choice(ops[1:]))

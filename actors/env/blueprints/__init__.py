@@ -1,1 +1,1 @@
-"""What can grow in a slot, by host family, and how it is blended in."""
+"""Blueprints: the architectures that seeds can have, by host family; and blends, which join a seed to its host."""

@@ -1,4 +1,7 @@
-"""Blends: how a seed's output s joins its host's h at strength alpha. At s = h each of them is the identity."""
+"""Blends: formulas that join the output s of a seed to the hidden tensor h of its host, at strength alpha.
+
+Each returns h if s = h, so that a seed that is the identity changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,28 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.vector import Param, Params
+from actors.env.blueprints.blueprint import Param, Params
 from actors.types.actions import BLENDS
 
 GATED = BLENDS.index("gated")
 
 
 def gate_shapes(blend: int, width: int) -> dict[str, Param]:
-    """Parameters of the blend itself: the gate of `gated`, which starts at 0.5 everywhere."""
+    """Return the parameters of a blend: the gate of `gated`, which is 0.5 at initialization; none for the others."""
     return {"gate.w": Param((width, 1), "zero"), "gate.b": Param((1, 1), "zero")} if blend == GATED else {}
 
 
-Opening = Callable[[Tensor, Params], Tensor]
-"""(hidden, gate) -> how far the gate is open before its sigmoid, broadcasting over what it gates."""
+GateLogits = Callable[[Tensor, Params], Tensor]
+"""(hidden, gate parameters) -> logits of the gate, in a shape that broadcasts over the hidden tensor."""
 
 
-def open_units(h: Tensor, gate: Params) -> Tensor:
-    """One opening for each row `[B, 1]` of `h [B, W]`."""
+def unit_gate_logits(h: Tensor, gate: Params) -> Tensor:
+    """Return one logit per row, `[B, 1]` of `h [B, W]`."""
     return h @ gate["gate.w"] + gate["gate.b"]
 
 
-def open_channels(h: Tensor, gate: Params) -> Tensor:
-    """One opening for each position `[M, 1, *space]` of `h [M, C, *space]`; a stack has E before the channels."""
+def channel_gate_logits(h: Tensor, gate: Params) -> Tensor:
+    """Return one logit per position, `[M, 1, *space]` of `h [M, C, *space]`; a stack has E before the channels."""
     w, b = gate["gate.w"], gate["gate.b"]
     space = (None,) * (h.dim() - w.dim())
     channel = w.dim() - 1
@@ -36,12 +39,13 @@ def open_channels(h: Tensor, gate: Params) -> Tensor:
 
 
 def apply_blend(
-    blend: int, h: Tensor, s: Tensor, alpha: float | Tensor, gate: Params, opening: Opening = open_units
+    blend: int, h: Tensor, s: Tensor, alpha: float | Tensor, gate: Params, gate_logits: GateLogits = unit_gate_logits
 ) -> Tensor:
+    """Return `h` with `s` blended in; `blend` is an index into `BLENDS`."""
     match BLENDS[blend]:
         case "add":
             return h + alpha * (s - h)
         case "multiply":
             return h * (1.0 + alpha * torch.tanh(s - h))
         case _:
-            return h + alpha * torch.sigmoid(opening(h, gate)) * (s - h)
+            return h + alpha * torch.sigmoid(gate_logits(h, gate)) * (s - h)

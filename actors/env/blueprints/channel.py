@@ -1,7 +1,7 @@
-"""Blueprints of the CNN hosts, 1-D and 2-D alike; every one is residual and starts as the identity.
+"""The blueprints of the CNN hosts, 1-D and 2-D. Each is the identity at initialization.
 
-`h` is `[M, C, *space]`, or `[M, E, C, *space]` with parameters `[E, ...]` (see `convolution`). Nothing averages over
-channels, so that channels of padding, 0 in and with parameters of 0, stay 0 without a mask.
+`h` is `[M, C, *space]`, or `[M, E, C, *space]` for a stack, with parameters `[E, ...]` (see `layers.convolution`).
+No blueprint averages over channels, so padded channels stay 0 without a mask.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blueprints.vector import NOOP, Blueprint, Param, Params, Units
-from actors.env.layers.convolution import channels_first, convolve, fold, pointwise
+from actors.env.blueprints.blueprint import NOOP, Blueprint, Param, Params
+from actors.env.layers.convolution import contiguous_stack, convolve, fold, pointwise
+from actors.env.layers.layer_norm import Units
 
 TAPS = 3
 
@@ -23,7 +24,7 @@ def _vector(size: int) -> Param:
 
 
 def _norm(dims: int) -> Blueprint:
-    """A scaled copy of h with each channel of each sample standardised (Ulyanov et al., 2016)."""
+    """Add a scaled instance normalization (Ulyanov et al., 2016): each channel of each sample is standardized."""
 
     def shapes(width: int) -> dict[str, Param]:
         return {"gain": Param((1, width), "one"), "bias": _vector(width), "scale": _vector(width)}
@@ -36,7 +37,7 @@ def _norm(dims: int) -> Blueprint:
 
 
 def _two_layers(name: str, dims: int, hidden: Callable[[int], int], taps: tuple[int, int]) -> Blueprint:
-    """h + second(ReLU(first(h))) by kernels of that many taps along each dimension."""
+    """Add conv(ReLU(conv(h))), with kernels of `taps` in each dimension and `hidden(width)` channels between."""
 
     def shapes(width: int) -> dict[str, Param]:
         k = hidden(width)
@@ -54,7 +55,7 @@ def _two_layers(name: str, dims: int, hidden: Callable[[int], int], taps: tuple[
 
 
 def _depthwise(dims: int) -> Blueprint:
-    """Two filters for each channel, then all are mixed."""
+    """Add a depthwise convolution with two filters per channel, then ReLU and a 1x1 convolution."""
 
     def shapes(width: int) -> dict[str, Param]:
         filters = {"w1": Param((2 * width, 1, *(TAPS,) * dims), "fan_in"), "b1": _vector(2 * width)}
@@ -68,7 +69,7 @@ def _depthwise(dims: int) -> Blueprint:
 
 
 def _attention(dims: int) -> Blueprint:
-    """Squeeze and excitation (Hu et al., 2018); the excitation starts at 2 * sigmoid(0) = 1."""
+    """Scale channels by squeeze-and-excitation (Hu et al., 2018), which starts at 2 * sigmoid(0) = 1."""
 
     def shapes(width: int) -> dict[str, Param]:
         k = max(2, width // 2)
@@ -76,11 +77,11 @@ def _attention(dims: int) -> Blueprint:
         return squeeze | {"w2": Param((k, width), "zero"), "b2": _vector(width)}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
-        h = channels_first(h, dims)
+        h = contiguous_stack(h, dims)
         squeezed = h.flatten(-dims).mean(-1)  # [M, C], or [M, E, C]
         rows = squeezed if squeezed.dim() == 2 else squeezed.transpose(0, 1).contiguous()
         excitation = 2.0 * torch.sigmoid(torch.relu(rows @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"])
-        if excitation.requires_grad:  # sums over rows, here and in gradients, have the environments outermost
+        if excitation.requires_grad:  # keep environments outermost, so that sums over rows round alike
             excitation.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
         factor = excitation if squeezed.dim() == 2 else excitation.transpose(0, 1)
         return h * factor[(..., *(None,) * dims)]
@@ -89,7 +90,7 @@ def _attention(dims: int) -> Blueprint:
 
 
 def channel_blueprints(dims: int) -> list[Blueprint]:
-    """The table for hosts with that many spatial dimensions, in the order of the MLP's."""
+    """Return the table of hosts with so many spatial dimensions, in the order of the MLP's table."""
     return [
         NOOP,
         _norm(dims),

@@ -1,4 +1,4 @@
-"""Host families: what can grow in an MLP, a 1-D and a 2-D CNN. The tables run in parallel, so one policy serves all."""
+"""`Family`: the blueprints of one kind of host. The tables of all families have the same indices, for one policy."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ import numpy as np
 import torch
 
 from actors.config import ConfigError, require
-from actors.env.blueprints.blends import Opening, open_channels, open_units
+from actors.env.blueprints.blends import GateLogits, channel_gate_logits, unit_gate_logits
+from actors.env.blueprints.blueprint import NOOP, Blueprint
 from actors.env.blueprints.channel import channel_blueprints
-from actors.env.blueprints.vector import MLP_BLUEPRINTS, NOOP, Blueprint
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
 
 
 @dataclass(frozen=True)
 class Family:
+    """A kind of host: MLPs (`vector`), 1-D CNNs (`sequence`) or 2-D CNNs (`image`), and what can grow in them."""
+
     name: str
-    dims: int  # spatial dimensions; 0 where there are units and no channels
-    blueprints: list[Blueprint]  # index 0 is NOOP; elsewhere NOOP stands for what this family does not have
-    opening: Opening
+    dims: int  # spatial dimensions of hidden tensors; 0 for MLPs
+    blueprints: list[Blueprint]  # NOOP at index 0, and wherever this family lacks a blueprint
+    gate_logits: GateLogits  # of the blend `gated`
 
     def offered(self) -> list[bool]:
+        """Return which indices this family has a blueprint for."""
         return [b is not NOOP for b in self.blueprints]
 
 
-VECTOR = Family("vector", 0, MLP_BLUEPRINTS, open_units)
-SEQUENCE = Family("sequence", 1, channel_blueprints(1), open_channels)
-IMAGE = Family("image", 2, channel_blueprints(2), open_channels)
+VECTOR = Family("vector", 0, MLP_BLUEPRINTS, unit_gate_logits)
+SEQUENCE = Family("sequence", 1, channel_blueprints(1), channel_gate_logits)
+IMAGE = Family("image", 2, channel_blueprints(2), channel_gate_logits)
 FAMILIES = {family.name: family for family in (VECTOR, SEQUENCE, IMAGE)}
 
 
 def blueprint_choices() -> tuple[str, ...]:
-    """Names of the policy's blueprint choices; where families differ, all of theirs."""
+    """Return the name of each blueprint index; where families differ, their names joined by a slash."""
     columns = zip_longest(VECTOR.blueprints, SEQUENCE.blueprints, IMAGE.blueprints)
     return tuple(
         "/".join(dict.fromkeys(b.name for b in c if b and (b is not NOOP or i == 0))) for i, c in enumerate(columns)
@@ -52,17 +56,17 @@ def blueprint_index(name: str) -> int:
 
 
 def register_blueprint(**by_family: Blueprint) -> int:
-    """Add a blueprint of one's own, for each family that has it; returns its index.
+    """Register a blueprint, separately for each host family that has it; return its index.
 
-    `register_blueprint(vector=mine)`, or `sequence=`, `image=`. Do so before environments are made, and in every
-    process that makes one: in the module that has the task, say. Raises `ConfigError` for an unknown family, a taken
-    name, or a blueprint that moves its host's function at its start.
+    `register_blueprint(vector=mine)`, or with `sequence=` or `image=`. Register it before environments are made, in
+    every process that makes one; the module of a custom task is a good place. Raise `ConfigError` for an unknown
+    family, a name that is taken, or a blueprint that is not the identity at initialization.
     """
     require(bool(by_family), "register_blueprint needs a blueprint for at least one of " + ", ".join(FAMILIES))
     for name, blueprint in by_family.items():
-        require(name in FAMILIES, f"{name!r} is no host family: choose from {', '.join(FAMILIES)}")
+        require(name in FAMILIES, f"{name!r} is not a host family: choose from {', '.join(FAMILIES)}")
         taken = any(b.name == blueprint.name for b in FAMILIES[name].blueprints)
-        require(not taken, f"the {name} family has a blueprint {blueprint.name!r} already")
+        require(not taken, f"the {name} family already has a blueprint {blueprint.name!r}")
         _check_start(FAMILIES[name], blueprint)
     for name, family in FAMILIES.items():
         family.blueprints.append(by_family.get(name, NOOP))
@@ -70,7 +74,7 @@ def register_blueprint(**by_family: Blueprint) -> int:
 
 
 def _check_start(family: Family, blueprint: Blueprint, width: int = 8) -> None:
-    """A blueprint starts as the identity, for one environment and for a stack."""
+    """Require that a blueprint is the identity at initialization, for one environment and for a stack."""
     rng = np.random.default_rng(0)
     space = (6,) * family.dims
     drawn = {name: torch.from_numpy(p.draw(rng)) for name, p in blueprint.shapes(width).items()}
@@ -80,4 +84,7 @@ def _check_start(family: Family, blueprint: Blueprint, width: int = 8) -> None:
     for h, params, what in ((one, drawn, "one environment"), (two, stacked, "a stack of environments")):
         out = blueprint.forward(params, h, None)
         same = out.shape == h.shape and torch.equal(out, h)
-        require(same, f"blueprint {blueprint.name!r} does not start as the identity for {what} (last layer at 0?)")
+        require(
+            same,
+            f"blueprint {blueprint.name!r} is not the identity at initialization for {what}: start its last layer at 0",
+        )

@@ -1,1 +1,1 @@
-"""Host networks: MLP, 1-D and 2-D CNN, each with slots."""
+"""Hosts: the networks that are trained and grown. `host.py` is the interface; `make.py` chooses a host for a task."""

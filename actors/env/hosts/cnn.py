@@ -1,7 +1,7 @@
-"""The CNN hosts: 1-D for sequences, 2-D for images. Slots follow a residual add or a norm, never a ReLU.
+"""`CNN1dHost` for sequence tasks and `CNN2dHost` for image tasks.
 
-`x` is `[M, C, *space]`, or `[M, E, C, *space]` with parameters `[E, ...]`; logits are `[M, classes]`, or
-`[E, M, classes]`.
+`x` is `[M, C, *space]` and logits are `[M, classes]`; for a stack of E hosts with parameters `[E, ...]`, they are
+`[M, E, C, *space]` and `[E, M, classes]`. Slots follow a residual add or a BatchNorm, never a ReLU.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from actors.env.blueprints.blueprint import Param, Params
 from actors.env.blueprints.family import IMAGE, SEQUENCE, Family
-from actors.env.blueprints.vector import Param, Params, Units
-from actors.env.hosts.mlp import Resume, SlotFunction
-from actors.env.layers.batch_norm import Normalise, batch_statistics
+from actors.env.hosts.host import Resume, SlotFunction
+from actors.env.layers.batch_norm import Normalize, batch_statistics
 from actors.env.layers.convolution import classify, convolve, plane, pool_max, pool_mean, unplane
+from actors.env.layers.layer_norm import Units
 
 STEM_TAPS, TAPS = 5, 3
 LEAST_POOLED = 8
-"""Shorter sides are not pooled any more."""
+"""Sides shorter than this are not pooled."""
 
 
 def _norm_shapes(name: str, channels: int) -> dict[str, Param]:
@@ -30,13 +31,17 @@ def _head_shapes(channels: int, classes: int) -> dict[str, Param]:
     return {"out.w": Param((channels, classes), "fan_in"), "out.b": Param((1, classes), "zero")}
 
 
-def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalise: Normalise) -> Tensor:
-    return unplane(normalise(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"]), h, dims)
+def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalize: Normalize) -> Tensor:
+    return unplane(normalize(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"]), h, dims)
 
 
 @dataclass(frozen=True)
 class CNN1dHost:
-    """Conv > BN > pool > ReLU > S x [h + Conv(ReLU(BN(h))), slot, pool] > BN > ReLU > global mean > Linear > logits."""
+    """A residual 1-D CNN.
+
+    Conv, BatchNorm, max-pool, ReLU, then S times [h + Conv(ReLU(BatchNorm(h))), slot, mean-pool], then BatchNorm,
+    ReLU, global mean, Linear.
+    """
 
     num_features: int
     length: int
@@ -70,10 +75,10 @@ class CNN1dHost:
         x: Tensor,
         slot: SlotFunction,
         units: Units | None = None,
-        normalise: Normalise | None = None,
+        normalize: Normalize | None = None,
         resume: Resume | None = None,
     ) -> Tensor:
-        norm = normalise or batch_statistics()
+        norm = normalize or batch_statistics()
         first, h = resume or (-1, x)
         if resume is None:
             h = torch.relu(pool_max(_batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm), 1))
@@ -87,9 +92,9 @@ class CNN1dHost:
 
 @dataclass(frozen=True)
 class CNN2dHost:
-    """S x [Conv > BN > pool (the first two), slot > ReLU] > global mean > Linear > logits.
+    """A plain 2-D CNN: S times [Conv, BatchNorm, max-pool (first two blocks), slot, ReLU], then global mean, Linear.
 
-    Max-pooling and ReLU commute, so that the slot stands between them: after the norm, where the map is small.
+    Max-pooling and ReLU commute; pooling first makes the map at the slot smaller.
     """
 
     num_features: int
@@ -128,10 +133,10 @@ class CNN2dHost:
         x: Tensor,
         slot: SlotFunction,
         units: Units | None = None,
-        normalise: Normalise | None = None,
+        normalize: Normalize | None = None,
         resume: Resume | None = None,
     ) -> Tensor:
-        norm = normalise or batch_statistics()
+        norm = normalize or batch_statistics()
         first, h = resume or (-1, x)
         for s in range(max(first, 0), self.slots):
             if s != first:

@@ -1,4 +1,4 @@
-"""`kernel`: how a function of arrays becomes machine code, compiled once per machine."""
+"""Decorators that compile functions of arrays with Numba."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from actors.env.kernels.folder import folder
+from actors.env.kernels.cache import cache_dir
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Sums may be taken in another order and products fused; NaN and infinity keep their meaning.
+# Sums may be reordered and products fused; NaN and infinity keep their meaning.
 ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
 EXACT_ORDER = {"contract", "nsz"}
 
 
 def kernel(function: F) -> F:
-    """Machine code for `function`, specialised by the types of its arguments at the first call, and kept on disk."""
+    """Compile a function that Python calls, for the argument types of its first call, and cache it on disk."""
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    numba.config.CACHE_DIR = str(folder())  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(cache_dir())  # type: ignore[attr-defined]
     try:
         return _compiled(function, ARITHMETIC, cache=True)
     finally:
@@ -27,12 +27,12 @@ def kernel(function: F) -> F:
 
 
 def inner(function: F) -> F:
-    """For calls from kernels alone."""
+    """Compile a function that only kernels call."""
     return _compiled(function, ARITHMETIC, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def ordered(function: F) -> F:
-    """As `inner`, for arithmetic whose order matters."""
+    """Compile as `inner` does, without reordering arithmetic."""
     return _compiled(function, EXACT_ORDER, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 

@@ -1,4 +1,7 @@
-"""Layers: affine maps, LayerNorm, the functions between them, and what flows back through each."""
+"""Layers as kernels, forward and backward: affine maps, LayerNorm and activations.
+
+Names of gradients begin with d. `*_input` computes the gradient of a layer's input, `*_params` of its parameters.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ NORM_EPS = 1e-5
 
 @inner
 def affine(x: Array, w: Array, b: Array, y: Array) -> None:
-    """y [out, B] = w' x + b for x [in, B], w [in, out], b [out]."""
+    """Compute y [out, B] = w' x + b for x [in, B], w [in, out], b [out]."""
     np.dot(w.T, x, y)
     for j in range(y.shape[0]):
         row, offset = y[j], b[j]
@@ -28,19 +31,20 @@ def affine(x: Array, w: Array, b: Array, y: Array) -> None:
 
 @inner
 def affine_input(dy: Array, w: Array, dx: Array) -> None:
-    """dx [in, B] = w dy."""
+    """Compute dx [in, B] = w dy."""
     np.dot(w, dy, dx)
 
 
 @inner
 def affine_params(x: Array, dy: Array, dw: Array, db: Array) -> None:
-    """dw [in, out] = x dy', db [out] = sum over rows of dy."""
+    """Compute dw [in, out] = x dy' and db [out], the sum of dy over rows of data."""
     np.dot(x, dy.T, dw)
     sum_rows(dy, db)
 
 
 @inner
 def sum_rows(dy: Array, db: Array) -> None:
+    """Compute db [out], the sum of dy [out, B] over rows of data."""
     for j in range(dy.shape[0]):
         row = dy[j]
         total = dy.dtype.type(0)
@@ -50,8 +54,8 @@ def sum_rows(dy: Array, db: Array) -> None:
 
 
 @inner
-def standardise(h: Array, xhat: Array, inverse: Array) -> None:
-    """xhat [W, B]: each column of h with mean 0 and variance 1; `inverse [B]` keeps 1 / deviation."""
+def standardize(h: Array, xhat: Array, inverse: Array) -> None:
+    """Compute xhat [W, B], h with mean 0 and variance 1 in each column, and `inverse [B]`, 1 / deviation."""
     real = h.dtype.type
     width, rows = h.shape
     share = real(1.0 / width)
@@ -66,9 +70,9 @@ def standardise(h: Array, xhat: Array, inverse: Array) -> None:
     for w in range(width):
         row, out = h[w], xhat[w]
         for i in range(rows):
-            centred = row[i] - mean[i]
-            out[i] = centred
-            inverse[i] += centred * centred
+            centered = row[i] - mean[i]
+            out[i] = centered
+            inverse[i] += centered * centered
     for i in range(rows):
         inverse[i] = real(1) / np.sqrt(inverse[i] * share + real(NORM_EPS))
     for w in range(width):
@@ -78,8 +82,8 @@ def standardise(h: Array, xhat: Array, inverse: Array) -> None:
 
 
 @inner
-def standardise_input(xhat: Array, inverse: Array, d: Array) -> None:
-    """In place: `d` with respect to xhat becomes `d` with respect to h."""
+def standardize_input(xhat: Array, inverse: Array, d: Array) -> None:
+    """Turn the gradient `d` of xhat into the gradient of h, in place."""
     real = d.dtype.type
     width, rows = d.shape
     share = real(1.0 / width)
@@ -100,7 +104,7 @@ def standardise_input(xhat: Array, inverse: Array, d: Array) -> None:
 
 @inner
 def scale_and_shift(xhat: Array, gain: Array, bias: Array, y: Array, rectified: bool) -> None:
-    """y = gain * xhat + bias, with negative values cut where `rectified`."""
+    """Compute y = gain * xhat + bias, then ReLU if `rectified`."""
     zero = y.dtype.type(0)
     for w in range(y.shape[0]):
         row, out, a, b = xhat[w], y[w], gain[w], bias[w]
@@ -115,6 +119,7 @@ def scale_and_shift(xhat: Array, gain: Array, bias: Array, y: Array, rectified: 
 
 @inner
 def scale_params(xhat: Array, dy: Array, dgain: Array, dbias: Array) -> None:
+    """Compute the gradients of gain and bias."""
     for w in range(dy.shape[0]):
         row, x = dy[w], xhat[w]
         total, along = dy.dtype.type(0), dy.dtype.type(0)
@@ -126,7 +131,7 @@ def scale_params(xhat: Array, dy: Array, dgain: Array, dbias: Array) -> None:
 
 @inner
 def scale_rows(d: Array, gain: Array) -> None:
-    """In place: each row times its gain."""
+    """Multiply each row by its gain, in place."""
     for w in range(d.shape[0]):
         row, a = d[w], gain[w]
         for i in range(row.size):
@@ -135,6 +140,7 @@ def scale_rows(d: Array, gain: Array) -> None:
 
 @inner
 def rectify(y: Array) -> None:
+    """Apply ReLU in place."""
     zero = y.dtype.type(0)
     for w in range(y.shape[0]):
         row = y[w]
@@ -144,7 +150,7 @@ def rectify(y: Array) -> None:
 
 @inner
 def rectify_input(y: Array, d: Array) -> None:
-    """In place: what flows back through max(., 0), from its output y."""
+    """Turn the gradient `d` of a ReLU's output y into that of its input, in place."""
     zero = y.dtype.type(0)
     for w in range(y.shape[0]):
         row, out = d[w], y[w]
@@ -154,7 +160,7 @@ def rectify_input(y: Array, d: Array) -> None:
 
 @inner
 def sigmoid(x: Array) -> None:
-    """In place."""
+    """Apply the sigmoid in place."""
     one = x.dtype.type(1)
     for w in range(x.shape[0]):
         row = x[w]
@@ -164,6 +170,7 @@ def sigmoid(x: Array) -> None:
 
 @inner
 def tanh(x: Array, y: Array) -> None:
+    """Compute y = tanh(x); y may be x."""
     one, two = x.dtype.type(1), x.dtype.type(2)
     for w in range(x.shape[0]):
         row, out = x[w], y[w]
@@ -172,6 +179,7 @@ def tanh(x: Array, y: Array) -> None:
 
 
 def exponential(x: float) -> float:
+    """Return exp(x); in kernels, single precision uses `exponential_single`."""
     return math.exp(x)
 
 
@@ -182,10 +190,10 @@ def _by_precision(x):  # type: ignore[no-untyped-def]  # overloads are matched b
 
 @ordered
 def exponential_single(x: Any) -> Any:
-    """exp in single precision to about one unit in the last place, without a call, so that loops over it vectorise.
+    """Return exp(x) to about one unit in the last place, inlined so that loops vectorize.
 
-    Beyond -87 to 88 it stays what it is there. Reduction to |r| <= log(2) / 2 by a log(2) in two parts, then a minimax
-    polynomial of degree 7 (coefficients: Moshier's Cephes).
+    x is clamped to [-87, 88] and reduced to |r| <= log(2) / 2 with log(2) in two parts; then a minimax polynomial of
+    degree 7 follows (coefficients: Moshier's Cephes).
     """
     if x > np.float32(88.0):
         x = np.float32(88.0)

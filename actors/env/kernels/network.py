@@ -1,4 +1,4 @@
-"""The MLP host with its seeds: forward from a slot on, the loss, and back down to a slot."""
+"""The MLP host with its seeds: forward pass, loss and backward pass, each also from or to a slot."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from actors.env.kernels.layers import (
     scale_and_shift,
     scale_params,
     scale_rows,
-    standardise,
-    standardise_input,
+    standardize,
+    standardize_input,
 )
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
 
 Array = NDArray[Any]
-ABSENT, BLENDED, LEARNING = range(3)
-"""How a slot takes part in an epoch."""
+ABSENT, BLENDED, TRAINING = range(3)
+"""Modes of a seed in an epoch: off, part of the host, or training without affecting the host."""
 
 
 @inner
 def block_offset(features: int, width: int, slot: int) -> int:
-    """Where a slot's block begins in the host's vector; its gain, bias, matrix and offset follow."""
+    """Return where the block of a slot begins in the host's parameter vector: gain, bias, matrix, offset."""
     return features * width + width + slot * (width * width + 3 * width)
 
 
 @inner
 def enter(p: Array, x: Array, h: Array) -> None:
-    """The input layer: h [W, B] of x [F, B]."""
+    """Compute the input layer, h [W, B] of x [F, B]."""
     n = x.shape[0] * h.shape[0]
     affine(x, p[:n].reshape(x.shape[0], h.shape[0]), p[n : n + h.shape[0]], h)
 
 
 @inner
 def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Array, out: Array) -> None:
-    """out = h + w' ReLU(LayerNorm(h)) + b, for the block whose parameters begin at `start`."""
+    """Compute out = h + w' ReLU(LayerNorm(h)) + b, for the block whose parameters begin at `start`."""
     width = h.shape[0]
-    standardise(h, xhat, inverse)
+    standardize(h, xhat, inverse)
     scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, True)
     n = start + 2 * width
     affine(
@@ -59,21 +59,24 @@ def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, activ
 
 @inner
 def block_back(
-    p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, dp: Array, own: bool
+    p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, dp: Array, with_params: bool
 ) -> None:
-    """In place: `d` with respect to the block's output becomes `d` with respect to its input."""
+    """Turn the gradient `d` of a block's output into that of its input, in place.
+
+    Write parameter gradients to `dp` if `with_params`.
+    """
     width, rows = d.shape
     n, s = start + 2 * width, start + width
-    if own:
+    if with_params:
         last = n + width * width
         affine_params(active, d, dp[n:last].reshape(width, width), dp[last : last + width])
     inner = np.empty((width, rows), d.dtype)
     affine_input(d, p[n : n + width * width].reshape(width, width), inner)
     rectify_input(active, inner)
-    if own:
+    if with_params:
         scale_params(xhat, inner, dp[start:s], dp[s:n])
     scale_rows(inner, p[start:s])
-    standardise_input(xhat, inverse, inner)
+    standardize_input(xhat, inverse, inner)
     for w in range(width):
         x, y = inner[w], d[w]
         for i in range(rows):
@@ -82,9 +85,9 @@ def block_back(
 
 @inner
 def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Array, logits: Array) -> None:
-    """logits [C, B] of the last hidden layer; the table puts gain and bias before the matrix."""
+    """Compute logits [C, B] of the last hidden tensor; the parameters are gain, bias, matrix, offset."""
     width, classes = h.shape[0], logits.shape[0]
-    standardise(h, xhat, inverse)
+    standardize(h, xhat, inverse)
     scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, False)
     n = start + 2 * width
     last = n + width * classes
@@ -93,24 +96,32 @@ def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Ar
 
 @inner
 def head_back(
-    p: Array, start: int, xhat: Array, inverse: Array, active: Array, dlogits: Array, d: Array, dp: Array, own: bool
+    p: Array,
+    start: int,
+    xhat: Array,
+    inverse: Array,
+    active: Array,
+    dlogits: Array,
+    d: Array,
+    dp: Array,
+    with_params: bool,
 ) -> None:
-    """d [W, B] with respect to the last hidden layer."""
+    """Compute the gradient d [W, B] of the last hidden tensor; write parameter gradients if `with_params`."""
     width, classes = d.shape[0], dlogits.shape[0]
     n = start + 2 * width
     last = n + width * classes
-    if own:
+    if with_params:
         affine_params(active, dlogits, dp[n:last].reshape(width, classes), dp[last : last + classes])
     affine_input(dlogits, p[n:last].reshape(width, classes), d)
-    if own:
+    if with_params:
         scale_params(xhat, d, dp[start : start + width], dp[start + width : n])
     scale_rows(d, p[start : start + width])
-    standardise_input(xhat, inverse, d)
+    standardize_input(xhat, inverse, d)
 
 
 @inner
 def cross_entropy(logits: Array, y: Array, count: int) -> float:
-    """Mean over the first `count` rows; logits become the gradient of it."""
+    """Return the mean cross-entropy of the first `count` rows; replace the logits by its gradient."""
     classes = logits.shape[0]
     total = 0.0
     share = logits.dtype.type(1.0 / count)
@@ -119,12 +130,12 @@ def cross_entropy(logits: Array, y: Array, count: int) -> float:
         for c in range(1, classes):
             if logits[c, i] > highest:
                 highest = logits[c, i]
-        own = logits[y[i], i] - highest
+        label_logit = logits[y[i], i] - highest
         summed = logits.dtype.type(0)
         for c in range(classes):
             logits[c, i] = exponential(logits[c, i] - highest)
             summed += logits[c, i]
-        total += math.log(summed) - own
+        total += math.log(summed) - label_logit
         for c in range(classes):
             logits[c, i] = logits[c, i] / summed * share
         logits[y[i], i] -= share
@@ -132,36 +143,41 @@ def cross_entropy(logits: Array, y: Array, count: int) -> float:
 
 
 class Seeds(NamedTuple):
-    """What grows at each of S slots."""
+    """The seeds in S slots."""
 
-    q: Array  # [S, Q] parameters; the last width + 1 of each row are its blend's gate
-    form: Array  # [S]
-    hidden: Array  # [S]
-    blend: Array  # [S]
+    q: Array  # [S, Q] parameters; the last width + 1 of a row are the gate of its blend
+    formula: Array  # [S] NORM, RESIDUAL, GATED or EXCITATION, see `kernels.seeds`
+    hidden: Array  # [S] width of the inner layer
+    blend: Array  # [S] index into BLENDS
     alpha: Array  # [S]
-    mode: Array  # [S] ABSENT, BLENDED or LEARNING
+    mode: Array  # [S] ABSENT, BLENDED or TRAINING
 
 
 class Work(NamedTuple):
-    """What a pass leaves for the way back. Index s + 1 of a hidden tensor is slot s; 0 is the input layer."""
+    """Intermediate results that the backward pass needs.
 
-    entering: Array  # [S + 1, W, B] what comes to a slot
-    leaving: Array  # [S + 1, W, B] what goes on from it
-    xhat: Array  # [S + 1, W, B] of each block's norm, the last one the head's; so are the next two
+    In tensors of S + 1 entries, index 0 is the input layer and s + 1 is slot s.
+    """
+
+    entering: Array  # [S + 1, W, B] input of a slot
+    leaving: Array  # [S + 1, W, B] output of a slot
+    xhat: Array  # [S + 1, W, B] of each block's LayerNorm, the head last, as in the next two
     inverse: Array  # [S + 1, B]
-    active: Array  # [S + 1, W, B] what enters the matrix
-    first: Array  # [S, most hidden, B] inside seeds
-    second: Array  # [S, most hidden, B]
-    change: Array  # [S, W, B]
-    opening: Array  # [S, B]
+    active: Array  # [S + 1, W, B] input of the matrix
+    first: Array  # [S, largest hidden, B] inside seeds
+    second: Array  # [S, largest hidden, B]
+    change: Array  # [S, W, B] output of a seed minus its input
+    gate_value: Array  # [S, B] after the sigmoid
     logits: Array  # [C, B]
 
 
-def make_work(slots: int, width: int, most_hidden: int, classes: int, rows: int, dtype: Any) -> Work:
+def make_work(slots: int, width: int, max_hidden: int, classes: int, rows: int, dtype: Any) -> Work:
+    """Allocate a work space for minibatches of `rows` rows."""
+
     def zeros(*shape: int) -> Array:
         return np.zeros(shape, dtype)
 
-    hidden, inner = (slots + 1, width, rows), (slots, max(most_hidden, width), rows)
+    hidden, inner = (slots + 1, width, rows), (slots, max(max_hidden, width), rows)
     return Work(
         zeros(*hidden),
         zeros(*hidden),
@@ -178,17 +194,17 @@ def make_work(slots: int, width: int, most_hidden: int, classes: int, rows: int,
 
 @inner
 def grow(seeds: Seeds, s: int, work: Work, h: Array, out: Array) -> None:
-    """out = h with the seed of slot s blended in."""
+    """Compute out, h with the seed of slot s blended in."""
     gate = seeds.q[s, seeds.q.shape[1] - h.shape[0] - 1 :]
-    change(seeds.form[s], seeds.hidden[s], seeds.q[s], h, work.first[s], work.second[s], work.change[s])
-    blend_in(seeds.blend[s], seeds.alpha[s], gate, h, work.change[s], work.opening[s], out)
+    change(seeds.formula[s], seeds.hidden[s], seeds.q[s], h, work.first[s], work.second[s], work.change[s])
+    blend_in(seeds.blend[s], seeds.alpha[s], gate, h, work.change[s], work.gate_value[s], out)
 
 
 @inner
-def forward(p: Array, seeds: Seeds, most: int, from_slot: int, work: Work, features: int) -> None:
-    """To the logits, from the input layer's output, or from `work.entering` of `from_slot` on where that is not -1.
+def forward(p: Array, seeds: Seeds, mode: int, from_slot: int, work: Work, features: int) -> None:
+    """Compute the logits from the output of the input layer or, if `from_slot` is not -1, from that slot's input.
 
-    Seeds take part whose mode is neither ABSENT nor above `most`.
+    Seeds of mode BLENDED take part; those of mode TRAINING only if `mode` is TRAINING.
     """
     slots = seeds.mode.size
     for s in range(max(from_slot, 0), slots):
@@ -196,7 +212,7 @@ def forward(p: Array, seeds: Seeds, most: int, from_slot: int, work: Work, featu
         if s != from_slot:
             start = block_offset(features, here.shape[0], s)
             run_block(p, start, work.leaving[s], work.xhat[s], work.inverse[s], work.active[s], here)
-        if ABSENT < seeds.mode[s] <= most:
+        if ABSENT < seeds.mode[s] <= mode:
             grow(seeds, s, work, here, leaving)
         else:
             leaving[:] = here
@@ -205,23 +221,25 @@ def forward(p: Array, seeds: Seeds, most: int, from_slot: int, work: Work, featu
 
 
 @inner
-def backward(p: Array, seeds: Seeds, learner: int, to_slot: int, x: Array, work: Work, dp: Array, dq: Array) -> None:
-    """From the logits' gradient back to the slot `to_slot`, or through the input layer where that is -1.
+def backward(p: Array, seeds: Seeds, mode: int, to_slot: int, x: Array, work: Work, dp: Array, dq: Array) -> None:
+    """Propagate the gradient of the logits back to `to_slot` or, if that is -1, through the input layer.
 
-    Seeds took part whose mode is neither ABSENT nor above `learner`. Gradients are written for those whose mode it is
-    and, where that is BLENDED, for the host.
+    `mode` is that of the forward pass. Parameter gradients are written for seeds of this mode and, if it is BLENDED,
+    for the host.
     """
     slots, features, width = seeds.mode.size, x.shape[0], work.leaving.shape[1]
-    host = learner == BLENDED
+    host = mode == BLENDED
     d, dc = np.empty_like(work.leaving[0]), np.empty_like(work.leaving[0])
     start, gate = block_offset(features, width, slots), seeds.q.shape[1] - width - 1
     head_back(p, start, work.xhat[slots], work.inverse[slots], work.active[slots], work.logits, d, dp, host)
     for s in range(slots - 1, max(to_slot, 0) - 1, -1):
-        if ABSENT < seeds.mode[s] <= learner:
-            h, q, own = work.entering[s + 1], seeds.q[s], seeds.mode[s] == learner
+        if ABSENT < seeds.mode[s] <= mode:
+            h, q, with_params = work.entering[s + 1], seeds.q[s], seeds.mode[s] == mode
             blend, alpha = seeds.blend[s], seeds.alpha[s]
-            blend_back(blend, alpha, q[gate:], h, work.change[s], work.opening[s], d, dc, dq[s, gate:], own)
-            change_back(seeds.form[s], seeds.hidden[s], q, h, work.first[s], work.second[s], dc, d, dq[s], own)
+            blend_back(blend, alpha, q[gate:], h, work.change[s], work.gate_value[s], d, dc, dq[s, gate:], with_params)
+            change_back(
+                seeds.formula[s], seeds.hidden[s], q, h, work.first[s], work.second[s], dc, d, dq[s], with_params
+            )
         if s != to_slot:
             start = block_offset(features, width, s)
             block_back(p, start, work.xhat[s], work.inverse[s], work.active[s], d, dp, host)

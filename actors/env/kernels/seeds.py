@@ -1,7 +1,7 @@
-"""Seeds: what each blueprint adds to its input, how blends let it in, and what flows back.
+"""Seeds and blends as kernels, forward and backward.
 
-A seed's parameters lie in one vector in the order of the blueprint's table, its blend's gate behind them. Where the
-reference computes s, this computes the change s - h.
+The parameters of a seed are one vector, in the order of its blueprint's `shapes`, with the gate of its blend last. If
+s is the output of a seed and h its input, these kernels compute the change c = s - h.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from actors.env.kernels.layers import (
     scale_params,
     scale_rows,
     sigmoid,
-    standardise,
-    standardise_input,
+    standardize,
+    standardize_input,
     sum_rows,
     tanh,
 )
 
 Array = NDArray[Any]
 NORM, RESIDUAL, GATED, EXCITATION = range(4)
-"""Forms of blueprint; their hidden width is a number beside them."""
+"""Formulas of blueprints (`Blueprint.formula`)."""
 ADD, MULTIPLY, GATE = range(3)
-"""Blends, as `actors.types.actions.BLENDS` has them."""
+"""Blends: indices into `actors.types.actions.BLENDS`."""
 
 
 @inner
-def change(form: int, hidden: int, q: Array, h: Array, first: Array, second: Array, c: Array) -> None:
-    """c [W, B] = s - h; `first` and `second [most hidden, B]` keep what the way back needs."""
+def change(formula: int, hidden: int, q: Array, h: Array, first: Array, second: Array, c: Array) -> None:
+    """Compute c [W, B] = s - h; `first` and `second [largest hidden, B]` keep what the backward pass needs."""
     width = h.shape[0]
-    if form == NORM:
-        standardise(h, first[:width], second[0])
+    if formula == NORM:
+        standardize(h, first[:width], second[0])
         scale_and_shift(first[:width], q[:width], q[width : 2 * width], c, False)
         scale_rows(c, q[2 * width : 3 * width])
         return
     n = width * hidden
     w1, b1 = q[:n].reshape(width, hidden), q[n : n + hidden]
-    if form == GATED:
+    if formula == GATED:
         m = n + hidden
         affine(h, w1, b1, first[:hidden])
         sigmoid(first[:hidden])
@@ -62,7 +62,7 @@ def change(form: int, hidden: int, q: Array, h: Array, first: Array, second: Arr
     rectify(first[:hidden])
     m = n + hidden
     affine(first[:hidden], q[m : m + n].reshape(hidden, width), q[m + n : m + n + width], c)
-    if form == EXCITATION:
+    if formula == EXCITATION:
         one, two = h.dtype.type(1), h.dtype.type(2)
         sigmoid(c)
         for w in range(width):
@@ -74,13 +74,22 @@ def change(form: int, hidden: int, q: Array, h: Array, first: Array, second: Arr
 
 @inner
 def change_back(
-    form: int, hidden: int, q: Array, h: Array, first: Array, second: Array, dc: Array, dh: Array, dq: Array, own: bool
+    formula: int,
+    hidden: int,
+    q: Array,
+    h: Array,
+    first: Array,
+    second: Array,
+    dc: Array,
+    dh: Array,
+    dq: Array,
+    with_params: bool,
 ) -> None:
-    """Adds to `dh` what flows back through the change from `dc`; writes `dq` where `own`. `dc` is overwritten."""
+    """Add the gradient of h to `dh`, given that of the change, `dc`; write `dq` if `with_params`. Overwrite `dc`."""
     width, rows = h.shape
     through = np.empty((width, rows), h.dtype)
-    if form == NORM:
-        if own:
+    if formula == NORM:
+        if with_params:
             # c = scale * (gain * xhat + bias)
             plain = np.empty((width, rows), h.dtype)
             scale_and_shift(first[:width], q[:width], q[width : 2 * width], plain, False)
@@ -90,32 +99,32 @@ def change_back(
                     total += a[i] * b[i]
                 dq[2 * width + w] = total
         scale_rows(dc, q[2 * width : 3 * width])
-        if own:
+        if with_params:
             scale_params(first[:width], dc, dq[:width], dq[width : 2 * width])
         scale_rows(dc, q[:width])
-        standardise_input(first[:width], second[0], dc)
+        standardize_input(first[:width], second[0], dc)
         _add(dc, dh)
         return
     n = width * hidden
     m = n + hidden
     w1 = q[:n].reshape(width, hidden)
     inner = np.empty((hidden, rows), h.dtype)
-    if form == GATED:
+    if formula == GATED:
         one = h.dtype.type(1)
         product = np.empty((hidden, rows), h.dtype)
         for k in range(hidden):
             a, b, out = first[k], second[k], product[k]
             for i in range(rows):
                 out[i] = a[i] * b[i]
-        if own:
+        if with_params:
             affine_params(product, dc, dq[2 * m : 2 * m + n].reshape(hidden, width), dq[2 * m + n : 2 * m + n + width])
         affine_input(dc, q[2 * m : 2 * m + n].reshape(hidden, width), inner)
-        for k in range(hidden):  # the product's place takes the gradient of the gate's sum, `inner` that of the value
+        for k in range(hidden):  # reuse `product` for the gradient of the gate, `inner` for that of the value
             a, b, d, out = first[k], second[k], inner[k], product[k]
             for i in range(rows):
                 out[i] = d[i] * b[i] * a[i] * (one - a[i])
                 d[i] = d[i] * a[i]
-        if own:
+        if with_params:
             affine_params(h, product, dq[:n].reshape(width, hidden), dq[n:m])
             affine_params(h, inner, dq[m : m + n].reshape(width, hidden), dq[m + n : 2 * m])
         affine_input(product, w1, through)
@@ -123,18 +132,18 @@ def change_back(
         affine_input(inner, q[m : m + n].reshape(width, hidden), through)
         _add(through, dh)
         return
-    if form == EXCITATION:
+    if formula == EXCITATION:
         one, two = h.dtype.type(1), h.dtype.type(2)
         for w in range(width):
             a, x, d, out = second[w], h[w], dc[w], dh[w]
             for i in range(rows):
                 out[i] += d[i] * (two * a[i] - one)
                 d[i] = d[i] * x[i] * two * a[i] * (one - a[i])
-    if own:
+    if with_params:
         affine_params(first[:hidden], dc, dq[m : m + n].reshape(hidden, width), dq[m + n : m + n + width])
     affine_input(dc, q[m : m + n].reshape(hidden, width), inner)
     rectify_input(first[:hidden], inner)
-    if own:
+    if with_params:
         affine_params(h, inner, dq[:n].reshape(width, hidden), dq[n:m])
     affine_input(inner, w1, through)
     _add(through, dh)
@@ -149,9 +158,11 @@ def _add(x: Array, into: Array) -> None:
 
 
 @inner
-def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, opening: Array, out: Array) -> None:
-    """out [W, B]: h with the change let in at alpha. Of `multiply`, c becomes its tanh; of `gated`, `opening [B]`
-    keeps how far the gate is open."""
+def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_value: Array, out: Array) -> None:
+    """Compute out [W, B], h with the change c blended in at alpha.
+
+    `multiply` replaces c by its tanh; `gated` stores its gate, after the sigmoid, in `gate_value [B]`.
+    """
     real = h.dtype.type
     a = real(alpha)
     width, rows = h.shape
@@ -163,19 +174,19 @@ def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, opening:
                 y[i] = x[i] + x[i] * (a * t[i])
         return
     for i in range(rows):
-        opening[i] = real(1)
+        gate_value[i] = real(1)
     if blend == GATE:
         for i in range(rows):
-            opening[i] = gate[width]
+            gate_value[i] = gate[width]
         for w in range(width):
             x, weight = h[w], gate[w]
             for i in range(rows):
-                opening[i] += weight * x[i]
-        sigmoid(opening.reshape(1, rows))
+                gate_value[i] += weight * x[i]
+        sigmoid(gate_value.reshape(1, rows))
     for w in range(width):
         x, t, y = h[w], c[w], out[w]
         for i in range(rows):
-            y[i] = x[i] + a * opening[i] * t[i]
+            y[i] = x[i] + a * gate_value[i] * t[i]
 
 
 @inner
@@ -185,14 +196,16 @@ def blend_back(
     gate: Array,
     h: Array,
     c: Array,
-    opening: Array,
+    gate_value: Array,
     d: Array,
     dc: Array,
     dgate: Array,
-    own: bool,
+    with_params: bool,
 ) -> None:
-    """`d` with respect to the blended output becomes what flows to h past the seed; `dc [W, B]` what flows to the
-    change; `dgate` what flows to the gate, written where it is the seed's `own` turn."""
+    """Turn the gradient `d` of the output into that of h that does not pass through the seed, in place.
+
+    Write the gradient of the change to `dc [W, B]` and, if `with_params`, that of the gate to `dgate`.
+    """
     real = h.dtype.type
     a, one = real(alpha), real(1)
     width, rows = h.shape
@@ -206,7 +219,7 @@ def blend_back(
     for w in range(width):
         flow, out = d[w], dc[w]
         for i in range(rows):
-            out[i] = a * opening[i] * flow[i]
+            out[i] = a * gate_value[i] * flow[i]
     if blend == GATE:
         summed = np.zeros((1, rows), h.dtype)
         for w in range(width):
@@ -214,13 +227,13 @@ def blend_back(
             for i in range(rows):
                 summed[0, i] += t[i] * flow[i]
         for i in range(rows):
-            summed[0, i] *= a * opening[i] * (one - opening[i])
+            summed[0, i] *= a * gate_value[i] * (one - gate_value[i])
         for w in range(width):
             x, flow, weight, total = h[w], d[w], gate[w], real(0)
             for i in range(rows):
                 total += x[i] * summed[0, i]
                 flow[i] += weight * summed[0, i]
-            if own:
+            if with_params:
                 dgate[w] = total
-        if own:
+        if with_params:
             sum_rows(summed, dgate[width:])

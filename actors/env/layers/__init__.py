@@ -1,1 +1,1 @@
-"""Building blocks of hosts and seeds: convolutions, BatchNorm, and operations that may be fused."""
+"""Layers of hosts and seeds: convolution, BatchNorm, LayerNorm, and the fusion of elementwise operations."""

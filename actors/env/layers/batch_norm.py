@@ -1,8 +1,7 @@
-"""BatchNorm without a module: where its statistics come from is an argument of a host's forward pass.
+"""BatchNorm (Ioffe & Szegedy, 2015) as functions: the source of its statistics is an argument of a forward pass.
 
-A `Normalise` takes a norm's name, a plane `h [M, C, height, width]` (environments folded into C), gain and bias.
-Running statistics are state that no optimizer sees; the training loop's main pass alone writes them (Ioffe & Szegedy,
-2015).
+A `Normalize` takes the name of a norm, a plane `h [M, C, height, width]` (environments folded into C), gain and bias.
+Only the main pass of the training loop updates running statistics.
 """
 
 from __future__ import annotations
@@ -14,71 +13,76 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.layers.convolution import in_order
+from actors.env.layers.convolution import keep_channels_last
 
 MOMENTUM, EPS = 0.1, 1e-5
 CALIBRATION_ROWS = 128
 LANES = 16
-"""Channels beyond a multiple of it are computed one by one, with other roundings: a pass over a changing number of
-environments makes it a multiple."""
+"""PyTorch's kernel rounds the channels beyond a multiple of this differently. A pass over a varying number of
+environments is padded to a multiple, so that an environment's result does not depend on the others."""
 
-Normalise = Callable[[str, Tensor, Tensor, Tensor], Tensor]
+Normalize = Callable[[str, Tensor, Tensor, Tensor], Tensor]
 
 
 class Moments(NamedTuple):
-    mean: Tensor  # [C] or, for a stack, [E, C]
-    var: Tensor
+    """Statistics of one norm."""
+
+    mean: Tensor  # [C], or [E, C] for a stack
+    var: Tensor  # of the same shape
 
     @classmethod
     def fresh(cls, *shape: int, dtype: torch.dtype, device: torch.device | None = None) -> Moments:
+        """Return the running statistics of a norm that has seen no batch."""
         return cls(torch.zeros(shape, dtype=dtype, device=device), torch.ones(shape, dtype=dtype, device=device))
 
 
 Running = Mapping[str, Moments]  # by norm
 
 
-def batch_statistics(running: Running | None = None) -> Normalise:
-    """Training mode; `running` is moved towards each batch where it is given."""
+def batch_statistics(running: Running | None = None) -> Normalize:
+    """Normalize by the statistics of the batch; update `running` if it is given."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         mean, var = (None, None) if running is None else (t.view(-1) for t in running[name])
-        gain, bias, more = gain.flatten(), bias.flatten(), -h.shape[1] % LANES
-        if more == 0 or running is not None:
+        gain, bias, padding = gain.flatten(), bias.flatten(), -h.shape[1] % LANES
+        if padding == 0 or running is not None:
             return F.batch_norm(h, mean, var, gain, bias, True, MOMENTUM, EPS)
-        padded = F.pad(h, (0, 0) * (h.dim() - 2) + (0, more))
-        out = F.batch_norm(padded, None, None, F.pad(gain, (0, more)), F.pad(bias, (0, more)), True, MOMENTUM, EPS)
-        return in_order(out)[:, : len(gain)]
+        padded = F.pad(h, (0, 0) * (h.dim() - 2) + (0, padding))
+        out = F.batch_norm(
+            padded, None, None, F.pad(gain, (0, padding)), F.pad(bias, (0, padding)), True, MOMENTUM, EPS
+        )
+        return keep_channels_last(out)[:, : len(gain)]
 
-    return normalise
+    return normalize
 
 
-def running_statistics(running: Running) -> Normalise:
-    """Evaluation mode."""
+def running_statistics(running: Running) -> Normalize:
+    """Normalize by running statistics (evaluation mode)."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         mean, var = (t.reshape(-1) for t in running[name])
         return F.batch_norm(h, mean, var, gain.flatten(), bias.flatten(), False, MOMENTUM, EPS)
 
-    return normalise
+    return normalize
 
 
-def recorded_statistics(into: dict[str, Moments]) -> Normalise:
-    """Training mode that keeps each norm's batch statistics, to evaluate other rows of the same configuration with."""
+def recorded_statistics(into: dict[str, Moments]) -> Normalize:
+    """Normalize by the statistics of the batch and store them in `into`, to evaluate other rows with them."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         mean, var = into[name] = Moments(*(t.flatten() for t in _moments(h)))
         return F.batch_norm(h, mean, var, gain.flatten(), bias.flatten(), False, MOMENTUM, EPS)
 
-    return normalise
+    return normalize
 
 
-Affine = tuple[Tensor, Tensor]  # (scale, shift) of one configuration, `[1, C, 1, ...]` each
+Affine = tuple[Tensor, Tensor]  # (scale, shift) of one set of seeds, each [1, C, 1, ...]
 
 
-def calibrating(into: dict[str, list[Affine]], rows: int) -> Normalise:
-    """`recorded_statistics` for many configurations, each in `rows` consecutive rows; they land in `into` by norm."""
+def calibrating(into: dict[str, list[Affine]], rows: int) -> Normalize:
+    """`recorded_statistics` for a batch that holds several sets of seeds, each in `rows` consecutive rows."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         column = (1, -1, *(1,) * (h.dim() - 2))
         into[name] = []
         for part in torch.split(h, rows):
@@ -87,24 +91,24 @@ def calibrating(into: dict[str, list[Affine]], rows: int) -> Normalise:
             into[name].append((scale, bias.reshape(column) - mean * scale))
         return calibrated(into, rows)(name, h, gain, bias)
 
-    return normalise
+    return normalize
 
 
-def calibrated(by_norm: Mapping[str, list[Affine]], rows: int) -> Normalise:
-    """Other rows of the same configurations, in the same order, by what `calibrating` found."""
+def calibrated(by_norm: Mapping[str, list[Affine]], rows: int) -> Normalize:
+    """Normalize other rows of the same sets of seeds, in the same order, as `calibrating` recorded."""
 
-    def normalise(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         out = torch.empty_like(h)
         parts = zip(by_norm[name], torch.split(h, rows), torch.split(out, rows), strict=True)
         for (scale, shift), part, target in parts:
             torch.addcmul(shift, part, scale, out=target)
         return out
 
-    return normalise
+    return normalize
 
 
 def _moments(h: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each channel, `[1, C, 1, ...]`. One after the other: `var_mean` is twenty times slower."""
+    """Return mean and variance of each channel, `[1, C, 1, ...]`; `var_mean` is twenty times slower (measured)."""
     batch = (0, *range(2, h.dim()))
     mean = h.mean(batch, keepdim=True)
     return mean, (h - mean).square().mean(batch, keepdim=True)

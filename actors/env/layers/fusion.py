@@ -1,7 +1,7 @@
-"""Pieces of the tensor program that `torch.compile` may fuse: pure chains of elementwise operations and short sums.
+"""`fusible`: marks small pure functions that `torch.compile` may fuse (elementwise operations and short sums).
 
-What an epoch consists of changes with every action, so that a whole epoch would be compiled again and again; its
-pieces never change but for their sizes, which are symbols to the compiler.
+The structure of an epoch changes with every action, so compiling whole epochs would never end. These functions change
+only in the sizes of their arguments, which are symbolic to the compiler.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _compiling: ContextVar[bool] = ContextVar("compiling", default=False)
 
 
 @contextmanager
-def compiling(on: bool) -> Iterator[None]:
-    """Within it pieces run compiled, where `on`; each is compiled at its first call."""
+def fusing(on: bool) -> Iterator[None]:
+    """Run fusible functions compiled within this context if `on`; each is compiled at its first call."""
     token = _compiling.set(on)
     try:
         yield
@@ -29,7 +29,8 @@ def compiling(on: bool) -> Iterator[None]:
         _compiling.reset(token)
 
 
-def piece(function: Callable[P, T]) -> Callable[P, T]:
+def fusible(function: Callable[P, T]) -> Callable[P, T]:
+    """Compile a function with `torch.compile` when it is called within `fusing(True)`."""
     compiled: list[Callable[..., Any]] = []
 
     @wraps(function)

@@ -1,1 +1,1 @@
-"""Episodes as timelines and pictures."""
+"""Records of episodes (`Timeline`) and pictures of them."""

@@ -1,4 +1,4 @@
-"""Colours and chart style, the same in every picture; hues after Okabe and Ito, told apart by colour-blind readers."""
+"""Colors and style of all charts. The hues follow Okabe and Ito, and are distinct for color-blind readers."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ STYLE: dict[Any, object] = {
 }
 
 
-def colour(name: str, table: dict[str, str]) -> str:
-    """The colour of `name`, or a spare one for a name that the table lacks."""
+def color(name: str, table: dict[str, str]) -> str:
+    """Return the color of `name`, or a fixed spare color for a name that is not in the table."""
     return table.get(name) or SPARE[sum(name.encode()) % len(SPARE)]

@@ -1,4 +1,4 @@
-"""`Timeline`: one episode of a host, epoch by epoch, for pictures and for people."""
+"""`Timeline`: the record of one episode, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from actors.env.slots.stage import Slot, Stage
 
 @dataclass
 class Timeline:
-    """T epochs, S slots. `accuracy` has T + 1 entries (points): the untrained host first."""
+    """What happened in the T epochs of an episode with S slots."""
 
     task: str
     seed: int
     horizon: int
     slots: int
-    accuracy: list[float]
-    ops: list[str] = field(default_factory=list)
-    op_slots: list[int] = field(default_factory=list)  # -1 for WAIT
+    accuracy: list[float]  # [T + 1], validation accuracy in points; the untrained host first
+    ops: list[str] = field(default_factory=list)  # [T]
+    op_slots: list[int] = field(default_factory=list)  # [T], -1 for WAIT
     stages: list[list[str]] = field(default_factory=list)  # [S][T]
     alphas: list[list[float]] = field(default_factory=list)  # [S][T]
-    blueprints: list[list[str]] = field(default_factory=list)  # [S][T], "" where empty
-    growth_ratio: list[float] = field(default_factory=list)
-    shares: list[float] = field(default_factory=list)  # of J, however it was paid
+    blueprints: list[list[str]] = field(default_factory=list)  # [S][T], "" if the slot is empty
+    growth_ratio: list[float] = field(default_factory=list)  # [T], parameters of all seeds / of the host
+    shares: list[float] = field(default_factory=list)  # [T], terms of J in points, whatever the reward mode
 
     def __post_init__(self) -> None:
         for lanes in (self.stages, self.alphas, self.blueprints):
@@ -41,6 +41,7 @@ class Timeline:
         accuracy: float,
         share: float,
     ) -> None:
+        """Add one epoch; `names` are those of the blueprints, `share` is the epoch's term of J."""
         self.ops.append(op)
         self.op_slots.append(op_slot)
         for s, slot in enumerate(slots):
@@ -52,9 +53,10 @@ class Timeline:
         self.shares.append(share)
 
     def stage_shares(self) -> dict[str, float]:
-        """`stage/NAME`: its share in all epochs of all slots."""
+        """Return the fraction of slot epochs spent in each stage, as `stage/NAME`."""
         seen = Counter(chain.from_iterable(self.stages))
         return {f"stage/{stage.name}": seen[stage.name] / seen.total() for stage in Stage}
 
     def as_dict(self) -> dict[str, object]:
+        """Return all fields, and `return`: J up to now."""
         return asdict(self) | {"return": sum(self.shares)}

@@ -1,4 +1,4 @@
-"""An episode as a picture: accuracy, then a lane per slot with its stage, alpha, blueprint and ops, then growth."""
+"""Draws an episode: accuracy, then a lane per slot with its stage, alpha, blueprint and ops, then growth."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
-from actors.env.rendering.palette import GRID, INK, MUTED, OPS, POLICIES, STAGES, STYLE, colour
+from actors.env.rendering.palette import GRID, INK, MUTED, OPS, POLICIES, STAGES, STYLE, color
 from actors.env.rendering.timeline import Timeline
 
 MARKERS = {"GERMINATE": "^", "ADVANCE": ">", "SET_ALPHA_TARGET": "D", "FOSSILIZE": "s", "PRUNE": "X"}
-STRIP = 1.22  # height of the op markers above a lane whose alpha runs from 0 to 1
+STRIP = 1.22  # y position of op markers in a lane, where alpha runs from 0 to 1
 WIDTH_IN = 9.0
-PICTURE_DPI = 100  # of a frame: shown on a screen, not printed
-LETTER_IN, LANE_IN = 0.078, 8.2  # width of a letter of a blueprint's name; of a lane
+PICTURE_DPI = 100  # for screens
+LETTER_IN, LANE_IN = 0.078, 8.2  # widths of a letter of a blueprint's name, and of a lane
 
 
 class Drawn(Protocol):
-    """What a picture needs of an episode; see `Timeline`."""
+    """The fields of `Timeline` that a picture needs."""
 
     @property
     def accuracy(self) -> list[float]: ...
@@ -46,9 +46,9 @@ class Drawn(Protocol):
 
 
 def slot_figure(episode: Drawn, last_epoch: int, whole_legend: bool = False) -> tuple[Figure, Axes]:
-    """The figure with its lanes, and the axes above them, where accuracy belongs.
+    """Draw lanes and growth; return the figure and the empty axes for accuracy.
 
-    The legend names what there is to see, or all that there could be.
+    The legend names the stages and ops that occur, or with `whole_legend` all of them.
     """
     slots = len(episode.stages)
     figure = Figure(figsize=(WIDTH_IN, 3.4 + 0.72 * slots), layout="constrained")
@@ -67,7 +67,7 @@ def slot_figure(episode: Drawn, last_epoch: int, whole_legend: bool = False) -> 
 
 
 def frame(episode: Timeline) -> Figure:
-    """The episode so far, laid out alike from its first frame to its last."""
+    """Draw the episode so far, with the same layout in every frame."""
     figure, above = slot_figure(episode, episode.horizon, whole_legend=True)
     learned = POLICIES["learned"]
     drawn = above.plot(range(len(episode.accuracy)), episode.accuracy, color=learned, lw=2.2, clip_on=False)
@@ -75,14 +75,14 @@ def frame(episode: Timeline) -> Figure:
     for line in drawn:
         line.set_in_layout(False)
     above.set_ylim(0, 100)
-    said = [f"{episode.task}, seed {episode.seed}", f"epoch {len(episode.ops)} of {episode.horizon}"]
-    said += [f"accuracy {episode.accuracy[-1]:.1f}%", f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212")]
-    above.set_title("  \u00b7  ".join(said), fontsize=10, pad=8)
+    title = [f"{episode.task}, seed {episode.seed}", f"epoch {len(episode.ops)} of {episode.horizon}"]
+    title += [f"accuracy {episode.accuracy[-1]:.1f}%", f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212")]
+    above.set_title("  \u00b7  ".join(title), fontsize=10, pad=8)
     return figure
 
 
 def picture(episode: Timeline) -> NDArray[np.uint8]:
-    """The episode so far: RGB `[height, width, 3]`."""
+    """Draw the episode so far; return RGB `[height, width, 3]`."""
     with matplotlib.rc_context(STYLE):
         figure = frame(episode)
         figure.set_dpi(PICTURE_DPI)
@@ -95,12 +95,12 @@ def _lane(ax: Axes, episode: Drawn, slot: int, last: int) -> None:
     start, top = 0, 1 / (STRIP + 0.12)
     for stage, run in groupby(episode.stages[slot]):
         stop = start + len(list(run))
-        hue = colour(stage, STAGES)
+        hue = color(stage, STAGES)
         ax.axvspan(start, stop, 0, top, color=hue, alpha=1.0 if stage == "DORMANT" else 0.32, lw=0)
         ax.stairs(episode.alphas[slot][start:stop], range(start, stop + 1), fill=True, color=hue, alpha=0.85, lw=0)
         start = stop
     if start < last:
-        ax.axvspan(start, last, 0, top, color=GRID, alpha=0.25, lw=0)  # yet to come
+        ax.axvspan(start, last, 0, top, color=GRID, alpha=0.25, lw=0)  # not played yet
     _blueprints(ax, episode.blueprints[slot], last)
     for epoch, (op, target) in enumerate(zip(episode.ops, episode.op_slots, strict=True)):
         if target == slot and op in MARKERS:
@@ -114,7 +114,7 @@ def _lane(ax: Axes, episode: Drawn, slot: int, last: int) -> None:
 
 
 def _blueprints(ax: Axes, names: list[str], last: int) -> None:
-    """Each seed's blueprint where it begins, cut short where another follows too soon."""
+    """Label each seed with its blueprint, shortened if the next seed leaves too little room."""
     runs = [(name, len(list(run))) for name, run in groupby(names)]
     starts = [sum(length for _, length in runs[:i]) for i in range(len(runs))]
     named = [(start, name) for start, (name, _) in zip(starts, runs, strict=True) if name]

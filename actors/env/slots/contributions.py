@@ -1,7 +1,7 @@
-"""What each seed is worth: ablations of one network on its validation rows.
+"""How much each seed contributes: leave-one-out differences, interactions and Shapley values of validation accuracy.
 
-The value v(A) of a set A of slots is the validation accuracy with exactly the seeds of A switched on. TRAINING seeds
-are off in the present configuration; their contribution is the effect of switching them on.
+The value v(A) of a set A of slots is the validation accuracy of the host with exactly the seeds in A switched on. A
+seed in TRAINING is normally off; its leave-one-out contribution is the effect of switching it on.
 """
 
 from __future__ import annotations
@@ -10,8 +10,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from math import factorial
+from typing import NamedTuple
 
 Subset = frozenset[int]
+"""Slots whose seeds are switched on."""
+
+
+class EvalResult(NamedTuple):
+    """What evaluating a network on the rows of one split measures."""
+
+    accuracy: float  # points, 0 to 100
+    loss: float  # cross-entropy, nats
 
 
 @dataclass(frozen=True)
@@ -19,27 +28,31 @@ class Contributions:
     """Points of validation accuracy, by slot."""
 
     leave_one_out: dict[int, float]
-    interaction: dict[int, float]  # mean over partners j of v(ij) - v(i) - v(j) + v(none); absent without partners
+    interaction: dict[int, float]  # mean over partners j of v(ij) - v(i) - v(j) + v(none); needs a partner
     shapley: dict[int, float]  # empty with more than three filled slots
 
 
-def subsets_to_measure(present: Iterable[int], training: Iterable[int]) -> list[Subset]:
-    """All subsets of at most three filled slots; with more, leave-one-out, all-off and solo ones."""
-    on, off = frozenset(present), frozenset(training)
+def subsets_to_evaluate(blended: Iterable[int], training: Iterable[int]) -> list[Subset]:
+    """Return the sets of slots whose values `contributions` needs.
+
+    With at most three filled slots these are all subsets; with more, those that leave one out, the empty one and those
+    of one slot.
+    """
+    on, off = frozenset(blended), frozenset(training)
     filled = on | off
     if len(filled) <= 3:
         return [frozenset(c) for n in range(len(filled) + 1) for c in combinations(sorted(filled), n)]
-    wanted = [on, frozenset[int](), *(on ^ {s} for s in sorted(filled)), *(frozenset({s}) for s in sorted(filled))]
-    return list(dict.fromkeys(wanted))
+    subsets = [on, frozenset[int](), *(on ^ {s} for s in sorted(filled)), *(frozenset({s}) for s in sorted(filled))]
+    return list(dict.fromkeys(subsets))
 
 
-def measure(value: Callable[[Subset], float], present: Iterable[int], training: Iterable[int]) -> Contributions:
-    """`value(A)` is the measured accuracy of each subset of `subsets_to_measure`."""
-    on, off = frozenset(present), frozenset(training)
+def contributions(value: Callable[[Subset], float], blended: Iterable[int], training: Iterable[int]) -> Contributions:
+    """Compute contributions from `value(A)`, the accuracy of each subset in `subsets_to_evaluate`."""
+    on, off = frozenset(blended), frozenset(training)
     filled = sorted(on | off)
-    alone = {s: value(on | {s}) - value(on - {s}) for s in filled}
+    leave_one_out = {s: value(on | {s}) - value(on - {s}) for s in filled}
     if len(filled) > 3:
-        return Contributions(alone, {}, {})
+        return Contributions(leave_one_out, {}, {})
     none: Subset = frozenset()
     interaction = {
         i: sum(
@@ -51,11 +64,11 @@ def measure(value: Callable[[Subset], float], present: Iterable[int], training: 
         for i in filled
         if len(filled) > 1
     }
-    return Contributions(alone, interaction, {i: _shapley(value, i, filled) for i in filled})
+    return Contributions(leave_one_out, interaction, {i: _shapley(value, i, filled) for i in filled})
 
 
 def _shapley(value: Callable[[Subset], float], i: int, players: list[int]) -> float:
-    """Shapley (1953): the marginal contribution of i averaged over all orders of arrival."""
+    """Return the marginal contribution of i, averaged over all orders of arrival (Shapley, 1953)."""
     others, n = [p for p in players if p != i], len(players)
     total = 0.0
     for size in range(n):

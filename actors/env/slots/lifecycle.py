@@ -1,4 +1,4 @@
-"""The stage machine of all slots of one host: which actions are legal, and what they do to the stages."""
+"""`Lifecycle`: the stage machine of all slots of one model. Which actions are legal, and what they do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.env.slots.stage import IllegalEdge, Ramp, Slot, Stage
+from actors.env.slots.stage import IllegalTransition, Ramp, Slot, Stage
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, PROFILES, ActionMasks, Op
 
 LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
@@ -22,7 +22,7 @@ LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
     Op.FOSSILIZE: frozenset({Stage.HOLDING}),
     Op.ADVANCE: frozenset({Stage.GERMINATED, Stage.TRAINING}),
 }
-"""Where an op may act at all; gates, budgets and a ramp down to 0 narrow it further."""
+"""Stages in which an op can be legal. Gates, the budget and an alpha that falls to 0 restrict it further."""
 
 
 class IllegalAction(ValueError):
@@ -31,10 +31,11 @@ class IllegalAction(ValueError):
 
 @dataclass(frozen=True)
 class SeedAction:
-    """One action of the seed-training environment, head by head. Heads that `op` does not use stay at 0.
+    """One action of the seed-training environment: one choice per head, as indices into the tables of
+    `actors.types.actions`. Heads that `op` does not use stay at 0.
 
-    `env.step` takes it as it takes an array. NumPy turns it into an element of the action space
-    (`np.asarray(action)`), so that a list of them is a batch for a vector environment.
+    `env.step` accepts it in place of an array. NumPy converts it to an element of the action space
+    (`np.asarray(action)`), so that a list of actions is a batch for a vector environment.
     """
 
     op: Op
@@ -51,6 +52,7 @@ class SeedAction:
 
     @classmethod
     def of(cls, choices: Sequence[int]) -> SeedAction:
+        """Make the action from one index per head, in the order of the fields."""
         return cls(Op(int(choices[0])), *(int(c) for c in choices[1:]))
 
     def as_array(self, profile: str = "tamiyo") -> NDArray[np.int64]:
@@ -68,17 +70,17 @@ class SeedAction:
 
 @dataclass(frozen=True)
 class Gates:
-    """Evidence that ADVANCE and FOSSILIZE need."""
+    """The evidence that ADVANCE and FOSSILIZE need."""
 
-    germinated_epochs: int  # in GERMINATED before TRAINING
-    trained_epochs: int  # in TRAINING before BLENDING
-    gradient_health: float  # at least, in TRAINING before BLENDING
-    held_epochs: int  # in HOLDING before FOSSILIZED
-    positive_contribution: bool  # a fresh one above 0, before FOSSILIZED
-    measured_contribution: bool = True  # some contribution, before FOSSILIZED; False where nobody can measure one
+    germinated_epochs: int  # epochs in GERMINATED before TRAINING
+    trained_epochs: int  # epochs in TRAINING before BLENDING
+    gradient_health: float  # least gradient health before BLENDING
+    held_epochs: int  # epochs in HOLDING before FOSSILIZED
+    positive_contribution: bool  # FOSSILIZED needs one above 0, measured in the last epoch
+    measured_contribution: bool = True  # FOSSILIZED needs some contribution
 
     def without_contributions(self) -> Gates:
-        """The same where nobody can measure a contribution."""
+        """Return these gates for a model whose contributions cannot be measured."""
         return replace(self, positive_contribution=False, measured_contribution=False)
 
     def may_train(self, slot: Slot) -> bool:
@@ -103,7 +105,11 @@ GATES = {
 
 
 class Lifecycle:
-    """Slots of one host. Parameters are counted by the caller: `costs[b, s]` is what blueprint b adds at slot s."""
+    """The slots of one model and their stages.
+
+    Each epoch: `apply` an action that `masks` allows, `tick_alpha`, train, then `automatic_transitions`. With
+    `automatic_advance`, seeds advance without an action as soon as the gates permit.
+    """
 
     def __init__(self, slots: int, gates: Gates, embargo_epochs: int, automatic_advance: bool = False) -> None:
         self.slots = [Slot() for _ in range(slots)]
@@ -112,33 +118,36 @@ class Lifecycle:
         self.automatic_advance = automatic_advance
 
     def masks(self, affordable: NDArray[np.bool_]) -> ActionMasks:
-        """Legal choices now; `affordable` is bool `[num_blueprints, S]` (NOOP's row is ignored)."""
-        columns = zip(self.slots, affordable.T.tolist(), strict=True)
-        return _masks(tuple(self._legal(slot, tuple(buyable[1:])) for slot, buyable in columns))
+        """Return the legal choices.
 
-    def _legal(self, slot: Slot, buyable: tuple[bool, ...]) -> Legal:
+        `affordable` is bool `[num_blueprints, S]`: which seeds the budget permits (NOOP's row is ignored).
+        """
+        columns = zip(self.slots, affordable.T.tolist(), strict=True)
+        return _masks(tuple(self._legal(slot, tuple(column[1:])) for slot, column in columns))
+
+    def _legal(self, slot: Slot, affordable: tuple[bool, ...]) -> LegalOps:
         free = not slot.pruning
-        return Legal(
-            germinate=slot.stage is Stage.DORMANT and any(buyable),
+        return LegalOps(
+            germinate=slot.stage is Stage.DORMANT and any(affordable),
             set_alpha_target=slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
             prune=Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
             fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
             advance=self._may_advance(slot),
-            buyable=buyable,
+            affordable=affordable,
             alpha_target=slot.alpha_target,
         )
 
     def apply(self, action: SeedAction) -> bool:
-        """Take the action's edge; returns whether the slots show that it took effect. The caller checked the masks.
+        """Apply an action that the masks allow; return whether it had an effect (WAIT always has).
 
-        Raises `IllegalEdge` for an op that the slot's stage does not have.
+        Raise `IllegalTransition` for an op that the stage of the slot does not permit.
         """
         if action.op is Op.WAIT:
             return True
         slot = self.slots[action.slot]
         if slot.stage not in LEGAL_STAGES[action.op] or slot.pruning:
-            ramp = ", whose alpha is on its way to 0" if slot.pruning else ""
-            raise IllegalEdge(f"{action.op.name} has no edge from {slot.stage.name}{ramp}")
+            ramp = ", which is being pruned" if slot.pruning else ""
+            raise IllegalTransition(f"{action.op.name} is not possible in stage {slot.stage.name}{ramp}")
         before = (slot.stage, slot.alpha_target, slot.pruning)
         speed_epochs = ALPHA_SPEEDS_EPOCHS[action.alpha_speed]
         match action.op:
@@ -183,13 +192,13 @@ class Lifecycle:
         slot.alpha_target, slot.alpha_speed_epochs = target, epochs
 
     def tick_alpha(self) -> None:
-        """One epoch of every ramp, before the epoch is trained."""
+        """Advance every alpha by one epoch. Call it before the epoch is trained."""
         for slot in self.slots:
             if slot.stage is Stage.BLENDING and slot.ramp is not None:
                 slot.ramp.done = min(slot.ramp.done + 1, slot.ramp.epochs)
 
-    def automatic_edges(self) -> None:
-        """Edges that need no decision, after the epoch was trained; then every slot is one epoch older."""
+    def automatic_transitions(self) -> None:
+        """Take the transitions that need no action, and age every slot by an epoch. Call it after training."""
         for slot in self.slots:
             rested = slot.epochs_in_stage >= (self.embargo_epochs if slot.stage is Stage.EMBARGOED else 1)
             if slot.stage is Stage.BLENDING and slot.at_target:
@@ -206,41 +215,41 @@ class Lifecycle:
                 self._advance(slot)
 
     def prune_live(self) -> None:
-        """The governor's doing: every active seed that is not fossilized is pruned at once."""
+        """Prune every seed that is not fossilized, at once (after a panic of the governor)."""
         for slot in self.slots:
             if slot.active and slot.stage is not Stage.FOSSILIZED:
                 slot.move_to(Stage.PRUNED)
 
 
-class Legal(NamedTuple):
-    """What may be done with one slot."""
+class LegalOps(NamedTuple):
+    """The ops and blueprints that are legal for one slot."""
 
     germinate: bool
     set_alpha_target: bool
     prune: bool
     fossilize: bool
     advance: bool
-    buyable: tuple[bool, ...]  # of each blueprint after NOOP
+    affordable: tuple[bool, ...]  # by blueprint, without NOOP
     alpha_target: float
 
 
 @lru_cache(maxsize=4096)
-def _masks(legal: tuple[Legal, ...]) -> ActionMasks:
-    """The masks of slots where this is legal; situations recur, so they are kept. Read-only."""
-    num_blueprints = 1 + len(legal[0].buyable)
+def _masks(legal: tuple[LegalOps, ...]) -> ActionMasks:
+    """Build the masks of these slots. They are read-only and cached, since the same situations recur."""
+    num_blueprints = 1 + len(legal[0].affordable)
     sections = np.cumsum([0, num_blueprints, len(BLENDS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS_EPOCHS)])
     blueprint, blend, target, speed = (slice(a, b) for a, b in pairwise(sections))
     slot_mask = np.zeros((len(Op), len(legal)), dtype=np.bool_)
     rest: NDArray[np.bool_] = np.zeros((len(Op), len(legal), int(sections[-1])), dtype=np.bool_)
-    for s, own in enumerate(legal):
-        slot_mask[Op.GERMINATE, s] = own.germinate
-        slot_mask[Op.SET_ALPHA_TARGET, s] = own.set_alpha_target
-        slot_mask[Op.PRUNE, s] = own.prune
-        slot_mask[Op.FOSSILIZE, s] = own.fossilize
-        slot_mask[Op.ADVANCE, s] = own.advance
-        rest[Op.GERMINATE, s, blueprint] = (False, *own.buyable)  # never NOOP
+    for s, ops in enumerate(legal):
+        slot_mask[Op.GERMINATE, s] = ops.germinate
+        slot_mask[Op.SET_ALPHA_TARGET, s] = ops.set_alpha_target
+        slot_mask[Op.PRUNE, s] = ops.prune
+        slot_mask[Op.FOSSILIZE, s] = ops.fossilize
+        slot_mask[Op.ADVANCE, s] = ops.advance
+        rest[Op.GERMINATE, s, blueprint] = (False, *ops.affordable)  # never NOOP
         rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
-        rest[Op.SET_ALPHA_TARGET, s, target] = [t != own.alpha_target for t in ALPHA_TARGETS]
+        rest[Op.SET_ALPHA_TARGET, s, target] = [t != ops.alpha_target for t in ALPHA_TARGETS]
         rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
     op: NDArray[np.bool_] = np.any(slot_mask, axis=1)
     op[Op.WAIT] = True

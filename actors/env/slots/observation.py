@@ -1,8 +1,8 @@
-"""What the policy sees: one table with name, size, range and meaning of every feature.
+"""The observation of the policy: two tables (`BASE` and `SLOT`) with name, size, range and meaning of every feature.
 
-Scale-free and bounded; a value that may be unknown has a `known` flag beside it, and reads 0 while unknown. Blueprint
-identity goes in separately as `blueprint_indices [S]`. The flat observation is the base features followed by each
-slot's: `[base_size + S * slot_size]`.
+Features do not depend on the scale of the task, and they are bounded. A value that may be unknown has a `known` flag
+and reads 0 while it is unknown. The flat observation `[base_size + S * slot_size]` holds the base features, then the
+features of each slot. Blueprints are observed separately, as `blueprint_indices [S]`.
 """
 
 from __future__ import annotations
@@ -18,47 +18,56 @@ from numpy.typing import NDArray
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import BLENDS, Op
 
-HISTORY = 4  # epochs of loss and accuracy, the present one included
+HISTORY = 4  # epochs of loss and accuracy, including the last one
 FRESHNESS_DECAY = 0.9  # per epoch since the last measurement
-BLIND_EPOCHS = 4  # where time is hidden, epochs in a stage are told apart up to this many
-NORM_REFERENCE = 1.0  # a gradient norm of this size reads symlog(1)
+BLIND_EPOCHS = 4  # largest number of epochs in a stage that is observed if time is hidden
 
 
-@dataclass(frozen=True)
-class EnvView:
-    """All that may be observed after an epoch."""
+class TrainingState(NamedTuple):
+    """How far the training of a model is, without its slots."""
 
     epoch: int
     horizon_epochs: int
-    chance_loss: float  # nats
-    num_classes: int | None  # None where the task has no classes
-    val_losses: Sequence[float]  # newest last, at least one
-    accuracies: Sequence[float | None]  # points, as many; None where it is not known
+    chance_loss: float  # loss of the uniform guess, nats
+    num_classes: int | None  # None if the task has no classes
+    val_losses: Sequence[float]  # nats, newest last, at least one
+    accuracies: Sequence[float | None]  # points, as many; None if unknown
+    time_hidden: bool = False
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """Everything that features are computed from: a model and its slots after an epoch."""
+
+    training: TrainingState
     last_op: Op
     last_success: bool
     host_params: int
     budget_params: float
-    slot_params: Sequence[int]  # parameters grown at each slot
+    slot_params: Sequence[int]  # parameters that the seed of each slot adds
     slots: Sequence[Slot]
-    time_hidden: bool = False
 
 
 class BaseFeature(NamedTuple):
+    """A feature of the whole model."""
+
     name: str
     size: int
     low: float
     high: float
     meaning: str
-    value: Callable[[EnvView], Sequence[float]]
+    value: Callable[[ModelView], Sequence[float]]
 
 
 class SlotFeature(NamedTuple):
+    """A feature of one slot."""
+
     name: str
     size: int
     low: float
     high: float
     meaning: str
-    value: Callable[[EnvView, int], Sequence[float]]
+    value: Callable[[ModelView, int], Sequence[float]]
 
 
 def symlog(x: float) -> float:
@@ -74,25 +83,25 @@ def _history(values: Sequence[float | None]) -> list[float | None]:
     return newest_first + [None] * (HISTORY - len(newest_first))
 
 
-def _losses(v: EnvView) -> list[float]:
-    return [0.0 if x is None else _clip(symlog(x / v.chance_loss)) for x in _history(v.val_losses)]
+def _losses(v: ModelView) -> list[float]:
+    return [0.0 if x is None else _clip(symlog(x / v.training.chance_loss)) for x in _history(v.training.val_losses)]
 
 
-def _accuracies(v: EnvView) -> list[float]:
-    return [0.0 if x is None else x / 100.0 for x in _history(v.accuracies)]
+def _accuracies(v: ModelView) -> list[float]:
+    return [0.0 if x is None else x / 100.0 for x in _history(v.training.accuracies)]
 
 
-def _time(v: EnvView) -> list[float]:
-    return [0.0 if v.time_hidden else v.epoch / v.horizon_epochs]
+def _time(v: ModelView) -> list[float]:
+    return [0.0 if v.training.time_hidden else v.training.epoch / v.training.horizon_epochs]
 
 
-def _epochs_in_stage(v: EnvView, s: int) -> list[float]:
-    scale = BLIND_EPOCHS if v.time_hidden else v.horizon_epochs
+def _epochs_in_stage(v: ModelView, s: int) -> list[float]:
+    scale = BLIND_EPOCHS if v.training.time_hidden else v.training.horizon_epochs
     return [min(1.0, v.slots[s].epochs_in_stage / scale)]
 
 
-def _age(v: EnvView, s: int) -> list[float]:
-    return [0.0 if v.time_hidden else v.slots[s].age_epochs / v.horizon_epochs]
+def _age(v: ModelView, s: int) -> list[float]:
+    return [0.0 if v.training.time_hidden else v.slots[s].age_epochs / v.training.horizon_epochs]
 
 
 def _one_hot(index: int, size: int) -> list[float]:
@@ -100,7 +109,7 @@ def _one_hot(index: int, size: int) -> list[float]:
 
 
 def _known(x: float | None, scale: Callable[[float], float]) -> list[float]:
-    """(known, value): an unknown value is (0, 0), a measured 0 is (1, 0)."""
+    """Return (known, value): (0, 0) for an unknown value, (1, 0) for a measured 0."""
     return [0.0, 0.0] if x is None else [1.0, _clip(scale(x))]
 
 
@@ -109,14 +118,14 @@ def _points(x: float) -> float:
 
 
 BASE: tuple[BaseFeature, ...] = (
-    BaseFeature("time", 1, 0, 1, "epoch / horizon; 0 where time is hidden", _time),
+    BaseFeature("time", 1, 0, 1, "epoch / horizon; 0 if time is hidden", _time),
     BaseFeature(
         "chance",
         1,
         0,
         1,
         "chance level, 1 / classes; 0 without classes",
-        lambda v: [1.0 / v.num_classes if v.num_classes else 0.0],
+        lambda v: [1.0 / v.training.num_classes if v.training.num_classes else 0.0],
     ),
     BaseFeature("loss", HISTORY, -5, 5, "symlog(validation loss / loss of the uniform guess), newest first", _losses),
     BaseFeature("accuracy", HISTORY, 0, 1, "validation accuracy, newest first", _accuracies),
@@ -126,7 +135,7 @@ BASE: tuple[BaseFeature, ...] = (
         0,
         1,
         "whether each older entry of loss exists",
-        lambda v: [float(x is not None) for x in _history(v.val_losses)[1:]],
+        lambda v: [float(x is not None) for x in _history(v.training.val_losses)[1:]],
     ),
     BaseFeature(
         "accuracy_known",
@@ -134,7 +143,7 @@ BASE: tuple[BaseFeature, ...] = (
         0,
         1,
         "whether each entry of accuracy is known",
-        lambda v: [float(x is not None) for x in _history(v.accuracies)],
+        lambda v: [float(x is not None) for x in _history(v.training.accuracies)],
     ),
     BaseFeature(
         "stage_counts",
@@ -144,8 +153,8 @@ BASE: tuple[BaseFeature, ...] = (
         "share of slots in each stage",
         lambda v: [sum(s.stage is stage for s in v.slots) / len(v.slots) for stage in Stage],
     ),
-    BaseFeature("last_op", len(Op), 0, 1, "op executed last, one-hot", lambda v: _one_hot(v.last_op, len(Op))),
-    BaseFeature("last_success", 1, 0, 1, "whether it took effect", lambda v: [float(v.last_success)]),
+    BaseFeature("last_op", len(Op), 0, 1, "last executed op, one-hot", lambda v: _one_hot(v.last_op, len(Op))),
+    BaseFeature("last_success", 1, 0, 1, "whether that op had an effect", lambda v: [float(v.last_success)]),
     BaseFeature("budget_used", 1, 0, 1, "added parameters / budget", lambda v: [sum(v.slot_params) / v.budget_params]),
     BaseFeature(
         "growth",
@@ -158,10 +167,10 @@ BASE: tuple[BaseFeature, ...] = (
 )
 
 SLOT: tuple[SlotFeature, ...] = (
-    SlotFeature("active", 1, 0, 1, "a seed is there", lambda v, s: [float(v.slots[s].active)]),
+    SlotFeature("active", 1, 0, 1, "the slot has a seed", lambda v, s: [float(v.slots[s].active)]),
     SlotFeature("stage", len(Stage), 0, 1, "one-hot", lambda v, s: _one_hot(v.slots[s].stage, len(Stage))),
     SlotFeature("alpha", 1, 0, 1, "strength of the blend", lambda v, s: [v.slots[s].alpha]),
-    SlotFeature("alpha_target", 1, 0, 1, "where alpha is going", lambda v, s: [v.slots[s].alpha_target]),
+    SlotFeature("alpha_target", 1, 0, 1, "target of alpha", lambda v, s: [v.slots[s].alpha_target]),
     SlotFeature(
         "alpha_velocity",
         1,
@@ -175,7 +184,7 @@ SLOT: tuple[SlotFeature, ...] = (
         len(BLENDS),
         0,
         1,
-        "one-hot, 0 where no seed is",
+        "one-hot; 0 if the slot is empty",
         lambda v, s: _one_hot(v.slots[s].blend if v.slots[s].active else -1, len(BLENDS)),
     ),
     SlotFeature(
@@ -183,10 +192,10 @@ SLOT: tuple[SlotFeature, ...] = (
         1,
         0,
         1,
-        f"/ horizon; / {BLIND_EPOCHS}, at most 1, where time is hidden",
+        f"/ horizon; / {BLIND_EPOCHS}, at most 1, if time is hidden",
         _epochs_in_stage,
     ),
-    SlotFeature("age", 1, 0, 1, "epochs since germination / horizon; 0 where time is hidden", _age),
+    SlotFeature("age", 1, 0, 1, "epochs since germination / horizon; 0 if time is hidden", _age),
     SlotFeature(
         "params", 1, 0, 1, "parameters of the seed / budget", lambda v, s: [v.slot_params[s] / v.budget_params]
     ),
@@ -211,7 +220,7 @@ SLOT: tuple[SlotFeature, ...] = (
         1,
         0,
         1,
-        f"{FRESHNESS_DECAY} ** epochs since the contribution was measured, 0 where it never was",
+        f"{FRESHNESS_DECAY} ** epochs since the contribution was measured; 0 if it never was",
         lambda v, s: [
             0.0 if v.slots[s].contribution is None else FRESHNESS_DECAY ** v.slots[s].epochs_since_contribution
         ],
@@ -252,7 +261,7 @@ SLOT: tuple[SlotFeature, ...] = (
 
 
 class ObsSpec(NamedTuple):
-    """Layout of the flat observation: base features, then S times the slot features."""
+    """Sizes of the flat observation: the base features, then the slot features of each of S slots."""
 
     base_size: int
     slot_size: int
@@ -267,8 +276,8 @@ def obs_spec(slots: int) -> ObsSpec:
     return ObsSpec(sum(f.size for f in BASE), sum(f.size for f in SLOT), slots)
 
 
-def observe(view: EnvView) -> NDArray[np.float32]:
-    """The flat observation `[base_size + S * slot_size]`."""
+def observe(view: ModelView) -> NDArray[np.float32]:
+    """Return the flat observation `[base_size + S * slot_size]`."""
     values = [x for feature in BASE for x in feature.value(view)]
     for s in range(len(view.slots)):
         values += [x for feature in SLOT for x in feature.value(view, s)]
@@ -276,21 +285,6 @@ def observe(view: EnvView) -> NDArray[np.float32]:
 
 
 def bounds(slots: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(low, high) of the flat observation, for the Gymnasium space."""
+    """Return the bounds (low, high) of the flat observation."""
     rows = [f for f in BASE for _ in range(f.size)] + [f for f in SLOT for _ in range(f.size)] * slots
     return np.array([f.low for f in rows], dtype=np.float32), np.array([f.high for f in rows], dtype=np.float32)
-
-
-def markdown_table() -> str:
-    """The table as documentation: index, name, size, range, meaning."""
-    lines = ["| index | feature | size | range | meaning |", "| --- | --- | --- | --- | --- |"]
-    for title, table in (("base", BASE), ("slot", SLOT)):
-        index = 0
-        for feature in table:
-            where = f"{title} {index}" + (f"-{index + feature.size - 1}" if feature.size > 1 else "")
-            lines.append(
-                f"| {where} | `{feature.name}` | {feature.size} | {feature.low:g} to {feature.high:g} "
-                f"| {feature.meaning} |"
-            )
-            index += feature.size
-    return "\n".join(lines)

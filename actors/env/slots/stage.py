@@ -1,4 +1,4 @@
-"""Stages of a slot, and the state that a slot carries through them."""
+"""`Stage`, the transitions between stages, and `Slot`, the state of one slot."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from enum import IntEnum
 
 
 class Stage(IntEnum):
-    DORMANT = 0
-    GERMINATED = 1
-    TRAINING = 2
-    BLENDING = 3
-    HOLDING = 4
-    FOSSILIZED = 5
-    PRUNED = 6
-    EMBARGOED = 7
-    RESETTING = 8
+    """What happens in a slot. The observation and recorded timelines use these numbers and names."""
+
+    DORMANT = 0  # empty
+    GERMINATED = 1  # has a seed, which does not train yet
+    TRAINING = 2  # the seed learns without affecting the host
+    BLENDING = 3  # the seed is part of the host; alpha moves to its target
+    HOLDING = 4  # alpha is at its target
+    FOSSILIZED = 5  # kept for good
+    PRUNED = 6  # the seed was removed
+    EMBARGOED = 7  # empty for some epochs
+    RESETTING = 8  # empty for one more epoch, then dormant
 
 
 ACTIVE = frozenset({Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED})
 BLENDED = frozenset({Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED})
 """Stages whose seed is part of the host's function."""
 
-EDGES: dict[Stage, frozenset[Stage]] = {
+TRANSITIONS: dict[Stage, frozenset[Stage]] = {
     Stage.DORMANT: frozenset({Stage.GERMINATED}),
     Stage.GERMINATED: frozenset({Stage.TRAINING, Stage.PRUNED}),
     Stage.TRAINING: frozenset({Stage.BLENDING, Stage.PRUNED}),
@@ -35,13 +37,13 @@ EDGES: dict[Stage, frozenset[Stage]] = {
 }
 
 
-class IllegalEdge(RuntimeError):
-    """A transition that the stage machine does not have."""
+class IllegalTransition(RuntimeError):
+    """A transition that is not in `TRANSITIONS`."""
 
 
 @dataclass
 class Ramp:
-    """A linear alpha ramp: `start` to `target` over `epochs`; `done` epochs of it have been walked."""
+    """A linear change of alpha from `start` to `target` over `epochs`, of which `done` have passed."""
 
     start: float = 0.0
     target: float = 0.0
@@ -56,35 +58,36 @@ class Ramp:
 
     @property
     def velocity(self) -> float:
-        """Change of alpha per epoch; 0 once the target is reached."""
+        """The change of alpha per epoch; 0 at the target."""
         return (self.target - self.start) / self.epochs if self.done < self.epochs else 0.0
 
 
 @dataclass
 class Slot:
-    """What is known of one slot. None means not measured: unknown is never healthy."""
+    """The state of one slot and what was measured of its seed. None means that a value was not measured."""
 
     stage: Stage = Stage.DORMANT
     blueprint: int = -1
     blend: int = 0
     alpha_target: float = 0.0
     alpha_speed_epochs: int = 0
-    ramp: Ramp | None = None  # None before the first blending
-    pruning: bool = False  # alpha is on its way to 0
+    ramp: Ramp | None = None  # None before BLENDING
+    pruning: bool = False  # alpha is falling to 0, then the seed is removed
     epochs_in_stage: int = 0
     age_epochs: int = 0
-    trained_epochs: int = 0
-    contribution: float | None = None  # points of validation accuracy
-    contribution_velocity: float | None = None
+    trained_epochs: int = 0  # in TRAINING
+    contribution: float | None = None  # leave-one-out, points of validation accuracy
+    contribution_velocity: float | None = None  # change since the measurement before, points
     epochs_since_contribution: int = 0
-    interaction: float | None = None  # mean over partners, points
-    shapley: float | None = None  # points; with at most three filled slots
-    gradient_norm: float | None = None
-    gradient_health: float | None = None
-    gradient_health_prev: float | None = None
+    interaction: float | None = None  # mean over the other seeds, points
+    shapley: float | None = None  # points; None with more than three filled slots
+    gradient_norm: float | None = None  # mean over the minibatches of the last epoch
+    gradient_health: float | None = None  # fraction of its minibatches with a healthy norm
+    gradient_health_prev: float | None = None  # the same, one epoch earlier
 
     @property
     def active(self) -> bool:
+        """Whether the slot holds a seed."""
         return self.stage in ACTIVE
 
     @property
@@ -96,9 +99,9 @@ class Slot:
         return self.ramp is not None and self.ramp.done >= self.ramp.epochs
 
     def move_to(self, stage: Stage) -> None:
-        """Take an edge; raises `IllegalEdge`. An inactive slot forgets all that it tracked."""
-        if stage not in EDGES[self.stage]:
-            raise IllegalEdge(f"no edge from {self.stage.name} to {stage.name}")
+        """Change the stage, and clear a slot that loses its seed. Raise `IllegalTransition` if that is not possible."""
+        if stage not in TRANSITIONS[self.stage]:
+            raise IllegalTransition(f"there is no transition from {self.stage.name} to {stage.name}")
         if stage not in ACTIVE:
             self.__dict__.update(Slot().__dict__)
         self.stage = stage

@@ -1,4 +1,4 @@
-"""`Topology`: what has grown in a host, and a host that is built with it."""
+"""`Topology`: the seeds that are part of a host, as data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from actors.env.slots.stage import BLENDED, Ramp, Slot, Stage
 
 
-class Grown(NamedTuple):
+class GrownSeed(NamedTuple):
     """One seed that is part of its host's function."""
 
     slot: int
@@ -17,18 +17,18 @@ class Grown(NamedTuple):
     alpha: float
 
 
-Topology = tuple[Grown, ...]  # by slot
+Topology = tuple[GrownSeed, ...]  # by slot
 
 
 def topology_of(slots: Sequence[Slot]) -> Topology:
-    """What belongs to the host's function now."""
+    """Return the seeds that are part of the host's function."""
     return tuple(
-        Grown(s, slot.blueprint, slot.blend, slot.alpha) for s, slot in enumerate(slots) if slot.stage in BLENDED
+        GrownSeed(s, slot.blueprint, slot.blend, slot.alpha) for s, slot in enumerate(slots) if slot.stage in BLENDED
     )
 
 
-def built_in(grown: Grown) -> Slot:
-    """A slot of a host that was built with this seed: fossilized before the first epoch."""
+def fossilized_slot(grown: GrownSeed) -> Slot:
+    """Return the slot of a host that starts with this seed."""
     return Slot(
         stage=Stage.FOSSILIZED,
         blueprint=grown.blueprint,

@@ -1,4 +1,4 @@
-"""`ParamBank`: many small networks of one padded shape as rows of one matrix, with an AdamW of their own each."""
+"""`ParamBank`: many small networks of one padded shape as rows of one matrix; and `RowOptimizer`, their AdamW."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.vector import Param
-from actors.env.layers.fusion import piece
+from actors.env.blueprints.blueprint import Param
+from actors.env.layers.fusion import fusible
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 class ParamBank:
-    """`rows` parameter vectors `[rows, size]` with their moments and step counters."""
+    """Parameter vectors `[rows, size]`, with AdamW moments and a step counter for each row."""
 
     def __init__(
         self, shapes: dict[str, Param], rows: int, max_steps: int, dtype: torch.dtype, device: torch.device
@@ -31,7 +31,7 @@ class ParamBank:
         self.correction2 = torch.tensor(np.sqrt(1.0 - BETA2**t), dtype=dtype, device=device)
 
     def draw(self, row: int, shapes: dict[str, Param], rng: np.random.Generator) -> None:
-        """Fresh parameters and moments for a row; `shapes` are the true ones, drawn in the table's order."""
+        """Draw the parameters of a row and clear its moments; `shapes` are those before padding."""
         self.clear_moments(slice(row, row + 1))
         self.params[row] = 0.0
         views = self.views(self.params[row : row + 1])
@@ -39,11 +39,12 @@ class ParamBank:
             views[name][0][tuple(slice(n) for n in p.shape)] = torch.from_numpy(p.draw(rng))
 
     def clear_moments(self, rows: slice) -> None:
+        """Reset the moments and step counters of some rows."""
         for t in (self.first_moment, self.second_moment, self.steps):
             t[rows] = 0.0
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """`flat [n, size]` as named parameters `[n, *shape]`, sharing its memory."""
+        """Return `flat [n, size]` as named parameters `[n, *shape]` that share its memory."""
         views, start = {}, 0
         for name, p in self.shapes.items():
             views[name] = flat[:, start : start + p.size].view(flat.shape[0], *p.shape)
@@ -51,12 +52,15 @@ class ParamBank:
         return views
 
     def leaves(self, flat: Tensor) -> dict[str, Tensor]:
-        """`views` that gradients can be taken for."""
+        """Return `views` as autograd leaves."""
         return {name: t.detach().requires_grad_() for name, t in self.views(flat).items()}
 
 
-class Working:
-    """Rows of a bank while they train: gathered (`store` puts them back), or all of them in place."""
+class RowOptimizer:
+    """AdamW (Loshchilov & Hutter, 2019) for some rows of a bank, which are copies until `store`; or for all, in place.
+
+    `rows` are indices; None means all rows.
+    """
 
     def __init__(self, bank: ParamBank, rows: Tensor | None, lr: float, weight_decay: float) -> None:
         self.bank, self.rows, self.lr, self.weight_decay = bank, rows, lr, weight_decay
@@ -64,25 +68,26 @@ class Working:
         self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in everything)
 
     def store(self) -> None:
+        """Write the rows back to the bank."""
         if self.rows is not None:
             bank = self.bank
-            own = (self.params, self.first, self.second, self.steps)
-            for t, mine in zip((bank.params, bank.first_moment, bank.second_moment, bank.steps), own, strict=True):
-                t[self.rows] = mine
+            copies = (self.params, self.first, self.second, self.steps)
+            for t, copy in zip((bank.params, bank.first_moment, bank.second_moment, bank.steps), copies, strict=True):
+                t[self.rows] = copy
 
-    def adam(self, grad: Tensor) -> None:
-        """One AdamW step (Loshchilov & Hutter, 2019) for every row, with the row's own step counter."""
+    def step(self, grad: Tensor) -> None:
+        """Take one step with gradients `[n, size]`, each row with its own step counter."""
         self.steps += 1
         correction1, correction2 = _corrections(self.bank, self.steps)
         kept = 1.0 - self.lr * self.weight_decay
         _adam_(self.params, self.first, self.second, grad, self.lr / correction1, correction2, kept)
 
 
-@piece
+@fusible
 def _adam_(
     params: Tensor, first: Tensor, second: Tensor, grad: Tensor, rate: Tensor, root: Tensor, kept: float
 ) -> None:
-    """In place; `rate` and `root` are `[n, 1]`."""
+    """Update in place; `rate` and `root` are `[n, 1]`."""
     params.mul_(kept)
     first.lerp_(grad, 1.0 - BETA1)
     second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)
@@ -91,12 +96,15 @@ def _adam_(
 
 
 def _corrections(bank: ParamBank, steps: Tensor) -> tuple[Tensor, Tensor]:
-    """1 - beta1^t and sqrt(1 - beta2^t), `[n, 1]`, looked up: a power taken over a tensor changes its last bit with
-    the tensor's length. Rows that idle step on without end."""
+    """Return 1 - beta1^t and sqrt(1 - beta2^t), `[n, 1]`.
+
+    They are looked up, since the last bit of a power depends on the length of the tensor. Idle rows step beyond the
+    end of the table.
+    """
     steps = steps.clamp(max=len(bank.correction1) - 1)
     return bank.correction1[steps, None], bank.correction2[steps, None]
 
 
 def flat_gradients(grads: Sequence[Tensor]) -> Tensor:
-    """Gradients `[n, *shape]` of one bank's parameters, in its order, as `[n, size]`."""
+    """Concatenate the gradients `[n, *shape]` of a bank's parameters, in its order, to `[n, size]`."""
     return torch.cat([g.flatten(1) for g in grads], 1)

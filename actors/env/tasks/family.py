@@ -1,4 +1,4 @@
-"""`TaskFamily`: a kind of problem from which tasks are drawn."""
+"""`TaskFamily`: a named distribution of tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Membership = Literal["train", "heldout"]
 
 @dataclass(frozen=True)
 class DataFiles:
-    """Where data sets that are not bundled lie, and whether they may be fetched."""
+    """Where data sets that are not bundled are, and whether they may be downloaded."""
 
     data_dir: str | None = None
     download: bool = False
@@ -23,17 +23,18 @@ class DataFiles:
 
 @dataclass(frozen=True)
 class TaskFamily:
-    """Shapes, classes and host width are the same in every draw, so that a fleet can pad to them."""
+    """A named distribution of tasks. Shapes, number of classes and host width are the same in every draw."""
 
     name: str
     split: Membership  # policies train on "train"; results are reported on "heldout"
     kind: TaskKind
     description: str
-    factory: Callable[[np.random.Generator], Task] | None  # None where the data come from files
+    factory: Callable[[np.random.Generator], Task] | None  # None if the data come from files
     sizes: Sizes
     from_files: Callable[[DataFiles], Task] | None = None
 
     def make(self, rng: np.random.Generator, files: DataFiles) -> Task:
+        """Draw a task, or load it from `files`."""
         if self.from_files is not None:
             return self.from_files(files)
         assert self.factory is not None, f"task family {self.name!r} has neither a factory nor files"

@@ -1,4 +1,4 @@
-"""Whether growing pays on a task, as `python -m benchmarks.growth_pays` measured it."""
+"""What a fixed growth schedule gains on each task family, as measured by `python -m benchmarks.growth_pays`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEASURED = Path(__file__).with_name("measured.json")
 
 @dataclass(frozen=True)
 class Gain:
-    """Points that the benchmark's schedule gains over never growing, with its 95% interval."""
+    """The gain of the schedule over never growing, in points, with its 95% interval."""
 
     mean: float
     low: float
@@ -21,27 +21,30 @@ class Gain:
 
     @property
     def verdict(self) -> Literal["pays", "hurts", "even"]:
-        """By the interval's sign."""
+        """`even` if the interval includes 0."""
         if self.low > 0:
             return "pays"
         return "hurts" if self.high < 0 else "even"
 
     def text(self) -> str:
+        """Return the gain and its interval for a table."""
         return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})"
 
 
 @dataclass(frozen=True)
 class Measurement:
+    """The result of one task family."""
+
     never: float  # mean final validation accuracy without growth, points
-    grown: float  # and with the schedule
+    grown: float  # the same with the schedule
     growth_ratio: float  # added parameters / host parameters
-    rent0: Gain
-    rent5: Gain
+    rent0: Gain  # of accuracy
+    rent5: Gain  # of J with a rent weight of 5
 
 
 @cache
 def measurements() -> dict[str, Measurement]:
-    """By family; one that was added since has none."""
+    """Return the measurements by family; families that were added later have none."""
     families = json.loads(MEASURED.read_text())["families"]
     return {
         name: Measurement(**row | {"rent0": Gain(**row["rent0"]), "rent5": Gain(**row["rent5"])})

@@ -1,4 +1,4 @@
-"""The task families by name: built in, registered in code, installed by other packages, or imported on the spot."""
+"""Finds task families by name: built-in, registered, from installed packages, or imported by `mypkg:factory`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import difflib
 import numpy as np
 
 from actors.config import ConfigError, require
+from actors.env.tasks.custom import imported_family, installed_family, installed_names
 from actors.env.tasks.families import (
     boolean,
     bundled,
@@ -20,30 +21,32 @@ from actors.env.tasks.families import (
     waves,
 )
 from actors.env.tasks.family import DataFiles, Membership, TaskFamily
-from actors.env.tasks.own import imported_family, installed_family, installed_names
 from actors.env.tasks.task import Task, TaskKind
 
-_HOMES = (bundled, planar, tabular, functions, drawn, signals, images, boolean, waves, mlbench)
-_FAMILIES: dict[str, TaskFamily] = {family.name: family for home in _HOMES for family in home.FAMILIES}
+_MODULES = (bundled, planar, tabular, functions, drawn, signals, images, boolean, waves, mlbench)
+_FAMILIES: dict[str, TaskFamily] = {family.name: family for module in _MODULES for family in module.FAMILIES}
 _IMPORTED: dict[str, TaskFamily] = {}
 
 
 def register(family: TaskFamily) -> None:
-    """Make a family known by its name in this process; entry points are known in all of them."""
-    require(family.name not in _FAMILIES, f"there is a task named {family.name!r} already")
-    require(":" not in family.name, f"a task's name has no colon, as in {family.name!r}: that stands for an import")
+    """Register a family in this process. Use an entry point to make it known in every process."""
+    require(family.name not in _FAMILIES, f"a task named {family.name!r} already exists")
+    require(
+        ":" not in family.name,
+        f"task name {family.name!r} contains a colon, which is reserved for imports: choose another",
+    )
     _FAMILIES[family.name] = family
 
 
 def families(split: Membership | None = None, kind: TaskKind | None = None) -> tuple[TaskFamily, ...]:
-    """All that are registered or installed, training families first; of one split or kind where it is given."""
-    known = [*_FAMILIES.values(), *(find_family(name) for name in sorted(_installed_anew()))]
+    """Return registered and installed families, training families first; optionally of one split or kind."""
+    known = [*_FAMILIES.values(), *(find_family(name) for name in sorted(_checked_installed_names()))]
     chosen = [f for f in known if split in (None, f.split) and kind in (None, f.kind)]
     return tuple(sorted(chosen, key=lambda f: f.split != "train"))
 
 
 def find_family(name: str) -> TaskFamily:
-    """Raises `ConfigError` for a name that is nowhere, or that leads to something broken."""
+    """Return the family of this name; raise `ConfigError` if there is none or it cannot be loaded."""
     if name in _FAMILIES:
         return _FAMILIES[name]
     if name not in _IMPORTED:
@@ -57,18 +60,20 @@ def find_family(name: str) -> TaskFamily:
 
 
 def make_task(name: str, rng: np.random.Generator, files: DataFiles | None = None) -> Task:
-    """Draws a task of the family `name`, which may be `mypkg:factory`. Raises `ConfigError` where that cannot be."""
+    """Draw a task of the family `name`; raise `ConfigError` if that is not possible."""
     return find_family(name).make(rng, files or DataFiles())
 
 
-def _installed_anew() -> set[str]:
+def _checked_installed_names() -> set[str]:
     names = set(installed_names())
     for name in sorted(names & set(_FAMILIES)):
-        raise ConfigError(f"an installed package offers a task named {name!r}, which is taken: rename its entry point")
+        raise ConfigError(
+            f"an installed package offers a task named {name!r}, a name that is taken: rename its entry point"
+        )
     return names
 
 
 def _hint(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     first = f"; did you mean {close[0]!r}?" if close else ":"
-    return f"{first} choose from {', '.join(sorted(known))}, or give mypkg:factory"
+    return f"{first} choose from {', '.join(sorted(known))}, or use mypkg:factory"

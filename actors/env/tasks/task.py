@@ -1,4 +1,4 @@
-"""`Task`: what a host is trained on. Train, validation and test rows are disjoint."""
+"""`Task`: a classification problem with train, validation and test rows, which are disjoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIMENSIONS: dict[TaskKind, int] = {"vector": 2, "sequence": 3, "image": 4}
 
 
 class Sizes(NamedTuple):
-    """Rows of each split."""
+    """Number of rows of each split."""
 
     train: int
     val: int
@@ -25,6 +25,8 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
+    """The rows of one split."""
+
     x: NDArray[np.float32]  # vector [N, F], sequence [N, C, L], image [N, C, H, W]
     y: NDArray[np.int64]  # [N]
 
@@ -34,40 +36,40 @@ class Split:
 
 @dataclass(frozen=True)
 class Task:
-    """Raises `ConfigError` where the arrays cannot be what `kind` says."""
+    """A classification problem. Raise `ConfigError` if the arrays do not fit `kind` or each other."""
 
     task_id: str
     num_classes: int
-    host_width: int  # hidden units of the host, channels of a convolutional one
+    host_width: int  # hidden units of the host, or channels of a CNN
     train: Split
     val: Split
     test: Split
     kind: TaskKind = "vector"
 
     def __post_init__(self) -> None:
-        own = f"task {self.task_id!r}"
-        require(self.kind in DIMENSIONS, f"{own} is of kind {self.kind!r}: give one of {', '.join(DIMENSIONS)}")
-        require(self.num_classes >= 2, f"{own} has {self.num_classes} classes: it needs at least 2")
-        require(self.host_width >= 1, f"{own} has host_width {self.host_width}: it must be at least 1")
+        label = f"task {self.task_id!r}"
+        require(self.kind in DIMENSIONS, f"{label} has kind {self.kind!r}: use one of {', '.join(DIMENSIONS)}")
+        require(self.num_classes >= 2, f"{label} has {self.num_classes} classes: it needs at least 2")
+        require(self.host_width >= 1, f"{label} has host_width {self.host_width}: it must be at least 1")
         for name in ("train", "val", "test"):
             x, y = getattr(self, name).x, getattr(self, name).y
-            where = f"{own}: {name}"
-            require(x.dtype == np.float32, f"{where}.x is {x.dtype}: make it float32")
-            require(y.dtype == np.int64, f"{where}.y is {y.dtype}: make it int64")
+            part = f"{label}: {name}"
+            require(x.dtype == np.float32, f"{part}.x is {x.dtype}: make it float32")
+            require(y.dtype == np.int64, f"{part}.y is {y.dtype}: make it int64")
             dimensions = DIMENSIONS[self.kind]
-            require(x.ndim == dimensions, f"{where}.x has {x.ndim} dimensions, a task of this kind has {dimensions}")
-            require(y.shape == (len(x),), f"{where} has {len(x)} rows of x and labels of shape {y.shape}")
-            require(len(x) > 0, f"{where} is empty")
-            require(x.shape[1:] == self.shape, f"{where} has rows of shape {x.shape[1:]}, train has {self.shape}")
+            require(x.ndim == dimensions, f"{part}.x has {x.ndim} dimensions, but {self.kind} tasks have {dimensions}")
+            require(y.shape == (len(x),), f"{part} has {len(x)} rows of x, but labels of shape {y.shape}")
+            require(len(x) > 0, f"{part} is empty")
+            require(x.shape[1:] == self.shape, f"{part} has rows of shape {x.shape[1:]}, but train has {self.shape}")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one row: (F,), (C, L) or (C, H, W)."""
+        """The shape of one row: (F,), (C, L) or (C, H, W)."""
         return tuple(int(n) for n in self.train.x.shape[1:])
 
     @property
     def num_features(self) -> int:
-        """Numbers per row; a vector task's input size."""
+        """Numbers per row."""
         return int(np.prod(self.shape))
 
     @property
@@ -85,8 +87,8 @@ class Task:
         return 100.0 / self.num_classes
 
 
-def standardised(train: Split, val: Split, test: Split) -> tuple[Split, Split, Split]:
-    """Features, or the channels of sequences and images, scaled by the training rows' statistics alone."""
+def standardized(train: Split, val: Split, test: Split) -> tuple[Split, Split, Split]:
+    """Scale features, or channels of sequences and images, to mean 0 and variance 1 over the training rows."""
     axes = tuple(axis for axis in range(train.x.ndim) if axis != 1)
     mean = train.x.mean(axes, dtype=np.float64, keepdims=True)
     std = train.x.std(axes, dtype=np.float64, keepdims=True)
@@ -96,10 +98,10 @@ def standardised(train: Split, val: Split, test: Split) -> tuple[Split, Split, S
 
 
 def split_rows(x: NDArray[np.floating], y: NDArray[np.integer], sizes: Sizes) -> tuple[Split, Split, Split]:
-    """Consecutive rows cut into the three splits: no row is in two of them."""
+    """Cut consecutive rows into three splits."""
     cuts = np.cumsum(sizes)
     if cuts[-1] > len(y):
-        raise ValueError(f"{len(y)} rows cannot give splits of {tuple(sizes)}")
+        raise ValueError(f"{len(y)} rows are too few for splits of {tuple(sizes)}")
     starts = (0, cuts[0], cuts[1])
     parts = [Split(x[a:b].astype(np.float32), y[a:b].astype(np.int64)) for a, b in zip(starts, cuts, strict=True)]
     return parts[0], parts[1], parts[2]
@@ -108,7 +110,7 @@ def split_rows(x: NDArray[np.floating], y: NDArray[np.integer], sizes: Sizes) ->
 def draw_splits(
     draw: Callable[[int], tuple[NDArray[np.floating], NDArray[np.integer]]], sizes: Sizes
 ) -> tuple[Split, Split, Split]:
-    """Train, validation and test rows, each a draw `n -> (x [n, ...], y [n])` of its own."""
+    """Draw each split with `draw(n) -> (x [n, ...], y [n])`, and standardize x."""
     drawn = [draw(n) for n in sizes]
     parts = [Split(x.astype(np.float32), y.astype(np.int64)) for x, y in drawn]
-    return standardised(parts[0], parts[1], parts[2])
+    return standardized(parts[0], parts[1], parts[2])

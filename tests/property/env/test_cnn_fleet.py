@@ -1,4 +1,4 @@
-"""The fleet of CNN hosts against the one-environment reference, and each environment against its neighbours."""
+"""Fleets of CNN hosts equal the one-environment reference, and environments do not affect each other."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
-from actors.env import fleet_networks
+from actors.env import mixed_networks
 from actors.env.fleet import FleetStep, ReferenceFleet
-from actors.env.fleet_networks import FleetNetworks
-from actors.env.reference_network import ReferenceNetwork, Trained
+from actors.env.mixed_networks import MixedNetworks
+from actors.env.reference_network import ParameterGroup, ReferenceNetwork
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
@@ -44,7 +44,7 @@ def _known_tasks() -> Iterator[None]:
 
 
 def config(tasks: Sequence[str], **settings: Any) -> EnvConfig:
-    defaults = {"horizon_epochs": 10, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0, "form": "stacked"}
+    defaults = {"horizon_epochs": 10, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0, "backend": "torch"}
     return EnvConfig(tasks=tuple(tasks), **(defaults | settings))
 
 
@@ -55,28 +55,28 @@ def reference_fleet(config: EnvConfig, num_envs: int, dtype: torch.dtype) -> Ref
     return fleet
 
 
-def stacks(fleet: SeedTrainingFleet) -> Iterator[tuple[int, StackedNetworks, int]]:
-    """(environment, its stack, its row there)."""
-    if isinstance(fleet.networks, FleetNetworks):
+def stacks(fleet: SeedTrainingFleet) -> Iterator[tuple[int, TorchNetworks, int]]:
+    """Yield (environment, networks of its block, its row there)."""
+    if isinstance(fleet.networks, MixedNetworks):
         for e in range(fleet.num_envs):
-            block, row = fleet.networks._at[e]
+            block, row = fleet.networks._position[e]
             yield e, block.networks, row
     else:
-        assert isinstance(fleet.networks, StackedNetworks)
+        assert isinstance(fleet.networks, TorchNetworks)
         yield from ((e, fleet.networks, e) for e in range(fleet.num_envs))
 
 
-def groups(network: ReferenceNetwork, n: StackedNetworks, row: int) -> Iterator[tuple[Any, Trained, int]]:
-    """(bank, reference's parameters, row) of a host and its seeds."""
-    yield n.hosts, network.trained, row
+def groups(network: ReferenceNetwork, n: TorchNetworks, row: int) -> Iterator[tuple[Any, ParameterGroup, int]]:
+    """Yield (bank, the reference's parameters, row) of a host and its seeds."""
+    yield n.hosts, network.group, row
     for s, seed in network.seeds.items():
         own = row * n.host.slots + s
-        yield n.banks[n._bank(n._seeds[row, s])], seed.trained, own
-        yield n.gates, seed.trained, own
+        yield n.banks[n._bank(n._seeds[row, s])], seed.group, own
+        yield n.gates, seed.group, own
 
 
 def assert_same_state(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
-    """Parameters of hosts, seeds and gates, and running statistics."""
+    """Compare parameters of hosts, seeds and gates, and running statistics."""
     for e, n, row in stacks(fleet):
         network = reference.envs[e].network
         for bank, trained, own in groups(network, n, row):
@@ -90,8 +90,8 @@ def assert_same_state(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol:
                 torch.testing.assert_close(mine[row, : len(theirs)], theirs, rtol=rtol, atol=atol)
 
 
-def synchronise(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
-    """Put the reference's parameters, moments, step counters and running statistics into the fleet."""
+def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
+    """Copy the reference's parameters, moments, step counters and running statistics to the fleet."""
     for e, n, row in stacks(fleet):
         network = reference.envs[e].network
         for bank, trained, own in groups(network, n, row):
@@ -124,7 +124,7 @@ def act(policy: RandomPolicy, seen: FleetStep, noise: NDArray[np.float64]) -> ND
 
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("first_seed", [0, 40])
-def test_in_double_precision_whole_episodes_are_the_references(mix: str, first_seed: int) -> None:
+def test_whole_episodes_equal_the_reference_in_double_precision(mix: str, first_seed: int) -> None:
     c = config(MIXES[mix])
     reference, fleet = reference_fleet(c, 5, torch.float64), SeedTrainingFleet(c, 5, 0, torch.float64)
     seeds = range(first_seed, first_seed + 5)
@@ -139,7 +139,7 @@ def test_in_double_precision_whole_episodes_are_the_references(mix: str, first_s
 
 @pytest.mark.parametrize("task", ["sequences", "images"])
 @pytest.mark.parametrize("blend", range(3))
-def test_every_blueprint_and_blend_agrees_with_the_reference(task: str, blend: int) -> None:
+def test_every_blueprint_and_blend_equals_the_reference(task: str, blend: int) -> None:
     c = config([task], horizon_epochs=6)
     reference, fleet = reference_fleet(c, 6, torch.float64), SeedTrainingFleet(c, 6, 0, torch.float64)
     a, b = reference.reset(range(6)), fleet.reset(range(6))
@@ -151,8 +151,8 @@ def test_every_blueprint_and_blend_agrees_with_the_reference(task: str, blend: i
 
 
 @pytest.mark.parametrize("mix", ["sequences", "images"])
-def test_in_single_precision_an_epoch_is_the_references(mix: str) -> None:
-    """Re-synchronised each epoch: the same function.
+def test_each_epoch_equals_the_reference_in_single_precision(mix: str) -> None:
+    """Synchronized after each epoch, so that differences are those of one epoch.
 
     Parameters that a norm takes out again have a gradient of rounding alone, which Adam makes a step of, so that
     parameters themselves agree in bulk only.
@@ -172,10 +172,10 @@ def test_in_single_precision_an_epoch_is_the_references(mix: str) -> None:
         np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
         for e, n, row in stacks(fleet):
             views = n.hosts.views(n.hosts.params)
-            for name, p in reference.envs[e].network.trained.params.items():
+            for name, p in reference.envs[e].network.group.params.items():
                 mine = views[name][row][tuple(slice(size) for size in p.shape)]
                 assert (mine - p).norm() <= 1e-3 * p.norm() + 1e-4
-        synchronise(fleet, reference)
+        synchronize(fleet, reference)
 
 
 def play(mix: str, num_envs: int, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
@@ -197,10 +197,10 @@ def check_neighbours(mix: str) -> None:
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_what_neighbours_do_changes_no_bit(mix: str) -> None:
-    """In a process of its own, whose matrix products and convolutions round a row alike whatever lies beside it.
+def test_other_environments_change_no_bit(mix: str) -> None:
+    """In a separate process, whose matrix products and convolutions round a row alike whatever the other rows are.
 
-    So they do by themselves with AVX-512; with AVX2, where nothing is told, a neighbour may move the last bit.
+    This holds by default with AVX-512; with AVX2, another row may change the last bit unless it is set.
     """
     program = f"from tests.property.env import test_cnn_fleet as t\nt.cnn.register()\nt.check_neighbours({mix!r})"
     env = os.environ | {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}
@@ -209,9 +209,9 @@ def test_what_neighbours_do_changes_no_bit(mix: str) -> None:
     assert ran.returncode == 0, ran.stderr[-2000:]
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splitting_into_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = play("sequences", 5, range(5), range(5))
-    monkeypatch.setattr(fleet_networks, "MOST_ENVS", 2)
+    monkeypatch.setattr(mixed_networks, "MAX_BLOCK_ENVS", 2)
     for a, b in zip(whole, play("sequences", 5, range(5), range(5)), strict=True):
         assert_same_step(a, b, rtol=1e-3, atol=1e-3)
 
@@ -240,15 +240,15 @@ def test_padding_stays_exactly_zero(mix: str) -> None:
                     assert not beyond.any(), name
 
 
-def test_a_broken_neighbour_is_rolled_back_alone() -> None:
-    """NaN in one host: it panics and ends; its running statistics come back, the others never notice."""
+def test_only_a_broken_environment_is_rolled_back() -> None:
+    """NaN in one host: its episode ends and its running statistics are restored; the others are unaffected."""
     c = config(["images"])
     calm, hurt = SeedTrainingFleet(c, 4, 0), SeedTrainingFleet(c, 4, 0)
     waits = np.zeros((4, 6), dtype=np.int64)
     for fleet in (calm, hurt):
         fleet.reset(range(4))
         fleet.step(waits)
-    assert isinstance(hurt.networks, StackedNetworks)
+    assert isinstance(hurt.networks, TorchNetworks)
     before = {name: m.mean[2].clone() for name, m in hurt.networks.running.items()}
     hurt.networks.hosts.params[2] = float("nan")
     a, b = calm.step(waits), hurt.step(waits)

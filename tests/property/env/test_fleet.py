@@ -1,4 +1,4 @@
-"""The fleet against the one-environment reference, and each environment against its neighbours (property 12)."""
+"""Fleets equal the one-environment reference, and environments do not affect each other."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from actors.config import EnvConfig
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.fleet import FleetStep, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
-from tests.support.fleets import FORMS, Form, assert_same_params, break_host, synchronise
+from tests.support.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronize
 
 torch.set_num_threads(1)
-CONFIGS = {form: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, form=form) for form in FORMS}
-both_forms = pytest.mark.parametrize("form", FORMS)
+CONFIGS = {name: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, backend=name) for name in BACKENDS}
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
 NO_STATE = PolicyState.zeros(StateSizes(), 0)
 
 
@@ -48,12 +48,12 @@ def _assert_same(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
     assert a.end_reasons == b.end_reasons
 
 
-@both_forms
+@both_backends
 @settings(max_examples=4, deadline=None)
 @given(first_seed=st.integers(0, 2**20))
-def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(form: Form, first_seed: int) -> None:
-    """fp64, free running: parameters to 1e-9, and so every observation, reward and mask."""
-    config = CONFIGS[form]
+def test_whole_episodes_equal_the_reference_in_double_precision(backend: Backend, first_seed: int) -> None:
+    """Parameters agree to 1e-9, and so do observations, rewards and masks, without synchronizing."""
+    config = CONFIGS[backend]
     reference, fleet = _reference(config, 5, torch.float64), SeedTrainingFleet(config, 5, 0, torch.float64)
     seeds = range(first_seed, first_seed + 5)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(1, seeds, 6)
@@ -65,11 +65,11 @@ def test_a_fleet_in_double_precision_runs_whole_episodes_like_the_reference(form
         assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
 
 
-@both_forms
+@both_backends
 @pytest.mark.parametrize("blend", range(3))
-def test_every_blueprint_and_blend_agrees_with_the_reference(form: Form, blend: int) -> None:
-    """Each blueprint is germinated, trained, blended and held in both, beside the others."""
-    config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=3, budget_ratio=20.0, form=form)
+def test_every_blueprint_and_blend_equals_the_reference(backend: Backend, blend: int) -> None:
+    """Each blueprint is germinated, trained, blended and held, in one environment each."""
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=3, budget_ratio=20.0, backend=backend)
     count = len(MLP_BLUEPRINTS) - 1
     reference, fleet = _reference(config, count, torch.float64), SeedTrainingFleet(config, count, 0, torch.float64)
     a, b = reference.reset(range(count)), fleet.reset(range(count))
@@ -82,10 +82,10 @@ def test_every_blueprint_and_blend_agrees_with_the_reference(form: Form, blend: 
         assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
 
 
-@both_forms
-def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(form: Form) -> None:
-    """fp32, re-synchronised each epoch: one epoch's difference is rounding."""
-    config = CONFIGS[form]
+@both_backends
+def test_each_epoch_equals_the_reference_in_single_precision(backend: Backend) -> None:
+    """Synchronized after each epoch, so that differences are the rounding of one epoch."""
+    config = CONFIGS[backend]
     reference, fleet = _reference(config, 6, torch.float32), SeedTrainingFleet(config, 6, 0)
     seeds = range(6)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(3, seeds, 6)
@@ -96,11 +96,11 @@ def test_a_fleet_in_single_precision_agrees_epoch_by_epoch(form: Form) -> None:
         a = reference.step(actions)
         fleet.step(actions)
         assert_same_params(fleet, reference, rtol=1e-5, atol=1e-6)
-        synchronise(fleet, reference)
+        synchronize(fleet, reference)
 
 
-def _play(form: Form, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
-    config = CONFIGS[form]
+def _play(backend: Backend, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
+    config = CONFIGS[backend]
     fleet = SeedTrainingFleet(config, len(seeds), 0)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(7, noise_seeds, 6)
     seen = [fleet.reset(seeds)]
@@ -109,36 +109,36 @@ def _play(form: Form, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[
     return seen
 
 
-@both_forms
-def test_what_neighbours_do_changes_no_bit(form: Form) -> None:
-    """At a fixed E the first environment is bit-equal whatever tasks, seeds and actions its neighbours have."""
-    plain = _play(form, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
-    other = _play(form, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
+@both_backends
+def test_other_environments_change_no_bit(backend: Backend) -> None:
+    """The first environment is bit-equal for any tasks, seeds and actions of the others, at a fixed E."""
+    plain = _play(backend, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
+    other = _play(backend, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
     for a, b in zip(plain, other, strict=True):
         np.testing.assert_array_equal(a.obs[0], b.obs[0])
         assert a.rewards[0] == b.rewards[0]
 
 
-@pytest.mark.parametrize(("form", "least"), [("compiled", 1), ("stacked", 2)])
-def test_the_size_of_the_fleet_changes_no_bit(form: Form, least: int) -> None:
-    """Across E, on one thread."""
-    alone = _play(form, [11, 12][:least], [0, 1][:least])
-    among = _play(form, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize(("backend", "least"), [("numba", 1), ("torch", 2)])
+def test_the_number_of_environments_changes_no_bit(backend: Backend, least: int) -> None:
+    """On one thread."""
+    alone = _play(backend, [11, 12][:least], [0, 1][:least])
+    among = _play(backend, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
     for a, b in zip(alone, among, strict=True):
         np.testing.assert_array_equal(a.obs[:least], b.obs[:least])
         np.testing.assert_array_equal(a.rewards[:least], b.rewards[:least])
 
 
 def test_padding_stays_exactly_zero() -> None:
-    """Hosts of different tasks share one shape; what lies beyond a host's own is 0 after training, moments too."""
-    fleet = SeedTrainingFleet(CONFIGS["stacked"], 6, 0)
+    """Hosts of different tasks share a padded shape; padded parameters and moments are 0 after training."""
+    fleet = SeedTrainingFleet(CONFIGS["torch"], 6, 0)
     seeds = range(6)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(5, seeds, 6)
     seen = fleet.reset(seeds)
     for _ in range(8):
         seen = fleet.step(_act(policy, seen, noise.step()))
     n = fleet.networks
-    assert isinstance(n, StackedNetworks)
+    assert isinstance(n, TorchNetworks)
     for e, episode in enumerate(fleet.episodes):
         for values in (n.hosts.params, n.hosts.first_moment, n.hosts.second_moment):
             views = n.hosts.views(values)
@@ -158,10 +158,10 @@ def test_padding_stays_exactly_zero() -> None:
                     assert not beyond.any(), name
 
 
-@both_forms
-def test_a_broken_neighbour_is_rolled_back_alone(form: Form) -> None:
-    """NaN in one host: it panics, ends and is charged; the others are bit-equal to a run without the accident."""
-    calm, hurt = SeedTrainingFleet(CONFIGS[form], 4, 0), SeedTrainingFleet(CONFIGS[form], 4, 0)
+@both_backends
+def test_only_a_broken_environment_is_rolled_back(backend: Backend) -> None:
+    """NaN in one host: its episode ends with a penalty; the others are bit-equal to a run without NaN."""
+    calm, hurt = SeedTrainingFleet(CONFIGS[backend], 4, 0), SeedTrainingFleet(CONFIGS[backend], 4, 0)
     waits = np.zeros((4, 6), dtype=np.int64)
     for fleet in (calm, hurt):
         fleet.reset(range(4))
@@ -178,8 +178,8 @@ def test_a_broken_neighbour_is_rolled_back_alone(form: Form) -> None:
         a, b = calm.step(waits), hurt.step(waits)
 
 
-def test_an_environment_that_ended_may_wait_for_as_long_as_it_likes() -> None:
-    """While others start anew again and again; its row goes on without meaning."""
+def test_an_ended_environment_can_idle_for_any_number_of_steps() -> None:
+    """It idles while others are reset several times, and can then be reset."""
     config = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=2)
     fleet = SeedTrainingFleet(config, 2, 0)
     fleet.reset([0, 1])
@@ -187,6 +187,6 @@ def test_an_environment_that_ended_may_wait_for_as_long_as_it_likes() -> None:
         for epoch in range(3):
             step = fleet.step(np.zeros((2, 6), dtype=np.int64))
             assert step.terminated.tolist() == [epoch == 2, epoch == 2 and episode == 0]
-        fleet.reset_some({0: 2 + episode})
-    again = fleet.reset_some({1: 1})
+        fleet.reset_envs({0: 2 + episode})
+    again = fleet.reset_envs({1: 1})
     np.testing.assert_array_equal(again.obs[1], SeedTrainingFleet(config, 2, 0).reset([0, 1]).obs[1])

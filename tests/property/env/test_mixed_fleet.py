@@ -1,4 +1,4 @@
-"""A fleet of all kinds of host that start anew one by one: each environment is the reference's, and rows stay few."""
+"""Fleets of mixed hosts with partial resets: each environment equals the reference, and idle rows are reused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from actors.config import EnvConfig
-from actors.env import fleet_networks
+from actors.env import mixed_networks
 from actors.env.env import SeedTrainingEnv
-from actors.env.fleet_networks import LEAST_ENVS, Block, FleetNetworks, kind_of
+from actors.env.mixed_networks import MIN_BLOCK_ENVS, Block, MixedNetworks, host_kind
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
@@ -41,12 +41,12 @@ def _known_tasks() -> Iterator[None]:
 
 
 def rows_by_kind(fleet: SeedTrainingFleet) -> Counter[int]:
-    assert isinstance(fleet.networks, FleetNetworks)
-    return Counter(len(b.kind) for b in fleet.networks.blocks for _ in b.members)
+    assert isinstance(fleet.networks, MixedNetworks)
+    return Counter(len(b.kind) for b in fleet.networks.blocks for _ in b.envs)
 
 
 def play(steps: int, seed: int) -> Counter[str]:
-    """Random actions and random partial resets, beside single environments; counts what happened."""
+    """Play random actions and partial resets beside single environments; count what happened."""
     fleet = SeedTrainingFleet(CONFIG, ENVS, 0, torch.float64)
     single = [SeedTrainingEnv(CONFIG, 0, dtype=torch.float64) for _ in range(ENVS)]
     policy, rng = RandomPolicy(fleet.spaces), np.random.default_rng(seed)
@@ -68,25 +68,25 @@ def play(steps: int, seed: int) -> Counter[str]:
             assert now.terminated[e] == terminated
             ended[e], seen[e] = terminated, (observation, info)
         again = ended | (rng.random(ENVS) < 0.1)
-        before = [kind_of(env.task) for env in single]
+        before = [host_kind(env.task) for env in single]
         if new := {int(e): int(rng.integers(2**20)) for e in np.flatnonzero(again)}:
-            now = fleet.reset_some(new)
+            now = fleet.reset_envs(new)
             for e, own in new.items():
                 seen[e] = single[e].reset(seed=own)
                 np.testing.assert_allclose(now.obs[e], seen[e][0]["obs"], rtol=1e-6, atol=1e-7)
-                met["moved" if kind_of(single[e].task) != before[e] else "stayed"] += 1
+                met["moved" if host_kind(single[e].task) != before[e] else "stayed"] += 1
         met["some" if 0 < len(new) < ENVS else "none or all"] += 1
     return met
 
 
 @pytest.mark.parametrize("most", [2, 16], ids=["blocks of two", "large blocks"])
-def test_partial_resets_across_kinds_are_the_references(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_networks, "MOST_ENVS", most)
+def test_partial_resets_of_mixed_hosts_equal_the_reference(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed_networks, "MAX_BLOCK_ENVS", most)
     met = play(16, seed=most)
     assert min(met["moved"], met["stayed"], met["some"]) >= 8, met
 
 
-def test_a_row_that_is_not_drawn_anew_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_not_reset_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Block.join
 
     def stale(self: Block, waiting: list[int]) -> list[int]:
@@ -99,33 +99,33 @@ def test_a_row_that_is_not_drawn_anew_would_be_caught(monkeypatch: pytest.Monkey
 
 
 def most_rows(rounds: int) -> list[Counter[int]]:
-    """Rows by kind after each of many resets of a few environments."""
+    """Return the number of rows by kind after each of many resets of a few environments."""
     fleet = SeedTrainingFleet(CONFIG, ENVS, 0)
     rng = np.random.default_rng(5)
     fleet.reset(range(ENVS))
     found = []
     for _ in range(rounds):
         some = rng.permutation(ENVS)[: rng.integers(1, 4)]
-        fleet.reset_some({int(e): int(rng.integers(2**20)) for e in some})
+        fleet.reset_envs({int(e): int(rng.integers(2**20)) for e in some})
         found.append(rows_by_kind(fleet))
         networks = fleet.networks
-        assert isinstance(networks, FleetNetworks)
-        assert sorted(e for b in networks.blocks for e in b.members if e is not None) == list(range(ENVS))
+        assert isinstance(networks, MixedNetworks)
+        assert sorted(e for b in networks.blocks for e in b.envs if e is not None) == list(range(ENVS))
         for block in networks.blocks:
             assert not block.idle
-            for e in block.members:
-                assert e is None or kind_of(fleet.episodes[e].task) == block.kind
+            for e in block.envs:
+                assert e is None or host_kind(fleet.episodes[e].task) == block.kind
     return found
 
 
 def test_idle_rows_do_not_accumulate() -> None:
     found = most_rows(40)
-    assert max(max(rows.values()) for rows in found) <= ENVS + LEAST_ENVS
-    assert max(sum(rows.values()) for rows in found) <= 3 * (ENVS + LEAST_ENVS)
+    assert max(max(rows.values()) for rows in found) <= ENVS + MIN_BLOCK_ENVS
+    assert max(sum(rows.values()) for rows in found) <= 3 * (ENVS + MIN_BLOCK_ENVS)
     assert sum(found[-1].values()) <= max(sum(rows.values()) for rows in found[:20])
 
 
-def test_rows_that_are_never_taken_again_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_never_reused_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Block, "join", lambda self, waiting: [])
     monkeypatch.setattr(Block, "idle", property(lambda self: False))
     with pytest.raises((AssertionError, StopIteration)):

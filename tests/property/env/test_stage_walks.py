@@ -1,4 +1,4 @@
-"""Random legal walks through the stage machine stay on its graph, whatever is chosen and whatever is measured."""
+"""Random legal walks follow the stage graph, whatever the choices and measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEXT = {
 
 
 def walk(seed: int, gates: str, embargo: int, epochs: int = 40) -> list[list[tuple[str, float]]]:
-    """[S][2 * epochs] (stage, alpha) after each decision and after each epoch's automatic edges."""
+    """[S][2 * epochs] (stage, alpha) after each action and after each epoch's automatic transitions."""
     rng = np.random.default_rng(seed)
     machine = Lifecycle(3, GATES[gates], embargo)
     lanes: list[list[tuple[str, float]]] = [[("DORMANT", 0.0)] for _ in range(3)]
@@ -53,7 +53,7 @@ def walk(seed: int, gates: str, embargo: int, epochs: int = 40) -> list[list[tup
                 slot.gradient_health = float(rng.random() < 0.9)
                 slot.trained_epochs += slot.stage is Stage.TRAINING
                 slot.contribution = float(rng.normal())
-        machine.automatic_edges()
+        machine.automatic_transitions()
         note()
         check_slots(machine)
     return lanes
@@ -64,13 +64,15 @@ def check_slots(machine: Lifecycle) -> None:
         assert 0.0 <= slot.alpha <= 1.0
         assert slot.active == (slot.stage in list(Stage)[1:6])
         if not slot.active:
-            assert slot == Slot(stage=slot.stage, epochs_in_stage=slot.epochs_in_stage)  # nothing is remembered
+            assert slot == Slot(
+                stage=slot.stage, epochs_in_stage=slot.epochs_in_stage
+            )  # everything measured is cleared
         if slot.stage is Stage.HOLDING:
             assert slot.alpha == slot.alpha_target > 0
 
 
 def complaints(lane: list[tuple[str, float]], embargo: int) -> list[str]:
-    """Ways in which one slot's history leaves the graph."""
+    """Return the violations of the graph in the history of one slot."""
     found = []
     for (a, alpha), (b, then) in pairwise(lane):
         if a != b and b not in NEXT[a].split():
@@ -89,7 +91,7 @@ def complaints(lane: list[tuple[str, float]], embargo: int) -> list[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["permissive", "strict"]), st.integers(1, 3))
-def test_legal_walks_stay_on_the_graph(seed: int, gates: str, embargo: int) -> None:
+def test_legal_walks_follow_the_stage_graph(seed: int, gates: str, embargo: int) -> None:
     for lane in walk(seed, gates, embargo):
         assert complaints(lane, embargo) == []
 
@@ -99,18 +101,18 @@ def test_walks_reach_every_stage() -> None:
     assert seen == set(NEXT)
 
 
-def test_a_machine_that_skips_the_embargo_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    straight = Lifecycle.automatic_edges
+def test_a_lifecycle_that_skips_the_embargo_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = Lifecycle.automatic_transitions
 
     def hasty(self: Lifecycle) -> None:
         self.embargo_epochs = 1
         straight(self)
 
-    monkeypatch.setattr(Lifecycle, "automatic_edges", hasty)
+    monkeypatch.setattr(Lifecycle, "automatic_transitions", hasty)
     assert any(complaints(lane, 3) for seed in range(5) for lane in walk(seed, "permissive", 3))
 
 
-def test_a_machine_that_forgets_the_gates_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lifecycle_that_ignores_the_gates_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     masks = Lifecycle.masks
 
     def open_gates(self: Lifecycle, affordable: np.ndarray) -> object:
@@ -120,5 +122,5 @@ def test_a_machine_that_forgets_the_gates_is_caught(monkeypatch: pytest.MonkeyPa
         return legal
 
     monkeypatch.setattr(Lifecycle, "masks", open_gates)
-    with pytest.raises(RuntimeError, match="no edge"):
+    with pytest.raises(RuntimeError, match="is not possible in stage"):
         walk(0, "permissive", 2)

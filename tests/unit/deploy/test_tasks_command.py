@@ -65,7 +65,7 @@ def test_some_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--jsn"], "unrecognized arguments: --jsn"),
         (["--data_dir"], "expected one argument"),
         (["nowhere:x"], "'nowhere:x' cannot be imported"),
-        (["cifar10", "--data_dir", "/nowhere"], "/nowhere holds no cifar-10-batches-py"),
+        (["cifar10", "--data_dir", "/nowhere"], "/nowhere has no folder cifar-10-batches-py"),
     ],
 )
 def test_refused_in_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +80,7 @@ def test_refused_in_one_line(args: list[str], words: str, capsys: pytest.Capture
     ("flags", "words"),
     [
         ([], "needs torchvision: pip install 'tamiyo[vision]'"),
-        (["absent"], "absent holds no cifar-10-batches-py; give its parent folder as env.data_dir"),
+        (["absent"], "absent has no folder cifar-10-batches-py; set env.data_dir to its parent folder"),
     ],
 )
 def test_a_data_set_that_is_not_there_is_told_in_one_line(

@@ -1,4 +1,4 @@
-"""The `classic` profile: four heads, four ops, seeds that advance by themselves; the same mechanics below."""
+"""The `classic` profile: four heads, four ops, and seeds that advance automatically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def classic(op: int, slot: int = 0, blueprint: int = 0, blend: int = 0) -> Actio
     return np.array([op, slot, blueprint, blend], dtype=np.int64)
 
 
-def test_the_heads_the_ops_and_what_matters() -> None:
+def test_heads_ops_and_relevance() -> None:
     spec = seed_spaces(3, "classic").action
     assert spec.names == ("op", "slot", "blueprint", "blend")
     assert spec.heads[0].choices == ("WAIT", "GERMINATE", "FOSSILIZE", "PRUNE")
@@ -40,8 +40,8 @@ def test_the_heads_the_ops_and_what_matters() -> None:
 
 
 @pytest.mark.parametrize("gates", ["permissive", "strict"])
-def test_a_seed_advances_as_if_advance_were_asked_as_soon_as_it_is_legal(gates: str) -> None:
-    """To the bit, against the full profile, where ADVANCE takes a decision of its own."""
+def test_automatic_advance_equals_advance_as_soon_as_it_is_legal(gates: str) -> None:
+    """Bit for bit, compared with the full profile, where ADVANCE is an action."""
     config = replace(CLASSIC, gates=gates, tasks=("spirals",), horizon_epochs=16)  # type: ignore[arg-type]
     own, full = SeedTrainingEnv(config), SeedTrainingEnv(replace(config, profile="tamiyo"))
     own.reset(seed=2)
@@ -64,7 +64,7 @@ def test_a_seed_advances_as_if_advance_were_asked_as_soon_as_it_is_legal(gates: 
     assert ("FOSSILIZED" in stages) == (gates == "permissive")  # strict gates want a contribution above 0
 
 
-def test_prune_is_at_once_and_masks_are_the_stages() -> None:
+def test_prune_is_immediate_and_masks_follow_stages() -> None:
     env = SeedTrainingEnv(CLASSIC, strict=True)
     env.reset(seed=0)
     env.step(classic(GERMINATE, 2, 1))
@@ -83,7 +83,7 @@ def test_prune_is_at_once_and_masks_are_the_stages() -> None:
     assert env.lifecycle.slots[2].stage in (Stage.PRUNED, Stage.EMBARGOED)
 
 
-def test_a_request_that_is_illegal_is_named_by_its_own_op() -> None:
+def test_an_illegal_action_is_reported_with_its_op() -> None:
     env = SeedTrainingEnv(CLASSIC)
     env.reset(seed=0)
     *_, info = env.step(classic(FOSSILIZE, 1))
@@ -110,7 +110,7 @@ def test_fleet_and_reference_agree() -> None:
     assert {"TRAINING", "BLENDING", "EMBARGOED"} <= stages
 
 
-def test_the_policy_acts_and_evaluates_it_alike() -> None:
+def test_acting_and_evaluating_give_equal_log_probs() -> None:
     fleet = SeedTrainingFleet(CLASSIC, 4, 0)
     torch.manual_seed(0)
     network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=16, encoder_size=16, head_size=16))

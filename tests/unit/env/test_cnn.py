@@ -1,4 +1,4 @@
-"""CNN hosts: seeds start as the identity, TRAINING touches no bit of the host, BatchNorm is BatchNorm."""
+"""CNN hosts: seeds start as the identity, TRAINING does not affect the host, BatchNorm equals PyTorch's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from actors.env.blueprints.blueprint import NOOP
 from actors.env.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.blueprints.vector import NOOP
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.make import make_host
 from actors.env.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, recorded_statistics
 from actors.env.layers.batch_norm import running_statistics as evaluate
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rng import Purpose, stream
 from tests.support import cnn
 from tests.support.walks import WAIT, act
@@ -38,9 +38,9 @@ def network(kind: str, dtype: torch.dtype = torch.float32) -> ReferenceNetwork:
 
 
 def disturb(net: ReferenceNetwork, slot: int) -> None:
-    """A seed off its zero start."""
+    """Move a seed away from its initialization."""
     rng = np.random.default_rng(slot)
-    for tensor in net.seeds[slot].trained.tensors:
+    for tensor in net.seeds[slot].group.tensors:
         tensor.data += torch.tensor(0.3 * rng.standard_normal(tuple(tensor.shape)), dtype=tensor.dtype)
 
 
@@ -53,7 +53,7 @@ def batches(kind: str, steps: int = 3, rows: int = 16, dtype: torch.dtype = torc
 
 
 @pytest.mark.parametrize(("kind", "blueprint", "blend"), list(product(cnn.HOSTS, range(1, 7), range(3))))
-def test_every_blueprint_starts_without_effect_in_every_slot(kind: str, blueprint: int, blend: int) -> None:
+def test_every_blueprint_is_the_identity_at_initialization_in_every_slot(kind: str, blueprint: int, blend: int) -> None:
     net = network(kind)
     x = batches(kind)[0][0]
     before = net.logits(x, {})
@@ -65,7 +65,7 @@ def test_every_blueprint_starts_without_effect_in_every_slot(kind: str, blueprin
 
 
 @pytest.mark.parametrize("family", CHANNELS, ids=lambda f: f.name)
-def test_costs_are_clearly_different_and_real(family: object) -> None:
+def test_costs_differ_clearly_and_equal_parameter_counts(family: object) -> None:
     table = FAMILIES[family.name].blueprints  # type: ignore[attr-defined]
     assert len(table) == len(VECTOR.blueprints)
     assert table[0] is NOOP
@@ -75,7 +75,7 @@ def test_costs_are_clearly_different_and_real(family: object) -> None:
         assert all(b > 1.3 * a for a, b in pairwise(costs)), costs
 
 
-def test_what_a_blueprint_costs_depends_on_its_slot() -> None:
+def test_the_cost_of_a_blueprint_depends_on_its_slot() -> None:
     env = SeedTrainingEnv(cnn_config("images"))
     env.reset(seed=1)
     assert [env.network.host.slot_width(s) for s in range(3)] == [6, 6, 9]
@@ -84,7 +84,7 @@ def test_what_a_blueprint_costs_depends_on_its_slot() -> None:
     _, rest = env.masks().slot, env.masks().rest
     assert [bool(rest[1, s, 6]) for s in range(3)] == [True, True, False]
     env.step(act(1, 1, 6, 2))
-    seed = env.network.seeds[1].trained
+    seed = env.network.seeds[1].group
     assert env.episode.slot_params()[1] == sum(t.numel() for t in seed.tensors) == heavy.cost(6) + 7
 
 
@@ -96,14 +96,14 @@ def cnn_config(*tasks: str, **settings: object):  # type: ignore[no-untyped-def]
 
 
 def host_state(net: ReferenceNetwork) -> list[Tensor]:
-    """Parameters, last gradients, moments, step counters and running statistics."""
-    moments = [v for t in net.trained.tensors for v in net.trained.optimizer.state[t].values()]
+    """Return parameters, last gradients, moments, step counters and running statistics."""
+    moments = [v for t in net.group.tensors for v in net.group.optimizer.state[t].values()]
     running = [t for m in net.running.values() for t in m]
-    return [*net.trained.tensors, *[t.grad for t in net.trained.tensors if t.grad is not None], *moments, *running]
+    return [*net.group.tensors, *[t.grad for t in net.group.tensors if t.grad is not None], *moments, *running]
 
 
 def touched(kind: str, isolation: str, nan: bool) -> bool:
-    """Whether TRAINING seeds change any bit of the host, or of the seed that is blended in at slot 0."""
+    """Return whether TRAINING seeds change a bit of the host, or of the seed that is blended in slot 0."""
     alone, grown = network(kind), network(kind)
     for net in (alone, grown):
         net.germinate(0, net.host.family.blueprints[3], 0, np.random.default_rng(7))
@@ -112,36 +112,36 @@ def touched(kind: str, isolation: str, nan: bool) -> bool:
         grown.germinate(slot, grown.host.family.blueprints[blueprint], 2, np.random.default_rng(slot))
         disturb(grown, slot)
         if nan:
-            for tensor in grown.seeds[slot].trained.tensors:
+            for tensor in grown.seeds[slot].group.tensors:
                 tensor.data.fill_(float("nan"))
     x, y = batches(kind)
-    without = alone.train_epoch(x, y, Switches({0: 0.5}, {}), isolation)  # type: ignore[arg-type]
-    with_seeds = grown.train_epoch(x, y, Switches({0: 0.5}, {1: 0.7, 2: 1.0}), isolation)  # type: ignore[arg-type]
+    without = alone.train_epoch(x, y, SeedAlphas({0: 0.5}, {}), isolation)  # type: ignore[arg-type]
+    with_seeds = grown.train_epoch(x, y, SeedAlphas({0: 0.5}, {1: 0.7, 2: 1.0}), isolation)  # type: ignore[arg-type]
     pairs = [*zip(host_state(alone), host_state(grown), strict=True)]
-    pairs += zip(alone.seeds[0].trained.tensors, grown.seeds[0].trained.tensors, strict=True)
+    pairs += zip(alone.seeds[0].group.tensors, grown.seeds[0].group.tensors, strict=True)
     return not all(torch.equal(a, b) for a, b in pairs) or without.train_loss != with_seeds.train_loss
 
 
 @pytest.mark.parametrize("kind", cnn.HOSTS)
 @pytest.mark.parametrize("isolation", ["shadow", "straight_through"])
 @pytest.mark.parametrize("nan", [False, True])
-def test_training_seeds_touch_no_bit_of_the_host(kind: str, isolation: str, nan: bool) -> None:
+def test_training_seeds_change_no_bit_of_the_host(kind: str, isolation: str, nan: bool) -> None:
     assert not touched(kind, isolation, nan)
 
 
 def test_a_shadow_pass_that_moves_the_running_statistics_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReferenceNetwork.logits
 
-    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], normalise: object = None) -> Tensor:
-        return honest(self, x, on, normalise or batch_statistics(self.running))  # type: ignore[arg-type]
+    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], normalize: object = None) -> Tensor:
+        return honest(self, x, on, normalize or batch_statistics(self.running))  # type: ignore[arg-type]
 
     monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
     assert touched("image", "shadow", nan=False)
 
 
 @pytest.mark.parametrize("space", [(10,), (5, 4)])
-def test_batch_norm_is_torchs(space: tuple[int, ...]) -> None:
-    """Training output, running statistics and evaluation, over several batches; and the two ways to calibrate."""
+def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
+    """Compare training output, running statistics and evaluation over several batches, and both ways to calibrate."""
     module = (nn.BatchNorm1d if len(space) == 1 else nn.BatchNorm2d)(6)
     gain, bias = torch.rand(1, 6), torch.randn(1, 6)
     module.weight.data, module.bias.data = gain[0].clone(), bias[0].clone()
@@ -168,46 +168,46 @@ def test_batch_norm_is_torchs(space: tuple[int, ...]) -> None:
 
 
 def trained(task_name: str) -> tuple[ReferenceNetwork, list[Tensor]]:
-    """A host that has trained for a while with a seed at slot 0 that is a constant shift; validation, calibration."""
+    """Return a host trained with a seed in slot 0 that is a constant shift, with validation and calibration rows."""
     task = cnn.FAMILIES[task_name](stream(0, 0, Purpose.TASK_DATA))
     net = ReferenceNetwork(make_host(task, 3), np.random.default_rng(0), PLAIN)
     x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
     rng = np.random.default_rng(1)
     net.germinate(0, net.host.family.blueprints[2], 0, rng)
-    net.seeds[0].trained.params["b2"].data.fill_(4.0)
-    net.seeds[0].trained.optimizer.param_groups[0]["lr"] = 0.0
+    net.seeds[0].group.params["b2"].data.fill_(4.0)
+    net.seeds[0].group.optimizer.param_groups[0]["lr"] = 0.0
     for _ in range(6):
         rows = rng.integers(0, len(x), (16, 64))
-        net.train_epoch(x[rows], y[rows], Switches({0: 1.0}), "shadow")
+        net.train_epoch(x[rows], y[rows], SeedAlphas({0: 1.0}), "shadow")
     return net, [torch.from_numpy(task.val.x), torch.from_numpy(task.val.y), x[:128]]
 
 
-def test_a_pure_shift_is_worth_nothing() -> None:
-    """The norms after the slot take it out again; by the running statistics, which hold it, it would look dear."""
+def test_a_seed_that_only_shifts_contributes_nothing() -> None:
+    """Later norms cancel the shift. With running statistics, which include it, switching it off would seem to hurt."""
     net, (x, y, calibration) = trained("sequences")
-    by_running = net.validate(x, y, {0: 1.0})[0] - net.validate(x, y, {})[0]
+    by_running = net.evaluate(x, y, {0: 1.0})[0] - net.evaluate(x, y, {})[0]
     assert by_running > 10.0
     worth = net.ablate(x, y, {0: 1.0}, calibration)[0] - net.ablate(x, y, {}, calibration)[0]
     assert abs(worth) <= 1.0
 
 
-def test_measuring_moves_no_running_statistic() -> None:
+def test_evaluating_changes_no_running_statistics() -> None:
     net, (x, y, calibration) = trained("images")
     before = [t.clone() for m in net.running.values() for t in m]
-    net.validate(x, y, {0: 1.0})
+    net.evaluate(x, y, {0: 1.0})
     net.ablate(x, y, {}, calibration)
     assert all(torch.equal(a, b) for a, b in zip(before, (t for m in net.running.values() for t in m), strict=True))
 
 
-def test_a_snapshot_brings_the_running_statistics_back() -> None:
+def test_a_snapshot_restores_running_statistics() -> None:
     net = network("image")
     x, y = batches("image")
-    net.train_epoch(x, y, Switches(), "shadow")
-    snapshot, seen = net.snapshot(), net.validate(x[0], y[0], {})
-    net.train_epoch(x, y, Switches(), "shadow")
-    assert net.validate(x[0], y[0], {}) != seen
+    net.train_epoch(x, y, SeedAlphas(), "shadow")
+    snapshot, seen = net.snapshot(), net.evaluate(x[0], y[0], {})
+    net.train_epoch(x, y, SeedAlphas(), "shadow")
+    assert net.evaluate(x[0], y[0], {}) != seen
     net.restore(snapshot)
-    assert net.validate(x[0], y[0], {}) == seen
+    assert net.evaluate(x[0], y[0], {}) == seen
 
 
 @pytest.mark.parametrize("task", ["sequences", "images"])

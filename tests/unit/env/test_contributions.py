@@ -1,4 +1,4 @@
-"""Contributions on made-up value functions, against their definitions by brute force."""
+"""Contributions of made-up value functions, compared with their definitions by brute force."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from actors.env.slots.contributions import Contributions, measure, subsets_to_measure
+from actors.env.slots.contributions import Contributions, contributions, subsets_to_evaluate
 from actors.types.actions import Op
 from tests.support.walks import WAIT, act, tiny_env
 
@@ -16,20 +16,20 @@ Value = Callable[[frozenset[int]], float]
 
 
 def made_up(seed: int) -> Value:
-    """An arbitrary value for each subset of up to eight slots."""
+    """Return an arbitrary value for each subset of up to eight slots."""
     table = np.random.default_rng(seed).normal(50, 20, 256)
     return lambda subset: float(table[sum(1 << s for s in subset)])
 
 
 def by_orders(v: Value, players: tuple[int, ...]) -> dict[int, float]:
-    """Shapley: what each adds on arrival, averaged over all orders of arrival."""
+    """Shapley values by definition: the gain on arrival, averaged over all orders of arrival."""
     orders = list(permutations(players))
     gains = [{p: v(frozenset(o[: i + 1])) - v(frozenset(o[:i])) for i, p in enumerate(o)} for o in orders]
     return {p: float(np.mean([g[p] for g in gains])) for p in players}
 
 
-def asked(v: Value) -> tuple[Value, set[frozenset[int]]]:
-    """The value function, and the subsets that it was asked for."""
+def recording(v: Value) -> tuple[Value, set[frozenset[int]]]:
+    """Return the value function, and the set of subsets it is called with."""
     seen: set[frozenset[int]] = set()
 
     def ask(subset: frozenset[int]) -> float:
@@ -48,16 +48,16 @@ SPLITS = [
 
 
 @pytest.mark.parametrize(("present", "training"), SPLITS)
-def test_contributions_are_their_definitions(present: tuple[int, ...], training: tuple[int, ...]) -> None:
+def test_contributions_equal_their_definitions(present: tuple[int, ...], training: tuple[int, ...]) -> None:
     v, on, filled = made_up(len(present)), frozenset(present), (*present, *training)
-    ask, seen = asked(v)
-    found = measure(ask, present, training)
+    recorded, seen = recording(v)
+    found = contributions(recorded, present, training)
     for s in present:
         assert found.leave_one_out[s] == pytest.approx(v(on) - v(on - {s}))
     for s in training:
         assert found.leave_one_out[s] == pytest.approx(v(on | {s}) - v(on))  # the switch-on effect
     assert set(found.leave_one_out) == set(filled)
-    assert seen <= set(subsets_to_measure(present, training))
+    assert seen <= set(subsets_to_evaluate(present, training))
     if len(filled) > 3:
         assert (found.interaction, found.shapley) == ({}, {})
         return
@@ -69,26 +69,26 @@ def test_contributions_are_their_definitions(present: tuple[int, ...], training:
         assert found.interaction.get(i) == (pytest.approx(np.mean(terms)) if terms else None)
 
 
-def test_a_wrong_definition_would_show() -> None:
-    """Leave-one-out is not solo value, and neither sums to the whole: the made-up values tell them apart."""
+def test_wrong_definitions_are_detected() -> None:
+    """Leave-one-out differs from solo values, and neither sums to the total."""
     v, three = made_up(7), frozenset({0, 1, 2})
-    found: Contributions = measure(v, three, ())
+    found: Contributions = contributions(v, three, ())
     solo = {s: v(frozenset({s})) - v(frozenset()) for s in three}
     assert found.leave_one_out != pytest.approx(solo)
     assert sum(found.leave_one_out.values()) != pytest.approx(v(three) - v(frozenset()))
     assert found.shapley != pytest.approx(found.leave_one_out)
 
 
-def test_which_configurations_are_measured() -> None:
-    assert len(subsets_to_measure((0, 1), (2,))) == 8
-    four = subsets_to_measure((0, 1, 2), (5,))
+def test_which_subsets_are_evaluated() -> None:
+    assert len(subsets_to_evaluate((0, 1), (2,))) == 8
+    four = subsets_to_evaluate((0, 1, 2), (5,))
     solo, off = [frozenset({s}) for s in (0, 1, 2, 5)], frozenset[int]()
     one_changed = [frozenset({1, 2}), frozenset({0, 2}), frozenset({0, 1}), frozenset({0, 1, 2, 5})]
     assert set(four) == {frozenset({0, 1, 2}), off, *solo, *one_changed}
     assert len(four) == len(set(four))
 
 
-def test_the_environment_measures_by_switching_seeds() -> None:
+def test_the_environment_measures_contributions_by_switching_seeds() -> None:
     env = tiny_env(horizon_epochs=25, slots=2, inner_steps=8)
     env.reset(seed=6)
     plan = [act(Op.GERMINATE, 0, 6, 0, 2, 0), act(Op.GERMINATE, 1, 3), act(Op.ADVANCE, 0), act(Op.ADVANCE, 1)]
@@ -98,7 +98,7 @@ def test_the_environment_measures_by_switching_seeds() -> None:
     assert (first.stage.name, second.stage.name) == ("HOLDING", "TRAINING")
 
     def accuracy(on: dict[int, float]) -> float:
-        return env.network.validate(env.val_x, env.val_y, on)[0]
+        return env.network.evaluate(env.val_x, env.val_y, on)[0]
 
     both = {0: first.alpha, 1: second.alpha_target}
     only_first, only_second = {0: both[0]}, {1: both[1]}
@@ -109,8 +109,8 @@ def test_the_environment_measures_by_switching_seeds() -> None:
     assert first.interaction == second.interaction == pytest.approx(expected)
 
 
-def test_info_tells_what_each_seed_is_worth() -> None:
-    """Shapley values of two seeds, by hand: half of what each gains with and without the other."""
+def test_info_holds_contributions() -> None:
+    """Shapley values of two seeds by hand: the mean of the gains with and without the other."""
     env = tiny_env(horizon_epochs=25, inner_steps=8)
     env.reset(seed=6)
     plan = [act(Op.GERMINATE, 0, 6, 0, 2, 0), act(Op.GERMINATE, 2, 3, 0, 2, 0)]
@@ -119,7 +119,7 @@ def test_info_tells_what_each_seed_is_worth() -> None:
         *_, info = env.step(action)
 
     def v(*slots: int) -> float:
-        return env.network.validate(env.val_x, env.val_y, dict.fromkeys(slots, 1.0))[0]
+        return env.network.evaluate(env.val_x, env.val_y, dict.fromkeys(slots, 1.0))[0]
 
     first = (v(0) - v() + v(0, 2) - v(2)) / 2
     second = (v(2) - v() + v(0, 2) - v(0)) / 2

@@ -1,4 +1,4 @@
-"""What a step does with an action: masks are exact, an illegal request is a reported WAIT, feedback is truthful."""
+"""Actions: masks are exact, an illegal action becomes a reported WAIT, and feedback reports the actual effect."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TARGETS = (0.5, 0.7, 1.0)
 
 
 def allowed(env: SeedTrainingEnv, action: Action) -> bool:
-    """The table of actions under permissive gates, and the budget counted in actual tensors."""
+    """Legality by a table for permissive gates, and by counting actual tensors against the budget."""
     op, slot, blueprint, _, target, _ = (int(c) for c in action)
     it = env.lifecycle.slots[slot]
-    held = sum(t.numel() for seed in env.network.seeds.values() for t in seed.trained.tensors)
+    held = sum(t.numel() for seed in env.network.seeds.values() for t in seed.group.tensors)
     w = env.network.host.width
     hidden = {2: max(2, w // 4), 3: w, 5: max(3, w // 2), 6: 4 * w}
     cost = {0: 0, 1: 3 * w, 4: 3 * (w * w + w)} | {b: 2 * w * k + k + w for b, k in hidden.items()}
-    host = sum(t.numel() for t in env.network.trained.tensors)
+    host = sum(t.numel() for t in env.network.group.tensors)
     fits = held + cost[blueprint] + w + 1 <= env.config.budget_ratio * host  # w + 1: a learned gate
     return {
         Op.WAIT: True,
@@ -50,19 +50,19 @@ EVERY = [np.array(a) for a in sorted({canonical(np.array(a)) for a in product(*m
 
 
 def differences(env: SeedTrainingEnv) -> set[tuple[int, ...]]:
-    """Joint actions on which the masks and the table differ."""
+    """Return the joint actions on which masks and table differ."""
     by_mask = {tuple(map(int, a)) for a in legal_actions(env.masks(), env.spaces.action.sizes)}
     return by_mask ^ {tuple(map(int, a)) for a in EVERY if allowed(env, a)}
 
 
 @pytest.mark.parametrize(("seed", "budget"), [(0, 4.0), (1, 0.8), (2, 0.3)])
-def test_masks_are_the_table_for_every_joint_action(seed: int, budget: float) -> None:
+def test_masks_equal_the_table_for_every_joint_action(seed: int, budget: float) -> None:
     env, rng = tiny_env(budget_ratio=budget, horizon_epochs=25), np.random.default_rng(seed)
     env.reset(seed=seed)
     sizes = np.array(env.spaces.action.sizes)
     for _ in range(25):
         assert differences(env) == set()
-        held = sum(t.numel() for s in env.network.seeds.values() for t in s.trained.tensors)
+        held = sum(t.numel() for s in env.network.seeds.values() for t in s.group.tensors)
         assert held <= env.episode.growth.budget_params
         legal = legal_actions(env.masks(), env.spaces.action.sizes)
         for action in (legal[int(rng.integers(len(legal)))], rng.integers(0, sizes)):
@@ -74,7 +74,7 @@ def test_masks_are_the_table_for_every_joint_action(seed: int, budget: float) ->
     assert env.illegal_actions == 0
 
 
-def test_masks_that_forget_the_budget_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_that_ignore_the_budget_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     env = tiny_env(budget_ratio=0.3)
     env.reset(seed=0)
     assert differences(env) == set()
@@ -82,7 +82,7 @@ def test_masks_that_forget_the_budget_are_caught(monkeypatch: pytest.MonkeyPatch
     assert differences(env)
 
 
-def test_the_published_masks_are_the_exact_ones() -> None:
+def test_masks_in_info_are_exact() -> None:
     env, rng = tiny_env(), np.random.default_rng(3)
     _, info = env.reset(seed=3)
     for _ in range(12):
@@ -102,18 +102,18 @@ ILLEGAL = [act(Op.ADVANCE, 1), act(Op.GERMINATE, 0, 0), act(Op.FOSSILIZE), np.ar
 
 
 @pytest.mark.parametrize("action", ILLEGAL)
-def test_an_illegal_request_is_a_reported_wait(action: Action) -> None:
-    asked, waited = tiny_env(), tiny_env()
-    asked.reset(seed=5)
+def test_an_illegal_action_becomes_a_reported_wait(action: Action) -> None:
+    env, waited = tiny_env(), tiny_env()
+    env.reset(seed=5)
     waited.reset(seed=5)
-    seen, reward, terminated, truncated, info = asked.step(action)
+    seen, reward, terminated, truncated, info = env.step(action)
     same, same_reward, *_ = waited.step(WAIT)
     assert info["illegal_action"]
-    assert asked.illegal_actions == 1
-    assert (asked.last_op, asked.last_success) == (Op.WAIT, False)
+    assert env.illegal_actions == 1
+    assert (env.last_op, env.last_success) == (Op.WAIT, False)
     assert (reward, terminated, truncated) == (same_reward, False, False)
     different = np.flatnonzero(seen["obs"] != same["obs"])
-    assert len(different) == 1  # last_success alone
+    assert len(different) == 1  # only last_success
     assert seen["obs"][different] == 0
     strict = tiny_env(strict=True)
     strict.reset(seed=5)
@@ -122,7 +122,7 @@ def test_an_illegal_request_is_a_reported_wait(action: Action) -> None:
 
 
 def expected_success(op: Op, before: SeedTrainingEnv, after: SeedTrainingEnv, slot: int) -> bool:
-    """The feedback of an action, from what is there before and after the action took effect."""
+    """Derive the feedback of an action from the slots before and after it."""
     old, new = before.lifecycle.slots[slot], after.lifecycle.slots[slot]
     fossils = [sum(s.stage is Stage.FOSSILIZED for s in e.lifecycle.slots) for e in (before, after)]
     return {
@@ -136,7 +136,7 @@ def expected_success(op: Op, before: SeedTrainingEnv, after: SeedTrainingEnv, sl
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_feedback_tells_what_really_happened(seed: int) -> None:
+def test_feedback_reports_the_actual_effect(seed: int) -> None:
     env, rng = tiny_env(horizon_epochs=25), np.random.default_rng(seed)
     env.reset(seed=seed)
     assert (env.last_op, env.last_success) == (Op.WAIT, True)
@@ -147,7 +147,7 @@ def test_feedback_tells_what_really_happened(seed: int) -> None:
         assert env.last_success == expected_success(Op(int(action[0])), before, env, int(action[1]))
 
 
-def test_success_is_read_from_the_environment_and_not_from_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_success_follows_from_the_slots_and_not_from_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
     env = tiny_env()
     env.reset(seed=1)
     monkeypatch.setattr(type(env.lifecycle), "apply", lambda self, action: False)
@@ -155,7 +155,7 @@ def test_success_is_read_from_the_environment_and_not_from_the_request(monkeypat
     assert env.last_success is False
 
 
-def test_gradient_health_and_freshness_follow_their_rules() -> None:
+def test_gradient_health_and_freshness_follow_their_definitions() -> None:
     env = tiny_env(horizon_epochs=25, contribution_every=3)
     env.reset(seed=2)
     slot = env.lifecycle.slots[0]
@@ -169,17 +169,17 @@ def test_gradient_health_and_freshness_follow_their_rules() -> None:
         ages.append(slot.epochs_since_contribution)
     assert healths[0] is None
     assert healths[1:11] == [1.0] * 10
-    assert healths[11] is None  # dropped with the seed
-    # Germinated in epoch 1; measured in epochs 3, 6 and 9 since from epoch 2 on there is something to measure.
+    assert healths[11] is None  # cleared with the seed
+    # Germinated in epoch 1, so there is a contribution to measure from epoch 2 on: in epochs 3, 6 and 9.
     assert ages[:11] == [1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
 
 
-def test_a_failed_measurement_warns_and_leaves_the_counter(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_measurement_logs_a_warning_and_keeps_the_last_value(caplog: pytest.LogCaptureFixture) -> None:
     env = tiny_env()
     env.reset(seed=2)
     env.step(act(Op.GERMINATE, 0, 3))
     env.step(act(Op.ADVANCE, 0))
-    for tensor in env.network.seeds[0].trained.tensors:
+    for tensor in env.network.seeds[0].group.tensors:
         tensor.data.fill_(float("nan"))
     value = env.lifecycle.slots[0].contribution
     env.step(WAIT)

@@ -1,4 +1,4 @@
-"""1,000 episodes leave memory as it was after the first few: nothing that an episode allocates outlives it."""
+"""Memory does not grow over 1,000 episodes: nothing that an episode allocates outlives it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from actors.config import EnvConfig
-from actors.env.fleet_networks import FleetNetworks
+from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
 from actors.policy.baselines import RandomPolicy
@@ -49,44 +49,46 @@ class Memory(NamedTuple):
     resident: int  # bytes of the process
     tensors: int
     tensor_bytes: int
-    objects: int  # that the garbage collector knows
+    objects: int  # tracked by the garbage collector
 
 
 def memory() -> Memory:
     gc.collect()
     objects = gc.get_objects()
-    tensors = [o for o in objects if type(o) in (torch.Tensor, torch.nn.Parameter)]  # no compiler's fakes
+    tensors = [
+        o for o in objects if type(o) in (torch.Tensor, torch.nn.Parameter)
+    ]  # without the compiler's fake tensors
     return Memory(psutil.Process().memory_info().rss, len(tensors), sum(t.nbytes for t in tensors), len(objects))
 
 
 def play(tasks: tuple[str, ...], episodes: int, early: float = 0.01) -> list[Memory]:
-    """Random episodes; who ends starts anew, and some do before their end. Every 100 episodes memory is weighed."""
+    """Play random episodes; reset ended ones, and some before their end. Measure memory every 100 episodes."""
     fleet = SeedTrainingFleet(EnvConfig(tasks=tasks, **SHORT), ENVS, 0)
     policy, rng = RandomPolicy(fleet.spaces), np.random.default_rng(0)
-    seen, played, weighed = fleet.reset(range(ENVS)), 0, []
+    seen, played, measured = fleet.reset(range(ENVS)), 0, []
     while played < episodes:
         noise = rng.uniform(size=(ENVS, 6))
         seen = fleet.step(policy.act(seen.obs, seen.blueprint_indices, seen.masks, NO_STATE, noise)[0].actions)
         again = seen.terminated | (rng.random(ENVS) < early)
         if again.any():
-            seen = fleet.reset_some({int(e): int(rng.integers(2**30)) for e in np.flatnonzero(again)})
+            seen = fleet.reset_envs({int(e): int(rng.integers(2**30)) for e in np.flatnonzero(again)})
         if (played + int(again.sum())) // 100 > played // 100:
-            weighed.append(memory())
+            measured.append(memory())
         played += int(again.sum())
-    return weighed
+    return measured
 
 
-def grown(weighed: list[Memory]) -> Memory:
-    """Between the warm-up's heaviest moment and the heaviest of the last third."""
-    first, last = weighed[: len(weighed) * WARM_UP // EPISODES + 1], weighed[-len(weighed) // 3 :]
+def grown(measured: list[Memory]) -> Memory:
+    """Return the growth from the maximum of the warm-up to the maximum of the last third."""
+    first, last = measured[: len(measured) * WARM_UP // EPISODES + 1], measured[-len(measured) // 3 :]
     return Memory(*(max(part) - max(start) for start, part in zip(zip(*first), zip(*last), strict=True)))  # noqa: B905
 
 
-def assert_flat(weighed: list[Memory], resident_mib: float) -> None:
-    more = grown(weighed)
+def assert_flat(measured: list[Memory], resident_mib: float) -> None:
+    more = grown(measured)
     assert more.resident < resident_mib * MIB, more
-    assert more.tensors <= weighed[0].tensors // 2, more
-    assert more.tensor_bytes <= weighed[0].tensor_bytes // 2, more
+    assert more.tensors <= measured[0].tensors // 2, more
+    assert more.tensor_bytes <= measured[0].tensor_bytes // 2, more
     assert more.objects < MOST_OBJECTS, more
 
 
@@ -97,34 +99,34 @@ def assert_flat(weighed: list[Memory], resident_mib: float) -> None:
         pytest.param(tuple(SHAPES), 24, id="mixed kinds", marks=pytest.mark.long),
     ],
 )
-def test_a_thousand_episodes_leave_memory_flat(tasks: tuple[str, ...], mib: float) -> None:
-    """Stacks of ever other sizes leave the allocator some holes; the tensors in them are counted."""
+def test_memory_does_not_grow_over_a_thousand_episodes(tasks: tuple[str, ...], mib: float) -> None:
+    """Stacks of varying sizes fragment the allocator, so resident memory has a margin; tensors are counted exactly."""
     assert_flat(play(tasks, EPISODES), mib)
 
 
-def test_remembered_episodes_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their objects: what a process had freed before can hide their bytes."""
+def test_kept_episodes_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Detected by the number of objects, since previously freed memory can hide their bytes."""
     kept: list[Any] = []
-    honest = SeedTrainingFleet.reset_some
+    honest = SeedTrainingFleet.reset_envs
 
     def hoard(self: SeedTrainingFleet, seeds: Any) -> Any:
         kept.extend(self.episodes)
         return honest(self, seeds)
 
-    monkeypatch.setattr(SeedTrainingFleet, "reset_some", hoard)
+    monkeypatch.setattr(SeedTrainingFleet, "reset_envs", hoard)
     with pytest.raises(AssertionError, match="objects"):
         assert_flat(play(("a_vector",), EPISODES), 1000)
 
 
-def test_blocks_that_stay_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_blocks_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
-    honest = FleetNetworks.reset
+    honest = MixedNetworks.reset
 
-    def hoard(self: FleetNetworks, *args: Any) -> Any:
+    def hoard(self: MixedNetworks, *args: Any) -> Any:
         found = honest(self, *args)
         kept.extend(block.networks for block in self.blocks)
         return found
 
-    monkeypatch.setattr(FleetNetworks, "reset", hoard)
+    monkeypatch.setattr(MixedNetworks, "reset", hoard)
     with pytest.raises(AssertionError, match="tensors"):
         assert_flat(play(tuple(SHAPES), 300), 24)

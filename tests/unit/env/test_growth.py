@@ -1,4 +1,4 @@
-"""Seeds start as the identity, cost what they weigh, and bring moments of their own without touching anyone else's."""
+"""Seeds start as the identity, cost their number of parameters, and have their own optimizer state."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from actors.env.blueprints.blends import apply_blend, gate_shapes
-from actors.env.blueprints.vector import MLP_BLUEPRINTS, Blueprint, Param, Params
+from actors.env.blueprints.blueprint import Blueprint, Param, Params
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
-from actors.env.hosts.mlp import MLPHost, draw_params
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
+from actors.env.hosts.host import draw_params
+from actors.env.hosts.mlp import MLPHost
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.types.actions import BLENDS, Op
 from tests.support.walks import WAIT, act, tiny_env
 
@@ -21,7 +23,7 @@ REAL = MLP_BLUEPRINTS[1:]
 
 
 def moved(blueprint: Blueprint, blend: int, alpha: float, width: int = 12) -> float:
-    """How far germinating moves the host's function at one slot; 0 where it starts as the identity."""
+    """Return the largest change of the host's function by germinating; 0 if the seed is the identity."""
     rng = np.random.default_rng(0)
     shapes = blueprint.shapes(width) | gate_shapes(blend, width)
     params = draw_params(shapes, rng, torch.float32)
@@ -32,11 +34,11 @@ def moved(blueprint: Blueprint, blend: int, alpha: float, width: int = 12) -> fl
 
 @pytest.mark.parametrize("blend", range(3))
 @pytest.mark.parametrize("blueprint", REAL, ids=lambda blueprint: blueprint.name)
-def test_every_blueprint_and_blend_starts_without_effect(blueprint: Blueprint, blend: int) -> None:
+def test_every_blueprint_and_blend_is_the_identity_at_initialization(blueprint: Blueprint, blend: int) -> None:
     assert [moved(blueprint, blend, alpha) for alpha in (0.0, 0.3, 0.5, 0.7, 1.0)] == [0.0] * 5
 
 
-def test_a_blueprint_that_starts_elsewhere_is_caught() -> None:
+def test_a_blueprint_that_is_not_the_identity_is_detected() -> None:
     def shapes(width: int) -> dict[str, Param]:
         return {"w": Param((width, width), "fan_in")}
 
@@ -45,7 +47,7 @@ def test_a_blueprint_that_starts_elsewhere_is_caught() -> None:
 
 
 def formula(blend: str, h: float, s: float, alpha: float, gate: float) -> float:
-    """The blends for one number."""
+    """The formulas of the blends, for scalars."""
     return {
         "add": h + alpha * (s - h),
         "multiply": h * (1 + alpha * np.tanh(s - h)),
@@ -54,7 +56,7 @@ def formula(blend: str, h: float, s: float, alpha: float, gate: float) -> float:
 
 
 @pytest.mark.parametrize("blend", range(3))
-def test_blends_are_their_formulas_and_the_gate_starts_at_one_half(blend: int) -> None:
+def test_blends_equal_their_formulas_and_gates_start_at_one_half(blend: int) -> None:
     h, s = torch.tensor([[0.5, -2.0]]), torch.tensor([[1.5, 1.0]])
     gate: Params = draw_params(gate_shapes(blend, 2), np.random.default_rng(0), torch.float32)
     found = apply_blend(blend, h, s, 0.7, gate)
@@ -74,12 +76,12 @@ def test_blueprints_are_at_least_five_and_clearly_different_in_cost() -> None:
 
 
 @pytest.mark.parametrize(("blueprint", "blend"), list(product(range(1, 7), range(3))))
-def test_costs_are_the_parameters_that_are_really_there(blueprint: int, blend: int) -> None:
+def test_costs_equal_the_number_of_parameters(blueprint: int, blend: int) -> None:
     env = tiny_env(budget_ratio=100.0)
     env.reset(seed=1)
-    host = sum(t.numel() for t in env.network.trained.tensors)
+    host = sum(t.numel() for t in env.network.group.tensors)
     env.step(act(Op.GERMINATE, 0, blueprint, blend))
-    tensors = env.network.seeds[0].trained.tensors
+    tensors = env.network.seeds[0].group.tensors
     width = env.network.host.width
     gate = width + 1 if BLENDS[blend] == "gated" else 0
     assert sum(t.numel() for t in tensors) == MLP_BLUEPRINTS[blueprint].cost(width) + gate
@@ -94,23 +96,23 @@ def test_the_gate_is_in_the_seeds_optimizer() -> None:
     env.step(act(Op.ADVANCE, 0))
     for _ in range(3):  # the gate's gradient is nonzero once the seed differs from its host
         env.step(WAIT)
-    seed = env.network.seeds[0].trained
+    seed = env.network.seeds[0].group
     owned = {id(p) for group in seed.optimizer.param_groups for p in group["params"]}
     assert {id(t) for t in seed.tensors} == owned
     assert seed.params["gate.w"].abs().max() > 0
 
 
 def optimiser_state(env: SeedTrainingEnv, slot: int | None) -> list[Tensor]:
-    trained = env.network.trained if slot is None else env.network.seeds[slot].trained
+    trained = env.network.group if slot is None else env.network.seeds[slot].group
     return [v.clone() for t in trained.tensors for v in (t, *trained.optimizer.state[t].values())]
 
 
 def step_counters(env: SeedTrainingEnv, slot: int) -> set[float]:
-    state = env.network.seeds[slot].trained.optimizer.state
+    state = env.network.seeds[slot].group.optimizer.state
     return {float(s["step"]) for s in state.values()}
 
 
-def test_incumbents_never_notice_germinate_and_prune_elsewhere() -> None:
+def test_germinate_and_prune_do_not_affect_other_seeds() -> None:
     busy, quiet = tiny_env(budget_ratio=20.0), tiny_env(budget_ratio=20.0)
     elsewhere = {6: act(Op.GERMINATE, 1, 6), 7: act(Op.ADVANCE, 1), 9: act(Op.PRUNE, 1)}
     common = {0: act(Op.GERMINATE, 0, 3, 2), 1: act(Op.ADVANCE, 0), 4: act(Op.ADVANCE, 0)}
@@ -132,13 +134,13 @@ def test_a_seed_starts_with_fresh_moments_and_step_counter() -> None:
     for action in (act(Op.GERMINATE, 0, 3), act(Op.ADVANCE, 0), WAIT, WAIT):
         env.step(action)
     assert step_counters(env, 0) == {2.0 * 3}
-    old = env.network.seeds[0].trained
+    old = env.network.seeds[0].group
     env.step(act(Op.PRUNE, 0))
     assert 0 not in env.network.seeds
     while not env.masks().op[Op.GERMINATE] or env.lifecycle.slots[0].stage != 0:
         env.step(WAIT)
     env.step(act(Op.GERMINATE, 0, 3))
-    new = env.network.seeds[0].trained
+    new = env.network.seeds[0].group
     assert new.optimizer is not old.optimizer
     assert not new.optimizer.state
     assert not any(torch.equal(a, b) for a, b in zip(new.tensors[:1], old.tensors[:1], strict=True))
@@ -147,22 +149,22 @@ def test_a_seed_starts_with_fresh_moments_and_step_counter() -> None:
 
 
 def test_clip_and_decay_are_per_group() -> None:
-    """A seed's huge gradient must not shrink its host's step."""
+    """A seed's huge gradient does not shrink its host's step."""
 
     def host_step(with_seed: bool) -> list[Tensor]:
         net = ReferenceNetwork(MLPHost(2, 6, 3, 2), np.random.default_rng(0), OptimizerSettings(1e-2, 1e-2, 0.0, 1e-3))
         if with_seed:
             net.germinate(0, MLP_BLUEPRINTS[6], 0, np.random.default_rng(1))
-            net.seeds[0].trained.params["w2"].data.fill_(1e3)
+            net.seeds[0].group.params["w2"].data.fill_(1e3)
         rng = np.random.default_rng(2)
         x = torch.tensor(rng.standard_normal((1, 16, 2)), dtype=torch.float32)
         statistics = net.train_epoch(
-            x, torch.zeros(1, 16, dtype=torch.int64), Switches({}, {0: 1.0} if with_seed else {}), "shadow"
+            x, torch.zeros(1, 16, dtype=torch.int64), SeedAlphas({}, {0: 1.0} if with_seed else {}), "shadow"
         )
         if with_seed:
-            clipped = torch.cat([t.grad.flatten() for t in net.seeds[0].trained.tensors if t.grad is not None]).norm()
+            clipped = torch.cat([t.grad.flatten() for t in net.seeds[0].group.tensors if t.grad is not None]).norm()
             assert statistics.gradient_norms[0][0] > 0.1  # a hundred times the clip
             assert float(clipped) == pytest.approx(1e-3, rel=1e-3)
-        return [t.grad for t in net.trained.tensors if t.grad is not None]
+        return [t.grad for t in net.group.tensors if t.grad is not None]
 
     assert all(torch.equal(a, b) for a, b in zip(host_step(False), host_step(True), strict=True))

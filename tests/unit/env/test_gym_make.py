@@ -1,4 +1,4 @@
-"""Making Gymnasium environments: what is refused and how, what observations and actions become, real masks."""
+"""Making Gymnasium environments: errors, conversion of observations and actions, and masks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.support import gym_envs
         ({"id": "cartpole-V1"}, "did you mean CartPole-v1?"),
         ({"id": "Qzxw"}, "is the package that registers it imported, as in mypkg:MyEnv-v0?"),
         ({"id": "no_such_package:A-v0"}, "cannot import 'no_such_package', which no_such_package:A-v0 names"),
-        ({"id": "CartPole-v1", "kwargs": ("colour=red",)}, "unexpected keyword argument 'colour'"),
+        ({"id": "CartPole-v1", "kwargs": ("color=red",)}, "unexpected keyword argument 'color'"),
         ({"id": "CartPole-v1", "wrappers": ("gymnasium.wrappers:Nothing",)}, "there is no gymnasium.wrappers:Nothing"),
         ({"id": "tests/Scripted-v0", "vectorization": "own"}, "doesn't have a vector entry point"),
     ],
 )
-def test_refusals_are_one_line_that_says_what_to_do(config: dict[str, Any], words: str) -> None:
+def test_errors_are_one_line_that_says_what_to_do(config: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as refusal:
         gym_spaces(GymConfig(**config))
     assert words in str(refusal.value)
@@ -49,7 +49,7 @@ def test_refusals_are_one_line_that_says_what_to_do(config: dict[str, Any], word
         {"id": "x", "max_segment_steps": 0},
     ],
 )
-def test_settings_that_cannot_work_are_refused(config: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         GymConfig(**config)
 
@@ -73,7 +73,7 @@ def mixed_space() -> spaces.Dict:
     )
 
 
-def test_nested_observations_become_gymnasiums_flat_vector() -> None:
+def test_nested_observations_are_flattened_as_by_gymnasium() -> None:
     space = mixed_space()
     space.seed(3)
     own = GymSpaces("mixed", space, spaces.Discrete(2))
@@ -85,7 +85,7 @@ def test_nested_observations_become_gymnasiums_flat_vector() -> None:
     assert np.array_equal(own.flat_obs(rows[1]), expected[1])
 
 
-def test_what_has_no_fixed_size_is_refused() -> None:
+def test_spaces_without_a_fixed_size_are_rejected() -> None:
     with pytest.raises(UserError, match="observes Sequence, which has no fixed size"):
         GymSpaces("odd", spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2))
     with pytest.raises(UserError, match="takes Dict actions"):
@@ -101,7 +101,9 @@ def test_what_has_no_fixed_size_is_refused() -> None:
         (spaces.MultiDiscrete([[2, 3], [4, 5]]), [[1, 2, 3, 4], [0, 0, 0, 0]], [[[1, 2], [3, 4]], [[0, 0], [0, 0]]]),
     ],
 )
-def test_actions_reach_the_environment_in_its_own_numbers(space: Any, chosen: list[Any], expected: list[Any]) -> None:
+def test_actions_are_converted_to_the_environments_own_space(
+    space: Any, chosen: list[Any], expected: list[Any]
+) -> None:
     own = GymSpaces("acts", spaces.Discrete(2), space)
     actions = own.env_actions(np.array(chosen))
     assert np.array_equal(actions, expected)
@@ -109,7 +111,7 @@ def test_actions_reach_the_environment_in_its_own_numbers(space: Any, chosen: li
 
 
 def test_masks_of_a_real_environment() -> None:
-    """Taxi gives int8 masks in its infos; against its own table of what moves."""
+    """Taxi has int8 masks in its infos; compare them with its transition table."""
     fleet = GymFleet("Taxi-v3", make_vector_env(GymConfig(id="Taxi-v3"), 3), lambda row: row)
     shown = fleet.start()
     plain = gymnasium.make("Taxi-v3")
@@ -123,7 +125,7 @@ def test_masks_of_a_real_environment() -> None:
     ("mask", "words"),
     [(np.ones(3), "3 entries for heads of [2, 3]"), (np.zeros(5), "leaves action0 no legal choice in mid-episode")],
 )
-def test_a_useless_mask_is_told(mask: np.ndarray, words: str) -> None:
+def test_an_invalid_mask_raises(mask: np.ndarray, words: str) -> None:
     class Wrong(gym_envs.Scripted):
         def _info(self) -> dict[str, Any]:
             return {"action_mask": mask}
@@ -171,7 +173,7 @@ def test_a_last_observation_that_cannot_be_trained_on_is_told(mode: AutoresetMod
 
 
 @pytest.mark.parametrize("vectorization", ["async", "own"])
-def test_other_vectorisations_run(vectorization: str) -> None:
+def test_other_vectorization_modes_run(vectorization: str) -> None:
     config = GymConfig(id="CartPole-v1", vectorization=vectorization)  # type: ignore[arg-type]
     fleet = GymFleet("CartPole-v1", make_vector_env(config, 2), lambda row: row)
     shown = fleet.start()

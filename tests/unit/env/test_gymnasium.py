@@ -1,4 +1,4 @@
-"""Gymnasium's view: registered, checked, drawn; and many at once exactly as its own loop over one would run them."""
+"""The Gymnasium interface: registration, checker, rendering; and the vector environment equals a loop over one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def many(num_envs: int, **settings: Any) -> SeedTrainingVectorEnv:
 
 
 def loop(num_envs: int, **settings: Any) -> VectorEnv[Any, Any, Any]:
-    """Gymnasium's own loop over single environments."""
+    """Make Gymnasium's `SyncVectorEnv` of single environments."""
     how = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
     return gymnasium.make_vec(ENV_ID, num_envs=num_envs, **how, **TINY | settings)
 
@@ -79,7 +79,7 @@ def test_an_op_that_the_profile_lacks_and_an_unknown_blueprint_are_refused() -> 
 
 
 @pytest.mark.parametrize("profile", ["tamiyo", "classic"])
-def test_the_environment_checker_finds_nothing(profile: str) -> None:
+def test_gymnasiums_environment_checker_passes(profile: str) -> None:
     env = gymnasium.make(ENV_ID, profile=profile, **TINY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -106,7 +106,7 @@ def test_importing_tamiyo_registers_and_loads_no_torch(code: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_registering_twice_warns_of_nothing() -> None:
+def test_registering_twice_gives_no_warning() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         register_envs()
@@ -129,7 +129,7 @@ def test_spaces_and_metadata() -> None:
 
 
 def assert_same(mine: Any, theirs: Any) -> None:
-    """Nested infos and observations, numbers to single precision."""
+    """Compare nested infos and observations, numbers in single precision."""
     if isinstance(theirs, dict):
         assert mine.keys() == theirs.keys()
         for key in theirs:
@@ -147,8 +147,8 @@ def assert_same(mine: Any, theirs: Any) -> None:
 @pytest.mark.parametrize(
     "settings", [{}, {"random_horizon": True}, {"random_horizon": True, "time_limit": "truncated", "reference": "twin"}]
 )
-def test_many_at_once_are_gymnasiums_own_loop_over_one(settings: dict[str, Any]) -> None:
-    """Observations, rewards, ends and infos, over several episodes of unequal length, reset in the step that ended."""
+def test_the_vector_environment_equals_gymnasiums_sync_vector_env(settings: dict[str, Any]) -> None:
+    """Compare observations, rewards, ends and infos over several episodes of unequal length, with same-step reset."""
     fast, slow = many(5, **settings), loop(5, **settings)
     fast.action_space.seed(0)
     assert_same(fast.reset(seed=3), slow.reset(seed=3))
@@ -164,7 +164,7 @@ def test_many_at_once_are_gymnasiums_own_loop_over_one(settings: dict[str, Any])
     assert ends >= 15
 
 
-def test_a_reset_of_one_moves_no_bit_of_the_others() -> None:
+def test_resetting_one_environment_changes_no_bit_of_the_others() -> None:
     calm, stirred = many(4), many(4)
     waits = np.zeros((4, 6), dtype=np.int64)
     grow = np.stack([act(1, 0, 3)] * 4)
@@ -179,7 +179,7 @@ def test_a_reset_of_one_moves_no_bit_of_the_others() -> None:
         assert not np.array_equal(a[0]["obs"][0], b[0]["obs"][0])
 
 
-def test_a_panic_is_reset_alone_and_its_final_observation_kept() -> None:
+def test_after_a_panic_only_that_environment_is_reset() -> None:
     env = many(3)
     env.reset(seed=0)
     waits = np.zeros((3, 6), dtype=np.int64)
@@ -215,15 +215,15 @@ def test_strict_raises_and_names_the_environment() -> None:
         env.step(np.stack([act(0), act(3, 0)]))
 
 
-def test_what_it_cannot_do_is_refused() -> None:
+def test_unsupported_options_are_rejected() -> None:
     with pytest.raises(ConfigError, match="vectorization_mode 'sync'"):
         many(2, isolation="straight_through")
-    with pytest.raises(ConfigError, match="only 'rgb_array'"):
+    with pytest.raises(ConfigError, match="give 'rgb_array' or None"):
         SeedTrainingVectorEnv(many(2).fleet.config, 2, render_mode="human")
 
 
-def pixels(picture: Any, colour: tuple[int, int, int]) -> int:
-    return int((np.asarray(picture) == colour).all(-1).sum())
+def pixels(picture: Any, color: tuple[int, int, int]) -> int:
+    return int((np.asarray(picture) == color).all(-1).sum())
 
 
 def test_the_slot_timeline_is_drawn() -> None:
@@ -242,7 +242,7 @@ def test_the_slot_timeline_is_drawn() -> None:
     assert gymnasium.make(ENV_ID, **TINY).unwrapped.render() is None
 
 
-def test_frames_of_an_episode_are_laid_out_alike() -> None:
+def test_all_frames_of_an_episode_have_the_same_layout() -> None:
     env = gymnasium.make(ENV_ID, render_mode="rgb_array", **TINY | {"budget_ratio": 40.0}).unwrapped
     assert isinstance(env, SeedTrainingEnv)
 
@@ -259,7 +259,7 @@ def test_frames_of_an_episode_are_laid_out_alike() -> None:
     np.testing.assert_allclose(places(), first, atol=1e-6)
 
 
-def test_many_are_drawn_each() -> None:
+def test_the_vector_environment_draws_every_episode() -> None:
     env = many(2, render_mode="rgb_array")
     env.reset(seed=0)
     frames = env.render()

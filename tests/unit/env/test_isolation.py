@@ -1,4 +1,4 @@
-"""A seed in TRAINING learns without touching its host, to the bit; from BLENDING on the derivative is total."""
+"""A seed in TRAINING does not change a bit of its host; from BLENDING on, gradients are total derivatives."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.mlp import MLPHost
-from actors.env.layers.batch_norm import Normalise
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Switches
+from actors.env.layers.batch_norm import Normalize
+from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rng import Purpose, stream
 from actors.env.tasks import make_task
 from actors.types.actions import Op
@@ -27,13 +27,13 @@ torch.set_num_threads(1)
 
 
 def network(seeds: dict[int, tuple[int, int]], dtype: torch.dtype = torch.float32, slots: int = 3) -> ReferenceNetwork:
-    """A host of width 6 for 2 features and 3 classes; `seeds` are slot -> (blueprint, blend), off their zero start."""
+    """Make a host of width 6 with `seeds` (slot -> (blueprint, blend)) moved away from their initialization."""
     host = MLPHost(2, 6, 3, slots)
     net = ReferenceNetwork(host, np.random.default_rng(0), OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0), dtype)
     for slot, (blueprint, blend) in seeds.items():
         rng = np.random.default_rng(100 + slot)
         net.germinate(slot, MLP_BLUEPRINTS[blueprint], blend, rng)
-        for tensor in net.seeds[slot].trained.tensors:
+        for tensor in net.seeds[slot].group.tensors:
             tensor.data += torch.tensor(0.3 * rng.standard_normal(tuple(tensor.shape)), dtype=dtype)
     return net
 
@@ -45,38 +45,38 @@ def batches(steps: int = 4, dtype: torch.dtype = torch.float32) -> tuple[Tensor,
 
 
 def host_state(net: ReferenceNetwork) -> list[Tensor]:
-    """Everything that belongs to the host: parameters, last gradients, moments and step counters."""
-    moments = [v for t in net.trained.tensors for v in net.trained.optimizer.state[t].values()]
-    return [*net.trained.tensors, *[t.grad for t in net.trained.tensors if t.grad is not None], *moments]
+    """Return the state of the host: parameters, last gradients, moments and step counters."""
+    moments = [v for t in net.group.tensors for v in net.group.optimizer.state[t].values()]
+    return [*net.group.tensors, *[t.grad for t in net.group.tensors if t.grad is not None], *moments]
 
 
 def touched(isolation: Isolation, training: dict[int, float], nan: bool = False) -> bool:
-    """Whether TRAINING seeds change any bit of the host, or of the seed that is blended in at slot 0."""
+    """Return whether TRAINING seeds change a bit of the host, or of the seed that is blended in slot 0."""
     alone, grown = network({0: (DENSE, 0)}), network({0: (DENSE, 0)} | dict.fromkeys(training, (WIDE, 2)))
     if nan:
         for slot in training:
-            for tensor in grown.seeds[slot].trained.tensors:
+            for tensor in grown.seeds[slot].group.tensors:
                 tensor.data.fill_(float("nan"))
     x, y = batches()
-    without = alone.train_epoch(x, y, Switches({0: 0.5}, {}), isolation)
-    with_seed = grown.train_epoch(x, y, Switches({0: 0.5}, training), isolation)
+    without = alone.train_epoch(x, y, SeedAlphas({0: 0.5}, {}), isolation)
+    with_seed = grown.train_epoch(x, y, SeedAlphas({0: 0.5}, training), isolation)
     same = [torch.equal(a, b) for a, b in zip(host_state(alone), host_state(grown), strict=True)]
-    same += [torch.equal(a, b) for a, b in zip(*(n.seeds[0].trained.tensors for n in (alone, grown)), strict=True)]
+    same += [torch.equal(a, b) for a, b in zip(*(n.seeds[0].group.tensors for n in (alone, grown)), strict=True)]
     same += [torch.equal(alone.logits(x[0], {0: 0.5}), grown.logits(x[0], {0: 0.5}))]
     return not (all(same) and without.train_loss == with_seed.train_loss)
 
 
 @pytest.mark.parametrize("isolation", ["shadow", "straight_through"])
 @pytest.mark.parametrize("nan", [False, True])
-def test_the_host_is_bit_equal_with_and_without_training_seeds(isolation: Isolation, nan: bool) -> None:
+def test_training_seeds_change_no_bit_of_the_host(isolation: Isolation, nan: bool) -> None:
     assert not touched(isolation, {1: 0.7, 2: 1.0}, nan)
 
 
-def test_a_leaky_pass_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leaking_shadow_pass_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReferenceNetwork.logits
 
-    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], *rest: Normalise) -> Tensor:
-        """Switches TRAINING seeds on at a strength of nothing instead of leaving them out."""
+    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], *rest: Normalize) -> Tensor:
+        """Wrong: blend TRAINING seeds in at alpha 0 instead of leaving them out."""
         return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0), *rest)
 
     monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
@@ -84,40 +84,40 @@ def test_a_leaky_pass_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seed_gradients(net: ReferenceNetwork, slots: list[int]) -> list[Tensor]:
-    return [t.grad for s in slots for t in net.seeds[s].trained.tensors if t.grad is not None]
+    return [t.grad for s in slots for t in net.seeds[s].group.tensors if t.grad is not None]
 
 
-def test_the_shadow_gradient_is_that_of_the_seeds_with_all_else_constant() -> None:
+def test_the_shadow_gradient_is_the_seeds_gradient_with_everything_else_constant() -> None:
     net = network({0: (DENSE, 0), 1: (WIDE, 2), 2: (DENSE, 1)}, torch.float64)
     net.optimizer_settings = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)  # no clip
     oracle = copy.deepcopy(net)
     x, y = batches(1, torch.float64)
-    for group in (oracle.trained, oracle.seeds[0].trained):
+    for group in (oracle.group, oracle.seeds[0].group):
         for tensor in group.tensors:
             tensor.requires_grad_(False)
     F.cross_entropy(oracle.logits(x[0], {0: 0.5, 1: 0.7, 2: 1.0}), y[0]).backward()
-    net.train_epoch(x, y, Switches({0: 0.5}, {1: 0.7, 2: 1.0}), "shadow")
+    net.train_epoch(x, y, SeedAlphas({0: 0.5}, {1: 0.7, 2: 1.0}), "shadow")
     expected, found = seed_gradients(oracle, [1, 2]), seed_gradients(net, [1, 2])
     assert len(expected) == len(found) == 4 + 2 + 4  # the gate's two included
     for a, b in zip(expected, found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
     alone = network({1: (WIDE, 2)}, torch.float64)
     alone.optimizer_settings = net.optimizer_settings
-    alone.train_epoch(x, y, Switches({}, {1: 0.7}), "shadow")
+    alone.train_epoch(x, y, SeedAlphas({}, {1: 0.7}), "shadow")
     other = zip(seed_gradients(alone, [1]), seed_gradients(net, [1]), strict=True)
     assert not all(torch.allclose(a, b) for a, b in other)  # another network, another gradient
 
 
-def test_seeds_that_take_no_part_are_not_touched() -> None:
+def test_seeds_that_take_no_part_are_unchanged() -> None:
     net = network({0: (DENSE, 0), 1: (WIDE, 0)})
-    before = [t.clone() for t in net.seeds[1].trained.tensors]
-    net.train_epoch(*batches(), Switches({}, {0: 1.0}), "shadow")
-    assert all(torch.equal(a, b) for a, b in zip(before, net.seeds[1].trained.tensors, strict=True))
-    assert not net.seeds[1].trained.optimizer.state
+    before = [t.clone() for t in net.seeds[1].group.tensors]
+    net.train_epoch(*batches(), SeedAlphas({}, {0: 1.0}), "shadow")
+    assert all(torch.equal(a, b) for a, b in zip(before, net.seeds[1].group.tensors, strict=True))
+    assert not net.seeds[1].group.optimizer.state
 
 
 def finite_difference(net: ReferenceNetwork, x: Tensor, y: Tensor, on: dict[int, float], tensor: Tensor) -> Tensor:
-    """Central differences of the loss, entry by entry."""
+    """Return the central differences of the loss for each entry."""
     out, flat, eps = torch.zeros_like(tensor).flatten(), tensor.data.view(-1), 1e-6
     for i in range(len(flat)):
         losses = []
@@ -134,30 +134,30 @@ def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
     net = network({0: (DENSE, blend), 1: (5, blend)}, torch.float64, slots=2)
     net.optimizer_settings = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)
     before, (x, y), on = copy.deepcopy(net), batches(1, torch.float64), {0: 0.5, 1: 0.7}
-    net.train_epoch(x, y, Switches(on, {}), "shadow")
-    groups = [(net.trained, before.trained), *((net.seeds[s].trained, before.seeds[s].trained) for s in on)]
+    net.train_epoch(x, y, SeedAlphas(on, {}), "shadow")
+    groups = [(net.group, before.group), *((net.seeds[s].group, before.seeds[s].group) for s in on)]
     for trained, start in groups:
         for moved, tensor in zip(trained.tensors, start.tensors, strict=True):
             expected = finite_difference(before, x[0], y[0], on, tensor)
             assert moved.grad is not None
             torch.testing.assert_close(moved.grad, expected, rtol=1e-5, atol=1e-8)
     # With the seed's input detached, as in isolation, the host's first layer would get another gradient.
-    first = before.trained.params["in.w"]
+    first = before.group.params["in.w"]
     part = torch.autograd.grad(F.cross_entropy(detached(before, x[0], on), y[0]), first)[0]
     assert not torch.allclose(part, finite_difference(before, x[0], y[0], on, first), rtol=1e-3)
 
 
 def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
     def slot(s: int, h: Tensor) -> Tensor:
-        return h + net.seeds[s].on(h.detach(), on[s]) - h.detach()
+        return h + net.seeds[s].blend_into(h.detach(), on[s]) - h.detach()
 
-    return net.host.forward(net.trained.params, x, slot)
+    return net.host.forward(net.group.params, x, slot)
 
 
 def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple[float, float]:
-    """Training loss on spirals with a wide seed switched on: at germination, and after some epochs of TRAINING.
+    """Return the training loss on spirals with a wide seed on, at germination and after some epochs of TRAINING.
 
-    The host has learnt for ten epochs before.
+    The host was trained for ten epochs before.
     """
     task = make_task("spirals", stream(run, 0, Purpose.TASK_DATA))
     x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
@@ -165,17 +165,17 @@ def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple
     net = ReferenceNetwork(host, np.random.default_rng(run), OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0))
     order = np.random.default_rng(run)
 
-    def epoch(switches: Switches) -> None:
+    def epoch(alphas: SeedAlphas) -> None:
         rows = torch.from_numpy(order.permutation(len(y)))[:512].reshape(8, 64)
-        net.train_epoch(x[rows], y[rows], switches, isolation)
+        net.train_epoch(x[rows], y[rows], alphas, isolation)
 
     for _ in range(10):
-        epoch(Switches())
+        epoch(SeedAlphas())
     net.germinate(1, MLP_BLUEPRINTS[WIDE], 0, np.random.default_rng(run + 50))
-    start = net.validate(x, y, {1: 1.0})[1]
+    start = net.evaluate(x, y, {1: 1.0})[1]
     for _ in range(epochs):
-        epoch(Switches({}, {1: 1.0}))
-    return start, net.validate(x, y, {1: 1.0})[1]
+        epoch(SeedAlphas({}, {1: 1.0}))
+    return start, net.evaluate(x, y, {1: 1.0})[1]
 
 
 def test_on_spirals_the_shadow_pass_learns_and_straight_through_does_not() -> None:
@@ -188,7 +188,7 @@ def test_on_spirals_the_shadow_pass_learns_and_straight_through_does_not() -> No
 
 def test_the_environment_isolates_training_seeds_and_blends_after_advance() -> None:
     def params(env: SeedTrainingEnv) -> list[Tensor]:
-        return [t.detach().clone() for t in env.network.trained.tensors]
+        return [t.detach().clone() for t in env.network.group.tensors]
 
     grown, plain = tiny_env(), tiny_env()
     for env in (grown, plain):

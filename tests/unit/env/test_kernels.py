@@ -1,4 +1,4 @@
-"""The kernels' parts against PyTorch: the exponential, and each blueprint's and blend's way there and back."""
+"""Kernels compared with PyTorch: the exponential, and every blueprint and blend, forward and backward."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from actors.env.blueprints.blends import apply_blend, gate_shapes
-from actors.env.blueprints.vector import MLP_BLUEPRINTS, Blueprint
-from actors.env.kernels.backend import FORMS
+from actors.env.blueprints.blueprint import Blueprint
+from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.kernels.layers import exponential
+from actors.env.kernels.networks import FORMULAS
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
 from actors.types.actions import BLENDS
 
@@ -37,7 +38,7 @@ def test_the_exponential_is_exact_to_two_units_in_the_last_place() -> None:
     assert error.max() <= 2.0
 
 
-def test_the_exponential_saturates_and_passes_nan_on() -> None:
+def test_the_exponential_saturates_and_propagates_nan() -> None:
     out = _exponentials(np.array([-1e30, -np.inf, np.nan, 0.0], dtype=np.float32))
     assert 0 <= out[0] < 1e-37
     assert 0 <= out[1] < 1e-37
@@ -46,24 +47,24 @@ def test_the_exponential_saturates_and_passes_nan_on() -> None:
 
 
 @numba.njit
-def _there_and_back(
-    form: int, hidden: int, blend: int, q: Array, gate: Array, h: Array, flow: Array
+def _forward_and_backward(
+    formula: int, hidden: int, blend: int, q: Array, gate: Array, h: Array, flow: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """(output, gradient of h, of q, of the gate) for one seed."""
+    """Return output and gradients of h, of q and of the gate, for one seed."""
     first, second = np.zeros((4 * WIDTH, ROWS)), np.zeros((4 * WIDTH, ROWS))
-    c, dc, opening, out = np.zeros_like(h), np.zeros_like(h), np.zeros(ROWS), np.zeros_like(h)
+    c, dc, gate_value, out = np.zeros_like(h), np.zeros_like(h), np.zeros(ROWS), np.zeros_like(h)
     dq, dgate, d = np.zeros_like(q), np.zeros_like(gate), flow.copy()
-    change(form, hidden, q, h, first, second, c)
-    blend_in(blend, ALPHA, gate, h, c, opening, out)
-    blend_back(blend, ALPHA, gate, h, c, opening, d, dc, dgate, True)
-    change_back(form, hidden, q, h, first, second, dc, d, dq, True)
+    change(formula, hidden, q, h, first, second, c)
+    blend_in(blend, ALPHA, gate, h, c, gate_value, out)
+    blend_back(blend, ALPHA, gate, h, c, gate_value, d, dc, dgate, True)
+    change_back(formula, hidden, q, h, first, second, dc, d, dq, True)
     return out, d, dq, dgate
 
 
 @pytest.mark.parametrize("blend", range(len(BLENDS)), ids=BLENDS)
 @pytest.mark.parametrize("blueprint", MLP_BLUEPRINTS[1:], ids=lambda b: b.name)
-def test_a_seed_and_its_gradients_are_those_of_autograd(blueprint: Blueprint, blend: int) -> None:
-    """In double precision, with every parameter away from its start."""
+def test_seeds_and_their_gradients_equal_autograds(blueprint: Blueprint, blend: int) -> None:
+    """In double precision, with every parameter away from its initialization."""
     rng = np.random.default_rng(blend)
     shapes = blueprint.shapes(WIDTH)
     params = {k: torch.tensor(rng.standard_normal(p.shape), requires_grad=True) for k, p in shapes.items()}
@@ -80,12 +81,12 @@ def test_a_seed_and_its_gradients_are_those_of_autograd(blueprint: Blueprint, bl
         parts = [t.detach().numpy().ravel() for t in tensors]
         return np.concatenate(parts) if parts else np.zeros(0)
 
-    assert blueprint.form is not None
+    assert blueprint.formula is not None
     q = flat(list(params.values()))
     g = flat(list(gate.values())) if gate else np.zeros(WIDTH + 1)
     x = np.ascontiguousarray(h.detach().numpy().T)
-    out, d, dq, dgate = _there_and_back(
-        FORMS[blueprint.form], blueprint.hidden(WIDTH), blend, q, g, x, np.ascontiguousarray(flow.T)
+    out, d, dq, dgate = _forward_and_backward(
+        FORMULAS[blueprint.formula], blueprint.hidden(WIDTH), blend, q, g, x, np.ascontiguousarray(flow.T)
     )
     np.testing.assert_allclose(out.T, truth.detach().numpy(), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(d.T, dh.numpy(), rtol=1e-10, atol=1e-12)

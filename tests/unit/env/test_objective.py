@@ -1,4 +1,4 @@
-"""Rewards sum to J, computed here from accuracies and parameter counts alone; a panic is charged, and never pays."""
+"""Rewards sum to J, computed here from accuracies and parameter counts only; a panic is charged and never pays."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.support.walks import WAIT, act, random_legal, tiny_env
 
 
 def accuracy(env: SeedTrainingEnv, host: list[torch.Tensor], fossils: bool = False) -> float:
-    """Validation accuracy in points of these host parameters, with fossils or with all that is blended in."""
+    """Return the validation accuracy of these host parameters, with fossilized or with all blended seeds."""
     net = copy.deepcopy(env.network)
-    for tensor, value in zip(net.trained.tensors, host, strict=True):
+    for tensor, value in zip(net.group.tensors, host, strict=True):
         tensor.data.copy_(value)
     stages = (Stage.FOSSILIZED,) if fossils else (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
     on = {s: slot.alpha for s, slot in enumerate(env.lifecycle.slots) if slot.stage in stages}
@@ -32,7 +32,7 @@ def accuracy(env: SeedTrainingEnv, host: list[torch.Tensor], fossils: bool = Fal
 
 
 def host_copy(env: SeedTrainingEnv) -> list[torch.Tensor]:
-    return [t.detach().clone() for t in env.network.trained.tensors]
+    return [t.detach().clone() for t in env.network.group.tensors]
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Played:
     env: SeedTrainingEnv
     untrained: float
     final: float = 0.0
-    rents: list[float] = field(default_factory=list)  # per epoch that was played
+    rents: list[float] = field(default_factory=list)  # one per played epoch
     rewards: list[float] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
     terminated: bool = False
@@ -51,7 +51,7 @@ class Played:
         return sum(self.rewards)
 
     def objective(self) -> float:
-        """J by its definition; a panic costs 5 points and the last rent for every epoch that was not played."""
+        """J by its definition; a panic costs 5 points, and the last rent for every epoch that was not played."""
         c = self.env.config
         left = c.horizon_epochs - len(self.rents)
         panic = self.info["end_reason"] is EndReason.GOVERNOR
@@ -60,15 +60,15 @@ class Played:
 
 
 def play(env: SeedTrainingEnv, seed: int, poison: int = -1, how: str = "nan", grow: bool = True) -> Played:
-    """A random legal episode; the host is poisoned before epoch `poison` is trained."""
+    """Play a random legal episode; set the host's parameters to NaN before epoch `poison`."""
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     played = Played(env, accuracy(env, host_copy(env)))
-    host = sum(t.numel() for t in env.network.trained.tensors)
+    host = sum(t.numel() for t in env.network.group.tensors)
     honest = env.network.train_epoch
 
     def train_epoch(*args: Any) -> Any:
-        grown = [t for seed in env.network.seeds.values() for t in seed.trained.tensors]
+        grown = [t for seed in env.network.seeds.values() for t in seed.group.tensors]
         played.rents.append(sum(t.numel() for t in grown) / host)
         return honest(*args)
 
@@ -77,9 +77,9 @@ def play(env: SeedTrainingEnv, seed: int, poison: int = -1, how: str = "nan", gr
         epoch, good = len(played.rewards), host_copy(env)
         if epoch == poison:
             if how == "nan":
-                env.network.trained.params["0.w"].data[0, 0] = float("nan")
+                env.network.group.params["0.w"].data[0, 0] = float("nan")
             else:
-                env.network.trained.optimizer.param_groups[0]["lr"] = 1e4
+                env.network.group.optimizer.param_groups[0]["lr"] = 1e4
         action = random_legal(rng, env) if grow else WAIT
         _, reward, played.terminated, played.truncated, played.info = env.step(action)
         played.rewards.append(float(reward))
@@ -101,7 +101,7 @@ def test_the_undiscounted_return_is_j(seed: int, poison: int, task: str) -> None
 
 
 @pytest.mark.parametrize("wrong", ["rent of the rest", "fine"])
-def test_a_cheaper_panic_is_caught(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+def test_a_wrong_panic_penalty_is_detected(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     def cheap(rent_weight: float, last_rent: float, epochs_left: int, horizon: int) -> float:
         return 5.0 if wrong == "rent of the rest" else rent_weight * last_rent * epochs_left / horizon
 
@@ -110,7 +110,7 @@ def test_a_cheaper_panic_is_caught(monkeypatch: pytest.MonkeyPatch, wrong: str) 
     assert any(abs(p.return_ - p.objective()) > 0.1 for p in played)
 
 
-def test_rent_before_training_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rent_charged_before_training_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = host_episode.objective_reward
     monkeypatch.setattr(host_episode, "objective_reward", lambda a, b, rent, *rest: honest(a, b, 0.9 * rent, *rest))
     played = play(tiny_env(), 1)
@@ -122,33 +122,33 @@ def test_rent_before_training_would_be_caught(monkeypatch: pytest.MonkeyPatch) -
 def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
     env = tiny_env()
     played = play(env, 4, epoch, how)
-    assert len(played.rewards) == epoch + 1  # also on the very last epoch
+    assert len(played.rewards) == epoch + 1  # also in the last epoch
     assert played.info["end_reason"] is EndReason.GOVERNOR
     assert played.rewards[-1] <= -5.0 + (played.final - env.timeline.accuracy[-2])
     assert played.info["telemetry"]["panic"] == 1.0
-    assert not env.network.trained.optimizer.state
-    assert all(t.isfinite().all() for t in env.network.trained.tensors)
+    assert not env.network.group.optimizer.state
+    assert all(t.isfinite().all() for t in env.network.group.tensors)
     live = {"GERMINATED", "TRAINING", "BLENDING", "HOLDING"}
     assert not live & {lane[-1] for lane in env.timeline.stages}
     assert set(env.network.seeds) == {s for s, x in enumerate(env.lifecycle.slots) if x.stage is Stage.FOSSILIZED}
 
 
-def test_a_fossil_survives_a_panic() -> None:
+def test_a_fossilized_seed_survives_a_panic() -> None:
     env = tiny_env(horizon_epochs=25)
     env.reset(seed=1)
     for action in (act(Op.GERMINATE, 2, 3), act(Op.ADVANCE, 2), act(Op.ADVANCE, 2), act(Op.FOSSILIZE, 2), WAIT):
         env.step(action)
-    kept = [t.detach().clone() for t in env.network.seeds[2].trained.tensors]
-    env.network.trained.params["in.w"].data.fill_(float("nan"))
+    kept = [t.detach().clone() for t in env.network.seeds[2].group.tensors]
+    env.network.group.params["in.w"].data.fill_(float("nan"))
     *_, terminated, _, info = env.step(WAIT)
     assert terminated
     assert env.lifecycle.slots[2].stage is Stage.FOSSILIZED
-    assert all(torch.equal(a, b) for a, b in zip(kept, env.network.seeds[2].trained.tensors, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(kept, env.network.seeds[2].group.tensors, strict=True))
     assert info["telemetry"]["final_accuracy"] == env.timeline.accuracy[-2]
 
 
-def gains_of_dying() -> list[float]:
-    """J of episodes that the governor ends, minus J of the same seed under WAIT; whoever grew, whenever it died."""
+def gains_from_panics() -> list[float]:
+    """Return J of episodes that the governor ends minus J of WAIT with the same seed, for many plans and epochs."""
     settings = {"inner_steps": 8, "tasks": ("spirals", "wine", "digits")}
     gains = []
     for seed in range(5):
@@ -158,14 +158,14 @@ def gains_of_dying() -> list[float]:
 
 
 def test_a_panic_never_beats_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(gains_of_dying()) < 0
+    assert max(gains_from_panics()) < 0
     monkeypatch.setattr(governor, "penalty", lambda *args: 0.0)
-    assert max(gains_of_dying()) >= 0  # without the charge dying would pay somewhere
+    assert max(gains_from_panics()) >= 0  # without the penalty a panic would sometimes pay
 
 
-def test_what_the_governor_notices() -> None:
+def test_what_makes_the_governor_panic() -> None:
     def first_panic(epochs: list[tuple[float, float]]) -> int:
-        """Index of the epoch (validation loss, accuracy) at which ten classes' governor fires, -1 for never."""
+        """Return the epoch, of (validation loss, accuracy) each, at which a governor for ten classes panics, or -1."""
         watch = Governor(10, float(np.log(10)))
         watch.begin(2.4)
         for i, (loss, points) in enumerate(epochs):
@@ -180,10 +180,10 @@ def test_what_the_governor_notices() -> None:
     assert first_panic([*healthy[:4], (20.0, 40.0)]) == 4
     assert first_panic([*healthy[:4], (3.0, 40.0)]) == -1
     assert first_panic([(2.3, 26.0), (2.0, 11.0)]) == 1  # 16 points above chance, then chance
-    assert first_panic([(2.3, 24.0), (2.0, 11.0)]) == -1  # it had never been 15 points above it
+    assert first_panic([(2.3, 24.0), (2.0, 11.0)]) == -1  # it was never 15 points above chance
 
 
-def test_the_first_epoch_is_held_against_the_untrained_host() -> None:
+def test_the_first_epoch_is_compared_with_the_untrained_host() -> None:
     def panics(untrained_loss: float, loss: float) -> bool:
         watch = Governor(10, float(np.log(10)))
         watch.begin(untrained_loss)
@@ -191,5 +191,5 @@ def test_the_first_epoch_is_held_against_the_untrained_host() -> None:
 
     assert panics(2.4, 30.0)
     assert not panics(2.4, 10.0)
-    assert not panics(30.0, 30.0)  # a host that begins badly may stay so
-    assert not panics(float("nan"), 30.0)  # nothing to hold it against
+    assert not panics(30.0, 30.0)  # a host that starts badly may stay bad
+    assert not panics(float("nan"), 30.0)  # nothing to compare with

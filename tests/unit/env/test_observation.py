@@ -1,4 +1,4 @@
-"""The observation is its table: every feature in its place and range, unknown never looks like a measured value."""
+"""Observations follow the feature table: positions, ranges, and unknown values that differ from measured ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from actors.env.env import SeedTrainingEnv
-from actors.env.slots.observation import BASE, SLOT, EnvView, bounds, markdown_table, obs_spec, observe
+from actors.env.slots.observation import BASE, SLOT, ModelView, TrainingState, bounds, obs_spec, observe
+from actors.env.slots.observation_table import markdown_table
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import Op
 from tests.support.walks import WAIT, act, random_legal, tiny_env
 
 
 def places(slots: int) -> dict[str, slice]:
-    """Where each feature lies, from names and sizes in the table's order: `name` or `slot/name`."""
+    """Return the indices of each feature, `name` or `slot/name`, from the order and sizes in the table."""
     found, at = {}, 0
     names = [(f.name, f.size) for f in BASE]
     names += [(f"{s}/{f.name}", f.size) for s in range(slots) for f in SLOT]
@@ -43,7 +44,7 @@ def out_of_range(obs: NDArray[np.float32], slots: int) -> list[str]:
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
 @pytest.mark.parametrize("task", ["spirals", "wine"])
-def test_random_episodes_stay_in_range_and_mean_what_the_table_says(slots: int, task: str) -> None:
+def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) -> None:
     env, where = tiny_env(slots=slots, tasks=(task,), host_lr=0.1, seed_lr=0.3), places(slots)
     rng = np.random.default_rng(slots)
     assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.observation_space["obs"].shape[0]
@@ -59,7 +60,7 @@ def test_random_episodes_stay_in_range_and_mean_what_the_table_says(slots: int, 
             assert obs[where["last_op"]].tolist() == np.eye(6)[env.last_op].tolist()
             stages = [slot.stage for slot in env.lifecycle.slots]
             assert obs[where["stage_counts"]] == pytest.approx([stages.count(s) / slots for s in Stage])
-            held = sum(t.numel() for s in env.network.seeds.values() for t in s.trained.tensors)
+            held = sum(t.numel() for s in env.network.seeds.values() for t in s.group.tensors)
             assert obs[where["budget_used"]] == pytest.approx(held / env.episode.growth.budget_params)
             for s, slot in enumerate(env.lifecycle.slots):
                 assert obs[where[f"{s}/stage"]].tolist() == np.eye(len(Stage))[slot.stage].tolist()
@@ -73,22 +74,23 @@ def test_random_episodes_stay_in_range_and_mean_what_the_table_says(slots: int, 
             epoch += 1
 
 
-def test_a_value_beyond_its_range_is_caught() -> None:
+def test_a_value_out_of_range_is_detected() -> None:
     obs = np.zeros(obs_spec(2).size, dtype=np.float32)
     assert out_of_range(obs, 2) == []
     obs[places(2)["1/alpha"]] = 1.2
     assert len(out_of_range(obs, 2)) == 1
 
 
-def view(slot: Slot) -> EnvView:
-    return EnvView(0, 10, 1.0, 3, [1.0], [50.0], Op.WAIT, True, 100, 400.0, [0], [slot])
+def view(slot: Slot) -> ModelView:
+    training = TrainingState(0, 10, 1.0, 3, [1.0], [50.0])
+    return ModelView(training, Op.WAIT, True, 100, 400.0, [0], [slot])
 
 
 MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health")
 
 
 @pytest.mark.parametrize("name", [*MAYBE, "gradient_health_prev"])
-def test_unknown_is_not_zero(name: str) -> None:
+def test_unknown_differs_from_a_measured_zero(name: str) -> None:
     where, unknown, zero = places(1), observe(view(Slot())), observe(view(Slot(**{name: 0.0})))
     assert unknown[where[f"0/{name}"]].tolist() == [0.0, 0.0]
     assert zero[where[f"0/{name}"]].tolist() == [1.0, 0.0]
@@ -97,7 +99,7 @@ def test_unknown_is_not_zero(name: str) -> None:
     assert healthy[1] > 0
 
 
-def test_history_that_is_not_there_yet_is_marked() -> None:
+def test_missing_history_is_marked_unknown() -> None:
     where, env = places(3), tiny_env()
     seen, _ = env.reset(seed=0)
     for epoch in range(5):
@@ -122,7 +124,7 @@ def test_freshness_is_a_power_of_the_epochs_since_the_measurement() -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_bounds_are_the_tables(slots: int) -> None:
+def test_bounds_are_those_of_the_table(slots: int) -> None:
     low, high = bounds(slots)
     for name, where in places(slots).items():
         feature = next(f for f in (*BASE, *SLOT) if f.name == (name.partition("/")[2] or name))
@@ -154,7 +156,7 @@ def test_gymnasiums_checker_accepts_the_environment() -> None:
         check_env(tiny_env(horizon_epochs=3))
 
 
-def test_the_checker_would_refuse_an_observation_out_of_space(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gymnasiums_checker_rejects_an_observation_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
     env = tiny_env(horizon_epochs=3)
     honest = SeedTrainingEnv.reset
 
@@ -173,11 +175,15 @@ def test_the_reference_page_holds_the_current_table() -> None:
     assert "| base 0 | `time` | 1 | 0 to 1 |" in page
 
 
-def test_hidden_time_leaves_nothing_that_counts_to_the_horizon() -> None:
-    """From the eighth epoch on, an untouched fossil and its host show what they would at any later epoch."""
+def at_epoch(view: ModelView, epoch: int, hidden: bool) -> ModelView:
+    return replace(view, training=view.training._replace(epoch=epoch, time_hidden=hidden))
+
+
+def test_with_hidden_time_no_feature_reveals_the_epoch() -> None:
+    """From the eighth epoch on, an unchanged host with a fossilized seed has the same observation in every epoch."""
     slot = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=8, age_epochs=14)
     later = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=20, age_epochs=24)
-    early, late = (replace(view(s), epoch=e, time_hidden=True) for s, e in ((slot, 15), (later, 25)))
+    early, late = (at_epoch(view(s), epoch, hidden=True) for s, epoch in ((slot, 15), (later, 25)))
     assert np.array_equal(observe(early), observe(late))
-    shown = (replace(v, time_hidden=False) for v in (early, late))
+    shown = (at_epoch(v, v.training.epoch, hidden=False) for v in (early, late))
     assert not np.array_equal(*(observe(v) for v in shown))

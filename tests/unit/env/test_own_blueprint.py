@@ -1,4 +1,4 @@
-"""Users register blueprints; the tables of all families stay in step."""
+"""Registered blueprints; the tables of all families keep the same indices."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from actors.config import ConfigError, EnvConfig
+from actors.env.blueprints.blueprint import NOOP, Blueprint, Param
 from actors.env.blueprints.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
-from actors.env.blueprints.vector import NOOP, Blueprint, Param
 from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
@@ -36,13 +36,13 @@ def _tables() -> Iterator[None]:
         family.blueprints[:] = before[name]
 
 
-def test_the_choices_serve_every_family() -> None:
+def test_blueprint_indices_fit_every_family() -> None:
     assert blueprint_choices() == (
         "noop", "norm", "bottleneck", "dense/conv_light", "gated/depthwise", "attention", "mlp_wide/conv_heavy",
     )  # fmt: skip
 
 
-def test_one_of_ones_own_grows_in_the_family_that_has_it() -> None:
+def test_a_registered_blueprint_grows_in_its_family_only() -> None:
     number = own_blueprint.register()
     assert [len(f.blueprints) for f in FAMILIES.values()] == [number + 1] * 3
     assert IMAGE.blueprints[number] is NOOP
@@ -59,7 +59,7 @@ def test_one_of_ones_own_grows_in_the_family_that_has_it() -> None:
     assert mlp.episode.slot_params()[0] == VECTOR.blueprints[number].cost(mlp.network.host.slot_width(0))
 
 
-def test_it_grows_in_a_fleet_as_in_the_reference() -> None:
+def test_a_registered_blueprint_grows_alike_in_fleet_and_reference() -> None:
     number = own_blueprint.register()
     config = EnvConfig(tasks=("spirals",), horizon_epochs=4, inner_steps=3, budget_ratio=20.0)
     fleet, env = SeedTrainingFleet(config, 2, 0, torch.float64), SeedTrainingEnv(config, 0, dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_it_grows_in_a_fleet_as_in_the_reference() -> None:
         np.testing.assert_allclose(seen.obs[0], obs["obs"], rtol=1e-6, atol=1e-7)
 
 
-def test_what_cannot_work_is_refused() -> None:
+def test_invalid_blueprints_are_rejected() -> None:
     moving = Blueprint("moving", lambda w: {"w": Param((w, w), "fan_in")}, lambda p, h, units=None: h + h @ p["w"])
     still = Blueprint("still", lambda w: {"w": Param((1, w), "zero")}, lambda p, h, units=None: h + p["w"] * h)
     with pytest.raises(ConfigError, match="identity"):

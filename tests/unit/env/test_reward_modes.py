@@ -1,4 +1,4 @@
-"""However J is paid, it is J: step by step, at the end, shaped, or against a twin."""
+"""Every reward mode sums to J: step by step, at the end, shaped, or relative to a twin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from actors.env.reward import shaping
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.slots.stage import Stage
 from actors.env.tasks import families, make_task
-from actors.env.twin import CAPACITY, SHARES, Twins, fit_coefficient, fitted_shares, twin_coefficient
+from actors.env.twin import CAPACITY, COEFFICIENTS, TwinCache, fit_coefficient, fitted_coefficients, twin_coefficient
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.rollout.sampler import WaveSampler, make_sampler
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
@@ -42,8 +42,8 @@ def wave(fleet: Fleet, policy: type[RandomPolicy] | type[NeverGrow], seeds: rang
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_mode_pays_j_for_the_same_actions(seed: int) -> None:
-    """Undiscounted, over a random episode; `test_objective.py` counts J of mode `objective` by hand."""
+def test_every_reward_mode_sums_to_j(seed: int) -> None:
+    """Undiscounted, over a random episode; `test_objective.py` computes J of mode `objective` by hand."""
     paid: dict[str, list[float]] = {}
     said = {}
     for mode in ("objective", "sparse", "contribution"):
@@ -61,8 +61,8 @@ def test_every_mode_pays_j_for_the_same_actions(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "share"), [(-1, 0.0), (5, 0.5), (10, 1.0), (99, 1.0)])
-def test_the_rent_that_is_paid_rises_with_the_version_and_that_of_j_is_whole(version: int, share: float) -> None:
-    """What is played for comparison pays the whole rent again."""
+def test_rent_warmup_affects_rewards_but_not_j(version: int, share: float) -> None:
+    """Episodes played for comparison are charged the full rent."""
     config = replace(TINY, rent_warmup_updates=10)
     acting = ActingConfig(env=config, actors=ActorsConfig(count=1, envs_per_actor=3))
     sampler, random = make_sampler(acting, 0, 0, None), RandomPolicy(seed_spaces(config.slots))
@@ -82,7 +82,7 @@ def test_the_rent_that_is_paid_rises_with_the_version_and_that_of_j_is_whole(ver
 
 
 class Toy:
-    """Six states, two actions; state 4 ends (terminated), state 5 loops; rewards and moves drawn from a seed."""
+    """A random MDP of six states and two actions; state 4 terminates, state 5 loops."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ class Toy:
         self.moves[4] = 0.0
 
     def value(self, policy: tuple[int, ...], gamma: float, bonus: Callable[[int, int], float]) -> float:
-        """Of state 0 under a deterministic policy, solved exactly; `bonus(s, s')` comes on top of the rewards."""
+        """Return the exact value of state 0 under a deterministic policy; `bonus(s, s')` is added to the rewards."""
         p = np.stack([self.moves[s, a] for s, a in enumerate(policy)])
         paid = [
             sum(p[s, n] * (self.rewards[s, a, n] + bonus(s, n)) for n in range(6)) if s != 4 else 0.0
@@ -102,7 +102,7 @@ class Toy:
 
 
 def moved(learner: float, shaper: float, ends: bool) -> int:
-    """On how many of 10 toys the shaping changes the order of the 64 policies."""
+    """Return for how many of 10 MDPs shaping changes the order of the 64 policies."""
     changed = 0
     for seed in range(10):
         toy = Toy(seed)
@@ -118,18 +118,18 @@ def moved(learner: float, shaper: float, ends: bool) -> int:
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.9, 0.995])
-def test_shaping_leaves_the_order_of_all_policies(gamma: float) -> None:
+def test_shaping_preserves_the_order_of_policies(gamma: float) -> None:
     assert moved(gamma, gamma, ends=True) == 0
 
 
-def test_shaping_with_another_discount_or_a_kept_potential_would_not() -> None:
+def test_wrong_shaping_changes_the_order_of_policies() -> None:
     assert moved(0.9, 1.0, ends=True) > 5
     assert moved(0.9, 0.9, ends=False) > 5
 
 
 @pytest.mark.parametrize("gamma", [0.9, 1.0])
 @pytest.mark.parametrize("panic_at", [-1, 5, 7])
-def test_shaping_of_contributions_adds_nothing_to_a_terminated_episode(gamma: float, panic_at: int) -> None:
+def test_shaping_sums_to_zero_over_a_terminated_episode(gamma: float, panic_at: int) -> None:
     def accuracy(epoch: int, on: frozenset[int]) -> float:
         return 40.0 + epoch + 12.0 * len(on)
 
@@ -162,7 +162,7 @@ def test_a_truncated_end_keeps_its_potential() -> None:
         ({"shaping_gamma": 0.0}, "the learner's"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_with_the_reason(settings: dict[str, object], reason: str) -> None:
+def test_invalid_settings_are_rejected_with_the_reason(settings: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         EnvConfig(**settings)  # type: ignore[arg-type]
 
@@ -183,8 +183,8 @@ def test_the_whole_configuration_is_checked_against_the_learner() -> None:
             Config(env=hidden, learner=LearnerConfig(gamma=0.99), imitation=ImitationConfig(episodes=32))
 
 
-def test_a_policy_that_waits_is_its_own_twin() -> None:
-    """To the bit, in the fleet and in the reference: nothing is credited for what the host does by itself."""
+def test_a_policy_that_always_waits_equals_its_twin() -> None:
+    """Bit for bit, in fleet and reference: the host's own progress is not rewarded."""
     config = replace(TINY, reference="twin", twin_coef=1.0)
     for fleet in (SeedTrainingFleet(config, 5, 0), ReferenceFleet(config, 2, 0)):
         for episode in wave(fleet, NeverGrow, range(fleet.num_envs)):
@@ -197,7 +197,7 @@ def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it() -> N
     own.reset(seed=3)
     for _ in range(8):
         own.step(WAIT)
-    change = np.diff(own.timeline.accuracy)  # the twin, made here by hand
+    change = np.diff(own.timeline.accuracy)  # the twin, played here by hand
     against: dict[str, object] = {"horizon_epochs": 8, "reference": "twin", "twin_coef": 0.7}
     plain, twin, sparse = tiny_env(horizon_epochs=8), tiny_env(**against), tiny_env(**against, reward="sparse")
     rewards: list[NDArray[np.float64]] = []
@@ -215,8 +215,8 @@ def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it() -> N
 
 @pytest.mark.parametrize("mode", ["objective", "sparse"])
 @pytest.mark.parametrize("panic_at", [0, 3, 7])
-def test_an_episode_that_ends_early_pays_for_the_whole_twin(mode: str, panic_at: int) -> None:
-    """Or dying early would save what the twin has yet to gain: 56 points here."""
+def test_an_episode_that_ends_early_is_charged_the_whole_gain_of_its_twin(mode: str, panic_at: int) -> None:
+    """Otherwise ending early would save what the twin still gains: 56 points here."""
     config = replace(TINY, reference="twin", twin_coef=1.0, reward=mode)
     climb = [30.0 + 7.0 * t for t in range(9)]
     died = play(config, lambda epoch, on: climb[epoch], [], climb, panic_at)
@@ -226,25 +226,25 @@ def test_an_episode_that_ends_early_pays_for_the_whole_twin(mode: str, panic_at:
     assert sum(died.rewards) <= -5.0
 
 
-def test_twins_are_played_once_and_remembered_within_bounds() -> None:
-    asked: list[int] = []
+def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
+    played: list[int] = []
 
     def playing(seeds: object) -> list[tuple[float, ...]]:
-        asked.extend(seeds)  # type: ignore[call-overload]
+        played.extend(seeds)  # type: ignore[call-overload]
         return [(float(s),) for s in seeds]  # type: ignore[attr-defined]
 
-    twins = Twins(playing)
-    assert twins.of([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]
-    assert twins.of([1, 2]) == [(1.0,), (2.0,)]
-    assert asked == [3, 1, 2]
+    twins = TwinCache(playing)
+    assert twins.trajectories([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]
+    assert twins.trajectories([1, 2]) == [(1.0,), (2.0,)]
+    assert played == [3, 1, 2]
     for start in range(10, 10 + 2 * CAPACITY, 1024):
-        twins.of(range(start, start + 1024))
+        twins.trajectories(range(start, start + 1024))
     assert len(twins._known) == CAPACITY
-    assert twins.of([3]) == [(3.0,)]
+    assert twins.trajectories([3]) == [(3.0,)]
 
 
-def test_the_twin_takes_the_luck_out_and_leaves_the_difference_of_two_policies() -> None:
-    """On digits: what each policy earns varies far less over seeds; what one earns more than the other is the same."""
+def test_the_twin_reduces_variance_and_preserves_the_difference_of_two_policies() -> None:
+    """On digits: returns vary far less over seeds, and the difference between two policies is unchanged."""
     config = EnvConfig(tasks=("digits",), horizon_epochs=10, inner_steps=6)
     seeds = range(40, 64)
     fleets = [SeedTrainingFleet(c, len(seeds), 0) for c in (config, replace(config, reference="twin"))]
@@ -259,7 +259,7 @@ def test_the_twin_takes_the_luck_out_and_leaves_the_difference_of_two_policies()
     assert plain == pytest.approx(twin, abs=1e-4)
 
 
-def test_the_fitted_coefficient_is_the_best_one() -> None:
+def test_the_fitted_coefficient_minimizes_the_variance() -> None:
     rng = np.random.default_rng(0)
     gains = rng.normal(50.0, 10.0, 200)
     returns = 0.8 * gains + rng.normal(size=200)
@@ -268,22 +268,24 @@ def test_the_fitted_coefficient_is_the_best_one() -> None:
     assert fit_coefficient([1.0, 2.0], [3.0, 3.0]) == 0.0
 
 
-def test_every_training_family_has_a_fitted_share_and_others_are_charged_the_whole() -> None:
+def test_every_training_family_has_a_fitted_coefficient_and_others_use_one() -> None:
     config = EnvConfig(reference="twin")
     known = [family.name for family in families("train") if family.factory is not None]
-    assert set(fitted_shares()) == set(known)
+    assert set(fitted_coefficients()) == set(known)
     for name in known:
-        assert make_task(name, np.random.default_rng(0)).task_id == name  # what the share is looked up by
-        assert 0.0 <= twin_coefficient(config, name) == fitted_shares()[name] < 1.5
+        assert (
+            make_task(name, np.random.default_rng(0)).task_id == name
+        )  # the name under which the coefficient is stored
+        assert 0.0 <= twin_coefficient(config, name) == fitted_coefficients()[name] < 1.5
     assert twin_coefficient(config, "parity") == 1.0
     assert twin_coefficient(replace(config, twin_coef=0.3), "digits") == 0.3
-    settings = json.loads(SHARES.read_text())["settings"]
+    settings = json.loads(COEFFICIENTS.read_text())["settings"]
     assert settings["horizon_epochs"] == EnvConfig().horizon_epochs
     assert settings["seeds"] >= 32
 
 
-def test_a_share_is_the_slope_of_what_was_played() -> None:
-    """The benchmark's fit against numpy's, on episodes played here one by one."""
+def test_a_coefficient_is_the_slope_over_played_episodes() -> None:
+    """Compare the benchmark's fit with numpy's, on episodes played here one by one."""
     config = replace(TINY, horizon_epochs=4)
     found = fit_twin.fit("spirals", 5, config)
     gains = []
@@ -304,8 +306,8 @@ def test_a_share_is_the_slope_of_what_was_played() -> None:
     assert found.share == pytest.approx(max(0.0, np.polyfit(twin, grown, 1)[0]), abs=1e-3)
 
 
-def test_contributions_are_what_the_potential_reads() -> None:
-    """Phi moves with a seed's leave-one-out points, from the epoch on that measured them."""
+def test_the_potential_is_the_sum_of_contributions() -> None:
+    """Phi follows the leave-one-out contributions from the epoch in which they are measured."""
     config = replace(TINY, reward="contribution")
     run = play(config, lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
     plain = play(replace(config, reward="objective"), lambda epoch, on: 40.0 + 12.0 * len(on), GROW)

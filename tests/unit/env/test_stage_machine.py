@@ -1,4 +1,4 @@
-"""The stage machine is a table: which op may act where, what it does, and how alpha walks.
+"""The lifecycle follows a table: which op is legal in which stage, what it does, and how alpha changes.
 
 The tables here are written down from the specification, not read from the code.
 """
@@ -12,7 +12,7 @@ import pytest
 
 from actors.env.slots import stage as stage_module
 from actors.env.slots.lifecycle import GATES, Gates, Lifecycle, SeedAction
-from actors.env.slots.stage import IllegalEdge, Ramp, Slot, Stage
+from actors.env.slots.stage import IllegalTransition, Ramp, Slot, Stage
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, Op
 
 EDGES = """
@@ -28,7 +28,7 @@ EFFECT = {  # (op, stage) -> stage after it; anything else is illegal
     (Op.SET_ALPHA_TARGET, "HOLDING"): "BLENDING",
     (Op.PRUNE, "GERMINATED"): "PRUNED",
     (Op.PRUNE, "TRAINING"): "PRUNED",
-    (Op.PRUNE, "BLENDING"): "BLENDING",  # at a speed other than instant
+    (Op.PRUNE, "BLENDING"): "BLENDING",  # unless the speed is instant
     (Op.PRUNE, "HOLDING"): "BLENDING",
     (Op.FOSSILIZE, "HOLDING"): "FOSSILIZED",
 }
@@ -37,7 +37,7 @@ EVERYTHING = np.ones((7, 1), dtype=np.bool_)
 
 
 def at(stage: Stage, gates: Gates = GATES["strict"], **changes: object) -> Lifecycle:
-    """One slot in `stage`, with all the evidence that any gate asks for."""
+    """Return one slot in `stage`, with all the evidence that any gate needs."""
     blended = stage in (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
     machine = Lifecycle(1, gates, embargo_epochs=2)
     fields: dict[str, object] = {"stage": stage, "epochs_in_stage": 9, "trained_epochs": 9, "gradient_health": 1.0}
@@ -47,24 +47,24 @@ def at(stage: Stage, gates: Gates = GATES["strict"], **changes: object) -> Lifec
 
 
 def tick(machine: Lifecycle, epochs: int = 1) -> list[float]:
-    """Alpha after each of some epochs without a decision."""
+    """Return alpha after each of some epochs without an action."""
     alphas = []
     for _ in range(epochs):
         machine.tick_alpha()
         alphas.append(machine.slots[0].alpha)
-        machine.automatic_edges()
+        machine.automatic_transitions()
     return alphas
 
 
 def wrong_edges() -> list[tuple[str, str]]:
-    """Stage pairs on which the machine and the table differ."""
+    """Return the pairs of stages on which lifecycle and table differ."""
     table = {tuple(pair.split()) for pair in EDGES.split(",")}
     wrong = []
     for a, b in product(Stage, Stage):
         slot = Slot(stage=a)
         try:
             slot.move_to(b)
-        except IllegalEdge:
+        except IllegalTransition:
             if (a.name, b.name) in table:
                 wrong.append((a.name, b.name))
         else:
@@ -73,10 +73,10 @@ def wrong_edges() -> list[tuple[str, str]]:
     return wrong
 
 
-def test_every_edge_is_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_transition_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wrong_edges() == []
-    mutant = stage_module.EDGES | {Stage.FOSSILIZED: frozenset({Stage.PRUNED})}
-    monkeypatch.setattr(stage_module, "EDGES", mutant)
+    mutant = stage_module.TRANSITIONS | {Stage.FOSSILIZED: frozenset({Stage.PRUNED})}
+    monkeypatch.setattr(stage_module, "TRANSITIONS", mutant)
     assert wrong_edges() == [("FOSSILIZED", "PRUNED")]
 
 
@@ -92,7 +92,7 @@ def test_every_op_in_every_stage(op: Op, stage: Stage) -> None:
     assert masks.rest[op].any() == (effect is not None and op not in (Op.ADVANCE, Op.FOSSILIZE))
     action = SeedAction(op, blueprint=1, alpha_target=1, alpha_speed=SLOW)
     if effect is None:
-        with pytest.raises(IllegalEdge):
+        with pytest.raises(IllegalTransition):
             machine.apply(action)
         assert machine.slots[0].stage is stage
     else:
@@ -101,10 +101,10 @@ def test_every_op_in_every_stage(op: Op, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING])
-def test_an_instant_prune_is_pruned_at_once(stage: Stage) -> None:
+def test_an_instant_prune_takes_effect_immediately(stage: Stage) -> None:
     machine = at(stage)
     assert machine.apply(SeedAction(Op.PRUNE, alpha_speed=INSTANT))
-    assert machine.slots[0] == Slot(stage=Stage.PRUNED)  # nothing that was tracked is left
+    assert machine.slots[0] == Slot(stage=Stage.PRUNED)  # everything measured is cleared
 
 
 @pytest.mark.parametrize("target", range(3))
@@ -121,12 +121,12 @@ def test_alpha_rises_linearly_and_then_holds(target: int, speed: int) -> None:
     assert not np.allclose(expected, one_too_late)
 
 
-def test_a_new_target_starts_from_the_present_alpha() -> None:
+def test_a_new_target_starts_from_the_current_alpha() -> None:
     machine = at(Stage.TRAINING, alpha_target=1.0, alpha_speed_epochs=5)
     machine.apply(SeedAction(Op.ADVANCE))
     np.testing.assert_allclose(tick(machine, 2), [0.2, 0.4])
     masks = machine.masks(EVERYTHING)
-    assert masks.rest[Op.SET_ALPHA_TARGET, 0, 10:13].tolist() == [True, True, False]  # not the present one
+    assert masks.rest[Op.SET_ALPHA_TARGET, 0, 10:13].tolist() == [True, True, False]  # not the current target
     machine.apply(SeedAction(Op.SET_ALPHA_TARGET, alpha_target=1, alpha_speed=1))
     np.testing.assert_allclose(tick(machine, 3), [0.5, 0.6, 0.7])
     assert machine.slots[0].stage is Stage.HOLDING
@@ -137,7 +137,7 @@ def test_a_new_target_starts_from_the_present_alpha() -> None:
     assert machine.slots[0].stage is Stage.HOLDING
 
 
-def test_a_slow_prune_ramps_down_while_nothing_is_legal() -> None:
+def test_a_slow_prune_lowers_alpha_while_no_op_is_legal() -> None:
     machine = at(Stage.HOLDING, ramp=Ramp(0.0, 0.6, 3, 3))
     machine.apply(SeedAction(Op.PRUNE, alpha_speed=SLOW))
     seen = []
@@ -148,7 +148,7 @@ def test_a_slow_prune_ramps_down_while_nothing_is_legal() -> None:
         assert masks.op.tolist() == [True, False, False, False, False, False]
         for op in Op:
             if op is not Op.WAIT:
-                with pytest.raises(IllegalEdge):
+                with pytest.raises(IllegalTransition):
                     machine.apply(SeedAction(op))
         np.testing.assert_allclose(tick(machine), [0.6 * (2 - len(seen) + 1) / 3], atol=1e-15)
     assert seen == [("BLENDING", 0.0)] * 3
@@ -156,7 +156,7 @@ def test_a_slow_prune_ramps_down_while_nothing_is_legal() -> None:
 
 
 @pytest.mark.parametrize("embargo", [1, 2, 4])
-def test_a_pruned_slot_comes_back_by_itself(embargo: int) -> None:
+def test_a_pruned_slot_becomes_dormant_again(embargo: int) -> None:
     machine = at(Stage.TRAINING)
     machine.embargo_epochs = embargo
     machine.apply(SeedAction(Op.PRUNE))

@@ -1,4 +1,4 @@
-"""Every task family: rows that no two splits share, seeding, sizes, standardisation, and who is held out."""
+"""Every task family: disjoint splits, seeding, sizes, standardization, and which families are held out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import measurements
 from actors.env.tasks.task import DIMENSIONS, TaskKind
 
-FIXED = {*BUNDLES, "digits_image"}  # the same rows whatever the seed
+FIXED = {*BUNDLES, "digits_image"}  # the same rows for every seed
 NAMES = [family.name for family in families() if family.from_files is None]
 torch.set_num_threads(1)
 
@@ -30,14 +30,14 @@ def task(name: str, seed: int = 0) -> Task:
 
 
 def shared_rows(made: Task) -> int:
-    """Rows that two splits have in common, by their bytes."""
+    """Return the number of rows that two splits share, compared by their bytes."""
     rows = [{r.tobytes() for r in np.ascontiguousarray(s.x)} for s in (made.train, made.val, made.test)]
     return sum(len(a & b) for a, b in combinations(rows, 2))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_splits_are_disjoint_and_whole(name: str, seed: int) -> None:
+def test_splits_are_disjoint_and_complete(name: str, seed: int) -> None:
     family, made = find_family(name), task(name, seed)
     assert shared_rows(made) == 0
     assert (made.task_id, made.kind, made.sizes) == (name, family.kind, family.sizes)
@@ -50,23 +50,23 @@ def test_splits_are_disjoint_and_whole(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BUNDLES))
-def test_bundled_rows_are_all_there(name: str) -> None:
+def test_bundled_data_sets_are_used_completely(name: str) -> None:
     rows = {"digits": 1797, "wine": 178, "breast_cancer": 569, "diabetes": 442}
     assert sum(task(name).sizes) == rows[name]
 
 
-def test_a_leak_between_splits_is_caught() -> None:
+def test_a_leak_between_splits_is_detected() -> None:
     made = task("wine")
     leaked = Split(np.concatenate([made.val.x, made.train.x[:1]]), np.concatenate([made.val.y, made.train.y[:1]]))
     assert shared_rows(dataclasses.replace(made, val=leaked)) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_features_are_standardised_by_the_training_rows_alone(name: str) -> None:
+def test_features_are_standardized_by_the_training_rows_only(name: str) -> None:
     made = task(name)
     axes = (0,) if made.kind == "vector" else tuple(n for n in range(made.train.x.ndim) if n != 1)
     x = made.train.x.astype(np.float64)
-    if name == "signals_flat":  # its channel was standardised before it was laid flat
+    if name == "signals_flat":  # standardized as one channel, before flattening
         x, axes = x.reshape(-1, 1), (0,)
     varying = x.std(axes) > 1e-6
     np.testing.assert_allclose(x.mean(axes), 0, atol=1e-5)
@@ -76,7 +76,7 @@ def test_features_are_standardised_by_the_training_rows_alone(name: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_data_follow_from_the_generator_alone(name: str) -> None:
+def test_data_depend_on_the_generator_only(name: str) -> None:
     np.random.seed(1)  # noqa: NPY002 (the global generator must not matter)
     once = task(name, 3)
     np.random.seed(2)  # noqa: NPY002
@@ -84,7 +84,7 @@ def test_data_follow_from_the_generator_alone(name: str) -> None:
     for a, b in zip((once.train, once.val, once.test), (again.train, again.val, again.test), strict=True):
         np.testing.assert_array_equal(a.x, b.x)
         np.testing.assert_array_equal(a.y, b.y)
-    # Bundled sets are split once and for all: no seed trains on another's test rows.
+    # Bundled data sets have fixed splits: no seed trains on another's test rows.
     assert (name in FIXED) == np.array_equal(once.train.x, other.train.x)
     # A fleet pads to the shapes of one draw.
     assert (once.shape, once.num_classes, once.host_width) == (other.shape, other.num_classes, other.host_width)
@@ -93,8 +93,8 @@ def test_data_follow_from_the_generator_alone(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "digest"), [("digits", "ae6f2ce8c031cc36"), ("wine", "9f821803111acd06"), ("spirals", "39626f158ecf974b")]
 )
-def test_the_default_tasks_keep_their_draws(name: str, digest: str) -> None:
-    """To the bit what they were when policies were first trained on them."""
+def test_draws_of_the_default_tasks_are_unchanged(name: str, digest: str) -> None:
+    """Bit for bit, so that results of earlier versions stay comparable."""
     made, sha = task(name, 7), hashlib.sha256()
     for split in (made.train, made.val, made.test):
         sha.update(split.x.tobytes())
@@ -116,7 +116,7 @@ def test_enough_families_and_no_name_in_both_splits() -> None:
 
 
 def test_held_out_families_differ_in_kind() -> None:
-    """No held-out family is made by the module of functions that makes training families of the same problem."""
+    """No held-out family comes from a function that also makes training families."""
     makers = {split: {_maker(f) for f in families(split)} for split in ("train", "heldout")}  # type: ignore[arg-type]
     assert not makers["train"] & makers["heldout"]
 
@@ -128,7 +128,7 @@ def _maker(family: TaskFamily) -> str:
     return f"bundled {family.name}" if name == "_bundled" else name
 
 
-def test_every_family_without_files_was_measured_and_growth_pays_on_some_and_hurts_on_others() -> None:
+def test_every_generated_family_is_measured_and_growth_pays_on_some_only() -> None:
     measured = measurements()
     assert set(measured) == {f.name for f in families() if f.factory is not None}
     assert {f.kind for f in families() if f.name in measured} == {"vector", "sequence", "image"}
@@ -139,7 +139,7 @@ def test_every_family_without_files_was_measured_and_growth_pays_on_some_and_hur
     assert any(measured[f.name].rent5.verdict == "pays" for f in families("heldout", "vector"))
 
 
-def test_label_noise_is_in_the_training_labels_alone() -> None:
+def test_label_noise_affects_training_labels_only() -> None:
     clean = task("spirals")
     noisy = with_label_noise(clean, "noisy", 0.25, np.random.default_rng(0))
     assert (noisy.train.y != clean.train.y).sum() == round(0.25 * len(clean.train))
@@ -148,8 +148,8 @@ def test_label_noise_is_in_the_training_labels_alone() -> None:
     assert noisy.test is clean.test
 
 
-def test_hidden_rules_are_what_the_labels_follow() -> None:
-    """Against rules found from the data: the one 4-bit subset that explains every label, a linear model."""
+def test_labels_follow_hidden_rules() -> None:
+    """Compared with rules found from the data: the only 4-bit subset that explains every label, and a linear model."""
     made = task("parity", 5)
     rows = np.concatenate([made.train.x, made.val.x, made.test.x]) > 0
     labels = np.concatenate([made.train.y, made.val.y, made.test.y])
@@ -168,8 +168,8 @@ def test_hidden_rules_are_what_the_labels_follow() -> None:
     assert straight["spirals"] < 0.5
 
 
-def test_difficulty_is_drawn_too() -> None:
-    """Of the families whose hardness varies: the few bits that explain a table, neighbours that explain cells, and
+def test_difficulty_varies_between_draws() -> None:
+    """For families of varying difficulty: the few bits that explain a table, neighbors that explain cells, and
     scores of one learner that spread widely from seed to seed."""
     from sklearn.neighbors import KNeighborsClassifier
     from sklearn.tree import DecisionTreeClassifier
@@ -183,7 +183,7 @@ def test_difficulty_is_drawn_too() -> None:
             for bits in combinations(range(16), size):
                 code = rows[:, bits] @ (1 << np.arange(size))
                 share = np.bincount(code, labels, 2**size) / np.bincount(code, minlength=2**size)
-                if np.abs(share - 0.5).min() > 0.25:  # each row of the table says the same, but for a few wrong labels
+                if np.abs(share - 0.5).min() > 0.25:  # each entry of the table is unanimous, except for wrong labels
                     explained.add((seed, size))
     assert {size for _, size in explained} >= {1, 2}
     for name, classes in (("cells_two", 2), ("cells_many", 6), ("cells_hidden", 5), ("ripples", 4)):
@@ -195,7 +195,7 @@ def test_difficulty_is_drawn_too() -> None:
         assert max(tree) - min(tree) > 0.15
 
 
-def test_a_quadric_is_one() -> None:
+def test_quadrics_labels_are_those_of_a_quadric() -> None:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import PolynomialFeatures
@@ -210,7 +210,7 @@ def test_a_quadric_is_one() -> None:
     assert max(q for _, q in found) > 0.9
 
 
-def test_a_tree_learns_the_tree_and_quartiles_are_even() -> None:
+def test_a_tree_learns_decision_tree_and_quartiles_are_balanced() -> None:
     from sklearn.tree import DecisionTreeClassifier
 
     made = task("decision_tree")
@@ -234,7 +234,7 @@ def test_a_fleet_runs_any_mix_of_vector_tasks() -> None:
 
 @pytest.mark.parametrize("name", ["signals", "digits_image"])
 def test_tasks_of_every_kind_run(name: str) -> None:
-    """Sequences and images have hosts of their own, in the fleet and in the reference."""
+    """Every kind of task has a host, in fleet and reference."""
     config = EnvConfig(tasks=(name,), horizon_epochs=1, inner_steps=1)
     waits = np.zeros((2, 6), dtype=np.int64)
     for fleet in (SeedTrainingFleet(config, 2, 0), ReferenceFleet(config, 2, 0)):
@@ -242,7 +242,7 @@ def test_tasks_of_every_kind_run(name: str) -> None:
         assert np.isfinite(fleet.step(waits).rewards).all()
 
 
-def test_a_misspelt_name_gets_the_closest_and_the_list() -> None:
+def test_a_misspelled_name_gets_a_suggestion_and_the_list() -> None:
     with pytest.raises(
         ConfigError, match=r"'spiral', which is not a task; did you mean 'spirals'\? choose from breast_"
     ):
@@ -255,7 +255,10 @@ def test_a_family_can_be_registered_once(monkeypatch: pytest.MonkeyPatch) -> Non
     register(own)
     assert own in families("heldout")
     assert make_task("mine", np.random.default_rng(0)).num_classes == 2
-    for family, words in ((own, "named 'mine' already"), (dataclasses.replace(own, name="a:b"), "no colon")):
+    for family, words in (
+        (own, "named 'mine' already exists"),
+        (dataclasses.replace(own, name="a:b"), "contains a colon"),
+    ):
         with pytest.raises(ConfigError, match=words):
             register(family)
 
@@ -267,18 +270,18 @@ def rows(n: int = 4, shape: tuple[int, ...] = (3,)) -> Split:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kind": "graph"}, "kind 'graph': give one of vector, sequence, image"),
+        ({"kind": "graph"}, "kind 'graph': use one of vector, sequence, image"),
         ({"num_classes": 1}, "has 1 classes: it needs at least 2"),
         ({"host_width": 0}, "host_width 0"),
-        ({"kind": "image"}, "2 dimensions, a task of this kind has 4"),
-        ({"val": rows(shape=(2,))}, r"val has rows of shape \(2,\), train has \(3,\)"),
+        ({"kind": "image"}, "2 dimensions, but image tasks have 4"),
+        ({"val": rows(shape=(2,))}, r"val has rows of shape \(2,\), but train has \(3,\)"),
         ({"test": rows(0)}, "test is empty"),
         ({"train": Split(np.zeros((4, 3)), np.zeros(4, dtype=np.int64))}, "train.x is float64: make it float32"),
         ({"train": Split(rows().x, np.zeros(4, dtype=np.int32))}, "train.y is int32: make it int64"),
-        ({"train": Split(rows().x, rows(3).y)}, "4 rows of x and labels of shape"),
+        ({"train": Split(rows().x, rows(3).y)}, "4 rows of x, but labels of shape"),
     ],
 )
-def test_a_task_that_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:
+def test_an_invalid_task_is_rejected(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         dataclasses.replace(Task("t", 2, 4, rows(), rows(), rows()), **changes)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""An episode follows from its seeds and actions alone, whoever its neighbours are; nobody reads the test rows."""
+"""An episode depends on its seeds and actions only, not on other environments; test rows affect nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from actors.types.actions import Op
 from tests.support.walks import act, random_legal, tiny_env
 
 
-def test_an_unknown_task_is_refused_when_the_environment_is_made() -> None:
+def test_an_unknown_task_is_rejected_when_the_environment_is_made() -> None:
     with pytest.raises(ConfigError, match="'nope', which is not a task: choose from breast_cancer"):
         tiny_env(tasks=("spirals", "nope"))
 
@@ -29,7 +29,7 @@ def test_all_tasks_are_drawn() -> None:
 
 
 def trace(env: SeedTrainingEnv, seed: int, walk_seed: int = 0, epochs: int = 12) -> list[NDArray[Any]]:
-    """All that an episode of random legal actions shows."""
+    """Return all observations and rewards of an episode with random legal actions."""
     rng = np.random.default_rng(walk_seed)
     seen, info = env.reset(seed=seed)
     out = [seen["obs"], seen["blueprint_indices"], info["action_mask"]]
@@ -46,11 +46,11 @@ def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
 
 
 @pytest.mark.parametrize("name", ["digits", "spirals", "wine"])
-def test_an_episode_is_a_function_of_seeds_and_actions(name: str) -> None:
+def test_an_episode_depends_on_seeds_and_actions_only(name: str) -> None:
     first = trace(tiny_env(5, tasks=(name,)), 9)
     used = tiny_env(5, tasks=(name,))
     trace(used, 8, walk_seed=3, epochs=7)
-    np.random.seed(0)  # noqa: NPY002 (nobody may be reading the global generator)
+    np.random.seed(0)  # noqa: NPY002 (the global generator must not be used)
     assert same(first, trace(used, 9))
     assert not same(first, trace(tiny_env(6, tasks=(name,)), 9))
     assert not same(first, trace(tiny_env(5, tasks=(name,)), 10))
@@ -71,7 +71,7 @@ def test_minibatches_cover_the_training_rows_and_wrap() -> None:
     assert passes[0] != passes[1]
 
 
-def test_the_test_split_is_read_by_nobody_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_test_rows_affect_no_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = registry.find_family("spirals")
 
     def poisoned(rng: np.random.Generator) -> Task:
@@ -89,7 +89,7 @@ SETTINGS: dict[str, Any] = {"tasks": ("spirals", "wine"), "horizon_epochs": 8, "
 
 
 def fleet_trace(seeds: list[int], poison: int = -1) -> list[list[NDArray[Any]]]:
-    """[E] observations and rewards of a fleet in which each environment follows a fixed plan of its own."""
+    """Return observations and rewards `[E]` of a fleet in which each environment follows its own fixed plan."""
     fleet = ReferenceFleet(EnvConfig(**SETTINGS), len(seeds), 0)
     seen = fleet.reset(seeds)
     out: list[list[NDArray[Any]]] = [[seen.obs[e]] for e in range(len(seeds))]
@@ -97,7 +97,7 @@ def fleet_trace(seeds: list[int], poison: int = -1) -> list[list[NDArray[Any]]]:
     for epoch in range(8):
         actions = np.stack([PLANS[seed][epoch] for seed in seeds])
         if epoch == 3 and poison >= 0:
-            fleet.envs[poison].network.trained.params["in.w"].data.fill_(float("nan"))
+            fleet.envs[poison].network.group.params["in.w"].data.fill_(float("nan"))
         seen = fleet.step(actions)
         for e in range(len(seeds)):
             if running[e]:
@@ -117,14 +117,14 @@ PLANS = {
 }
 
 
-def test_a_fleet_gives_each_environment_the_episode_it_has_alone() -> None:
+def test_an_environment_plays_the_same_episode_alone_and_in_a_fleet() -> None:
     together = fleet_trace([11, 12, 13])
     for e, seed in enumerate((11, 12, 13)):
         assert same(together[e], fleet_trace([seed])[0])
     assert not same(together[0], together[1])
 
 
-def test_one_that_ends_early_leaves_the_others_alone() -> None:
+def test_an_environment_that_ends_early_does_not_affect_the_others() -> None:
     together, broken = fleet_trace([11, 12, 13]), fleet_trace([11, 12, 13], poison=1)
     assert len(broken[1]) < len(together[1])
     assert same(together[0], broken[0])

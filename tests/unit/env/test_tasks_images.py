@@ -1,4 +1,4 @@
-"""Images: the digits as pictures; CIFAR-10 where it is absent, and through a stand-in for torchvision."""
+"""Image tasks: the digits; CIFAR-10 without its data, and with a stand-in for torchvision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cifar(data_dir: Path | None, download: bool = False) -> Task:
 
 
 class CIFAR10:
-    """What of torchvision's class is used: it reads the published pickles and raises RuntimeError where they miss."""
+    """Stand-in for torchvision's class: reads the published pickles, raises RuntimeError if they are missing."""
 
     downloads = 0
 
@@ -58,7 +58,7 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_cifar(root: Path) -> np.ndarray:
-    """Ten rows per file; returns the test pictures [10, 3, 32, 32]."""
+    """Write ten rows per file; return the test images [10, 3, 32, 32]."""
     folder, rng = root / "cifar-10-batches-py", np.random.default_rng(0)
     folder.mkdir(parents=True)
     for name in FILES:
@@ -67,40 +67,40 @@ def write_cifar(root: Path) -> np.ndarray:
     return pixels.reshape(10, 3, 32, 32)
 
 
-def test_digits_as_pictures_are_the_digits() -> None:
+def test_digits_image_has_the_pixels_of_digits() -> None:
     flat, pictures = (make_task(name, np.random.default_rng(0)) for name in ("digits", "digits_image"))
     assert pictures.shape == (1, 8, 8)
     np.testing.assert_array_equal(flat.test.y, pictures.test.y)
-    # Each pixel standardised, or all together: either way a pixel's rows correlate perfectly.
+    # Each pixel standardized, or all together: either way a pixel's rows correlate perfectly.
     pixel = np.corrcoef(flat.val.x[:, 20], pictures.val.x[:, 0, 2, 4])[0, 1]
     assert pixel == pytest.approx(1.0, abs=1e-6)
 
 
-def test_without_a_folder_it_says_so() -> None:
+def test_cifar10_without_a_folder_raises() -> None:
     with pytest.raises(ConfigError, match=r"needs env.data_dir: the folder that holds cifar-10-batches-py"):
         cifar(None)
 
 
-def test_where_it_is_absent_it_says_so_and_fetches_nothing(torchvision: None, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds no cifar-10-batches-py; .* or set env.download to fetch 170 MB"):
+def test_missing_cifar10_raises_and_is_not_downloaded(torchvision: None, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no folder cifar-10-batches-py; .* or set env\.download"):
         cifar(tmp_path)
     (tmp_path / "cifar-10-batches-py").mkdir()
-    with pytest.raises(ConfigError, match=r"cannot load it from .*: Dataset not found or corrupted"):
+    with pytest.raises(ConfigError, match=r"cannot be loaded from .*: Dataset not found or corrupted"):
         cifar(tmp_path)
     assert CIFAR10.downloads == 0
-    with pytest.raises(ConfigError, match="cannot load"):
+    with pytest.raises(ConfigError, match="cannot be loaded"):
         cifar(tmp_path, download=True)
     assert CIFAR10.downloads == 1
 
 
-def test_without_torchvision_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cifar10_without_torchvision_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_cifar(tmp_path)
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(ConfigError, match=r"needs torchvision: pip install 'tamiyo\[vision\]'"):
         cifar(tmp_path)
 
 
-def test_what_lies_on_disk_is_loaded(torchvision: None, tmp_path: Path) -> None:
+def test_cifar10_is_loaded_from_disk(torchvision: None, tmp_path: Path) -> None:
     raw = write_cifar(tmp_path)
     made = cifar(tmp_path)
     assert (made.kind, made.shape, made.sizes) == ("image", (3, 32, 32), Sizes(30, 10, 10))

@@ -1,4 +1,4 @@
-"""The generators of mlbench: against scikit-learn's, against published Bayes errors, against geometry."""
+"""The generators of mlbench, compared with scikit-learn's, with published Bayes errors and with geometry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def drawn(name: str, n: int = ROWS) -> tuple[Points, NDArray[np.int64]]:
     return x, y
 
 
-def test_no_class_is_rarer_or_more_frequent_than_defined() -> None:
+def test_class_frequencies_are_as_defined() -> None:
     shares = {"cassini": (2, 2, 1), "cuboids": (2, 2, 2, 1), "smiley": (2, 2, 3, 5)}
     for name, (classes, _, _) in PROBLEMS.items():
         wanted = np.array(shares.get(name, (1,) * classes))
@@ -27,8 +27,8 @@ def test_no_class_is_rarer_or_more_frequent_than_defined() -> None:
 
 
 @pytest.mark.parametrize("name", ["friedman2", "friedman3"])
-def test_friedmans_functions_are_those_of_scikit_learn(name: str) -> None:
-    """A forest that learns the quartiles of theirs, noise and all, knows ours as well as theirs."""
+def test_friedmans_functions_equal_scikit_learns(name: str) -> None:
+    """A forest trained on scikit-learn's quartiles is as accurate on ours."""
     from sklearn import datasets
     from sklearn.ensemble import RandomForestClassifier
 
@@ -43,7 +43,7 @@ def test_friedmans_functions_are_those_of_scikit_learn(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "error"), [("twonorm", 0.023), ("threenorm", 0.105), ("waveform", 0.14)])
-def test_the_best_classifier_errs_as_often_as_was_published(name: str, error: float) -> None:
+def test_bayes_errors_are_as_published(name: str, error: float) -> None:
     """Breiman, Bias, variance and arcing classifiers (1996): 2.3% and 10.5%; Breiman et al. (1984): 14%."""
     x, y = drawn(name)
     a = 2 / np.sqrt(DIMENSIONS)
@@ -61,7 +61,7 @@ def _density(x: Points, mean: Points, variance: float = 1.0) -> NDArray[np.float
 
 
 def _waveform_densities(x: Points) -> list[NDArray[np.float64]]:
-    """The share of either wave integrated out numerically."""
+    """Integrate over the share of each wave numerically."""
     places = np.arange(1, 22)
     a, b, c = (np.maximum(6.0 - np.abs(places - middle), 0.0) for middle in (11, 15, 7))
     shares = (np.arange(50) + 0.5) / 50
@@ -69,21 +69,21 @@ def _waveform_densities(x: Points) -> list[NDArray[np.float64]]:
     return [np.sum([np.exp(-0.5 * ((x - u * p - (1 - u) * q) ** 2).sum(1)) for u in shares], 0) for p, q in pairs]
 
 
-def test_a_ring_is_the_wide_one_of_two_gaussians() -> None:
+def test_ringnorm_has_the_wider_gaussian_as_a_ring() -> None:
     x, y = drawn("ringnorm")
     densities = [_density(x, np.zeros(DIMENSIONS), 4.0), _density(x, np.full(DIMENSIONS, 1 / np.sqrt(DIMENSIONS)))]
     assert (np.argmax(densities, 0) != y).mean() < 0.02
     assert x[y == 0].std() == pytest.approx(2.0, abs=0.02)
 
 
-def test_solids_are_where_they_are_said_to_be() -> None:
+def test_shapes_are_at_their_places() -> None:
     x, y = drawn("cassini")
     low, high, disc = (x[y == k] for k in range(3))
     assert np.hypot(*disc.T).max() <= 0.6
     assert low[:, 1].max() < -0.4 < 0.4 < high[:, 1].min()
-    for points, centre in ((low, -1.1), (high, 1.1)):  # within the convex oval or the one with a waist
-        distances = [np.hypot(points[:, 0] - f, points[:, 1] - centre) for f in (-0.97, 0.97)]
-        wider = [np.hypot(points[:, 0] - f, points[:, 1] - centre) for f in (-0.8044, 0.8044)]
+    for points, center in ((low, -1.1), (high, 1.1)):  # within the convex oval or the one with a waist
+        distances = [np.hypot(points[:, 0] - f, points[:, 1] - center) for f in (-0.97, 0.97)]
+        wider = [np.hypot(points[:, 0] - f, points[:, 1] - center) for f in (-0.8044, 0.8044)]
         assert ((distances[0] * distances[1] <= 1.001) | (wider[0] * wider[1] <= 1.294 * 1.001)).all()
     x, y = drawn("cuboids")
     assert ((x >= 0.4) & (x <= 0.6))[y == 3].all()
@@ -95,7 +95,7 @@ def test_solids_are_where_they_are_said_to_be() -> None:
     np.testing.assert_allclose(edges, 1.0, atol=0.02)
 
 
-def test_a_peaks_quartiles_go_by_the_radius_alone() -> None:
+def test_the_quartiles_of_peak_depend_on_the_radius_only() -> None:
     x, y = drawn("peak")
     radius = np.linalg.norm(x, axis=1)
     order = np.argsort(-radius)

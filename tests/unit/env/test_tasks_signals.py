@@ -1,4 +1,4 @@
-"""Signals by the MNIST-1D recipe, stage by stage, and the difficulty that the recipe is known for."""
+"""Signals by the MNIST-1D recipe: each stage, and the known difficulty for linear models."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def drawn(
     return signals.signals_of(y, np.random.default_rng(seed))
 
 
-def test_ten_templates_of_twelve_points_all_different() -> None:
-    templates = signals.centred_templates()
+def test_there_are_ten_distinct_templates_of_twelve_points() -> None:
+    templates = signals.centered_templates()
     assert templates.shape == (10, 12)
     np.testing.assert_allclose(templates.mean(1), 0, atol=1e-12)
     np.testing.assert_allclose(np.abs(templates).max(1), 1)
     assert np.corrcoef(templates)[~np.eye(10, dtype=bool)].max() < 0.95
 
 
-def test_padding_stretching_and_sampling_against_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_stretching_and_sampling_equal_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without noise, shift, scale and shear a signal is its padded template, stretched and sampled."""
     y = np.arange(10).repeat(5)
     got = drawn(monkeypatch, y, MAX_SHIFT=1, **NOISELESS)
     paddings = np.random.default_rng(0).integers(36, 61, len(y))  # the first thing drawn
     for n, (label, padding) in enumerate(zip(y, paddings, strict=True)):
-        template = signals.centred_templates()[label]
+        template = signals.centered_templates()[label]
         # The template falls to the padding's 0 on a straight line, as between all points.
         padded = np.concatenate([template, np.zeros(padding)])
         stretched = np.interp(np.linspace(0, 1, 72), np.linspace(0, 1, len(padded)), padded)
@@ -42,7 +42,7 @@ def test_padding_stretching_and_sampling_against_a_plain_loop(monkeypatch: pytes
 
 
 def test_shift_wraps_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Energy is moved, not lost: at full length each signal is a rotation of the unshifted one."""
+    """Shifts are cyclic: at full length each signal is a rotation of the unshifted one."""
     y = np.arange(10)
     monkeypatch.setattr(signals, "LENGTH", 72)
     shifted = drawn(monkeypatch, y, **NOISELESS)
@@ -52,7 +52,7 @@ def test_shift_wraps_around(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({k[0] for k in shifts}) > 5
 
 
-def test_scale_shear_and_noise_have_the_papers_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scale_shear_and_noise_have_the_sizes_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     y = np.zeros(4000, dtype=np.int64)
     still = {**NOISELESS, "MAX_SHIFT": 1, "PADDING": (36, 36)}
     plain = drawn(monkeypatch, y, **still)
@@ -64,22 +64,22 @@ def test_scale_shear_and_noise_have_the_papers_sizes(monkeypatch: pytest.MonkeyP
     silent = slice(20, 40)
     noise = drawn(monkeypatch, y, **still | {"CORRELATED_NOISE": 0.25})
     np.testing.assert_array_equal(noise[:, :5], plain[:, :5])  # the template itself stays clean
-    neighbours = np.mean(noise[:, 20:39] * noise[:, 21:40]) / np.mean(noise[:, silent] ** 2)
-    assert neighbours > 0.6
+    correlation = np.mean(noise[:, 20:39] * noise[:, 21:40]) / np.mean(noise[:, silent] ** 2)
+    assert correlation > 0.6
     white = drawn(monkeypatch, y, **still | {"WHITE_NOISE": 0.02}) - plain
     assert white[:, [0, 39]].std() == pytest.approx(0.02, abs=5e-4)  # the ends are sampled, not interpolated
     assert abs(np.mean(white[:, :-1] * white[:, 1:])) < 0.35 * 0.02**2
 
 
-def test_the_flat_version_holds_the_same_rows() -> None:
+def test_signals_flat_has_the_rows_of_signals() -> None:
     wide, flat = (make_task(name, np.random.default_rng(3)) for name in ("signals", "signals_flat"))
     assert (wide.shape, flat.shape) == ((1, 40), (40,))
     np.testing.assert_array_equal(wide.train.x[:, 0], flat.train.x)
     np.testing.assert_array_equal(wide.test.y, flat.test.y)
 
 
-def test_linear_models_fail_on_it() -> None:
-    """The paper reports 32 for logistic regression and 10 is chance: shifts hide the shapes from it."""
+def test_linear_models_fail_on_signals() -> None:
+    """The paper reports 32% for logistic regression; chance is 10%."""
     from sklearn.linear_model import LogisticRegression
 
     made = make_task("signals_flat", np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""The end at the horizon, by what V learns under a constant reward from the episodes that a rollout ships."""
+"""Time limits: the values that a table learns, with a constant reward, from the episodes that a rollout sends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=T, inner_steps=1, batch_si
 
 
 class TabularCritic(NeverGrow):
-    """WAITs; its value is a table over what it sees of time, and of nothing else."""
+    """A policy that waits; its value is a table over the observed time."""
 
     table: NDArray[np.float64]
 
@@ -49,7 +49,7 @@ class TabularCritic(NeverGrow):
 
 
 def learn(config: EnvConfig, waves: int) -> tuple[NDArray[np.float64], list[Episode]]:
-    """The table after `waves` of policy evaluation by lambda-returns."""
+    """Return the table after `waves` of policy evaluation with lambda-returns."""
     fleet = SeedTrainingFleet(config, 4, 0)
     critic = TabularCritic(fleet.spaces)
     critic.table = np.zeros(T + 1)
@@ -74,7 +74,7 @@ def constant_reward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("constant_reward")
-def test_a_terminated_horizon_is_worth_what_is_left_until_it() -> None:
+def test_a_terminated_horizon_has_the_value_of_the_remaining_steps() -> None:
     table, episodes = learn(CONFIG, 12)
     left = np.arange(T, 0, -1)
     assert table[:T] == pytest.approx(R * (1 - GAMMA**left) / (1 - GAMMA), rel=1e-4)
@@ -83,14 +83,14 @@ def test_a_terminated_horizon_is_worth_what_is_left_until_it() -> None:
 
 @pytest.mark.usefixtures("constant_reward")
 @pytest.mark.parametrize("hide", [{"observe_time": False}, {"random_horizon": True}])
-def test_a_truncated_horizon_is_worth_the_whole_future(hide: dict[str, bool]) -> None:
+def test_a_truncated_horizon_has_the_value_of_an_infinite_future(hide: dict[str, bool]) -> None:
     table, episodes = learn(replace(CONFIG, time_limit="truncated", **hide), 40)  # type: ignore[arg-type]
     assert table[0] == pytest.approx(R / (1 - GAMMA), rel=1e-3)
-    assert not table[1:].any()  # time is hidden: there is one cell
+    assert not table[1:].any()  # with hidden time there is one entry
     assert all(e.truncated and not e.terminated and e.end_reason is EndReason.HORIZON for e in episodes)
 
 
-def test_hidden_horizons_are_drawn_from_half_to_all_and_are_the_same_everywhere() -> None:
+def test_hidden_horizons_are_drawn_from_half_to_the_maximum() -> None:
     config = replace(CONFIG, random_horizon=True)
     lengths = []
     for fleet in (SeedTrainingFleet(config, 24, 0), ReferenceFleet(config, 24, 0)):
@@ -102,7 +102,7 @@ def test_hidden_horizons_are_drawn_from_half_to_all_and_are_the_same_everywhere(
     assert set(lengths[0]) == {3, 4, 5, 6}
 
 
-def test_j_is_averaged_over_the_horizon_that_was_drawn() -> None:
+def test_j_averages_rent_over_the_drawn_horizon() -> None:
     env = tiny_env(random_horizon=True)
     for seed in range(4):
         env.reset(seed=seed)
@@ -118,15 +118,15 @@ def test_j_is_averaged_over_the_horizon_that_was_drawn() -> None:
         assert len(rewards) == env.timeline.horizon == env.episode.horizon_epochs <= 12
 
 
-def test_a_panic_on_the_last_epoch_is_terminated_even_where_the_limit_truncates() -> None:
+def test_a_panic_on_the_last_epoch_terminates_even_with_a_truncated_limit() -> None:
     env = tiny_env(horizon_epochs=4, time_limit="truncated", observe_time=False)
     for poisoned in (False, True):
         env.reset(seed=0)
         for _ in range(3):
             env.step(WAIT)
         if poisoned:
-            env.network.trained.params["in.w"].data.fill_(float("nan"))
+            env.network.group.params["in.w"].data.fill_(float("nan"))
         _, reward, terminated, truncated, info = env.step(WAIT)
         assert (terminated, truncated) == (poisoned, not poisoned)
         assert info["end_reason"] is (EndReason.GOVERNOR if poisoned else EndReason.HORIZON)
-    assert float(reward) == pytest.approx(-5.0)  # nothing grew: the fine alone
+    assert float(reward) == pytest.approx(-5.0)  # nothing grew, so there is only the penalty

@@ -1,4 +1,4 @@
-"""Hosts that are built with what would have grown, and the one look at the test rows."""
+"""Hosts that start with seeds, and the accuracy on test rows."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.topology import Grown
+from actors.env.slots.topology import GrownSeed
 
 CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=4, device="cpu")
-BUILT = (Grown(0, 2, 0, 1.0), Grown(2, 3, 2, 0.7))
+BUILT = (GrownSeed(0, 2, 0, 1.0), GrownSeed(2, 3, 2, 0.7))
 WAITS: NDArray[Any] = np.zeros((2, 6), dtype=np.int64)
 
 
 @pytest.mark.parametrize(("tasks", "tolerance"), [(("spirals",), 1e-9), (("gratings",), 1e-9)])
-def test_a_built_host_trains_and_tests_as_the_reference_does(tasks: tuple[str, ...], tolerance: float) -> None:
+def test_a_host_with_initial_seeds_trains_and_tests_as_the_reference(tasks: tuple[str, ...], tolerance: float) -> None:
     import torch
 
     config = replace(CONFIG, tasks=tasks, inner_steps=2)
     fleet = SeedTrainingFleet(config, 2, 7, torch.float64, read_test=True)
-    fleet.build([BUILT, ()])
+    fleet.set_topologies([BUILT, ()])
     fleet.reset([3, 4])
     telemetry: tuple[dict[str, float], ...] = ()
     while fleet.running:
         telemetry = fleet.step(WAITS).telemetry
-    for seed, topology, told, timeline in zip((3, 4), (BUILT, ()), telemetry, fleet.timelines(), strict=True):
+    for seed, topology, row, timeline in zip((3, 4), (BUILT, ()), telemetry, fleet.timelines(), strict=True):
         env = SeedTrainingEnv(config, 7, dtype=torch.float64)
         env.reset(seed=seed, options={"topology": topology})
         while not env.step(WAITS[0])[2]:
             pass
         np.testing.assert_allclose(timeline.accuracy, env.timeline.accuracy, rtol=tolerance)
-        assert told["test_accuracy"] == pytest.approx(env.test_accuracy(), rel=tolerance)
+        assert row["test_accuracy"] == pytest.approx(env.test_accuracy(), rel=tolerance)
 
 
-def test_a_built_host_starts_as_the_bare_one_and_pays_rent_from_the_first_epoch() -> None:
+def test_a_host_with_initial_seeds_starts_as_the_bare_one_and_is_charged_rent() -> None:
     fleet = SeedTrainingFleet(CONFIG, 2, 7)
-    fleet.build([BUILT, ()])
+    fleet.set_topologies([BUILT, ()])
     fleet.reset([3, 3])
     rewards = fleet.step(WAITS).rewards
     built, bare = fleet.episodes
@@ -50,17 +50,17 @@ def test_a_built_host_starts_as_the_bare_one_and_pays_rent_from_the_first_epoch(
     assert built.added_params() == sum(built.growth.seed_cost(g.slot, g.blueprint, g.blend) for g in BUILT) > 0
     rent = CONFIG.rent_weight * built.added_params() / built.growth.host_params / CONFIG.horizon_epochs
     assert rewards[0] == pytest.approx(built.accuracies[1] - built.accuracies[0] - rent, abs=1e-4)
-    assert not built.masks().slot[1, 0]  # nothing can be germinated where something stands
+    assert not built.masks().slot[1, 0]  # a filled slot cannot be germinated
 
 
-def test_more_than_the_budget_cannot_be_built_in() -> None:
+def test_initial_seeds_must_fit_the_budget() -> None:
     fleet = SeedTrainingFleet(replace(CONFIG, budget_ratio=0.5), 1, 7)
-    fleet.build([BUILT])
+    fleet.set_topologies([BUILT])
     with pytest.raises(ValueError, match="budget"):
         fleet.reset([3])
 
 
-def test_who_does_not_ask_is_not_told_of_the_test_rows() -> None:
+def test_test_accuracy_is_reported_on_request_only() -> None:
     fleet = SeedTrainingFleet(replace(CONFIG, horizon_epochs=1), 2, 7)
     fleet.reset([3, 4])
     assert "test_accuracy" not in fleet.step(WAITS).telemetry[0]

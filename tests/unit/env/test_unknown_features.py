@@ -1,4 +1,4 @@
-"""Some episodes keep groups of features from the policy, so that it knows models of which these are not known."""
+"""Groups of features are dropped in some episodes, as they are unknown for some models of users."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def hidden(whole: list[dict[str, list[float]]], other: list[dict[str, list[float
     return {name for a, b in zip(whole, other, strict=True) for name in a if a[name] != b[name]}
 
 
-def test_a_group_reads_unknown_for_a_whole_episode_and_nothing_else_changes() -> None:
+def test_a_dropped_group_is_unknown_for_a_whole_episode() -> None:
     kinds = set()
     for seed in range(12):
         (whole, paid), (other, also) = play(0.0, seed), play(0.6, seed)
@@ -56,21 +56,21 @@ def test_a_group_reads_unknown_for_a_whole_episode_and_nothing_else_changes() ->
     assert len(kinds) == 4
 
 
-def test_the_share_of_episodes_is_the_configured_one() -> None:
+def test_groups_are_dropped_with_the_configured_probability() -> None:
     config = EnvConfig(tasks=("spirals",), slots=1, horizon_epochs=1, inner_steps=1, drop_features=0.3, device="cpu")
     fleet = SeedTrainingFleet(config, 200, 0)
     fleet.reset(range(200))
     gone = np.array([(e._contributions_hidden, e._accuracy_hidden) for e in fleet.episodes])
     assert np.all(np.abs(gone.mean(0) - 0.3) < 0.1)
-    assert 0.02 < (gone[:, 0] & gone[:, 1]).mean() < 0.18  # drawn apart from one another
+    assert 0.02 < (gone[:, 0] & gone[:, 1]).mean() < 0.18  # drawn independently
 
 
-def test_research_runs_have_it_and_others_do_not() -> None:
+def test_only_the_research_preset_drops_features() -> None:
     assert PRESETS["tamiyo"].env.drop_features > 0
     assert EnvConfig().drop_features == PRESETS["quick"].env.drop_features == 0
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_a_share_that_is_none_is_refused(share: Any) -> None:
+def test_an_invalid_probability_is_rejected(share: Any) -> None:
     with pytest.raises(ConfigError, match=r"env\.drop_features"):
         EnvConfig(drop_features=share)

@@ -14,7 +14,7 @@ from actors.config import EnvConfig, PolicyConfig
 from actors.env.env import seed_spaces
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.mlp import MLPHost
-from actors.env.slots.topology import Grown
+from actors.env.slots.topology import GrownSeed
 from actors.env.tasks import families
 from actors.env.tasks.measured import measurements
 from actors.policy.network import FactoredRecurrentActorCritic
@@ -80,7 +80,7 @@ def test_a_schedule_does_what_it_says() -> None:
     row = play_player(Player("x", "schedule", schedule=EARLY), CONFIG, 5, [1, 2])[0]
     assert row.illegal == 0
     assert (row.started, row.fossilized) == (1, 1)
-    assert row.grown == (Grown(0, 3, 0, 1.0),)
+    assert row.grown == (GrownSeed(0, 3, 0, 1.0),)
     assert row.rent == pytest.approx((row.final_params - row.host_params) / row.host_params * 7 / 8)
     picky = replace(EARLY, keep_above=99.0)
     assert play_player(Player("x", "schedule", schedule=picky), CONFIG, 5, [1])[0].fossilized == 0

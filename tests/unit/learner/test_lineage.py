@@ -227,14 +227,14 @@ def test_a_checkpoint_of_parts_of_two_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_read_back_is_an_error_before_anything_relies_on_it(tmp_path: Path) -> None:
     store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=3)
-    applied = learner.ack_tracker.applied
+    applied = learner.settlement.applied
 
     def spoil(taken: object) -> None:
         applied(taken)  # type: ignore[arg-type]
         if learner.progress.update == 2:
-            learner.ack_tracker.consumed += ("no id of an episode",)
+            learner.settlement.consumed += ("no id of an episode",)
 
-    learner.ack_tracker.applied = spoil  # type: ignore[method-assign,assignment]
+    learner.settlement.applied = spoil  # type: ignore[method-assign,assignment]
     with pytest.raises(UnreadableCheckpoint, match="checkpoint of update 2 cannot be read back"):
         learner.run(ToyProducer(store))
     assert names(tmp_path) == [(1, 0), (1, 1)]

@@ -1,4 +1,4 @@
-"""Problems over bits and signs, all held out: parity, majority and the exclusive or of two hidden directions."""
+"""Problems over bits and signs, all held out: parity, majority, and the exclusive or of two hidden directions."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardised
+from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
 
 Labels = Callable[[NDArray[np.int64]], NDArray[np.integer]]  # bits [n, B] -> class [n]
 SIZES = Sizes(1024, 512, 1024)
 
 
 def parity(rng: np.random.Generator, bits: int = 14, relevant: int = 4) -> Task:
-    """The parity of a few hidden bits among distractors."""
+    """Parity of a few bits, at hidden positions among distractors."""
     chosen = rng.permutation(bits)[:relevant]
     return _over_bits("parity", bits, lambda x: x[:, chosen].sum(1) % 2, rng, host_width=6)
 
 
 def majority(rng: np.random.Generator, bits: int = 15, relevant: int = 9) -> Task:
-    """What most of the hidden bits say: a linear threshold."""
+    """Majority of bits at hidden positions: a linear threshold."""
     chosen = rng.permutation(bits)[:relevant]
     return _over_bits("majority", bits, lambda x: x[:, chosen].sum(1) // (relevant // 2 + 1), rng, host_width=6)
 
 
 def _over_bits(name: str, bits: int, label: Labels, rng: np.random.Generator, host_width: int) -> Task:
-    """Bit vectors are drawn without replacement: with so few of them, separate draws would share rows."""
+    """Draw bit vectors without replacement: there are so few that separate draws would share rows."""
     codes = rng.permutation(2**bits)[: sum(SIZES)]
     x = (codes[:, None] >> np.arange(bits)) & 1
-    return Task(name, 2, host_width, *standardised(*split_rows(x.astype(np.float64), label(x), SIZES)))
+    return Task(name, 2, host_width, *standardized(*split_rows(x.astype(np.float64), label(x), SIZES)))
 
 
 def xor(rng: np.random.Generator, features: int = 20) -> Task:
-    """Whether two hidden directions of a Gaussian cloud agree in sign."""
+    """Whether the projections on two hidden directions of a Gaussian have the same sign."""
     directions = np.linalg.qr(rng.standard_normal((features, 2)))[0]
 
     def draw(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""scikit-learn's bundled data sets, split once and for all: no episode of any seed trains on a test row."""
+"""The data sets bundled with scikit-learn. The splits are fixed: no episode of any seed trains on a test row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Split, Task, split_rows, standardised
+from actors.env.tasks.task import Sizes, Split, Task, split_rows, standardized
 
 PERMUTATION_SEED = 20240501
 
@@ -33,15 +33,15 @@ BUNDLES = {
 
 
 def fixed_order(rows: int) -> NDArray[np.int64]:
-    """The one permutation that splits a data set of so many rows."""
+    """Return the permutation that splits a data set of so many rows."""
     return np.random.default_rng(PERMUTATION_SEED).permutation(rows)
 
 
 def load(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """All rows in the fixed order: x [N, F], y [N]."""
+    """Return all rows in the fixed order: x [N, F], y [N]."""
     from sklearn import datasets
 
-    if name == "diabetes":  # a regression target; unscaled, for scikit-learn scales by all rows
+    if name == "diabetes":  # unscaled, since scikit-learn scales by statistics of all rows
         bunch = datasets.load_diabetes(scaled=False)
         y = np.digitize(bunch.target, np.quantile(bunch.target, [1 / 3, 2 / 3]))
     else:
@@ -53,7 +53,7 @@ def load(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 @cache
 def _splits(name: str) -> tuple[Split, Split, Split]:
-    return standardised(*split_rows(*load(name), BUNDLES[name].sizes))
+    return standardized(*split_rows(*load(name), BUNDLES[name].sizes))
 
 
 def _bundled(name: str, rng: np.random.Generator) -> Task:

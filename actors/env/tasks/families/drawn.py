@@ -1,7 +1,7 @@
-"""Problems whose difficulty is drawn as well: from ones that a line solves to ones that no small host can learn.
+"""Problems whose difficulty is drawn too: from linearly separable to impossible for a small host.
 
-A policy that has only seen a few fixed difficulties learns to tell these apart by their looks. Here what can be gained
-by growing varies with the seed, and only how training goes tells.
+With a few fixed difficulties a policy could recognize each task. Here the gain from growing varies with the seed, and
+only the course of training reveals it.
 """
 
 from __future__ import annotations
@@ -12,40 +12,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardised
+from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
 SIZES = Sizes(1024, 512, 1024)
 POOL_ROWS = 4096  # on which classes are balanced
-MOST_WRONG = 0.2  # of all labels, those of validation and test rows too; in a quarter of the tasks
+MAX_WRONG = 0.2  # largest fraction of wrong labels, in all splits; a quarter of the tasks have some
 
 
 def cells(
     rng: np.random.Generator, name: str, features: int, classes: int, host_width: int, counts: tuple[int, int]
 ) -> Task:
-    """The class of the nearest of some points (Voronoi cells); their number, the dimensions that count (half of them
-    at least), and the share of wrong labels are drawn."""
+    """The class of the nearest of some points (Voronoi cells).
+
+    The number of points, the relevant dimensions (at least half) and the fraction of wrong labels are drawn.
+    """
     used = rng.permutation(features)[: rng.integers(max(2, features // 2), features + 1)]
     count = round(np.exp(rng.uniform(*np.log(counts))))
     points = rng.uniform(-1.0, 1.0, (count, len(used)))
     label = rng.permutation(np.arange(count) % classes)
-    wrong = _wrong(rng)
+    wrong = _wrong_fraction(rng)
 
     def draw(n: int) -> Rows:
         x = rng.uniform(-1.0, 1.0, (n, features))
         nearest = ((x[:, None, used] - points) ** 2).sum(-1).argmin(1)
-        return x, _spoilt(label[nearest], classes, wrong, rng)
+        return x, _with_wrong_labels(label[nearest], classes, wrong, rng)
 
     return Task(name, classes, host_width, *draw_splits(draw, SIZES))
 
 
 def ripples(rng: np.random.Generator, features: int = 2, classes: int = 4) -> Task:
-    """Quantiles of a sum of random waves (Rahimi and Recht, 2007); their frequency, the dimensions that count, and the
-    share of wrong labels are drawn."""
+    """Quantiles of a sum of random waves (Rahimi and Recht, 2007).
+
+    Their frequency, the relevant dimensions and the fraction of wrong labels are drawn.
+    """
     used = rng.permutation(features)[: rng.integers(1, features + 1)]
     frequency = np.exp(rng.uniform(np.log(0.5), np.log(3.0))) / np.sqrt(len(used))
     waves, phases = frequency * rng.standard_normal((len(used), 24)), rng.uniform(0.0, 2 * np.pi, 24)
-    heights, wrong = rng.standard_normal(24), _wrong(rng)
+    heights, wrong = rng.standard_normal(24), _wrong_fraction(rng)
 
     def value(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(np.cos(x[:, used] @ waves + phases) @ heights)
@@ -54,16 +58,18 @@ def ripples(rng: np.random.Generator, features: int = 2, classes: int = 4) -> Ta
 
     def draw(n: int) -> Rows:
         x = rng.standard_normal((n, features))
-        return x, _spoilt(np.digitize(value(x), edges), classes, wrong, rng)
+        return x, _with_wrong_labels(np.digitize(value(x), edges), classes, wrong, rng)
 
     return Task("ripples", classes, 4, *draw_splits(draw, SIZES))
 
 
 def quadrics(rng: np.random.Generator, features: int = 10, rank: int = 4) -> Task:
-    """Which side of a random quadric: squares of hidden directions, half of them with a minus, against their median;
-    the directions and the share of wrong labels are drawn."""
+    """The side of a random quadric: a sum of squares of hidden directions with mixed signs, against its median.
+
+    The directions and the fraction of wrong labels are drawn.
+    """
     directions = rng.standard_normal((features, rank))
-    signs, wrong = np.where(np.arange(rank) % 2, 1.0, -1.0), _wrong(rng)
+    signs, wrong = np.where(np.arange(rank) % 2, 1.0, -1.0), _wrong_fraction(rng)
 
     def value(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray((x @ directions) ** 2 @ signs)
@@ -72,28 +78,29 @@ def quadrics(rng: np.random.Generator, features: int = 10, rank: int = 4) -> Tas
 
     def draw(n: int) -> Rows:
         x = rng.standard_normal((n, features))
-        return x, _spoilt((value(x) > edge).astype(np.int64), 2, wrong, rng)
+        return x, _with_wrong_labels((value(x) > edge).astype(np.int64), 2, wrong, rng)
 
     return Task("quadrics", 2, 4, *draw_splits(draw, SIZES))
 
 
 def rules(rng: np.random.Generator, bits: int = 16) -> Task:
-    """A random table over a few hidden bits, a balanced one; how many they are and the share of wrong labels are
-    drawn."""
+    """A random balanced truth table over a few hidden bits; their number and the fraction of wrong labels are drawn."""
     used = rng.permutation(bits)[: rng.integers(1, 6)]
-    table, wrong = rng.permutation(np.arange(2 ** len(used)) % 2), _wrong(rng)
+    table, wrong = rng.permutation(np.arange(2 ** len(used)) % 2), _wrong_fraction(rng)
 
     codes = rng.permutation(2**bits)[: sum(SIZES)]  # without replacement: separate draws would share rows
     x = (codes[:, None] >> np.arange(bits)) & 1
-    y = _spoilt(table[x[:, used] @ (1 << np.arange(len(used)))], 2, wrong, rng)
-    return Task("rules", 2, 6, *standardised(*split_rows(x.astype(np.float64), y, SIZES)))
+    y = _with_wrong_labels(table[x[:, used] @ (1 << np.arange(len(used)))], 2, wrong, rng)
+    return Task("rules", 2, 6, *standardized(*split_rows(x.astype(np.float64), y, SIZES)))
 
 
-def _wrong(rng: np.random.Generator) -> float:
-    return float(max(0.0, rng.uniform(-3 * MOST_WRONG, MOST_WRONG)))
+def _wrong_fraction(rng: np.random.Generator) -> float:
+    return float(max(0.0, rng.uniform(-3 * MAX_WRONG, MAX_WRONG)))
 
 
-def _spoilt(y: NDArray[np.integer], classes: int, share: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def _with_wrong_labels(
+    y: NDArray[np.integer], classes: int, share: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
     wrong = rng.random(len(y)) < share
     return np.where(wrong, (y + rng.integers(1, classes, len(y))) % classes, y).astype(np.int64)
 
@@ -106,8 +113,8 @@ def _cells(
 
 
 FAMILIES = (
-    _cells("cells_two", "two colours on 4 to 32 cells of the plane", 2, 2, host_width=6, counts=(4, 32)),
-    _cells("cells_many", "six colours on 8 to 40 cells of the plane", 2, 6, host_width=4, counts=(8, 40)),
+    _cells("cells_two", "two colors on 4 to 32 cells of the plane", 2, 2, host_width=6, counts=(4, 32)),
+    _cells("cells_many", "six colors on 8 to 40 cells of the plane", 2, 6, host_width=4, counts=(8, 40)),
     _cells("cells_hidden", "5 to 12 cells in some of six dimensions", 6, 5, host_width=4, counts=(5, 12)),
     TaskFamily("ripples", "train", "vector", "quartiles of random waves in the plane", ripples, SIZES),
     TaskFamily("quadrics", "train", "vector", "sides of a random quadric in ten dimensions", quadrics, SIZES),

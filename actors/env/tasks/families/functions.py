@@ -1,4 +1,4 @@
-"""Labels computed by a random function: teacher networks; held out, a decision tree and Friedman's regression."""
+"""Labels computed by a random function: teacher networks; held out: a decision tree and Friedman's regression."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from actors.env.tasks.task import Sizes, Task, draw_splits
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
 SIZES = Sizes(1024, 512, 1024)
-POOL_ROWS = 4096  # on which a function's outputs are balanced
+POOL_ROWS = 4096  # used to balance the classes of a function
 
 
 def teacher(
     rng: np.random.Generator, name: str, widths: tuple[int, ...], features: int, classes: int, host_width: int
 ) -> Task:
-    """The argmax of a random ReLU network, its outputs shifted until the classes are about equally frequent."""
+    """The argmax of a random ReLU network, whose outputs are shifted so that classes are about equally frequent."""
     sizes = (features, *widths, classes)
     layers = [rng.standard_normal((a, b)) * np.sqrt(2 / a) for a, b in pairwise(sizes)]
     shifts = [0.5 * rng.standard_normal(b) for b in sizes[1:]]
@@ -39,7 +39,7 @@ def teacher(
 
 
 def _balancing(outputs: NDArray[np.float64], rounds: int = 100) -> NDArray[np.float64]:
-    """The shift of outputs [n, C] that makes each the largest about equally often."""
+    """Return the shift of outputs [n, C] that makes each the largest about equally often."""
     classes = outputs.shape[1]
     shift = -outputs.mean(0)
     for rate in np.linspace(0.3, 0.03, rounds):
@@ -49,7 +49,7 @@ def _balancing(outputs: NDArray[np.float64], rounds: int = 100) -> NDArray[np.fl
 
 
 def decision_tree(rng: np.random.Generator, depth: int = 4, features: int = 4, classes: int = 4) -> Task:
-    """Axis-parallel cuts of the unit cube, each node's within its own cell; neighbouring leaves differ."""
+    """A balanced tree of axis-parallel cuts of the unit cube; sibling leaves have different classes."""
     low, high = np.zeros((1, features)), np.ones((1, features))
     cuts = []
     for _ in range(depth):

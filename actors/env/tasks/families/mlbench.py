@@ -1,8 +1,8 @@
 """The generators of R's package mlbench (Leisch and Dimitriadou, 2010) at their defaults; all of them are held out.
 
-A list that others made: policies and recipes were done before it was first played. Left out are those that families of
-ours have already (spirals, friedman1, xor). Targets that are numbers become quartiles; where mlbench fixes how many
-rows each class has, they are drawn with that chance. Every host has the same width.
+The list was chosen by others, and policies and presets were final before it was first played. Problems that other
+families already have (spirals, friedman1, xor) are left out. Numeric targets become quartiles. Where mlbench fixes the
+number of rows of each class, classes are drawn with these probabilities. All hosts have the same width.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Valued = tuple[Points, NDArray[np.float64]]  # x [n, F], a number for each
 Draw = Callable[[np.random.Generator, int], Rows]
 Part = Callable[[np.random.Generator, int], Points]
 SIZES = Sizes(1024, 512, 1024)
-POOL_ROWS = 4096  # on which quartiles are found
+POOL_ROWS = 4096  # used to find quartiles
 HOST_WIDTH, DIMENSIONS = 6, 20
 
 
 def _classes(*parts: Part, shares: Sequence[float] | None = None) -> Draw:
-    """One class for each part; equally frequent where there are no shares."""
+    """Return a mixture with one class for each part; equally frequent without `shares`."""
     chances = None if shares is None else np.asarray(shares) / sum(shares)
 
     def draw(rng: np.random.Generator, n: int) -> Rows:
@@ -51,7 +51,7 @@ def _box(*sides: tuple[float, float]) -> Part:
 
 
 def _inside(box: Part, holds: Callable[[Points], NDArray[np.bool_]], shift: tuple[float, float] = (0.0, 0.0)) -> Part:
-    """Uniform on the points of a box that it holds for, moved afterwards."""
+    """Draw uniformly from the points of a box for which `holds` is true, then shift them."""
 
     def part(rng: np.random.Generator, n: int) -> Points:
         found = np.empty((0, 2))
@@ -64,7 +64,7 @@ def _inside(box: Part, holds: Callable[[Points], NDArray[np.bool_]], shift: tupl
 
 
 def _oval(x: NDArray[np.float64], a: float, c: float) -> NDArray[np.float64]:
-    """Half the height of Cassini's oval: foci at +-c, the product of the distances to them is a^2."""
+    """Return half the height of Cassini's oval at x: foci at +-c, product of the distances to them a^2."""
     return np.asarray(np.sqrt(np.maximum(0.0, np.sqrt(a**4 + (2 * c * x) ** 2) - x**2 - c**2)))
 
 
@@ -85,7 +85,7 @@ def _cassini() -> Draw:
 
 
 def _circle(rng: np.random.Generator, n: int) -> Rows:
-    """In or out of the disc that has half of the square's area."""
+    """Inside or outside of a disc with half of the area of the square."""
     x = rng.uniform(-1.0, 1.0, (n, 2))
     return x, ((x**2).sum(1) > 2 / np.pi).astype(np.int64)
 
@@ -111,12 +111,12 @@ def _mouth(rng: np.random.Generator, n: int) -> Points:
 
 
 def _either(*parts: Part) -> Part:
-    """A part that is a mixture itself."""
+    """Return a part that is a mixture of parts."""
     return lambda rng, n: _classes(*parts)(rng, n)[0]
 
 
 def _waves() -> Draw:
-    """Breiman's waveforms (1984): two of three triangles mixed at random, with noise, at 21 places."""
+    """Breiman's waveforms (1984): two of three triangular waves mixed at random, with noise, at 21 positions."""
     places = np.arange(1, 22)
     bumps = [np.maximum(6.0 - np.abs(places - middle), 0.0) for middle in (11, 15, 7)]
 
@@ -150,7 +150,7 @@ def _reactance(x: Points) -> NDArray[np.float64]:
 
 
 def _peak(rng: np.random.Generator, n: int) -> Valued:
-    """A bell over the radius, which is drawn from 0 to 3 whatever the dimension."""
+    """A Gaussian bump of the radius, which is uniform in 0 to 3."""
     radius, x = rng.uniform(0.0, 3.0, n), rng.standard_normal((n, DIMENSIONS))
     x *= (radius / np.linalg.norm(x, axis=1))[:, None]
     return x, 25 * np.exp(-0.5 * radius**2)
@@ -224,6 +224,6 @@ def problem(rng: np.random.Generator, name: str) -> Task:
 
 
 FAMILIES = tuple(
-    TaskFamily(name, "heldout", "vector", told, partial(problem, name=name), SIZES)
-    for name, (_, _, told) in PROBLEMS.items()
+    TaskFamily(name, "heldout", "vector", description, partial(problem, name=name), SIZES)
+    for name, (_, _, description) in PROBLEMS.items()
 )

@@ -1,4 +1,4 @@
-"""Problems in the plane: spirals, moons, rings, and the checkerboard, which is held out."""
+"""Problems in the plane: spirals, moons, rings, and (held out) a checkerboard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = Sizes(512, 512, 1024)
 
 
 def spirals(rng: np.random.Generator, classes: int = 3) -> Task:
-    """Interleaved spiral arms; turns, noise and rotation vary with the seed."""
+    """Interleaved spiral arms; turns, noise and rotation are drawn."""
     turns, noise, phase = rng.uniform(1.75, 2.25), rng.uniform(0.01, 0.03), rng.uniform(0.0, 2 * np.pi)
 
     def draw(n: int) -> Rows:
@@ -32,7 +32,7 @@ def spirals_noisy(rng: np.random.Generator) -> Task:
 
 
 def moons(rng: np.random.Generator) -> Task:
-    """Two interleaved half circles; noise and rotation vary with the seed."""
+    """Two interleaved half circles; noise and rotation are drawn."""
     noise, phase = rng.uniform(0.1, 0.25), rng.uniform(0.0, 2 * np.pi)
 
     def draw(n: int) -> Rows:
@@ -46,7 +46,7 @@ def moons(rng: np.random.Generator) -> Task:
 
 
 def rings(rng: np.random.Generator, count: int = 6, classes: int = 3) -> Task:
-    """Concentric rings whose classes repeat outwards; thickness, stretch and rotation vary with the seed."""
+    """Concentric rings whose classes repeat outwards; thickness, stretch and rotation are drawn."""
     noise, stretch, phase = rng.uniform(0.01, 0.025), rng.uniform(0.6, 1.0), rng.uniform(0.0, 2 * np.pi)
 
     def draw(n: int) -> Rows:
@@ -59,7 +59,7 @@ def rings(rng: np.random.Generator, count: int = 6, classes: int = 3) -> Task:
 
 
 def checkerboard(rng: np.random.Generator, cells: int = 4) -> Task:
-    """Two colours on a board; its rotation and offset vary with the seed."""
+    """Two colors on a board; its rotation and offset are drawn."""
     phase, offset = rng.uniform(0.0, 2 * np.pi), rng.uniform(0.0, 1.0, 2)
 
     def draw(n: int) -> Rows:
@@ -80,5 +80,5 @@ FAMILIES = (
     TaskFamily("spirals_noisy", "train", "vector", "spirals, a fifth of the labels wrong", spirals_noisy, SIZES),
     TaskFamily("moons", "train", "vector", "two interleaved half circles", moons, SIZES),
     TaskFamily("rings", "train", "vector", "six concentric rings, three classes", rings, SIZES),
-    TaskFamily("checkerboard", "heldout", "vector", "two colours on a 4x4 board", checkerboard, Sizes(1024, 512, 1024)),
+    TaskFamily("checkerboard", "heldout", "vector", "two colors on a 4x4 board", checkerboard, Sizes(1024, 512, 1024)),
 )

@@ -1,4 +1,4 @@
-"""Point clouds: mixtures of Gaussians, scikit-learn's `make_classification`, and the linearly separable."""
+"""Point clouds: mixtures of Gaussians, scikit-learn's `make_classification`, and linearly separable classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardised
+from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
 SIZES = Sizes(1024, 512, 1024)
@@ -15,16 +15,16 @@ FEW = Sizes(256, 512, 1024)
 
 
 def clusters(
-    rng: np.random.Generator, name: str = "clusters", host_width: int = 4, sizes: Sizes = SIZES, centres: int = 5
+    rng: np.random.Generator, name: str = "clusters", host_width: int = 4, sizes: Sizes = SIZES, centers: int = 5
 ) -> Task:
-    """Five classes of several Gaussian clusters each; centres and spread vary with the seed."""
+    """Five classes of several Gaussian clusters each; centers and spread are drawn."""
     classes, features = 5, 6
-    middle = rng.standard_normal((classes * centres, features))
+    means = rng.standard_normal((classes * centers, features))
     spread = rng.uniform(0.35, 0.5)
 
     def draw(n: int) -> Rows:
-        which = rng.integers(0, classes * centres, n)
-        return middle[which] + spread * rng.standard_normal((n, features)), which % classes
+        which = rng.integers(0, classes * centers, n)
+        return means[which] + spread * rng.standard_normal((n, features)), which % classes
 
     return Task(name, classes, host_width, *draw_splits(draw, sizes))
 
@@ -35,7 +35,7 @@ def clusters_noisy(rng: np.random.Generator) -> Task:
 
 
 def classification(rng: np.random.Generator, name: str = "classification", flipped: float = 0.0) -> Task:
-    """scikit-learn's generator: four classes of three clusters at a hypercube's corners; 8 of 20 features tell."""
+    """scikit-learn's generator: four classes of three clusters at corners of a hypercube; 8 of 20 features matter."""
     from sklearn.datasets import make_classification
 
     x, y = make_classification(
@@ -48,16 +48,16 @@ def classification(rng: np.random.Generator, name: str = "classification", flipp
         flip_y=flipped,
         random_state=int(rng.integers(2**32)),
     )
-    return Task(name, 4, 8, *standardised(*split_rows(x, y, SIZES)))
+    return Task(name, 4, 8, *standardized(*split_rows(x, y, SIZES)))
 
 
 def classification_noisy(rng: np.random.Generator) -> Task:
-    """A quarter of the labels is drawn at random in all splits: no network can learn them."""
+    """The same with a quarter of all labels drawn at random, in all splits."""
     return classification(rng, "classification_noisy", 0.25)
 
 
 def linear(rng: np.random.Generator, features: int = 10, classes: int = 3) -> Task:
-    """The largest of three linear functions: the host suffices."""
+    """The argmax of three linear functions, which the host can learn without growing."""
     weights = rng.standard_normal((features, classes))
 
     def draw(n: int) -> Rows:

@@ -14,7 +14,7 @@ FORMS = ("sine", "square", "sawtooth", "triangle")
 
 
 def wave_forms(rng: np.random.Generator, length: int = 40) -> Task:
-    """Which form a wave has, whatever its frequency, phase and height."""
+    """The form of a wave of random frequency, phase and height."""
     noise = rng.uniform(0.2, 0.35)
 
     def draw(n: int) -> Rows:
@@ -30,7 +30,7 @@ def wave_forms(rng: np.random.Generator, length: int = 40) -> Task:
 
 
 def gratings(rng: np.random.Generator, side: int = 10, orientations: int = 6) -> Task:
-    """The orientation of a noisy grating, whatever its frequency and phase."""
+    """The orientation of a noisy grating of random frequency and phase."""
     noise, tilt = rng.uniform(0.8, 1.2), rng.uniform(0.0, np.pi)
     row, column = np.meshgrid(np.linspace(-1, 1, side), np.linspace(-1, 1, side), indexing="ij")
 

@@ -1,5 +1,5 @@
-"""What an environment computes in a stack of channels does not depend, to the bit, on how many others are in the pass
-nor on where among them it lies: the passes of a fleet hold whichever environments happen to need them.
+"""In a stack of CNNs, the result of an environment does not depend, bit for bit, on the number of the others or on its
+position among them. The passes of a fleet hold different environments in every epoch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def norm(dims: int, channels: int) -> Case:
     return run, [(1, channels), (1, channels)]
 
 
-def norm_without_lanes(dims: int, channels: int) -> Case:
-    """Wrong: the last channels of a plane round in another way."""
+def norm_without_padding(dims: int, channels: int) -> Case:
+    """Wrong: the last channels of a plane round differently."""
 
     def run(h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         flat = plane(h, dims)
@@ -42,7 +42,7 @@ def norm_without_lanes(dims: int, channels: int) -> Case:
 
 
 def scale_with_channels_innermost(dims: int, channels: int) -> Case:
-    """Wrong: the gradient of the scale is a sum over rows and space with the environments innermost."""
+    """Wrong: the gradient of the scale is a sum over rows and space with environments innermost."""
 
     def run(h: Tensor, scale: Tensor) -> Tensor:
         last = unplane(plane(h, dims), h, dims)
@@ -75,13 +75,13 @@ def case(name: str, dims: int, channels: int) -> Case:
 
 
 def _rows_first(logits: Tensor) -> Tensor:
-    """`[E, M, classes]` as everything else is here; its gradient lies in memory as a loss's does."""
+    """Move the environments of `[E, M, classes]` second; the gradient is contiguous, as that of a loss."""
     logits.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
     return logits.movedim(0, 1)
 
 
 def seen(run: Pass, shapes: list[tuple[int, ...]], space: tuple[int, ...], channels: int) -> Iterator[list[Tensor]]:
-    """Output and gradients of one environment, in every company."""
+    """Yield output and gradients of one environment, among different others."""
     own = torch.Generator().manual_seed(0)
     h0, p0 = torch.randn(ROWS, channels, *space, generator=own), [torch.randn(s, generator=own) for s in shapes]
     grad0 = None
@@ -108,12 +108,12 @@ def differences(found: Iterator[list[Tensor]]) -> int:
 @pytest.mark.parametrize("space", SPACES, ids=str)
 @pytest.mark.parametrize("channels", [9, 16])
 @pytest.mark.parametrize("name", ["convolution", "greatest", "mean", "classes", "batch norm", *BLUEPRINTS])
-def test_company_changes_no_bit(name: str, channels: int, space: tuple[int, ...]) -> None:
+def test_results_do_not_depend_on_other_environments(name: str, channels: int, space: tuple[int, ...]) -> None:
     run, shapes = case(name, len(space), channels)
     assert differences(seen(run, shapes, space, channels)) == 0
 
 
-@pytest.mark.parametrize("wrong", [norm_without_lanes, scale_with_channels_innermost])
-def test_sums_with_environments_innermost_would_be_noticed(wrong: Callable[[int, int], Case]) -> None:
+@pytest.mark.parametrize("wrong", [norm_without_padding, scale_with_channels_innermost])
+def test_sums_with_environments_innermost_are_detected(wrong: Callable[[int, int], Case]) -> None:
     run, shapes = wrong(1, 9)
     assert differences(seen(run, shapes, (10,), 9)) > 0

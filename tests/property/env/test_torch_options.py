@@ -1,4 +1,4 @@
-"""The tensor program's options, fused pieces and replayed steps, against the same program run plainly."""
+"""The options of the torch backend (`compile`, `cuda_graph`) change results by rounding only."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
-from actors.env.layers.fusion import compiling, piece
+from actors.env.layers.fusion import fusible, fusing
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.networks import StackedNetworks
+from actors.env.stacked.networks import TorchNetworks
 
 ENVS = len(MLP_BLUEPRINTS) - 1
-CONFIG = EnvConfig(horizon_epochs=6, inner_steps=4, budget_ratio=20.0, form="stacked", device="cpu")
-SCRIPT = [(1, 1), (5, 1), (1, 2), (5, 1), (5, 2), (2, 1)]  # germinate, train, blend; two slots, unlike each other
+CONFIG = EnvConfig(horizon_epochs=6, inner_steps=4, budget_ratio=20.0, backend="torch", device="cpu")
+SCRIPT = [(1, 1), (5, 1), (1, 2), (5, 1), (5, 2), (2, 1)]  # (op, slot): germinate, train, blend, in two slots
 
 
 def _play(config: EnvConfig) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(observations, parameters) after every epoch of a script in which each environment grows another blueprint."""
+    """Return observations and parameters after every epoch of a script, with another blueprint in each environment."""
     fleet = SeedTrainingFleet(config, ENVS, 0)
     fleet.reset(range(ENVS))
-    assert isinstance(fleet.networks, StackedNetworks)
+    assert isinstance(fleet.networks, TorchNetworks)
     seen, params = [], []
     for op, slot in SCRIPT:
         actions = np.array([[op, slot, e + 1, e % 3, 1 if op == 2 else 2, 1] for e in range(ENVS)])
@@ -36,15 +36,15 @@ def _play(config: EnvConfig) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _assert_equal(config: EnvConfig, plain: EnvConfig) -> None:
     (a, b), (c, d) = _play(config), _play(plain)
-    np.testing.assert_allclose(b[0], d[0], rtol=1e-5, atol=1e-6)  # one epoch: rounding
-    np.testing.assert_allclose(b, d, rtol=1e-3, atol=1e-3)  # six: rounding that training has magnified
+    np.testing.assert_allclose(b[0], d[0], rtol=1e-5, atol=1e-6)  # one epoch of rounding
+    np.testing.assert_allclose(b, d, rtol=1e-3, atol=1e-3)  # six epochs, in which training magnifies rounding
     assert np.median(np.abs(a - c)) < 1e-5
 
 
-def test_a_piece_is_compiled_where_that_is_asked_for_and_nowhere_else() -> None:
+def test_a_fusible_function_is_compiled_only_if_requested() -> None:
     traced: list[bool] = []
 
-    @piece
+    @fusible
     def doubled(x: torch.Tensor) -> torch.Tensor:
         traced.append(torch.compiler.is_compiling())
         return x + x
@@ -52,7 +52,7 @@ def test_a_piece_is_compiled_where_that_is_asked_for_and_nowhere_else() -> None:
     x = torch.ones(3)
     assert torch.equal(doubled(x), 2 * x)
     assert traced == [False]
-    with compiling(False):
+    with fusing(False):
         doubled(x)
     assert traced == [False, False]
 
@@ -64,13 +64,13 @@ def test_a_cuda_graph_needs_a_cuda_device() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_fused_pieces_are_the_plain_ones() -> None:
+def test_fused_functions_equal_plain_ones() -> None:
     _assert_equal(replace(CONFIG, compile=True), CONFIG)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("options", [{"cuda_graph": True}, {"compile": True}, {"compile": True, "cuda_graph": True}])
-def test_on_cuda_replayed_and_fused_steps_are_the_plain_ones(options: dict[str, bool]) -> None:
+def test_on_cuda_captured_and_fused_steps_equal_plain_ones(options: dict[str, bool]) -> None:
     plain = replace(CONFIG, device="cuda")
     _assert_equal(replace(plain, **options), plain)  # type: ignore[arg-type]

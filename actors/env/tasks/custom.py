@@ -1,7 +1,7 @@
-"""A user's own tasks: `mypkg:factory` names, and entry points of the group `tamiyo.tasks`.
+"""Custom tasks: names such as `mypkg:factory`, and entry points of the group `tamiyo.tasks`.
 
-A factory takes a `numpy.random.Generator` and returns a `Task`; every draw has the same shapes. An entry point names a
-factory or a whole `TaskFamily`; the family of a bare factory trains.
+A factory takes a `numpy.random.Generator` and returns a `Task` that has the same shapes in every draw. An entry point
+names a factory or a `TaskFamily`. The family made from a factory is a training family.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ GROUP = "tamiyo.tasks"
 
 
 def imported_family(name: str) -> TaskFamily:
-    """The family of `module:factory`; modules in the working directory are found too."""
+    """Import the family named `module:factory`; modules in the working directory are found too."""
     module_name, _, attribute = name.partition(":")
     require(bool(module_name and attribute), f"task {name!r}: write it as package.module:factory")
     if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())  # the `tamiyo` command starts with its own folder there, Python with this one
+        sys.path.insert(0, os.getcwd())  # `python` does this; the `tamiyo` command does not
     try:
         target: Any = import_module(module_name)
         for part in attribute.split("."):
@@ -37,11 +37,12 @@ def imported_family(name: str) -> TaskFamily:
 
 
 def installed_names() -> dict[str, EntryPoint]:
-    """Tasks that installed packages offer, by name; nothing is imported."""
+    """Return the entry points of installed packages by name, without importing them."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def installed_family(point: EntryPoint) -> TaskFamily:
+    """Import the family of an entry point."""
     try:
         target = point.load()
     except Exception as error:
@@ -54,7 +55,7 @@ def installed_family(point: EntryPoint) -> TaskFamily:
 def _family(name: str, target: Any) -> TaskFamily:
     if isinstance(target, TaskFamily):
         return target
-    require(callable(target), f"task {name!r} is a {type(target).__name__}: give a function (rng) -> Task")
+    require(callable(target), f"task {name!r} is a {type(target).__name__}: it must be a function (rng) -> Task")
 
     example = _checked(name, target, np.random.default_rng(0))
 
@@ -62,10 +63,13 @@ def _family(name: str, target: Any) -> TaskFamily:
         task = _checked(name, target, rng)
         for what in ("kind", "shape", "num_classes", "host_width"):
             one, other = getattr(example, what), getattr(task, what)
-            require(one == other, f"task {name!r} has {what} {one} in one draw, {other} in another: keep it the same")
+            require(
+                one == other,
+                f"task {name!r} has {what} {one} in one draw and {other} in another: every draw needs the same",
+            )
         return task
 
-    description = ((target.__doc__ or "").strip() or "a task of your own").splitlines()[0]
+    description = ((target.__doc__ or "").strip() or "a custom task").splitlines()[0]
     return TaskFamily(name, "train", example.kind, description, factory, example.sizes)
 
 
@@ -76,15 +80,15 @@ def _checked(name: str, target: Any, rng: np.random.Generator) -> Task:
         raise
     except Exception as error:
         raise ConfigError(f"task {name!r} failed: {type(error).__name__}: {error}") from error
-    require(isinstance(task, Task), f"task {name!r} returned a {type(task).__name__}: it has to return a Task")
+    require(isinstance(task, Task), f"task {name!r} returned a {type(task).__name__}: it must return a Task")
     assert isinstance(task, Task)
     for part in ("train", "val", "test"):
         split = getattr(task, part)
-        require(bool(np.isfinite(split.x).all()), f"task {name!r}: {part}.x holds values that are not finite")
+        require(bool(np.isfinite(split.x).all()), f"task {name!r}: {part}.x has values that are not finite")
         low, high = int(split.y.min()), int(split.y.max())
         require(
             low >= 0 and high < task.num_classes,
-            f"task {name!r}: {part}.y runs from {low} to {high}, with {task.num_classes} classes it has to lie in 0 to "
+            f"task {name!r}: {part}.y ranges from {low} to {high}; with {task.num_classes} classes it must be in 0 to "
             f"{task.num_classes - 1}",
         )
     return task

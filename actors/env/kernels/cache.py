@@ -1,7 +1,7 @@
-"""Where machine code is kept, by the sources it comes from.
+"""The folder that caches compiled kernels, named by a hash of all kernel sources.
 
-A compiled function holds the code of those it calls, but Numba looks it up by its own file alone: the sources of all
-kernels together name the folder, so that none is ever run with another's old code inside.
+Compiled code includes the functions that it calls, but Numba invalidates its cache by the file of the outer function
+alone. With a hash of all files, a change in one never leaves its old code inside another.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 
 @cache
-def folder() -> Path:
-    """In the user's cache; in a temporary folder where that cannot be written."""
+def cache_dir() -> Path:
+    """Return the folder, in the user's cache; in the temporary folder if that is not writable."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
-        # Numba also wants the very file that it compiled: another checkout is another folder
+        # Numba's cache is valid for one path and modification time only
         digest.update(f"{source} {source.stat().st_mtime_ns}".encode() + source.read_bytes())
     name = f"kernels-{digest.hexdigest()[:16]}"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tamiyo" / name
@@ -31,13 +31,14 @@ def folder() -> Path:
 
 
 def is_compiled(dtype: str) -> bool:
-    """Whether the machine code of this precision is there already."""
+    """Return whether `compile_kernels` has run for this dtype."""
     return _mark(dtype).exists()
 
 
-def note_compiled(dtype: str) -> None:
+def mark_compiled(dtype: str) -> None:
+    """Record that all kernels are compiled for this dtype."""
     _mark(dtype).touch()
 
 
 def _mark(dtype: str) -> Path:
-    return folder() / f"compiled-{dtype}"
+    return cache_dir() / f"compiled-{dtype}"

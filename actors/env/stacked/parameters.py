@@ -1,45 +1,32 @@
-"""`Stack`: the parameters of E networks, and how the passes of an epoch read them.
-
-Parameters are stacked `[E, ...]` and padded to one shape. The seeds of one blueprint, whatever host and slot they grow
-in, are rows of one bank (one for each width that slots have); an epoch gathers those that take part, by slot, and puts
-them back afterwards.
-"""
+"""`StackedParameters`: the parameters of E hosts and of all their seeds, stacked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from actors.env.blueprints.blends import GATED, gate_shapes
-from actors.env.blueprints.vector import Params, Units
-from actors.env.hosts.mlp import Host
+from actors.env.blueprints.blueprint import Params
+from actors.env.fleet_networks import NetworkSettings
+from actors.env.hosts.host import Host
 from actors.env.layers.batch_norm import Moments
-from actors.env.reference_network import OptimizerSettings
+from actors.env.layers.layer_norm import Units
 from actors.env.stacked.layout import StackLayout
 from actors.env.stacked.param_bank import ParamBank
-from actors.env.stacked.plan import LiveSeed, Plans, slot_plan
+from actors.env.stacked.slot_plan import Plans, StackedSeed, slot_plan
 
 
-@dataclass(frozen=True)
-class NetworkSettings:
-    """How the networks of a fleet are trained."""
+class StackedParameters:
+    """Parameters of E hosts `[E, ...]`, padded to the shape of `host`, and of the seeds in their slots.
 
-    max_steps: int  # of an episode
-    optimizer_settings: OptimizerSettings
-    dtype: torch.dtype
-    device: torch.device
-    compiled: bool = False  # pieces fused by `torch.compile`
-    replayed: bool = False  # an epoch's steps as a CUDA graph
+    Padded entries are 0 and stay 0. There is one bank for each blueprint and width of slot; environment e's seed in
+    slot s is row e * S + s of its bank, and its gate is the same row of `gates`.
+    """
 
-
-class Stack:
-    """E hosts with their seeds. All have the padded shape of `host`; padded entries are 0 and stay 0."""
-
-    units: Units | None  # which units are real; None for channels, whose padding is inert
-    no_class: Tensor  # bool [E, 1, classes], True where the class is padding
+    units: Units | None  # which hidden units are real; None for CNNs, whose padded channels stay 0 anyway
+    no_class: Tensor  # bool [E, 1, classes], True for classes that are padding
 
     def __init__(self, host: Host, num_envs: int, settings: NetworkSettings) -> None:
         self.settings, self.optimizer_settings = settings, settings.optimizer_settings
@@ -56,19 +43,23 @@ class Stack:
         self.gates = ParamBank(gate_shapes(GATED, max(widths)), rows, *table)
         self.running: dict[str, Moments] = {}
 
-    def rows(self, seeds: Sequence[LiveSeed]) -> Tensor:
+    def rows(self, seeds: Sequence[StackedSeed]) -> Tensor:
+        """Return the row of each seed in its bank."""
         rows = [seed.env * self.host.slots + seed.slot for seed in seeds]
         return torch.tensor(rows, dtype=torch.long, device=self.device)
 
     def plans(
         self,
-        seeds: Sequence[LiveSeed],
+        seeds: Sequence[StackedSeed],
         envs: Sequence[int],
-        params_of: Callable[[Sequence[LiveSeed]], Callable[[], Params]],
-        gate_of: Callable[[Sequence[LiveSeed]], Callable[[], Params]],
+        params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
+        gate_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
     ) -> Plans:
-        """By slot, for a pass over `envs`."""
-        place = {env: row for row, env in enumerate(envs)}
+        """Return a plan for each slot that has seeds, for a pass over `envs`.
+
+        `params_of` and `gate_of` return a function that reads the parameters of consecutive seeds.
+        """
+        position = {env: row for row, env in enumerate(envs)}
         units = None if self.units is None else self.units.rows(torch.tensor(list(envs), device=self.device))
         plans = {}
         for s in range(self.host.slots):
@@ -76,15 +67,17 @@ class Stack:
             if here:
                 gate = gate_of(here)
                 plans[s] = slot_plan(
-                    here, place, self.layout, units, self.blueprints, params_of, gate, self.hosts.params
+                    here, position, self.layout, units, self.blueprints, params_of, gate, self.hosts.params
                 )
         return plans
 
-    def constant(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
+    def constant(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
+        """Return a function that returns the current parameters of seeds of one bank, as constants."""
         bank = self.banks[seeds[0].bank]
         params = bank.views(bank.params[self.rows(seeds)])
         return lambda: params
 
-    def constant_gates(self, seeds: Sequence[LiveSeed]) -> Callable[[], Params]:
+    def constant_gates(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
+        """Return a function that returns the current gates of these seeds, as constants."""
         params = self.gates.views(self.gates.params[self.rows(seeds)])
         return lambda: params

@@ -1,4 +1,4 @@
-"""Validation of a host with any subsets of its seeds switched on, which share the work before they part."""
+"""`evaluate`: evaluates a host with several subsets of its seeds on."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ Array = NDArray[Any]
 
 
 @kernel
-def measure(
+def evaluate(
     data: Array, labels: Array, p: Array, seeds: Seeds, work: Work, subsets: Array, correct: Array, losses: Array
 ) -> None:
-    """For each of `subsets` (bit s for slot s): how many rows are right, and the summed cross-entropy in nats.
+    """Compute, for each of `subsets` (bit s for slot s), the number of `correct` rows and the summed cross-entropy.
 
-    After slot s there is one variant for each different set of slots up to s.
+    Subsets share the work up to the first slot in which they differ: after slot s there is one variant for each
+    distinct set of slots up to s.
     """
     slots, features, size = seeds.mode.size, data.shape[1], work.logits.shape[1]
     width = work.leaving.shape[1]
@@ -53,11 +54,11 @@ def measure(
             for v in range(counts[s]):
                 run_block(p, offset, before[v], work.xhat[0], work.inverse[0], work.active[0], entering[v])
             for n in range(counts[s + 1]):
-                wanted = sets[s + 1, n]
+                subset = sets[s + 1, n]
                 parent = 0
-                while sets[s, parent] != wanted & ((1 << s) - 1):
+                while sets[s, parent] != subset & ((1 << s) - 1):
                     parent += 1
-                if wanted >> s & 1:
+                if subset >> s & 1:
                     grow(seeds, s, work, entering[parent], after[n])
                 else:
                     after[n][:] = entering[parent]
@@ -65,7 +66,7 @@ def measure(
         for v in range(counts[slots]):
             last = variants[slots % 2, v]
             head(p, offset, last, work.xhat[0], work.inverse[0], work.active[0], work.logits)
-            right, total = _read(work.logits, labels[start : start + rows])
+            right, total = _score(work.logits, labels[start : start + rows])
             for n in range(subsets.size):
                 if subsets[n] == sets[slots, v]:
                     correct[n] += right
@@ -73,8 +74,8 @@ def measure(
 
 
 @inner
-def _read(logits: Array, y: Array) -> tuple[int, float]:
-    """How many of the labelled rows are right, and their summed cross-entropy."""
+def _score(logits: Array, y: Array) -> tuple[int, float]:
+    """Return the number of correct rows and the summed cross-entropy of logits [C, B]."""
     right, total = 0, 0.0
     for i in range(y.size):
         best = 0

@@ -1,4 +1,4 @@
-"""A user's own tasks: by import string, by entry point, and what happens when they are wrong."""
+"""Custom tasks: by import string, by entry point, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ family = TaskFamily("mine", "heldout", "vector", "mine", blobs, Sizes(64, 32, 32
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module in the working directory, which is not on the path."""
+    """Write a module into the working directory, which is not on the path."""
     (tmp_path / "mytasks.py").write_text(MODULE)
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     monkeypatch.chdir(tmp_path)
@@ -70,7 +70,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
     found = [EntryPoint(name, value, "tamiyo.tasks") for name, value in points.items()]
-    monkeypatch.setattr("actors.env.tasks.own.entry_points", lambda group: found if group == "tamiyo.tasks" else [])
+    monkeypatch.setattr("actors.env.tasks.custom.entry_points", lambda group: found if group == "tamiyo.tasks" else [])
 
 
 def test_an_imported_task_runs_alone_and_in_a_mixed_fleet() -> None:
@@ -95,16 +95,16 @@ def test_an_imported_task_runs_alone_and_in_a_mixed_fleet() -> None:
         ("mytasks:none", "'mytasks:none' cannot be imported: AttributeError: module 'mytasks' has no attribute 'none'"),
         ("mytasks:", "write it as package.module:factory"),
         (":blobs", "write it as package.module:factory"),
-        ("mytasks:number", r"is a int: give a function \(rng\) -> Task"),
+        ("mytasks:number", r"is a int: it must be a function \(rng\) -> Task"),
         ("mytasks:failing", "'mytasks:failing' failed: KeyError: 'lost'"),
         ("mytasks:no_rng", "'mytasks:no_rng' failed: TypeError"),
-        ("mytasks:wrong", "returned a list: it has to return a Task"),
-        ("mytasks:high_label", "val.y runs from 0 to 2, with 2 classes it has to lie in 0 to 1"),
-        ("mytasks:growing", r"has shape \(21,\) in one draw, \(\d+,\) in another: keep it the same"),
-        ("mytasks:infinite", "test.x holds values that are not finite"),
+        ("mytasks:wrong", "returned a list: it must return a Task"),
+        ("mytasks:high_label", "val.y ranges from 0 to 2; with 2 classes it must be in 0 to 1"),
+        ("mytasks:growing", r"has shape \(21,\) in one draw and \(\d+,\) in another: every draw needs the same"),
+        ("mytasks:infinite", "test.x has values that are not finite"),
     ],
 )
-def test_what_is_wrong_is_one_clear_line(name: str, words: str) -> None:
+def test_errors_of_custom_tasks_are_one_clear_line(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         SeedTrainingEnv(EnvConfig(tasks=(name,)))
     assert "\n" not in str(caught.value)
@@ -124,7 +124,7 @@ def test_an_entry_point_is_listed_and_made(monkeypatch: pytest.MonkeyPatch) -> N
         find_family("blob")
 
 
-def test_a_broken_entry_point_hurts_only_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_entry_point_affects_its_own_task_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path.cwd()))
     offer(monkeypatch, lost="broken:x")
     assert make_task("moons", np.random.default_rng(0)).task_id == "moons"
@@ -134,12 +134,12 @@ def test_a_broken_entry_point_hurts_only_who_asks_for_it(monkeypatch: pytest.Mon
 
 def test_an_entry_point_cannot_take_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, digits="mytasks:blobs")
-    with pytest.raises(ConfigError, match="a task named 'digits', which is taken"):
+    with pytest.raises(ConfigError, match="a task named 'digits', a name that is taken"):
         families()
 
 
 def test_an_installed_distribution_is_found(tmp_path: Path) -> None:
-    """Through real metadata on the path, in a process of its own."""
+    """With real package metadata on the path, in a separate process."""
     info = tmp_path / "mytasks-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mytasks\nVersion: 1.0\n")

@@ -1,0 +1,65 @@
+"""One epoch of an episode as data: what is planned, what was measured, and what that means for the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.slots.contributions import EvalResult, Subset
+from actors.types.episode import EndReason
+
+
+@dataclass(frozen=True)
+class NewSeed:
+    """A seed to germinate."""
+
+    slot: int
+    blueprint: int
+    blend: int
+    rng: np.random.Generator  # draws the seed's parameters
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """What the networks do in one epoch, in this order: prune, germinate, train, evaluate."""
+
+    pruned: tuple[int, ...]  # slots
+    germinated: NewSeed | None
+    blended: Mapping[int, float]  # slot -> alpha: seeds that are part of the host's function
+    training: Mapping[int, float]  # slot -> alpha target: seeds that learn without affecting the host
+    rows: NDArray[np.int64]  # [inner_steps, batch_size], indices into the training split
+    subsets: tuple[Subset, ...]  # sets of slots to evaluate with only their seeds on; first the blended ones
+
+    @property
+    def alphas(self) -> dict[int, float]:
+        """Alphas of all seeds that take part."""
+        return {**self.blended, **self.training}
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What training and evaluating one epoch measured."""
+
+    train_loss: float  # mean over minibatches, nats
+    gradient_norms: Mapping[int, list[float]]  # slot -> norm of each minibatch, before clipping
+    validation: EvalResult  # of the host with its blended seeds
+    ablations: Mapping[Subset, EvalResult]  # of each planned subset; comparable with each other, see `ablate`
+
+
+@dataclass(frozen=True)
+class EpochOutcome:
+    """What one epoch means for the policy: reward and end of the episode."""
+
+    reward: float  # points
+    terminated: bool
+    truncated: bool
+    pruned: tuple[int, ...]  # slots whose seeds were removed at the end of this epoch
+    end_reason: EndReason | None
+    telemetry: dict[str, float]  # empty until the end; `objective` is J, whatever the reward mode
+
+    @property
+    def ended(self) -> bool:
+        return self.terminated or self.truncated

@@ -1,0 +1,84 @@
+"""`Host`: the interface of a network in which seeds can grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.env.blueprints.blueprint import Param, Params
+from actors.env.blueprints.family import Family
+from actors.env.layers.batch_norm import Normalize
+from actors.env.layers.layer_norm import Units
+
+SlotFunction = Callable[[int, Tensor], Tensor]
+"""(slot, hidden) -> hidden of the same shape: applies the seed in that slot, or returns its input if there is none."""
+
+
+class Resume(NamedTuple):
+    """A point inside a host at which a forward pass may start, because everything before it is already computed."""
+
+    slot: int
+    h: Tensor  # the hidden tensor that enters this slot
+
+
+class Host(Protocol):
+    """A classifier written as a pure function of its parameters, with numbered slots between its layers.
+
+    A slot passes its input to a `SlotFunction`, which must keep the shape. Slots are numbered from the input to the
+    output. A host holds sizes only: `shapes` says which parameters it needs, `draw_params` draws them.
+    """
+
+    @property
+    def family(self) -> Family:
+        """The blueprints that can grow in its slots."""
+        ...
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def num_features(self) -> int:
+        """Input features, or input channels for a convolutional host."""
+        ...
+
+    @property
+    def num_classes(self) -> int: ...
+
+    def slot_width(self, slot: int) -> int:
+        """Return the number of hidden units or channels at a slot."""
+        ...
+
+    def shapes(self) -> dict[str, Param]:
+        """Return every parameter by name, in the order in which they are drawn."""
+        ...
+
+    def norms(self) -> dict[str, int]:
+        """Return the number of channels of every BatchNorm by name; empty for hosts without BatchNorm."""
+        ...
+
+    def num_params(self) -> int: ...
+
+    def forward(
+        self,
+        p: Params,
+        x: Tensor,
+        slot: SlotFunction,
+        units: Units | None = None,
+        normalize: Normalize | None = None,
+        resume: Resume | None = None,
+    ) -> Tensor:
+        """Return logits `[B, num_classes]` of `x [B, ...]`.
+
+        `units` marks padded hidden units in a stack of MLPs. BatchNorm uses `normalize`, by default the statistics of
+        each batch. With `resume`, the pass starts at that slot and ignores `x`.
+        """
+        ...
+
+
+def draw_params(shapes: Mapping[str, Param], rng: np.random.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Draw leaf tensors that require gradients, in the order of `shapes`."""
+    return {name: torch.tensor(p.draw(rng), dtype=dtype).requires_grad_() for name, p in shapes.items()}

@@ -1,0 +1,158 @@
+"""`MixedNetworks`: the networks of a fleet whose environments have hosts of different kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TypeVar
+
+from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.fleet_networks import FleetNetworks
+from actors.env.host_episode import HostEpisode
+from actors.env.slots.contributions import EvalResult
+from actors.env.tasks import Task
+
+T = TypeVar("T")
+HostKind = tuple[int, ...]
+"""Hosts of one kind can share a stack: the size of their input in space, () for MLPs."""
+
+MAX_BLOCK_ENVS, MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS = 16, 4, 4096
+
+
+def host_kind(task: Task) -> HostKind:
+    """Return the kind of host that a task gets."""
+    return task.train.x.shape[2:]
+
+
+def block_envs(kind: HostKind, num_envs: int) -> int:
+    """Return the largest number of environments in a block.
+
+    For CNNs it is limited so that the tensors of a block stay near the cache (measured).
+    """
+    return min(MAX_BLOCK_ENVS, max(MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS // prod(kind))) if kind else num_envs
+
+
+@dataclass(eq=False)
+class Block:
+    """Networks of one kind, and the environment in each row of them.
+
+    A row without an environment idles: it computes, and its results are ignored.
+    """
+
+    kind: HostKind
+    networks: FleetNetworks
+    envs: list[int | None]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no row has an environment."""
+        return all(env is None for env in self.envs)
+
+    def leave(self, envs: Collection[int]) -> list[int]:
+        """Free the rows of these environments; return the rows."""
+        rows = [row for row, env in enumerate(self.envs) if env in envs]
+        for row in rows:
+            self.envs[row] = None
+        return rows
+
+    def join(self, waiting: list[int]) -> list[int]:
+        """Move environments from `waiting` into free rows, from the front; return the rows."""
+        rows = [row for row, env in enumerate(self.envs) if env is None][: len(waiting)]
+        for row in rows:
+            self.envs[row] = waiting.pop(0)
+        return rows
+
+    def by_row(self, by_env: Sequence[T], default: T) -> list[T]:
+        """Return the value of each row's environment; `default` for idle rows."""
+        return [default if env is None else by_env[env] for env in self.envs]
+
+
+class MixedNetworks:
+    """`FleetNetworks` in blocks, each of one kind of host and at most `block_envs` environments.
+
+    A reset may give an environment a host of another kind. It then leaves its row, which idles, and takes an idle row
+    of its new kind: in the oldest block that has one, else in a new block. Environments that are not reset never move,
+    since moving would change their results in the last bits. A block without environments is dropped. A kind
+    therefore has few more rows than it once had environments.
+    """
+
+    def __init__(
+        self, kinds: Sequence[HostKind], make_block: Callable[[HostKind, int], FleetNetworks], num_envs: int
+    ) -> None:
+        """`make_block(kind, num_envs)` makes the networks of one block."""
+        self.kinds, self.make_block, self.num_envs = tuple(kinds), make_block, num_envs
+        self.blocks: list[Block] = []
+
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
+        """See `FleetNetworks.reset`."""
+        stale = {block: block.leave(envs) for block in self.blocks}
+        dropped = [block for block in self.blocks if block.idle]
+        self.blocks = [block for block in self.blocks if not block.idle]
+        spare = {(b.kind, b.networks.num_envs): b.networks for b in dropped}
+        # Environments that are reset one at a time are usually followed by others: a new block has some spare rows.
+        least = MIN_BLOCK_ENVS if self.blocks else 2
+        for kind in self.kinds:
+            waiting = sorted(e for e in envs if host_kind(episodes[e].task) == kind)
+            for block in self.blocks:
+                if block.kind == kind:
+                    stale[block] += block.join(waiting)
+            for block in self._new_blocks(kind, waiting, least, spare):
+                stale[block] = list(range(len(block.envs)))
+                self.blocks.append(block)
+        self._position = {e: (b, row) for b in self.blocks for row, e in enumerate(b.envs) if e is not None}
+        results: dict[int | None, EvalResult] = {}
+        for block in self.blocks:
+            if rows := sorted(set(stale[block])):
+                # An idle row holds a copy of another row's host, since its numbers must be finite.
+                stand_in = next(episodes[e] for e in block.envs if e is not None)
+                present = [stand_in if e is None else episodes[e] for e in block.envs]
+                results.update(zip(block.envs, block.networks.reset(present, rows), strict=True))
+        return [results.get(e, EvalResult(0.0, 0.0)) for e in range(self.num_envs)]
+
+    def _new_blocks(
+        self, kind: HostKind, waiting: Sequence[int], least: int, spare: dict[tuple[HostKind, int], FleetNetworks]
+    ) -> Iterator[Block]:
+        """Yield blocks of at least `least` rows for the waiting environments; reuse `spare` networks of the same size.
+
+        A stack of one rounds differently from a stack of many, so a block has one row only in a fleet of one.
+        """
+        size = block_envs(kind, self.num_envs)
+        least = min(self.num_envs, least)
+        for start in range(0, len(waiting), size):
+            envs: list[int | None] = [*waiting[start : start + size]]
+            envs += [None] * (least - len(envs))
+            networks = spare.pop((kind, len(envs)), None) or self.make_block(kind, len(envs))
+            yield Block(kind, networks, envs)
+
+    def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
+        """See `FleetNetworks.run_epoch`."""
+        results: list[EpochResult | None] = [None] * self.num_envs
+        for block in self.blocks:
+            block_plans = block.by_row(plans, None)
+            if all(plan is None for plan in block_plans):
+                continue
+            for e, result in zip(block.envs, block.networks.run_epoch(block_plans), strict=True):
+                if e is not None:
+                    results[e] = result
+        return results
+
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
+        """See `FleetNetworks.commit`."""
+        for block in self.blocks:
+            block.networks.commit(block.by_row(pruned, ()))
+
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
+        """See `FleetNetworks.roll_back`."""
+        block, row = self._position[env]
+        return block.networks.roll_back(row, pruned)
+
+    def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
+        """See `FleetNetworks.evaluate_test`."""
+        results: dict[int, EvalResult] = {}
+        for block in self.blocks:
+            block_alphas = {row: alphas[e] for row, e in enumerate(block.envs) if e is not None and e in alphas}
+            if block_alphas:
+                evaluated = block.networks.evaluate_test(block_alphas)
+                results |= {e: r for row, r in evaluated.items() if (e := block.envs[row]) is not None}
+        return results

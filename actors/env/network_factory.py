@@ -1,0 +1,58 @@
+"""`make_networks`: chooses the backend that trains the networks of a fleet (`env.backend`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from actors.config import require
+from actors.env.fleet_networks import FleetNetworks, NetworkSettings
+from actors.env.hosts.host import Host
+from actors.env.hosts.make import make_host, padded_host
+from actors.env.kernels.networks import NumbaNetworks, has_kernels
+from actors.env.mixed_networks import HostKind, MixedNetworks, block_envs, host_kind
+from actors.env.stacked.networks import TorchNetworks
+from actors.env.tasks import Task
+
+
+@dataclass(frozen=True)
+class NetworkFactory:
+    """Makes networks for hosts of one kind, with the backend of that kind."""
+
+    padded_hosts: Mapping[HostKind, Host]  # large enough for every host of the kind
+    numba_kinds: frozenset[HostKind]  # the other kinds use the torch backend
+    settings: NetworkSettings
+
+    def make(self, kind: HostKind, num_envs: int) -> FleetNetworks:
+        if kind in self.numba_kinds:
+            return NumbaNetworks(num_envs, self.settings.optimizer_settings, self.settings.dtype)
+        return TorchNetworks(self.padded_hosts[kind], num_envs, self.settings)
+
+
+def make_networks(
+    tasks: Sequence[Task],
+    slots: int,
+    num_envs: int,
+    settings: NetworkSettings,
+    backend: Literal["auto", "numba", "torch"] = "auto",
+) -> FleetNetworks:
+    """Make the networks of a fleet that plays `tasks`; `tasks` holds one example of each.
+
+    Raise `ConfigError` if `backend` is `numba` and a host has no kernels.
+    """
+    hosts: dict[HostKind, list[Host]] = {}
+    for task in tasks:
+        hosts.setdefault(host_kind(task), []).append(make_host(task, slots))
+    padded = {kind: padded_host(same) for kind, same in hosts.items()}
+    with_kernels = {kind for kind, host in padded.items() if settings.device.type == "cpu" and has_kernels(host)}
+    require(
+        backend != "numba" or with_kernels == set(padded),
+        "env.backend is numba, which needs MLP hosts with built-in blueprints on a CPU: set it to auto",
+    )
+    factory = NetworkFactory(padded, frozenset() if backend == "torch" else frozenset(with_kernels), settings)
+    if len(padded) == 1:
+        (kind,) = padded
+        if num_envs <= block_envs(kind, num_envs):
+            return factory.make(kind, num_envs)
+    return MixedNetworks(list(padded), factory.make, num_envs)

@@ -1,0 +1,205 @@
+"""`GrowthState`: the slots of one model, with their costs, legal actions, measurements and observation.
+
+The environment's episodes and the controller that grows a user's model both run on it, so that the policy meets the
+same rules in training and in use.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.blueprints.blends import gate_shapes
+from actors.env.blueprints.family import Family
+from actors.env.slots import observation
+from actors.env.slots.contributions import Contributions, EvalResult, Subset, contributions
+from actors.env.slots.lifecycle import Gates, Lifecycle, SeedAction
+from actors.env.slots.observation import TrainingState
+from actors.env.slots.stage import BLENDED, Slot, Stage
+from actors.types.actions import BLENDS, PROFILES, ActionMasks, ActionSpec, Op
+
+log = logging.getLogger(__name__)
+
+HEALTHY_NORM = (1e-8, 100.0)
+"""A minibatch whose gradient norm lies between these bounds counts as healthy."""
+
+
+class SlotShape(NamedTuple):
+    """What may grow in one slot: the blueprints of its family, at its width."""
+
+    family: Family
+    width: int  # units or channels
+
+
+@dataclass(frozen=True)
+class GrowthRules:
+    """Limits on growth that hold for a whole episode or training run."""
+
+    budget_params: float  # most parameters that seeds may add
+    gates: Gates
+    embargo_epochs: int  # epochs for which a pruned slot stays empty
+    profile: str  # name of the action profile in `actors.types.actions.PROFILES`
+
+
+class GrowthState:
+    """The slots of one model, each epoch's actions on them, and what was measured of their seeds.
+
+    Each epoch: `read` checks the policy's choices, `apply` takes the action and advances the alphas, the caller trains
+    and evaluates the model with the seeds in `blended()` and `training()`, `record_gradients` and
+    `record_contributions` store the results, and `lifecycle.automatic_transitions()` ends the epoch.
+    """
+
+    def __init__(
+        self, slot_shapes: Sequence[SlotShape], host_params: int, rules: GrowthRules, spec: ActionSpec
+    ) -> None:
+        self.slot_shapes, self.spec = tuple(slot_shapes), spec
+        self.host_params, self.budget_params = host_params, rules.budget_params
+        tables = [shape.family.blueprints for shape in slot_shapes]
+        indices = range(len(tables[0]))
+        self._blueprint_params = [
+            [t[b].cost(s.width) for t, s in zip(tables, slot_shapes, strict=True)] for b in indices
+        ]
+        self._gate_params = [
+            [sum(p.size for p in gate_shapes(blend, shape.width).values()) for shape in slot_shapes]
+            for blend in range(len(BLENDS))
+        ]
+        offered = np.array([shape.family.offered() for shape in slot_shapes]).T
+        with_gate = np.array(self._blueprint_params) + np.max(self._gate_params, axis=0)
+        self._max_params = np.where(offered, with_gate, np.inf)  # [num_blueprints, S], with the dearest blend
+        self.profile = PROFILES[rules.profile]
+        self.lifecycle = Lifecycle(len(slot_shapes), rules.gates, rules.embargo_epochs, self.profile.automatic_advance)
+        self.last_op, self.last_success = Op.WAIT, True
+
+    @property
+    def slots(self) -> list[Slot]:
+        return self.lifecycle.slots
+
+    def blended(self) -> dict[int, float]:
+        """Return the alphas of the seeds that are part of the model's function, by slot."""
+        return {s: slot.alpha for s, slot in enumerate(self.slots) if slot.stage in BLENDED}
+
+    def training(self) -> dict[int, float]:
+        """Return the alpha targets of the seeds that learn without affecting the model, by slot."""
+        return {s: slot.alpha_target for s, slot in enumerate(self.slots) if slot.stage is Stage.TRAINING}
+
+    def filled(self) -> set[int]:
+        """Return the slots that hold a seed."""
+        return {s for s, slot in enumerate(self.slots) if slot.active}
+
+    def read(self, choices: NDArray[np.int64]) -> tuple[SeedAction, str]:
+        """Return the action that one choice per head means, and why it is illegal ("" if it is legal).
+
+        An illegal action is returned as WAIT.
+        """
+        sizes = np.array(self.spec.sizes)
+        if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
+            return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
+        op = self.profile.ops[choices[0]]
+        for head in np.flatnonzero(self.spec.relevance_table[choices[0]]).tolist():
+            if not self._allows(head, choices.tolist()):
+                return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {choices[head]} is not legal now"
+        return SeedAction(op, **self.profile.choices(op, choices)), ""
+
+    def _allows(self, head: int, choices: list[int]) -> bool:
+        """Return whether a head's choice is legal, given the choices of the heads before it."""
+        masks, op, slot = self.masks(), choices[0], choices[1]
+        assert masks.slot is not None
+        if head < 2:
+            return bool(masks.op[op] if head == 0 else masks.slot[op, slot])
+        return bool(masks.rest[op, slot, self.spec.offsets[head] - self.spec.offsets[2] + choices[head]])
+
+    def apply(self, action: SeedAction, requested: bool = True) -> tuple[int, ...]:
+        """Take a legal action and advance every alpha by one epoch; return the slots that it emptied.
+
+        `requested` is False if the policy asked for another action, which was illegal; the next observation shows it.
+        """
+        before = self.filled()
+        success = self.lifecycle.apply(action)
+        emptied = tuple(sorted(before - self.filled()))
+        self.last_op, self.last_success = action.op, success and requested
+        self.lifecycle.tick_alpha()
+        return emptied
+
+    def record_gradients(self, norms_by_slot: Mapping[int, Sequence[float]], training: Mapping[int, float]) -> None:
+        """Record the gradient norms of an epoch, one per minibatch, of every slot that learned."""
+        low, high = HEALTHY_NORM
+        for s, norms in norms_by_slot.items():
+            slot = self.slots[s]
+            slot.gradient_health_prev = slot.gradient_health
+            slot.gradient_health = sum(low < n < high for n in norms) / len(norms)
+            mean = sum(norms) / len(norms)
+            slot.gradient_norm = mean if isfinite(mean) else None
+            slot.trained_epochs += s in training
+
+    def record_contributions(
+        self,
+        results: Mapping[Subset, EvalResult],
+        blended: Mapping[int, float],
+        training: Mapping[int, float],
+        due: bool,
+        label: str,
+    ) -> None:
+        """Compute and store contributions if `due`; otherwise the last ones become one epoch older.
+
+        `results` holds the evaluation of every subset in `subsets_to_evaluate`; `label` names the epoch in the log.
+        """
+        values = {subset: accuracy if isfinite(loss) else nan for subset, (accuracy, loss) in results.items()}
+        new = contributions(values.__getitem__, blended, training) if due else Contributions({}, {}, {})
+        for s, slot in enumerate(self.slots):
+            slot.epochs_since_contribution += slot.active
+            points = new.leave_one_out.get(s)
+            if points is None:
+                continue
+            if not isfinite(points):
+                log.warning("%s: the contribution of slot %d could not be measured", label, s)
+                continue
+            slot.contribution_velocity = None if slot.contribution is None else points - slot.contribution
+            slot.contribution = points
+            slot.epochs_since_contribution = 0
+            slot.interaction = _known(new.interaction.get(s))
+            slot.shapley = _known(new.shapley.get(s))
+
+    def seed_cost(self, slot: int, blueprint: int, blend: int) -> int:
+        """Return the parameters that such a seed adds, including the gate of its blend."""
+        return self._blueprint_params[blueprint][slot] + self._gate_params[blend][slot]
+
+    def slot_params(self) -> list[int]:
+        """Return the parameters that the seed of each slot adds, including the gate of its blend."""
+        slots = enumerate(self.slots)
+        return [self.seed_cost(s, slot.blueprint, slot.blend) if slot.active else 0 for s, slot in slots]
+
+    def added_params(self) -> int:
+        """Return the parameters that all seeds add."""
+        return sum(self.slot_params())
+
+    def masks(self) -> ActionMasks:
+        """Return the legal choices of the next action."""
+        affordable = self._max_params <= self.budget_params - self.added_params()
+        return self.lifecycle.masks(affordable).narrowed(self.profile.ops, self.spec.rest_size)
+
+    def observation(self, training: TrainingState, contributions_hidden: bool = False) -> dict[str, NDArray[Any]]:
+        """Return what the policy observes: `obs [D]` and `blueprint_indices [S]` (-1 for empty slots)."""
+        view = observation.ModelView(
+            training=training,
+            last_op=self.last_op,
+            last_success=self.last_success,
+            host_params=self.host_params,
+            budget_params=self.budget_params,
+            slot_params=self.slot_params(),
+            slots=[replace(slot, **NO_CONTRIBUTIONS) for slot in self.slots] if contributions_hidden else self.slots,
+        )
+        blueprints = np.array([s.blueprint for s in self.slots], dtype=np.int64)
+        return {"obs": observation.observe(view), "blueprint_indices": blueprints}
+
+
+NO_CONTRIBUTIONS: dict[str, Any] = {"contribution": None, "contribution_velocity": None, "interaction": None}
+
+
+def _known(points: float | None) -> float | None:
+    return points if points is not None and isfinite(points) else None

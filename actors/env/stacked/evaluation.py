@@ -1,0 +1,118 @@
+"""`StackedEvaluation`: validation and ablations of E networks together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actors.env.layers.batch_norm import (
+    CALIBRATION_ROWS,
+    Affine,
+    Normalize,
+    calibrated,
+    calibrating,
+    running_statistics,
+)
+from actors.env.slots.contributions import EvalResult, Subset
+from actors.env.stacked.parameters import StackedParameters
+from actors.env.stacked.slot_plan import Plans, StackedSeed
+
+Table = list[dict[Subset, EvalResult]]  # by environment
+ROWS_AT_ONCE = 128
+"""Rows are evaluated in blocks of this size, a multiple of the vector width of transcendental functions. The number of
+rows of the fleet's largest task must not change how the others round."""
+
+
+class StackedEvaluation:
+    """Evaluates the networks of a stack on one split of every environment's task.
+
+    `x [E, N, ...]`, `y [E, N]` are padded rows, `valid [E, N]` marks the real ones; BatchNorm is calibrated on
+    `calibration [E, CALIBRATION_ROWS, ...]`.
+    """
+
+    def __init__(self, stack: StackedParameters, x: Tensor, y: Tensor, valid: Tensor, calibration: Tensor) -> None:
+        self.stack, self.layout = stack, stack.layout
+        self.y, self.valid = y, valid
+        self.x, self.calibration = (
+            t.transpose(0, 1).contiguous() if self.layout.env_dim else t for t in (x, calibration)
+        )
+        self.count = valid.sum(1, keepdim=True).to(torch.float64)
+
+    @torch.no_grad()
+    def __call__(
+        self, seeds: Sequence[StackedSeed], subsets: Sequence[Sequence[Subset]]
+    ) -> list[tuple[EvalResult, dict[Subset, EvalResult]]]:
+        """Return each environment's result with its blended seeds, and with each of its `subsets` of slots on.
+
+        The first of `subsets` must be the blended seeds. With BatchNorm, the first result uses running statistics
+        (`ReferenceNetwork.evaluate`), those of subsets use recalibrated ones (`ReferenceNetwork.ablate`).
+        """
+        n = self.stack
+        plans = n.plans(seeds, range(n.num_envs), n.constant, n.constant_gates)
+        if not n.running:
+            table = self._table(plans, subsets, None)
+            return [(results[sets[0]], results) for sets, results in zip(subsets, table, strict=True)]
+        blended = [seed for seed in seeds if not seed.training]
+        blended_plans = n.plans(blended, range(n.num_envs), n.constant, n.constant_gates)
+        everything = frozenset(range(n.host.slots))
+        validation = self._table(blended_plans, [[everything]] * n.num_envs, running_statistics(n.running))
+        due = [list(sets) if len(sets) > 1 else [] for sets in subsets]
+        table = self._table(plans, due, None) if any(due) else [{} for _ in due]
+        return [(v[everything], results) for v, results in zip(validation, table, strict=True)]
+
+    def _table(self, plans: Plans, subsets: Sequence[Sequence[Subset]], normalize: Normalize | None) -> Table:
+        """Evaluate the subsets of each environment; without `normalize`, BatchNorm is recalibrated for each."""
+        n = self.stack
+        targets = sorted({subset for sets in subsets for subset in sets}, key=sorted)
+        if normalize is None and n.running:
+            affines: dict[str, list[Affine]] = {}
+            self._logits(plans, targets, self.calibration, calibrating(affines, CALIBRATION_ROWS))
+            normalize = calibrated(affines, ROWS_AT_ONCE)
+        # Rows are independent: a block of them at a time keeps the tensors near the cache.
+        blocks = torch.split(self.x, ROWS_AT_ONCE, self.layout.row_dim)
+        labelled = zip(torch.split(self.y, ROWS_AT_ONCE, 1), torch.split(self.valid, ROWS_AT_ONCE, 1), strict=True)
+        # Sums are accumulated block by block, so that their bits do not depend on the number of blocks.
+        correct: Tensor = torch.zeros((), dtype=torch.long, device=n.device)
+        total: Tensor = torch.zeros((), dtype=n.dtype, device=n.device)
+        for block, (y, valid) in zip(blocks, labelled, strict=True):
+            logits = self._logits(plans, targets, block, normalize)
+            labels, counted = y[:, None].expand(-1, len(targets), -1), valid[:, None]
+            loss = F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none").masked_fill(~counted, 0.0)
+            correct = correct + ((logits.argmax(-1) == labels) & counted).sum(-1)
+            total = total + loss.sum(-1)
+        accuracy = (100.0 * correct / self.count).tolist()
+        mean_loss = (total / self.count.to(n.dtype)).tolist()
+        index = {subset: k for k, subset in enumerate(targets)}
+        return [
+            {subset: EvalResult(accuracy[e][index[subset]], mean_loss[e][index[subset]]) for subset in sets}
+            for e, sets in enumerate(subsets)
+        ]
+
+    def _logits(self, plans: Plans, targets: list[Subset], x: Tensor, normalize: Normalize | None) -> Tensor:
+        """Return logits `[E, targets, rows, classes]`.
+
+        Targets share the work up to the first slot in which they differ: after slot s, the rows hold one variant for
+        each distinct set of slots up to s.
+        """
+        n, layout = self.stack, self.layout
+        variants: list[Subset] = [frozenset()]
+
+        def slot(s: int, h: Tensor) -> Tensor:
+            nonlocal variants
+            previous, variants = variants, sorted({t & frozenset(range(s + 1)) for t in targets}, key=sorted)
+            source = layout.select_variants(h, len(previous), [previous.index(v - {s}) for v in variants])
+            on = [i for i, v in enumerate(variants) if s in v]
+            if s not in plans or not on:
+                return source
+            switched = plans[s](layout.select_variants(source, len(variants), on))
+            index = torch.tensor(on, device=h.device)
+            split = layout.variants(source, len(variants))
+            merged = split.index_copy(layout.row_dim, index, layout.variants(switched, len(on)))
+            return merged.flatten(layout.row_dim, layout.row_dim + 1)
+
+        params = n.hosts.views(n.hosts.params)
+        logits = n.host.forward(params, x, slot, n.units, normalize).masked_fill(n.no_class, -torch.inf)
+        return logits.view(n.num_envs, len(targets), -1, logits.shape[-1])

@@ -1,0 +1,142 @@
+"""`SlotPlan`: the seeds that one pass applies in one slot, across environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from actors.env.blueprints.blends import GATED, channel_gate_logits
+from actors.env.blueprints.blueprint import Blueprint, Params
+from actors.env.layers.fusion import fusible
+from actors.env.layers.layer_norm import Units
+from actors.env.stacked.layout import StackLayout
+from actors.types.actions import BLENDS
+
+MULTIPLY = BLENDS.index("multiply")
+
+
+class StackedSeed(NamedTuple):
+    """A seed of one environment that takes part in a pass. Sorting groups seeds by slot, mode and bank."""
+
+    slot: int
+    training: bool  # in TRAINING: not part of the host
+    bank: int  # index of the bank that holds its parameters
+    env: int
+    blend: int
+    alpha: float
+
+
+@dataclass(frozen=True)
+class BlueprintGroup:
+    """Consecutive seeds of a slot that have one blueprint, width and mode, and are computed together."""
+
+    blueprint: Blueprint
+    rows: slice  # among the seeds of the slot
+    params: Callable[[], Params]  # returns their current parameters
+
+    def grow(self, h: Tensor, units: Units | None, layout: StackLayout) -> Tensor:
+        """Return the outputs of n seeds, in the shape of `h`.
+
+        A batched matrix product rounds differently for a batch of one, so a single seed is computed twice. Otherwise
+        the result of an environment would depend on whether another has the same blueprint.
+        """
+        params = self.params()
+        if h.shape[layout.env_dim] > 1:
+            return self.blueprint.forward(params, h, units)
+        double = None if units is None else Units(*(t.expand(2, -1, -1) for t in units))
+        twice = {k: t.expand(2, *t.shape[1:]) for k, t in params.items()}
+        return layout.slice(self.blueprint.forward(twice, layout.doubled(h), double), slice(1))
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """The seeds of one slot in one pass: n of the pass's environments have one."""
+
+    envs: Tensor  # [n], indices into the environments of the pass
+    layout: StackLayout
+    units: Units | None  # of those environments; None for CNNs
+    groups: tuple[BlueprintGroup, ...]
+    alpha: Tensor  # [n, 1, 1], with a 1 for each spatial dimension beyond the first
+    gated: Tensor | None  # bool, of that shape; None if no blend is `gated`
+    multiply: Tensor | None  # bool, of that shape; None if no blend is `multiply`
+    gate: Callable[[], Params]  # returns the current gates
+
+    def __call__(self, h: Tensor) -> Tensor:
+        """Return `h` of the pass's environments with the seeds of this slot blended in."""
+        layout = self.layout
+        here = layout.select(h, self.envs)
+        grown = [p.grow(layout.slice(here, p.rows), self._units(p.rows), layout) for p in self.groups]
+        gate_logits = None if self.gated is None else self._gate_logits(here)
+        joined = _blend(here, torch.cat(grown, layout.env_dim), self.alpha, self.gated, gate_logits, self.multiply)
+        return layout.replace(h, self.envs, joined)
+
+    def _units(self, rows: slice) -> Units | None:
+        return None if self.units is None else self.units.rows(rows)
+
+    def _gate_logits(self, here: Tensor) -> Tensor:
+        gate = self.gate()
+        if self.layout.dims:
+            width = here.shape[2]
+            return channel_gate_logits(here, {"gate.w": gate["gate.w"][:, :width], "gate.b": gate["gate.b"]})
+        # a sum instead of a matrix product, which would round differently for one row
+        return (here * gate["gate.w"].mT).sum(-1, keepdim=True) + gate["gate.b"]
+
+
+@fusible
+def _blend(
+    h: Tensor, grown: Tensor, alpha: Tensor, gated: Tensor | None, gate_logits: Tensor | None, multiply: Tensor | None
+) -> Tensor:
+    """Return `h` with `grown` blended in, each row by its own blend (see `actors.env.blueprints.blends`)."""
+    change = grown - h
+    step = change
+    if gated is not None and gate_logits is not None:
+        gate = torch.sigmoid(gate_logits)
+        step = torch.where(gated, gate, torch.ones_like(gate)) * change
+    if multiply is not None:
+        step = torch.where(multiply, h * torch.tanh(change), step)
+    return h + alpha * step
+
+
+Plans = dict[int, SlotPlan]  # by slot
+
+
+def slot_plan(
+    seeds: Sequence[StackedSeed],
+    position: dict[int, int],
+    layout: StackLayout,
+    units: Units | None,
+    blueprints: Sequence[Blueprint],
+    params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
+    gate: Callable[[], Params],
+    like: Tensor,
+) -> SlotPlan:
+    """Return the plan of one slot from its seeds, which are sorted.
+
+    `position` maps an environment to its index in the pass, whose `units` are given. `blueprints` are those of the
+    banks. `params_of` returns a function that reads the parameters of consecutive seeds of one bank and mode; `gate`
+    reads the gates of all seeds.
+    """
+    groups, start = [], 0
+    for (_, bank), run in groupby(seeds, key=lambda seed: (seed.training, seed.bank)):
+        members = list(run)
+        groups.append(BlueprintGroup(blueprints[bank], slice(start, start + len(members)), params_of(members)))
+        start += len(members)
+    envs = torch.tensor([position[seed.env] for seed in seeds], device=like.device)
+
+    shape = (-1, *(1,) * max(2, 1 + layout.dims))
+
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=like.dtype, device=like.device).view(shape)
+
+    def mask(blend: int) -> Tensor | None:
+        chosen = [seed.blend == blend for seed in seeds]
+        return torch.tensor(chosen, device=like.device).view(shape) if any(chosen) else None
+
+    alpha = column([seed.alpha for seed in seeds])
+    slot_units = None if units is None else units.rows(envs)
+    return SlotPlan(envs, layout, slot_units, tuple(groups), alpha, mask(GATED), mask(MULTIPLY), gate)
