@@ -14,6 +14,7 @@ from itertools import filterfalse
 from pathlib import Path
 
 import pytest
+import structlog
 
 from actors.config import QueueConfig
 from actors.env.kernels.cache import is_compiled
@@ -113,3 +114,10 @@ def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[C
 def transport(open_transport: Connect) -> Transport:
     """One handle with the default bounds."""
     return open_transport()
+
+
+@pytest.fixture(autouse=True)
+def default_log_settings() -> Iterator[None]:
+    """Undo what a command that ran in this process configured, so that no test sees the log level of another."""
+    yield
+    structlog.reset_defaults()

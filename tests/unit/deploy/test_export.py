@@ -68,7 +68,6 @@ REFUSED = [
     (["export", "/nowhere", "x.txt"], "is no .pt2 file"),
     (["export", "/nowhere", "/nowhere/x.pt2"], "there is no folder /nowhere"),
     (["export", "/nowhere", "x.pt2", "--slots", "9"], "--slots is 9"),
-    (["rollout"], "required: CHECKPOINT"),
     (["rollout", "/nowhere"], "no checkpoint at /nowhere"),
     (["rollout", "x", "--slots", "0"], "--slots is 0"),
     (["rollout", "x", "--slots", "two"], "invalid int value"),

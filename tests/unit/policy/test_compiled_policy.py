@@ -24,6 +24,7 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import CORES, SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 
+pytestmark = pytest.mark.timeout(400)  # the compiler needs minutes on a busy machine
 LENGTHS = (3, 5, 2, 9)
 
 
