@@ -164,7 +164,7 @@ def test_a_put_into_a_full_store_is_busy_and_settling_frees_it(store: tuple[Path
     transport = connect(f"unix://{folder}/socket", None, namespace, scripts)
     transport.open_generation(-1, "learner")
     assert put(transport, 0, payload=b"x" * 100_000) == [OK]
-    with eviction(client, "noeviction", client.info("memory")["used_memory"] - 10_000):
+    with eviction(client, "noeviction", client.info("memory")["used_memory"] - 60_000):
         assert put(transport, 1, payload=b"x") == [BUSY]
         assert len(transport.ack(take_ids(transport))) == 1
     assert put(transport, 1) == [OK]
