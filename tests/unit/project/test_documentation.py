@@ -78,5 +78,5 @@ def test_settings_that_pages_name_exist() -> None:
     named = re.compile(rf"(?<![\w./-])(?:--)?((?:{'|'.join(sections)})\.[a-z]\w*)(?![\w/(])")
     for page in PAGES:
         for span in re.findall(r"`[^`\n]+`|^```.*?^```", page.read_text(), re.MULTILINE | re.DOTALL):
-            unknown = set(named.findall(span)) - known
+            unknown = {name for name in named.findall(span) if not name.endswith(".password")} - known  # secret files
             assert not unknown, f"{page.relative_to(ROOT)} names {', '.join(sorted(unknown))}"
