@@ -17,13 +17,13 @@ train: $(STAMP) ## Train Tamiyo for a few minutes on this machine; leaves runs/<
 	@$(BIN)/tamiyo train --preset quick
 
 test: $(STAMP) ## Run the test-suite
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long'
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long and not (chaos and slow)'
 
 test-long: $(STAMP) ## Run the tests that take minutes each
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m long
 
 chaos: $(STAMP) ## Kill, cut off and corrupt a run in every way we know, and time how it recovers
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -s -m chaos tests/chaos
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -s -m chaos tests/chaos --deselect tests/chaos/test_two_learners.py::test_the_survivors_agree_after_three_hundred_faults
 
 docs: $(STAMP) ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -69,7 +69,7 @@ class Random(Script):
         return Answer(action, np.zeros(6, np.float32), 0.0, 0, 0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 3))])
 def test_added_parameters_never_exceed_the_cap(seed: int) -> None:
     count = sum(p.numel() for p in mlp().parameters())
     own = Run(mlp(), Random(seed), ["0", "1", "3"], max_added_parameters=400, horizon_epochs=30)

@@ -81,7 +81,7 @@ def test_mixed_precision_with_scaled_losses(dtype: torch.dtype, make: Any, slot:
     assert all(torch.isfinite(p).all() for p in own.model.parameters())
 
 
-@pytest.mark.parametrize("where", ["outside", "in slot_shape"])
+@pytest.mark.parametrize("where", ["outside", pytest.param("in place", marks=pytest.mark.long)])
 def test_a_compiled_model_sees_every_change(where: str) -> None:
     """A compiled and an eager run of one script agree after every op, without graph breaks."""
     script = [germinate(0, 3, 2, 1, 1), advance(), advance(), WAIT, WAIT, prune(), WAIT]
@@ -109,7 +109,7 @@ def test_a_compiled_model_sees_every_change(where: str) -> None:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.parametrize("dims", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_compiled_convolutions_can_grow(dims: int) -> None:
     shape = (1, 9) if dims == 1 else (1, 5, 4)
     torch.compiler.reset()
