@@ -19,7 +19,7 @@ from actors.errors import UserError
 from actors.transport import server as server_module
 from actors.transport.base import Unreachable
 from actors.transport.redis import RedisTransport, connect, require_store
-from actors.transport.retry import Patience, is_outage
+from actors.transport.retry import Retry, is_outage
 from actors.workers.weight_client import WeightClient
 from deploy.launch.embedded_redis import find_server
 from tests.conftest import OTHERS
@@ -188,7 +188,7 @@ def test_a_run_outlives_a_full_disk_of_its_store(store: tuple[Path, Any, bool], 
             thread.start()
             calls.append(thread)
             threading.Timer(0.5, over.set).start()
-        return bool(Patience()(producer))
+        return bool(Retry()(producer))
 
     assert learner.run(look).update == 4
     calls[0].join()
@@ -208,7 +208,7 @@ def test_a_server_that_reads_its_file_is_waited_for(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="does not serve") as told:
             connect(url)
         assert is_outage(told.value)
-        transport = Patience()(lambda: connect(url))
+        transport = Retry()(lambda: connect(url))
         transport.open_generation(-1, "learner")
         assert put(transport, 0) == [OK]
 
