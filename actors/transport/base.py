@@ -87,7 +87,7 @@ class EpisodeHeader:
             raise InvalidEpisode(f"episode {self.episode_id!r}: generation and versions lie within 2^53 - 1")
 
     @classmethod
-    def of(cls, episode: Episode) -> EpisodeHeader:
+    def from_episode(cls, episode: Episode) -> EpisodeHeader:
         """Raises `InvalidEpisode` when the id is not run/actor/incarnation/sequence, the last two integers."""
         parts = episode.episode_id.split("/")
         if len(parts) != 4 or not all(parts) or not all(p.isascii() and p.isdigit() for p in parts[2:]):
@@ -181,13 +181,13 @@ class Consumer(Protocol):
 
     def open_generation(
         self,
-        went_back_to: int,
+        restored_version: int,
         consumer: str,
         floor: Generation | None = None,
         memory: LedgerMemory | None = None,
         claimed: int = 0,
     ) -> Generation:
-        """Take over the queue, pending entries included, having restored version `went_back_to` (-1 = none).
+        """Take over the queue, pending entries included, having restored version `restored_version` (-1 = none).
 
         With `claimed`, a number that this consumer alone uses, that generation is opened; raises `Fenced` where a later
         one was claimed or opened since. Without, it is the next number.
@@ -210,11 +210,12 @@ class Consumer(Protocol):
     def end_attempt(self, entry_id: str) -> None:
         """The probe was survived: its attempts are forgotten."""
 
-    def ack(self, entry_ids: Sequence[str], made: int = -1, durable: int = -1) -> list[str]:
+    def ack(self, entry_ids: Sequence[str], made_version: int = -1, durable_version: int = -1) -> list[str]:
         """Settle entries as trained and delete them; returns those that were pending here.
 
-        Their update made version `made`. A generation that goes back before it makes them `trained_then_lost`, unless
-        an acknowledgement has meanwhile told that versions up to `durable` are never gone back beyond.
+        The update that used them produced `made_version`. If a later generation restores an older version, they become
+        `trained_then_lost`, unless an acknowledgement has declared their version durable: versions up to
+        `durable_version` are in a checkpoint that is never rolled back.
         """
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
@@ -232,7 +233,7 @@ class Consumer(Protocol):
         Raises `KeyError` when there is no such letter or its payload was not kept.
         """
 
-    def tell(self, health: Mapping[str, float]) -> None:
+    def report_learner(self, health: Mapping[str, float]) -> None:
         """How the learner fares, for whoever looks. Needs no generation."""
 
     def health(self) -> Health:

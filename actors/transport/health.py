@@ -51,7 +51,7 @@ def read_figures(row: bytes) -> dict[str, float] | None:
         finite = all(isinstance(v, int | float) and isfinite(v) for v in figures.values())
     except (ValueError, AttributeError, OverflowError, RecursionError):
         return None
-    return {name: float(v) for name, v in figures.items()} if finite and "told_s" in figures else None
+    return {name: float(v) for name, v in figures.items()} if finite and "reported_s" in figures else None
 
 
 def read_rows(table: Mapping[bytes, bytes]) -> tuple[dict[str, float], dict[tuple[str, int], dict[str, float]], int]:

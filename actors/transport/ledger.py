@@ -119,7 +119,7 @@ class Ledger:
                 )
 
     @classmethod
-    def of_fields(cls, fields: Mapping[bytes, bytes], stream_entries: int) -> Ledger:
+    def from_fields(cls, fields: Mapping[bytes, bytes], stream_entries: int) -> Ledger:
         """As the store's hash has it (see `lua/store.lua`). Fields that hold no count are left out and counted."""
         totals: dict[str, int] = {}
         actors: dict[tuple[str, int], dict[str, int]] = {}

@@ -112,7 +112,7 @@ class MemoryTransport:
                 next_sequence=known.next_sequence,
             )
             if not gone:
-                s.fares[who] = {**health, "told_s": time.time()}
+                s.fares[who] = {**health, "reported_s": time.time()}
 
     def current_generation(self) -> int:
         with self._store.changed:
@@ -128,7 +128,7 @@ class MemoryTransport:
 
     def open_generation(
         self,
-        went_back_to: int,
+        restored_version: int,
         consumer: str,
         floor: Generation | None = None,
         memory: LedgerMemory | None = None,
@@ -141,8 +141,8 @@ class MemoryTransport:
                 raise Fenced(f"generation {claimed} is not open, {s.generation} is")
             known = memory.ledger if memory else Ledger()
             lost = known.store != 0 and (s.counts.store != known.store or s.counts.turn < known.turn)
-            next_version = max(self._head() + 1, went_back_to + 1, s.next_version)
-            if lost or not s.went_back_to:
+            next_version = max(self._head() + 1, restored_version + 1, s.next_version)
+            if lost or not s.restored_versions:
                 next_version = max(next_version, floor.next_version)
             if memory is not None and lost:
                 self._start_again(memory)
@@ -153,8 +153,8 @@ class MemoryTransport:
             self._count("turn")
             self._turn = s.counts.turn
             self._generation = s.generation = claimed or max(s.generation, floor.number) + 1
-            s.went_back_to[s.generation], s.next_version = went_back_to, next_version
-            for version in [v for v in s.made if v > went_back_to]:
+            s.restored_versions[s.generation], s.next_version = restored_version, next_version
+            for version in [v for v in s.made if v > restored_version]:
                 given_up = s.made.pop(version)
                 self._count("trained", -given_up)
                 self._count("trained_then_lost", given_up)
@@ -195,13 +195,13 @@ class MemoryTransport:
             self._turn_over()
             self._store.attempts.pop(entry_id, None)
 
-    def ack(self, entry_ids: Sequence[str], made: int = -1, durable: int = -1) -> list[str]:
+    def ack(self, entry_ids: Sequence[str], made_version: int = -1, durable_version: int = -1) -> list[str]:
         s = self._store
         with s.changed:
             settled = self._settle(entry_ids, "trained")
             if settled:
-                s.made[made] = s.made.get(made, 0) + len(settled)
-            for version in [v for v in s.made if v <= durable]:
+                s.made[made_version] = s.made.get(made_version, 0) + len(settled)
+            for version in [v for v in s.made if v <= durable_version]:
                 del s.made[version]
             return settled
 
@@ -237,8 +237,8 @@ class MemoryTransport:
             self._enqueue(letter.header, letter.payload)
             return PutStatus.OK
 
-    def tell(self, health: Mapping[str, float]) -> None:
-        self._store.learner = {**health, "told_s": time.time()}
+    def report_learner(self, health: Mapping[str, float]) -> None:
+        self._store.learner = {**health, "reported_s": time.time()}
 
     def health(self) -> Health:
         s = self._store
@@ -321,7 +321,7 @@ class MemoryTransport:
 
     def _is_fenced(self, header: EpisodeHeader) -> bool:
         """Beyond what a generation after its own went back to."""
-        later = (v for g, v in self._store.went_back_to.items() if g > header.generation)
+        later = (v for g, v in self._store.restored_versions.items() if g > header.generation)
         return any(header.newest_version > version for version in later)
 
     def _is_full(self, size: int) -> bool:

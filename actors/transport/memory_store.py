@@ -21,7 +21,7 @@ class MemoryStore:
     attempts: dict[str, int] = field(default_factory=dict)
     dead: dict[str, DeadLetter] = field(default_factory=dict)  # by dead id, oldest first
     weights: dict[int, WeightBlob] = field(default_factory=dict)  # by version
-    went_back_to: dict[int, int] = field(default_factory=dict)  # generation -> version
+    restored_versions: dict[int, int] = field(default_factory=dict)  # generation -> version
     made: dict[int, int] = field(default_factory=dict)  # version -> episodes acknowledged whose update made it
     generation: int = 0
     next_version: int = 0  # the least that this generation may publish

@@ -32,7 +32,7 @@ from actors.transport.base import (
 )
 from actors.transport.health import Health, read_rows
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
-from actors.transport.server import NOEVICTION, RETRIES, Argument, Server
+from actors.transport.redis_server import NOEVICTION, RETRIES, Argument, RedisServer
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
@@ -55,10 +55,12 @@ def connect(
     if not is_name(namespace):
         raise UserError(f"{namespace!r} cannot be the name of a run: give {NAME_RULE}")
     config = config or QueueConfig()
-    queue = Server(url, namespace, PASSWORD_VARIABLE, scripts)
+    queue = RedisServer(url, namespace, PASSWORD_VARIABLE, scripts)
     if not config.weights_redis:
         return RedisTransport(queue, queue, config)
-    return RedisTransport(queue, Server(config.weights_redis, namespace, WEIGHTS_PASSWORD_VARIABLE, scripts), config)
+    return RedisTransport(
+        queue, RedisServer(config.weights_redis, namespace, WEIGHTS_PASSWORD_VARIABLE, scripts), config
+    )
 
 
 def require_store(url: str, config: QueueConfig, namespace: str) -> None:
@@ -72,7 +74,7 @@ def require_store(url: str, config: QueueConfig, namespace: str) -> None:
 
 def namespaces(url: str) -> list[str]:
     """Those with a ledger on the server, in alphabetical order."""
-    server = Server(url, "", PASSWORD_VARIABLE)
+    server = RedisServer(url, "", PASSWORD_VARIABLE)
     try:
         keys = {key.decode() for key in server.client.scan_iter(match="{*}:ledger", count=1000)}
     finally:
@@ -83,7 +85,7 @@ def namespaces(url: str) -> list[str]:
 class RedisTransport:
     """All three sides; see `actors.transport.base`. One per process, safe to share between threads."""
 
-    def __init__(self, queue: Server, weights: Server, config: QueueConfig) -> None:
+    def __init__(self, queue: RedisServer, weights: RedisServer, config: QueueConfig) -> None:
         self._queue, self._weights, self._config = queue, weights, config
         self._generation = 0
         self._turn = 0  # as the store should remember it
@@ -139,7 +141,7 @@ class RedisTransport:
 
     def open_generation(
         self,
-        went_back_to: int,
+        restored_version: int,
         consumer: str,
         floor: Generation | None = None,
         memory: LedgerMemory | None = None,
@@ -150,7 +152,7 @@ class RedisTransport:
         known = (memory.ledger.store, memory.ledger.turn, *memory.after_loss().to_fields()) if memory else (0, 0)
         with self._consuming:
             identity = 1 + secrets.randbelow(2**48)
-            asked = (_token(), went_back_to, consumer, floor.number, floor.next_version, identity, claimed)
+            asked = (_token(), restored_version, consumer, floor.number, floor.next_version, identity, claimed)
             number, version, self._turn, store = map(int, self._queue.call("open", *asked, *known))
             self._generation = number
             if self._weights is not self._queue:
@@ -177,8 +179,8 @@ class RedisTransport:
     def end_attempt(self, entry_id: str) -> None:
         self._consume("end_attempt", entry_id)
 
-    def ack(self, entry_ids: Sequence[str], made: int = -1, durable: int = -1) -> list[str]:
-        return self._settle(entry_ids, "trained", made, durable)
+    def ack(self, entry_ids: Sequence[str], made_version: int = -1, durable_version: int = -1) -> list[str]:
+        return self._settle(entry_ids, "trained", made_version, durable_version)
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
         return self._settle(entry_ids, reason.value)
@@ -201,7 +203,7 @@ class RedisTransport:
             raise KeyError(f"no dead letter {dead_id} with a payload")
         return PutStatus(status)
 
-    def tell(self, health: Mapping[str, float]) -> None:
+    def report_learner(self, health: Mapping[str, float]) -> None:
         self._queue.read("HSET", self._queue.key("health"), "learner", self._told(health))
 
     def health(self) -> Health:
@@ -223,7 +225,7 @@ class RedisTransport:
     def ledger(self) -> Ledger:
         key = self._queue.key
         flat, entries = self._queue.read_together(("HGETALL", key("ledger")), ("XLEN", key("episodes")))
-        ledger = Ledger.of_fields(dict(_pairs_of(flat)), int(entries))
+        ledger = Ledger.from_fields(dict(_pairs_of(flat)), int(entries))
         self._warn_of_unreadable("ledger", ledger.unreadable)
         return ledger
 
@@ -284,11 +286,13 @@ class RedisTransport:
             self._turn += 1
             return reply
 
-    def _settle(self, entry_ids: Sequence[str], term: str, made: int = -1, durable: int = -1) -> list[str]:
+    def _settle(
+        self, entry_ids: Sequence[str], term: str, made_version: int = -1, durable_version: int = -1
+    ) -> list[str]:
         settled: list[str] = []
         for start in range(0, len(entry_ids), SETTLED_AT_ONCE):
             some = entry_ids[start : start + SETTLED_AT_ONCE]
-            settled += [entry.decode() for entry in self._consume("settle", term, made, durable, *some)]
+            settled += [entry.decode() for entry in self._consume("settle", term, made_version, durable_version, *some)]
         return settled
 
     def _deliveries(self, flat: Sequence[bytes]) -> list[Delivery]:
@@ -311,7 +315,7 @@ class RedisTransport:
         self._unreadable[place] = count
 
     def _told(self, health: Mapping[str, float]) -> str:
-        return json.dumps({**health, "told_s": time.time()})
+        return json.dumps({**health, "reported_s": time.time()})
 
 
 def _token() -> str:

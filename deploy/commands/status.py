@@ -181,7 +181,7 @@ def _pace(look: Look) -> Text:
     if told:
         lines += [
             (
-                f"update {told.get('update', 0):.0f}, {max(0.0, h.now_s - told['told_s']):.0f} s ago   "
+                f"update {told.get('update', 0):.0f}, {max(0.0, h.now_s - told['reported_s']):.0f} s ago   "
                 f"waited {told.get('wait_s', 0):.2f} of {told.get('cycle_s', 0):.2f} s"
             ),
             (
@@ -197,7 +197,7 @@ def _actors(look: Look) -> Table:
     table = Table("actor", "version", *OF_ACTORS.values(), "seen", box=None, header_style="dim", padding=(0, 1, 0, 0))
     for (actor, number), a in sorted(look.ledger.actors.items()):
         told = look.health.actors.get((actor, number))
-        seen = f"{max(0.0, look.health.now_s - told['told_s']):.0f} s ago" if told else "gone"
+        seen = f"{max(0.0, look.health.now_s - told['reported_s']):.0f} s ago" if told else "gone"
         version = f"{told['version']:.0f}" if told and "version" in told else ""
         counts = [f"{getattr(a, term):,}" for term in OF_ACTORS]
         who = f"{actor}, older" if number == RETIRED else f"{actor}/{number}"

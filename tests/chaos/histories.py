@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from actors.errors import UserError
 from actors.policy.publish import from_weights
-from actors.transport import server as server_module
+from actors.transport import redis_server
 from actors.transport.base import Fenced
 from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
@@ -143,7 +143,7 @@ class History:
         return mortal
 
     def _live(self, cable: int, number: int, point: str | None, nth: int, deed: signal.Signals) -> int:
-        server_module.SOCKET_TIMEOUT_S = 1.0
+        redis_server.SOCKET_TIMEOUT_S = 1.0
         password = self.url.split("@")[0].rpartition(":")[2]
         url = f"unix://:{password}@{self.network.paths[cable]}"
         try:

@@ -52,13 +52,13 @@ def test_what_was_accepted_survives_the_death_of_the_server(fsync: str) -> None:
 
         def act() -> None:
             nonlocal accepted
-            actor, patience = connect(server.url), Retry()
+            actor, retry = connect(server.url), Retry()
 
             def put() -> PutStatus:
                 return actor.put(header(accepted), b"x" * 2000).status
 
             while not over.is_set():
-                status = patience(put)
+                status = retry(put)
                 assert status in (PutStatus.OK, PutStatus.DUPLICATE, PutStatus.BUSY)
                 accepted += status is not PutStatus.BUSY
 

@@ -30,10 +30,10 @@ local function start_again(k, args, first)
 end
 
 -- Acknowledged episodes whose update the new generation does not have.
-local function give_up_updates(k, went_back_to)
+local function give_up_updates(k, restored_version)
   local made = redis.call('HGETALL', k.made)
   for i = 1, #made, 2 do
-    if tonumber(made[i]) > tonumber(went_back_to) then
+    if tonumber(made[i]) > tonumber(restored_version) then
       count(k, 'trained', -made[i + 1])
       count(k, 'trained_then_lost', made[i + 1])
       redis.call('HDEL', k.made, made[i])
@@ -73,10 +73,10 @@ function verbs.claim(k, args)
   end)
 end
 
--- token, went_back_to, consumer, floor of number and of next version, id for a new store, claimed number (0 = the next),
+-- token, restored_version, consumer, floor of number and of next version, id for a new store, claimed number (0 = the next),
 -- remembered store and turn (0 = none), remembered ledger... -> {number, next version, turn, store}
 function verbs.open(k, args)
-  local token, went_back_to, consumer, floor_number, floor_next, id, claimed, store, turn = unpack(args, 1, 9)
+  local token, restored_version, consumer, floor_number, floor_next, id, claimed, store, turn = unpack(args, 1, 9)
   return once(k, 'open', token, function()
     local current = number(k.generations, 'current')
     if claimed ~= '0' and tonumber(claimed) < current then
@@ -90,11 +90,11 @@ function verbs.open(k, args)
     count(k, 'turn', 1)
 
     local generation = claimed ~= '0' and tonumber(claimed) or math.max(current, tonumber(floor_number)) + 1
-    local next_version = math.max(head_version(k) + 1, tonumber(went_back_to) + 1, number(k.generations, 'next'))
+    local next_version = math.max(head_version(k) + 1, tonumber(restored_version) + 1, number(k.generations, 'next'))
     local opened_before = redis.call('HEXISTS', k.generations, 'next') == 1
     if lost or not opened_before then next_version = math.max(next_version, tonumber(floor_next)) end
     local previous = redis.call('HGET', k.generations, 'consumer')
-    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer, 'back:' .. generation, went_back_to,
+    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer, 'back:' .. generation, restored_version,
       'next', next_version)
     redis.call('HSET', k.weights, 'fence', generation)
     redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- fails where the group exists
@@ -104,7 +104,7 @@ function verbs.open(k, args)
       cursor = claimed[1]
     until cursor == '0-0'
     if previous and previous ~= consumer then redis.call('XGROUP', 'DELCONSUMER', k.episodes, GROUP, previous) end
-    give_up_updates(k, went_back_to)
+    give_up_updates(k, restored_version)
     drop_fenced(k, generation)
     return {generation, next_version, number(k.ledger, 'turn'), redis.call('HGET', k.ledger, 'store')}
   end)

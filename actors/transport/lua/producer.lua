@@ -129,7 +129,7 @@ local function fault_of_report(actor, incarnation, counts, health, latest)
       return 'no object of finite figures: ' .. health
     end
   end
-  if not figures.told_s then return 'no told_s: ' .. health end
+  if not figures.reported_s then return 'no reported_s: ' .. health end
 end
 
 -- actor, incarnation, produced, accepted, dropped_backpressure, refused_fenced, unsent, health

@@ -33,7 +33,7 @@ def run(embedded_redis: EmbeddedRedis, namespace: str) -> RedisTransport:
     ids = take_ids(transport, 7)
     transport.ack(ids[:4])
     transport.dead_letter(ids[4], "a reason")
-    transport.tell({"update": 4, "cycle_s": 2.0, "wait_s": 0.2, "starved_s": 0.1, "policy_lag_in_queue": 1.5})
+    transport.report_learner({"update": 4, "cycle_s": 2.0, "wait_s": 0.2, "starved_s": 0.1, "policy_lag_in_queue": 1.5})
     return transport
 
 
@@ -94,7 +94,7 @@ def test_dead_letters_are_listed_shown_saved_and_queued_again(
     episode = make_episode(1, actor="b")
     payload = encode_episode(episode)
     run.take(9, 0)
-    run.put(EpisodeHeader.of(episode), payload)
+    run.put(EpisodeHeader.from_episode(episode), payload)
     run.dead_letter(take_ids(run)[0], "a bug since mended")
     where = ("--redis", embedded_redis.url, "--run", namespace)
     _, out = ask(capsys, "dead-letters", *where)

@@ -24,7 +24,7 @@ from tests.support.toy_learner import ToyProducer, make_learner
 
 pytestmark = pytest.mark.integration
 
-GOOD = ("actor9", 1, 0, 0, 0, 0, 0, '{"told_s": 1.0}')
+GOOD = ("actor9", 1, 0, 0, 0, 0, 0, '{"reported_s": 1.0}')
 LARGEST = 2**53 - 1
 
 
@@ -69,7 +69,7 @@ def test_weights_that_are_yet_to_be_made_have_acted_no_episode(open_transport: C
     waves = toy_wave(toy_network(), [toy_seed(3, truncated=False, salt=i) for i in range(3)], generation=generation)
     for episode, version in zip(waves, (4, 5, 2**40), strict=True):
         episode = dataclasses.replace(episode, policy_version=np.full(len(episode), version))
-        assert transport.put(EpisodeHeader.of(episode), encode_episode(episode)).status is OK
+        assert transport.put(EpisodeHeader.from_episode(episode), encode_episode(episode)).status is OK
     intake = Intake(transport, SPACES, max_policy_lag=4)
     looks = iter([False] * 3 + [True] * 9)
     assert intake.collect(2, 4, lambda: next(looks)) is None  # there is but one
@@ -102,11 +102,11 @@ def redis_alone(embedded_redis: EmbeddedRedis, namespace: str, request: pytest.F
         (7, "null"),
         (7, "[1]"),
         (7, "{}"),
-        (7, '{"told_s": "now"}'),
-        (7, '{"told_s": {}}'),
-        (7, '{"told_s": 1e999}'),
+        (7, '{"reported_s": "now"}'),
+        (7, '{"reported_s": {}}'),
+        (7, '{"reported_s": 1e999}'),
         (7, "[" * 5000),
-        (7, '{"told_s": 1, "x": "' + "x" * 20_000 + '"}'),
+        (7, '{"reported_s": 1, "x": "' + "x" * 20_000 + '"}'),
     ],
 )
 def test_a_report_is_checked_where_it_arrives(redis_alone: RedisTransport, place: int, value: str) -> None:
@@ -119,20 +119,20 @@ def test_a_report_is_checked_where_it_arrives(redis_alone: RedisTransport, place
         redis_alone._queue.call("report", *GOOD[:-1])
     assert redis_alone.ledger().actors == redis_alone.health().actors == {}
     redis_alone._queue.call("report", *GOOD)
-    assert redis_alone.health().actors == {("actor9", 1): {"told_s": 1.0}}
+    assert redis_alone.health().actors == {("actor9", 1): {"reported_s": 1.0}}
 
 
 BAD_HEALTH = {
     "a/7": "not json",
-    "a/8": '{"told_s": NaN}',
-    "a/9": '{"told_s": "now"}',
+    "a/8": '{"reported_s": NaN}',
+    "a/9": '{"reported_s": "now"}',
     "a/10": "{}",
-    "a/x": '{"told_s": 1}',
-    "a b/1": '{"told_s": 1}',
-    "a": '{"told_s": 1}',
+    "a/x": '{"reported_s": 1}',
+    "a b/1": '{"reported_s": 1}',
+    "a": '{"reported_s": 1}',
     "learner": "[]",
     b"\xff/1": b"\xff",
-    "a/11": '{"told_s": 1' + "0" * 400 + "}",
+    "a/11": '{"reported_s": 1' + "0" * 400 + "}",
 }
 BAD_LEDGER = {
     "surprise": "1",

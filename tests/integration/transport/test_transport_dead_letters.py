@@ -32,7 +32,7 @@ def test_a_corrupt_episode_is_set_aside_and_harms_no_other(transport: Transport)
     payloads = [encode_episode(episode) for episode in episodes]
     payloads[1] = payloads[1][:200] + b"\x00" + payloads[1][201:]
     for episode, payload in zip(episodes, payloads, strict=True):
-        transport.put(EpisodeHeader.of(episode), payload)
+        transport.put(EpisodeHeader.from_episode(episode), payload)
     trained, buried = [], []
     for delivery in transport.take(3, 0):
         try:
@@ -45,7 +45,7 @@ def test_a_corrupt_episode_is_set_aside_and_harms_no_other(transport: Transport)
     assert len(trained) == 2
     (letter,) = transport.dead_letters()
     assert letter.payload == payloads[1]
-    assert letter.header == EpisodeHeader.of(episodes[1])
+    assert letter.header == EpisodeHeader.from_episode(episodes[1])
     assert "checksum" in letter.reason
     assert counts(transport, "trained", "dead_lettered", "pending", "dead_bytes") == (2, 1, 0, len(payloads[1]))
 

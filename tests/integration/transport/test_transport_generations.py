@@ -109,8 +109,8 @@ def test_episodes_of_a_lost_lineage_are_fenced(open_transport: Connect) -> None:
 
 def test_a_fence_outlives_the_generations_after_it(open_transport: Connect) -> None:
     transport = open_transport()
-    for went_back_to in (-1, 2, 9):
-        transport.open_generation(went_back_to, "learner")
+    for restored_version in (-1, 2, 9):
+        transport.open_generation(restored_version, "learner")
     assert put(transport, 0, version=5, generation=1) == [FENCED]  # lost when the second generation opened
     assert put(transport, 1, version=5, generation=2) == [OK]
     assert put(transport, 2, version=2, generation=1) == [OK]
@@ -120,7 +120,7 @@ def test_an_episode_across_versions_is_judged_by_its_newest(transport: Transport
     transport.open_generation(-1, "learner")
     transport.open_generation(3, "learner")
     mixed = make_episode(steps=2, policy_version=np.array([3, 4]))
-    assert transport.put(EpisodeHeader.of(mixed), b"payload").status is FENCED
+    assert transport.put(EpisodeHeader.from_episode(mixed), b"payload").status is FENCED
 
 
 def test_a_store_that_lost_its_memory_goes_on_after_the_checkpoint(transport: Transport) -> None:
@@ -132,8 +132,8 @@ def test_a_store_that_lost_its_memory_goes_on_after_the_checkpoint(transport: Tr
 def test_versions_never_repeat(open_transport: Connect) -> None:
     transport = open_transport()
     seen = []
-    for went_back_to in (-1, 1, 0):
-        generation = transport.open_generation(went_back_to, "learner")
+    for restored_version in (-1, 1, 0):
+        generation = transport.open_generation(restored_version, "learner")
         for version in range(generation.next_version, generation.next_version + 3):
             transport.publish(make_weights(version, generation.number))
             seen.append(version)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors.config import QueueConfig
-from actors.transport import server as server_module
+from actors.transport import redis_server
 from actors.transport.base import Fenced, StoreReset, Unreachable
 from actors.transport.redis import RedisTransport, connect
 from actors.workers.outbox import Outbox
@@ -64,13 +64,13 @@ def test_a_replica_is_waited_for_until_it_is_a_primary(server: EmbeddedRedis, mo
         if len(slept) == 3:
             connect(server.url)._queue.client.replicaof("NO", "ONE")
 
-    monkeypatch.setattr(server_module.time, "sleep", fail_over)
+    monkeypatch.setattr(redis_server.time, "sleep", fail_over)
     client.replicaof("127.0.0.1", "1")
     assert put(transport, 0) == [OK]
     assert len(slept) >= 3
     assert len(transport.take(1, 0)) == 1
     client.replicaof("127.0.0.1", "1")
-    monkeypatch.setattr(server_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(redis_server.time, "sleep", lambda seconds: None)
     with pytest.raises(Unreachable):
         put(transport, 1)
 

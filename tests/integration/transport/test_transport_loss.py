@@ -136,10 +136,10 @@ def test_updates_that_are_given_up_take_their_episodes_along(open_transport: Con
     put(learner, *range(6))
     ids = take_ids(learner)
     for version in range(1, 5):
-        learner.ack([ids[version - 1]], made=version, durable=version - 3)
+        learner.ack([ids[version - 1]], made_version=version, durable_version=version - 3)
     learner.open_generation(2, "learner")
     assert counts(learner, "trained", "trained_then_lost", "pending") == (2, 2, 2)
-    learner.ack([ids[4]], made=6, durable=2)
+    learner.ack([ids[4]], made_version=6, durable_version=2)
     learner.open_generation(1, "learner")  # version 2 was told to be durable
     assert counts(learner, "trained", "trained_then_lost", "pending") == (2, 3, 1)
 

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from actors.errors import UserError
-from actors.transport import server as server_module
+from actors.transport import redis_server
 from actors.transport.base import Unreachable
 from actors.transport.redis import RedisTransport, connect, require_store
 from actors.transport.retry import Retry, is_outage
@@ -132,7 +132,7 @@ def test_a_server_that_does_not_serve_is_waited_for(
     transport.open_generation(-1, "learner")
     put(transport, 0, 1)
     ids = take_ids(transport, 1)
-    monkeypatch.setattr(server_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(redis_server.time, "sleep", lambda seconds: None)
     with trouble(folder, client):
         for verb in (
             lambda: put(transport, 2),

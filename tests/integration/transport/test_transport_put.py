@@ -21,9 +21,9 @@ def test_episodes_arrive_in_order_and_intact(transport: Transport) -> None:
     episodes = [make_episode(n, sequence=n) for n in range(5)]
     before_ms = time.time() * 1000
     for episode in episodes:
-        assert transport.put(EpisodeHeader.of(episode), encode_episode(episode)).status is OK
+        assert transport.put(EpisodeHeader.from_episode(episode), encode_episode(episode)).status is OK
     deliveries = transport.take(3, 0) + transport.take(3, 0)
-    assert [d.header for d in deliveries] == [EpisodeHeader.of(e) for e in episodes]
+    assert [d.header for d in deliveries] == [EpisodeHeader.from_episode(e) for e in episodes]
     assert all(episodes_equal(decode_episode(d.payload), e) for d, e in zip(deliveries, episodes, strict=True))
     assert all(abs(d.enqueued_ms - before_ms) < 10_000 for d in deliveries)
     assert counts(transport, "accepted", "queued", "pending") == (5, 0, 5)

@@ -153,7 +153,7 @@ def test_a_learner_can_do_its_part_and_not_administer(
     assert learner.requeue(learner.dead_letters()[0].dead_id) is OK
     learner.open_generation(0, "learner")
     assert [d.entry_id for d in learner.pending()] == [third]
-    learner.tell({"update": 1})
+    learner.report_learner({"update": 1})
     learner.ledger().check()
     raw = learner._queue.client
     refused(

@@ -42,7 +42,7 @@ def large() -> tuple[Episode, bytes]:
 def test_what_the_queue_accepts_the_learner_takes(open_transport: Connect, large: tuple[Episode, bytes]) -> None:
     transport = open_transport(max_episode_bytes=RAISED)
     transport.open_generation(-1, "learner")
-    assert transport.put(EpisodeHeader.of(large[0]), large[1]).status is OK
+    assert transport.put(EpisodeHeader.from_episode(large[0]), large[1]).status is OK
     taken = Intake(transport, WIDE, max_policy_lag=9).collect(1, 0, iter([False, True]).__next__)
     assert taken is not None
     assert len(taken[0].episode) == 1000
@@ -57,7 +57,7 @@ def test_a_large_dead_letter_can_be_read(
 ) -> None:
     transport = connect(embedded_redis.url, QueueConfig(max_episode_bytes=RAISED), namespace)
     transport.open_generation(-1, "learner")
-    transport.put(EpisodeHeader.of(large[0]), large[1])
+    transport.put(EpisodeHeader.from_episode(large[0]), large[1])
     transport.dead_letter(take_ids(transport)[0], "reason")
     (letter,) = transport.dead_letters()
     assert dead_letters("show", embedded_redis.url, namespace, [letter.dead_id], None) == 0

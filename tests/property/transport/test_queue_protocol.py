@@ -97,8 +97,8 @@ class QueueMachine(RuleBasedStateMachine):
     def open_generation(self, back: int) -> None:
         self.replaced, self.current = self.current, self.open_both()
         self.every += self.current
-        went_back_to = max(-1, self.published - back)
-        first, second = (t.open_generation(went_back_to, f"learner{self.generation % 2}") for t in self.current)
+        restored_version = max(-1, self.published - back)
+        first, second = (t.open_generation(restored_version, f"learner{self.generation % 2}") for t in self.current)
         assert first == second
         assert first.next_version > self.published
         self.generation = first.number

@@ -44,11 +44,11 @@ def test_waits_grow_to_a_bound_and_a_success_starts_them_anew() -> None:
 
 
 def test_a_store_that_is_away_is_told_once_when_it_goes_and_once_when_it_is_back() -> None:
-    said: list[str] = []
-    patience = Retry(said.append)
-    assert patience(failing(2, Unreachable("Redis does not answer"))) == "done"
-    assert [line.split(",")[0] for line in said] == ["Redis does not answer; waiting for it", "Redis answers again"]
-    assert 0.7 < patience.away_s < 5
+    lines: list[str] = []
+    retry = Retry(lines.append)
+    assert retry(failing(2, Unreachable("Redis does not answer"))) == "done"
+    assert [line.split(",")[0] for line in lines] == ["Redis does not answer; waiting for it", "Redis answers again"]
+    assert 0.7 < retry.outage_s < 5
 
 
 def test_what_waiting_does_not_mend_is_raised_at_once() -> None:

@@ -1,4 +1,4 @@
-"""`Server`: one Redis (6.2 or newer) or Valkey, our functions on it, and its errors told in our words."""
+"""`RedisServer`: one Redis (6.2 or newer) or Valkey, our functions on it, and its errors told in our words."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def code_of(error: redis.RedisError) -> str:
     return found[1] if found else ""
 
 
-class Server:
+class RedisServer:
     """Keys of one namespace on one server. Safe to share between threads."""
 
     def __init__(self, url: str, namespace: str, variable: str, scripts: bool = False) -> None:
