@@ -1,88 +1,43 @@
-"""`RedisServer`: one Redis (6.2 or newer) or Valkey, our functions on it, and its errors told in our words."""
+"""`RedisServer`: a connection to Redis (6.2 or newer) or Valkey. Loads our functions, retries, translates errors."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import redis
 from redis import exceptions
+from redis import retry as redis_retry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.retry import Retry
 
 from actors.errors import UserError
 from actors.transport.base import Fenced, Malformed, NoFunctions, OutOfMemory, StoreReset, Unreachable
+from actors.transport.lua_library import FUNCTIONS, KEYS, LIBRARY, SCRIPT, SCRIPT_SHA
 
 log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 SOCKET_TIMEOUT_S = 30.0
-NOEVICTION = "set its maxmemory-policy to noeviction, with which a full store makes actors wait"
-RETRIES = 5  # about 5 s of a server that restarts
+NOEVICTION = "set its maxmemory-policy to noeviction; actors then wait while the store is full"
+RETRIES = 5  # about 5 s, enough for a server that restarts
 Argument = bytes | str | int
 T = TypeVar("T")
 
-_LUA = "".join(
-    files("actors.transport").joinpath("lua", f"{name}.lua").read_text("utf-8")
-    for name in ("store", "incarnations", "producer", "consumer", "weights")
-)
-_VERBS = re.findall(r"^function verbs\.(\w+)", _LUA, re.MULTILINE)
-_LIBRARY = f"tamiyo_{hashlib.sha256(_LUA.encode()).hexdigest()[:12]}"  # versions of Tamiyo can share a server
-# What frees memory must work when there is none left; a put may not. A loop in Lua fails: loading has no library.
-_FUNCTIONS = f"#!lua name={_LIBRARY}\n{_LUA}" + "".join(
-    f"redis.register_function{{function_name='{_LIBRARY}_{verb}', "
-    f"callback=function(keys, args) return verbs.{verb}(name_keys(keys), args) end"
-    + ("}\n" if verb in ("put", "publish") else ", flags={'allow-oom'}}\n")
-    for verb in _VERBS
-)
-# A script may write in want of memory once it has made a write that takes none.
-_SCRIPT = (
-    _LUA
-    + """
-local k = name_keys(KEYS)
-if ARGV[1] ~= 'put' and ARGV[1] ~= 'publish' then redis.call('HDEL', k.ledger or k.weights, '') end
-return verbs[ARGV[1]](k, {unpack(ARGV, 2)})
-"""
-)
-_SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
-
-_KEYS = {
-    "new_incarnation": "ledger health retired",
-    "put": "episodes ledger generations weights dead health retired payload:",
-    "report": "ledger health retired",
-    "claim": "generations weights replies",
-    "open": "episodes ledger generations made weights dead attempts replies health retired payload:",
-    "take": "episodes ledger generations replies",
-    "pending": "episodes ledger generations",
-    "begin_attempt": "episodes ledger generations attempts replies",
-    "end_attempt": "episodes ledger generations attempts replies",
-    "settle": "episodes ledger generations made attempts replies payload:",
-    "dead_letter": "episodes ledger generations dead attempts replies payload:",
-    "requeue": "episodes ledger generations dead replies payload:",
-    "fence": "weights",
-    "publish": "weights",
-    "announce": "weights",
-}
-
-# The code of an error: where scripts of Redis 6.2 or a pipeline raised it, within a message of theirs.
+# An error's code. Scripts on Redis 6.2 and pipelines put it inside a longer message.
 _CODE = re.compile(r"(?:^|: -?)([A-Z]+) ")
 _NO_FUNCTIONS = re.compile("unknown command .(FCALL|FUNCTION)")
-# A server that fails over, or is a replica for now: another attempt may find the next primary.
-_ELSEWHERE = ("READONLY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN")
-# Its disk is full, too few replicas follow it, a script keeps it busy, or it reads its file.
-_OUTAGES = (*_ELSEWHERE, "MISCONF", "NOREPLICAS", "BUSY", "LOADING")
-
-
-# Errors that have a class have lost their code.
-_KINDS: dict[type[redis.RedisError], str] = {
+# The server fails over or is a replica: a new connection may reach the next primary.
+_FAILOVER = ("READONLY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN")
+# Also: its disk is full, too few replicas follow it, a script blocks it, or it is loading its data.
+_OUTAGES = (*_FAILOVER, "MISCONF", "NOREPLICAS", "BUSY", "LOADING")
+# redis-py strips the code from errors that have a class.
+_CODES: dict[type[redis.RedisError], str] = {
     exceptions.ReadOnlyError: "READONLY",
     exceptions.MasterDownError: "MASTERDOWN",
     exceptions.TryAgainError: "TRYAGAIN",
@@ -90,13 +45,13 @@ _KINDS: dict[type[redis.RedisError], str] = {
     exceptions.OutOfMemoryError: "OOM",
     exceptions.BusyLoadingError: "LOADING",
 }
-# Errors that our own verbs reply with.
-_OURS: dict[str, type[Exception]] = {"FENCED": Fenced, "RESET": StoreReset, "MALFORMED": Malformed}
+# Errors raised by our verbs.
+_VERB_ERRORS: dict[str, type[Exception]] = {"FENCED": Fenced, "RESET": StoreReset, "MALFORMED": Malformed}
 
 
 def code_of(error: redis.RedisError) -> str:
-    """The word that says what kind of error it is; empty where there is none."""
-    for kind, code in _KINDS.items():
+    """Return the error's code, such as READONLY; empty if it has none."""
+    for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code
     found = _CODE.search(str(error))
@@ -104,12 +59,12 @@ def code_of(error: redis.RedisError) -> str:
 
 
 class RedisServer:
-    """Keys of one namespace on one server. Safe to share between threads."""
+    """One server, restricted to the keys of one namespace. Safe to share between threads."""
 
     def __init__(self, url: str, namespace: str, variable: str, scripts: bool = False) -> None:
-        """`variable` names the environment variable that may hold the password. Raises `UserError`, one line, when
-        nothing answers or the login is refused. `scripts` avoids functions on a server that has them."""
-        self.client: Any = _client(url, variable)  # whose replies depend on options that its types do not know
+        """Connect to `url`. The environment variable `variable` may hold the password. With `scripts`, EVALSHA is used
+        even if the server supports functions. Raises `UserError` if it does not answer or refuses the login."""
+        self.client: Any = _client(url, variable)  # untyped, as the types of replies depend on its options
         self._tag = f"{{{namespace}}}:"
         self._scripts = scripts
 
@@ -117,13 +72,15 @@ class RedisServer:
         self.client.close()
 
     def key(self, name: str) -> str:
+        """The full name of a key of this namespace."""
         return self._tag + name
 
     def read(self, *command: Argument) -> Any:
-        return self._patiently(lambda: self.client.execute_command(*command))
+        """Execute a plain, idempotent command."""
+        return self._with_retries(lambda: self.client.execute_command(*command))
 
     def read_together(self, *commands: Sequence[Argument]) -> list[Any]:
-        """The replies of several commands, of one moment."""
+        """Execute several commands as one transaction and return their replies."""
 
         def run() -> list[Any]:
             pipeline = self.client.pipeline(transaction=True)
@@ -131,42 +88,43 @@ class RedisServer:
                 pipeline.execute_command(*command)
             return list(pipeline.execute())
 
-        return self._patiently(run)
+        return self._with_retries(run)
 
     def call(self, verb: str, *args: Argument) -> Any:
-        return self._patiently(lambda: self.client.execute_command(*self._command(verb, args)))
+        """Execute a verb of the Lua library."""
+        return self._with_retries(lambda: self.client.execute_command(*self._command(verb, args)))
 
     def require_noeviction(self) -> None:
-        """Raises `UserError` where the server evicts what it should keep; warns where it may, or does not say."""
+        """Raise `UserError` if the server would evict keys; warn if it might, or if its policy cannot be read."""
         policy, limit = self._eviction()
         if not policy:
-            log.warning("Redis does not let this user see whether it evicts keys: %s", NOEVICTION)
+            log.warning("this user is not permitted to read whether Redis evicts keys: %s", NOEVICTION)
         elif policy.startswith("allkeys") and limit:
             raise UserError(
-                f"Redis evicts keys when its memory is full (maxmemory-policy {policy}), and so would lose episodes "
-                f"and weights without a word: {NOEVICTION}"
+                f"Redis evicts keys when its memory is full (maxmemory-policy {policy}) and would silently lose "
+                f"episodes and weights: {NOEVICTION}"
             )
-        elif policy != "noeviction":  # without a limit, or only what it has not accepted yet, which is put again
+        elif policy != "noeviction":  # no limit is set, or only keys that expire are evicted, which are put again
             log.warning("Redis may evict keys when its memory is full (maxmemory-policy %s): %s", policy, NOEVICTION)
 
     def _eviction(self) -> tuple[str, int]:
-        """Policy and limit in bytes (0 = none); an empty policy where the server tells neither."""
+        """Return the eviction policy, empty if it cannot be read, and the memory limit in bytes (0 = none)."""
         for command in (("INFO", "memory"), ("CONFIG", "GET", "maxmemory*")):
             try:
-                told = self.read(*command)
-            except redis.ResponseError:  # not permitted, or renamed
+                reply = self.read(*command)
+            except redis.ResponseError:  # not permitted, or the command is renamed
                 continue
-            if isinstance(told, list):
-                told = dict(zip(told[::2], told[1::2], strict=True))
-            said = {_text(name).replace("-", "_"): _text(value) for name, value in told.items()}
-            if "maxmemory_policy" in said:
-                return said["maxmemory_policy"], int(said.get("maxmemory", 0))
+            if isinstance(reply, list):
+                reply = dict(zip(reply[::2], reply[1::2], strict=True))
+            settings = {_text(name).replace("-", "_"): _text(value) for name, value in reply.items()}
+            if "maxmemory_policy" in settings:
+                return settings["maxmemory_policy"], int(settings.get("maxmemory", 0))
         return "", 0
 
     def store(self, values: dict[str, bytes], expiry_ms: int, verb: str, *args: Argument) -> Any:
-        """SET large values and call the verb that accepts or refuses them, in one round trip.
+        """SET large values with an expiry and call the verb that accepts or refuses them, in one round trip.
 
-        NX keeps a repetition from putting an expiry on a value that was already accepted.
+        NX prevents a retry from setting an expiry on a value that was already accepted.
         """
 
         def run() -> Any:
@@ -180,58 +138,58 @@ class RedisServer:
                     raise reply
             return replies[-1]
 
-        return self._patiently(run)
+        return self._with_retries(run)
 
     def _command(self, verb: str, args: Sequence[Argument]) -> list[Argument]:
-        keys = [self.key(name) for name in _KEYS[verb].split()]
+        keys = [self.key(name) for name in KEYS[verb].split()]
         if self._scripts:
-            return ["EVALSHA", _SHA, len(keys), *keys, verb, *args]
-        return ["FCALL", f"{_LIBRARY}_{verb}", len(keys), *keys, *args]
+            return ["EVALSHA", SCRIPT_SHA, len(keys), *keys, verb, *args]
+        return ["FCALL", f"{LIBRARY}_{verb}", len(keys), *keys, *args]
 
-    def _patiently(self, run: Callable[[], T]) -> T:
-        """`run`, again where the server lacked our functions or is about to be another; its errors in our words."""
+    def _with_retries(self, run: Callable[[], T]) -> T:
+        """Return `run()`. Retries while the server fails over or lacks our functions; translates its errors."""
         for attempt in range(RETRIES):
             try:
                 return run()
             except redis.ResponseError as error:
                 if (code := code_of(error)) in _OUTAGES:
-                    if code in _ELSEWHERE:
+                    if code in _FAILOVER:
                         self.client.connection_pool.disconnect()
                     time.sleep(0.1 * 2**attempt)
                 else:
-                    self._mend(error)
+                    self._recover(error)
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 raise Unreachable(f"Redis does not answer: {error}") from error
         try:
             return run()
         except redis.RedisError as error:
-            raise Unreachable(f"Redis does not serve: {error}") from error
+            raise Unreachable(f"Redis cannot serve requests: {error}") from error
 
-    def _mend(self, error: redis.ResponseError) -> None:
-        """Load what the server lacks, as after its restart; raise any other error."""
+    def _recover(self, error: redis.ResponseError) -> None:
+        """Load our functions if the server lacks them, for example after a restart; raise any other error."""
         message, code = str(error), code_of(error)
-        if kind := _OURS.get(code):
+        if kind := _VERB_ERRORS.get(code):
             raise kind(message.removeprefix(f"{code} ")) from error
         if code == "OOM":
             raise OutOfMemory(message) from error
         load: Callable[[], object] | None = None
         if isinstance(error, exceptions.NoScriptError):
-            load = partial(self.client.script_load, _SCRIPT)
+            load = partial(self.client.script_load, SCRIPT)
         elif _NO_FUNCTIONS.search(message) and not self._scripts:  # before Redis 7
             self._scripts = True
         elif "Function not found" in message:
-            load = partial(self.client.function_load, _FUNCTIONS)
+            load = partial(self.client.function_load, FUNCTIONS)
         else:
             raise error
         try:
             if load is not None:
                 load()
         except exceptions.NoPermissionError as refusal:
-            raise NoFunctions("the server lacks Tamiyo's functions, which its learner will load") from refusal
+            raise NoFunctions("the server lacks Tamiyo's functions, which only the learner may load") from refusal
         except redis.ResponseError as failure:
             if code_of(failure) in _OUTAGES:
-                raise Unreachable(f"Redis does not serve: {failure}") from failure
-            if "already exists" not in str(failure):  # another process was faster
+                raise Unreachable(f"Redis cannot serve requests: {failure}") from failure
+            if "already exists" not in str(failure):  # another process loaded them first
                 raise
 
 
@@ -251,38 +209,42 @@ def _client(url: str, variable: str) -> redis.Redis:
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             health_check_interval=30,
-            retry=Retry(NoBackoff(), 0),  # a wrong address or password is told at once
+            retry=redis_retry.Retry(NoBackoff(), 0),  # reports a wrong address or password at once
             protocol=2,
             **options,
         )
     except ValueError as error:
-        raise UserError(f"bad Redis url ({error}): give redis://host:port/0, rediss://... or unix:///path") from error
+        raise UserError(
+            f"invalid Redis URL ({error}): give redis://host:port/0, rediss://... or unix:///path"
+        ) from error
     try:
         client.ping()
     except exceptions.NoPermissionError:
-        pass  # it answers
+        pass  # the server answers, and PING is not needed otherwise
     except (redis.AuthenticationError, redis.ResponseError, exceptions.BusyLoadingError) as error:
         if code_of(error) in _OUTAGES:
             raise UserError(
-                f"Redis at {shown} answers, but does not serve ({error}): mend what it names, or wait until it is over"
+                f"Redis at {shown} answers but cannot serve requests ({error}): fix the cause it names, or wait until "
+                "it has recovered"
             ) from Unreachable(str(error))
         raise UserError(
-            f"Redis at {shown} refused the login ({error}): give user and password in the url, or the password in "
-            f"{variable}, or a file that holds it in {variable}_FILE"
+            f"Redis at {shown} refused the login ({error}): give user and password in the URL, the password in "
+            f"{variable}, or the path of a file that holds it in {variable}_FILE"
         ) from error
     except (redis.RedisError, OSError, TypeError) as error:
         raise UserError(
-            f"no Redis answers at {shown} ({error}): start one there, or leave the url empty for an embedded server"
+            f"no Redis answers at {shown} ({error}): start one there, or leave the URL empty for an embedded server"
         ) from Unreachable(str(error))
-    client.set_retry(Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), RETRIES))
+    client.set_retry(redis_retry.Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), RETRIES))
     return client
 
 
 def password_from(variable: str) -> str | None:
-    """Of the file that `VARIABLE_FILE` names, else of the variable itself. Raises `UserError`."""
+    """Read the password from the file that `VARIABLE_FILE` names, else from the variable itself; None if neither is
+    set. Raises `UserError` if the file cannot be read."""
     if path := os.environ.get(f"{variable}_FILE"):
         try:
             return Path(path).read_text("utf-8").strip()
         except OSError as error:
-            raise UserError(f"{variable}_FILE names {path}, which cannot be read ({error.strerror})") from error
+            raise UserError(f"cannot read {path}, named by {variable}_FILE ({error.strerror})") from error
     return os.environ.get(variable)

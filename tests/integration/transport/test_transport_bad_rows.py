@@ -161,7 +161,7 @@ def test_rows_that_cannot_be_read_are_left_out_and_counted(
     assert (health.unreadable, set(health.actors)) == (len(BAD_HEALTH) - 1, {("actor0", 0)})  # the learner's is mended
     assert (ledger.unreadable, set(ledger.actors)) == (len(BAD_LEDGER), {("actor0", 0)})
     ledger.check()
-    assert caplog.text.count("of the store's health are not Tamiyo's") == 1
+    assert caplog.text.count("of the store's health that Tamiyo did not write") == 1
     again = make_learner(tmp_path, redis_alone, resume=True, updates=4)
     assert again.run(producer).update == 4
 
@@ -198,7 +198,7 @@ def test_a_strangers_dead_letter_hinders_no_other(
     assert counts(redis_alone, "dead_lettered", "foreign", "dead_bytes") == (2, 2, 7)
     client.xadd(key("dead"), {"foo": "bar"})
     assert len(redis_alone.dead_letters()) == 1
-    assert "dead letters are not Tamiyo's" in caplog.text
+    assert "dead letters that Tamiyo did not write" in caplog.text
 
 
 @pytest.mark.parametrize("reason", ["[/]", "[bold red]not markup[/bold red]", "\x1b[2Jcleared\x07\r\nline"])
