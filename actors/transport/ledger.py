@@ -122,7 +122,7 @@ class Ledger:
 
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes], stream_entries: int) -> Ledger:
-        """Parse the store's `ledger` hash, see `lua/store.lua`. Skips invalid fields and counts them as `unreadable`."""
+        """Parse the store's `ledger` hash, see `lua/store.lua`. Invalid fields are counted as `unreadable`."""
         totals: dict[str, int] = {}
         actors: dict[tuple[str, int], dict[str, int]] = {}
         unreadable = 0
