@@ -91,7 +91,7 @@ function verbs.open(k, args)
     local lost = store ~= '0' and (known[1] ~= store or (tonumber(known[2] or '0') or 0) < tonumber(turn))
     if lost then reset_store(k, args, 10) end
     retire_old_rows(k)
-    if lost or not known[1] then redis.call('HSET', k.ledger, 'store', id) end
+    if lost or not tonumber(known[1] or '') then redis.call('HSET', k.ledger, 'store', id) end
     count(k, 'turn', 1)
 
     local generation = claimed ~= '0' and tonumber(claimed) or math.max(current, tonumber(floor_number)) + 1
