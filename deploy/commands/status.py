@@ -1,4 +1,4 @@
-"""`tamiyo status`: the state of a run as its store reports it, once or live: ledger, lag, ages, rates and bottleneck."""
+"""`tamiyo status`: the state of a run from its store, once or live: ledger, lag, ages, rates and bottleneck."""
 
 from __future__ import annotations
 
@@ -191,7 +191,8 @@ def _pace(snapshot: RunSnapshot) -> Text:
                 f"waited {learner.get('wait_s', 0):.2f} of {learner.get('cycle_s', 0):.2f} s"
             ),
             (
-                f"lag {learner.get('policy_lag_mean', 0):.1f} = {learner.get('policy_lag_in_flight', 0):.1f} in flight + "
+                f"lag {learner.get('policy_lag_mean', 0):.1f} = "
+                f"{learner.get('policy_lag_in_flight', 0):.1f} in flight + "
                 f"{learner.get('policy_lag_in_queue', 0):.1f} in queue, at most {learner.get('policy_lag_max', 0):.0f}"
             ),
         ]
