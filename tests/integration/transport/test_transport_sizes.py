@@ -103,9 +103,7 @@ def test_segments_that_exceed_the_limit_are_refused_at_the_start() -> None:
     base = PRESETS["general"]
     learner = dataclasses.replace(base.learner, batch_steps=2**26)
     config = dataclasses.replace(base, gym=GymConfig("CartPole-v1", max_segment_steps=300_000), learner=learner)
-    with pytest.raises(
-        ConfigError, match=r"gym.max_segment_steps is 300000: .* raise queue.max_episode_bytes"
-    ) as info:
+    with pytest.raises(ConfigError, match=r"gym.max_segment_steps is 300000: .* raise queue.max_episode_bytes") as info:
         checked_spaces(config)
     assert "\n" not in str(info.value)
     raised = dataclasses.replace(config, queue=QueueConfig(max_episode_bytes=2**30 // 2))
