@@ -230,14 +230,14 @@ class History:
         os.kill(process.pid, signal.SIGSTOP)
         process.stopped = True
 
-    def heal(self, chance: float) -> None:
+    def heal(self, probability: float) -> None:
         """Resume stopped learners and reopen connections, each with this probability."""
         for process in self.living:
-            if process.stopped and self.random.random() < chance:
+            if process.stopped and self.random.random() < probability:
                 process.stopped = False
                 os.kill(process.pid, signal.SIGCONT)
         for cable, state in enumerate(self.network.state):
-            if state != OPEN and self.random.random() < chance:
+            if state != OPEN and self.random.random() < probability:
                 self.network.set(cable, OPEN)
 
     def remember(self) -> None:
