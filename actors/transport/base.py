@@ -233,7 +233,7 @@ class Consumer(Protocol):
 
     def begin_attempt(self, entry_id: str) -> int:
         """Record that decoding a pending entry begins. Returns how many attempts began and did not end, 0 if the entry
-        is not pending here. Entries that crash the learner are recognised by this count."""
+        is not pending here. Entries that crash the learner are recognized by this count."""
 
     def end_attempt(self, entry_id: str) -> None:
         """Reset the entry's attempts: the learner survived."""

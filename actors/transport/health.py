@@ -16,7 +16,10 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Health:
-    """A snapshot of all reported figures, under the names that the reporters gave them."""
+    """A snapshot of the figures that the learner and the actors last reported, under the names that they gave them.
+
+    Each report also holds `reported_s`, the Unix time of the report by the reporter's clock.
+    """
 
     now_s: float  # Unix time by the store's clock
     generation: int = 0

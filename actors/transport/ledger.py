@@ -13,7 +13,7 @@ MAX_INTEGER = 2**53 - 1  # the largest integer that Lua's doubles represent exac
 RETIRED = -1  # stands for all older incarnations of an actor, which share one row
 ROWS_KEPT = 3  # incarnations per actor with a row of their own; same as in `lua/incarnations.lua`
 COUNT = re.compile(rb"-?\d{1,16}")
-ID = re.compile(r"[^/]+/[^/]+/\d{1,16}/\d{1,16}", re.ASCII)  # run/actor/incarnation/sequence
+EPISODE_ID = re.compile(r"[^/]+/[^/]+/\d{1,16}/\d{1,16}", re.ASCII)  # run/actor/incarnation/sequence
 
 
 class LedgerError(AssertionError):
@@ -232,6 +232,6 @@ class LedgerMemory:
 
 def episode_ids(found: Any) -> tuple[str, ...]:
     """Return `found`, parsed from JSON, as episode ids. Raises `ValueError` if it is not a list of them."""
-    if not isinstance(found, list) or not all(isinstance(i, str) and ID.fullmatch(i) for i in found):
+    if not isinstance(found, list) or not all(isinstance(i, str) and EPISODE_ID.fullmatch(i) for i in found):
         raise ValueError("not a list of episode ids")
     return tuple(found)

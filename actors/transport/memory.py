@@ -140,7 +140,7 @@ class MemoryTransport:
         with s.changed:
             if claimed and claimed < s.generation:
                 raise Fenced(f"generation {claimed} is not open: the newest is {s.generation}")
-            lost = s.has_lost(memory)
+            lost = s.is_behind(memory)
             next_version = max(s.head() + 1, restored_version + 1, s.next_version)
             if lost or not s.restored_versions:
                 next_version = max(next_version, floor.next_version)

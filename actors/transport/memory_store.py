@@ -17,7 +17,7 @@ from actors.transport.ledger import RETIRED, ROWS_KEPT, ActorLedger, Ledger, Led
 
 @dataclass
 class MemoryStore:
-    """The state that the handles of one run share. All access holds `changed`."""
+    """The state that the handles of one run share. Every access holds `changed`."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     queued: dict[str, Delivery] = field(default_factory=dict)  # by entry id, oldest first
@@ -29,13 +29,15 @@ class MemoryStore:
     made: dict[int, int] = field(default_factory=dict)  # version -> episodes acknowledged for the update that made it
     generation: int = 0  # the newest that was claimed or opened
     next_version: int = 0  # the first that this generation may publish
-    ids: int = 0  # entry ids given out
+    ids: int = 0  # number of entry ids assigned
     counts: Ledger = field(default_factory=Ledger)  # without the terms that `ledger` derives from the fields above
     actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # by (actor, incarnation)
     retired: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # rows that are part of a shared one
     latest: dict[str, int] = field(default_factory=dict)  # actor -> newest incarnation
-    learner_health: dict[str, float] = field(default_factory=dict)
-    actor_health: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)  # by (actor, incarnation)
+    learner_health: dict[str, float] = field(default_factory=dict)  # the learner's last report
+    actor_health: dict[tuple[str, int], dict[str, float]] = field(
+        default_factory=dict
+    )  # last reports, by (actor, incarnation)
 
     def ledger(self) -> Ledger:
         """The current counts of all episodes."""
@@ -71,12 +73,15 @@ class MemoryStore:
         return waiting > 0 and (waiting >= config.max_episodes or self.queued_bytes() + size > config.max_bytes)
 
     def queued_bytes(self) -> int:
+        """Payload bytes in the queue."""
         return sum(len(d.payload) for d in self.queued.values())
 
     def dead_bytes(self) -> int:
+        """Payload bytes of the dead letters."""
         return sum(len(letter.payload) for letter in self.dead.values())
 
     def enqueue(self, header: EpisodeHeader, payload: bytes) -> None:
+        """Append an episode and wake the consumer."""
         entry_id = self._next_id()
         enqueued_ms = int(entry_id.partition("-")[0])
         self.queued[entry_id] = Delivery(entry_id, header, payload, enqueued_ms, self.head())
@@ -110,7 +115,7 @@ class MemoryStore:
 
     # Generations
 
-    def has_lost(self, memory: LedgerMemory | None) -> bool:
+    def is_behind(self, memory: LedgerMemory | None) -> bool:
         """Whether this store is emptier or older than the one that `memory` describes."""
         known = memory.ledger if memory else Ledger()
         return known.store != 0 and (self.counts.store != known.store or self.counts.turn < known.turn)
@@ -187,4 +192,5 @@ class MemoryStore:
 
 
 def new_store_id() -> int:
+    """Draw a random id for a store whose first generation opens."""
     return 1 + secrets.randbelow(2**48)

@@ -98,7 +98,7 @@ class RedisTransport:
         self._queue, self._weights, self._config = queue, weights, config
         self._generation = 0
         self._turn = 0  # the ledger's `turn` after this consumer's last call
-        self._consuming = threading.Lock()  # serialises the calls that count as turns
+        self._consuming = threading.Lock()  # serializes the calls that count as turns
         self._head = -1  # newest weights, as of the last put
         self._eviction_checked = False
         self._unreadable: dict[str, int] = {}  # part of the store -> unreadable rows when last read
@@ -330,7 +330,7 @@ class RedisTransport:
 
 
 def _token() -> str:
-    """Identify a call, so that the store recognises its repetition."""
+    """Identify a call, so that the store recognizes its repetition."""
     return secrets.token_hex(8)
 
 

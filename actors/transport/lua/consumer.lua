@@ -2,7 +2,8 @@
 -- needs no generation.
 
 -- Execute a call of the consumer; `args`: token, generation, turn, then the arguments of `run`. Every call counts as a
--- turn. If the store's count differs from the consumer's, the store has lost the consumer's last calls.
+-- turn. If the store's count differs from the consumer's, the store has lost the consumer's last calls. The verbs below
+-- that use this function list only the arguments of `run`.
 local function consume(k, verb, args, run)
   local token, generation, turn = unpack(args, 1, 3)
   local refused = check_generation(generation, number(k.generations, 'current'))
@@ -193,7 +194,7 @@ function verbs.pending(k, args)
   return entries
 end
 
--- entry id -> {attempts}
+-- entry id -> {attempts that began and did not end}
 function verbs.begin_attempt(k, args)
   return consume(k, 'begin_attempt', args, function(id)
     local consumer = redis.call('HGET', k.generations, 'consumer')
@@ -202,7 +203,7 @@ function verbs.begin_attempt(k, args)
   end)
 end
 
--- entry id -> {}
+-- entry id -> {}; resets the attempts
 function verbs.end_attempt(k, args)
   return consume(k, 'end_attempt', args, function(id)
     redis.call('HDEL', k.attempts, id)

@@ -7,6 +7,7 @@ local ROWS_KEPT = 3 -- same as in `ledger.py`
 local TERMS = {'next_sequence', 'unsent', 'lost_with_actor', 'produced', 'accepted', 'refused_fenced',
   'dropped_backpressure'}
 
+-- The names of the ledger fields of an incarnation's row.
 local function fields_of(actor, incarnation)
   local fields = {}
   for i, term in ipairs(TERMS) do fields[i] = 'actor:' .. actor .. '/' .. incarnation .. ':' .. term end
@@ -19,6 +20,7 @@ local function incarnations_of(k, actor)
   return found[1] or nil, found[2] or ''
 end
 
+-- Whether an incarnation has a row of its own.
 local function is_listed(listed, incarnation)
   return string.find(' ' .. listed .. ' ', ' ' .. incarnation .. ' ', 1, true) ~= nil
 end

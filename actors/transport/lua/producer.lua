@@ -48,6 +48,7 @@ local function refuse(payload, status)
   return status
 end
 
+-- Put one episode; returns its status.
 local function put_one(k, t, n, header, current, max_episodes, max_bytes, max_episode_bytes, letters_kept)
   local payload, bytes = k.payload .. header.episode, tonumber(header.bytes)
   if tonumber(header.sequence) < t.get(n.next) then return refuse(payload, 'DUPLICATE') end

@@ -90,7 +90,7 @@ def test_the_store_validates_all_references_before_it_writes(redis_transport: Re
 
 
 def payloads_without_expiry(transport: Transport) -> list[bytes]:
-    """Payloads that nothing would ever delete if their entries were gone."""
+    """Payloads that nothing would ever delete if their entries were lost."""
     if not isinstance(transport, RedisTransport):
         return []
     client: Any = transport._queue.client

@@ -135,7 +135,7 @@ BAD_HEALTH = {
     "a/11": '{"reported_s": 1' + "0" * 400 + "}",
 }
 BAD_LEDGER = {
-    "surprise": "1",
+    "unknown": "1",
     "actor:a/1:accepted": "x",
     "actor:a/x:accepted": "1",
     "actor:a b/1:unsent": "1",
