@@ -37,7 +37,7 @@ class MemoryStore:
     learner_health: dict[str, float] = field(default_factory=dict)  # the learner's last report
     actor_health: dict[tuple[str, int], dict[str, float]] = field(
         default_factory=dict
-    )  # last reports, by (actor, incarnation)
+    )  # by (actor, incarnation)
 
     def ledger(self) -> Ledger:
         """The current counts of all episodes."""
