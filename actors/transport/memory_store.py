@@ -35,9 +35,7 @@ class MemoryStore:
     retired: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # rows that are part of a shared one
     latest: dict[str, int] = field(default_factory=dict)  # actor -> newest incarnation
     learner_health: dict[str, float] = field(default_factory=dict)  # the learner's last report
-    actor_health: dict[tuple[str, int], dict[str, float]] = field(
-        default_factory=dict
-    )  # by (actor, incarnation)
+    actor_health: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)  # by (actor, incarnation)
 
     def ledger(self) -> Ledger:
         """The current counts of all episodes."""
