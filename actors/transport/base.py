@@ -1,7 +1,7 @@
-"""What carries episodes to the learner and weights back: three small Protocols and their values.
+"""The transport's interface: three small Protocols (`Producer`, `Consumer`, `WeightStore`), their values and errors.
 
-Actors put and report, the learner takes and acknowledges, weights are published and fetched. A call that is
-repeated because its connection broke changes nothing twice.
+Actors put episodes and report; the learner takes and settles episodes and publishes weights; actors fetch the weights.
+All calls are idempotent under retries: repeating one whose reply was lost changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from actors.transport.health import Health
-from actors.transport.ledger import LARGEST_INTEGER, ActorLedger, Ledger, LedgerMemory
+from actors.transport.ledger import MAX_INTEGER, ActorLedger, Ledger, LedgerMemory
 from actors.types.episode import Episode, InvalidEpisode
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
@@ -21,56 +21,59 @@ BUSY_RETRY_S = 0.25
 
 
 class Fenced(RuntimeError):
-    """This consumer's generation is not the open one: another learner took over. Stop."""
+    """The consumer's generation is no longer the current one, because another learner took over. The consumer must
+    stop."""
 
 
 class Unreachable(ConnectionError):
-    """The store does not answer, retries included. The call may or may not have taken effect: an actor repeats it
-    later, a learner opens a generation anew."""
+    """The store did not answer, retries included. The call may or may not have taken effect: actors repeat it later,
+    learners open a new generation."""
 
 
 class NoFunctions(Unreachable):
-    """The store has yet to be prepared, by a learner that may load functions where this user may not."""
+    """The store lacks Tamiyo's functions and this user may not load them. The learner loads them when it connects."""
 
 
 class OutOfMemory(Unreachable):
-    """The store reached the limit of its memory; nothing was changed. What frees memory still works."""
+    """The store reached its memory limit and changed nothing. Calls that free memory still work."""
 
 
 class StoreReset(Unreachable):
-    """The store came back empty or older than this consumer knew it: open a generation anew."""
+    """The store came back empty or older than the state this consumer last saw. Open a new generation."""
 
 
 class Malformed(ValueError):
-    """The store refused values that no part of Tamiyo sends, and changed nothing."""
+    """The store rejected values that no version of Tamiyo sends, and changed nothing."""
 
 
 class PutStatus(StrEnum):
     OK = "OK"
-    DUPLICATE = "DUPLICATE"  # accepted before: as good as OK
-    FENCED = "FENCED"  # of a lineage that was given up: discard it
-    BUSY = "BUSY"  # the queue is full, or waits for its learner: put it again later
+    DUPLICATE = "DUPLICATE"  # accepted before; treat it like OK
+    FENCED = "FENCED"  # from weights that were rolled back: discard the episode
+    BUSY = "BUSY"  # the queue is full, or its learner has not opened it yet: put the episode again later
 
 
 class DropReason(StrEnum):
+    """Ledger terms under which the learner drops episodes untrained."""
+
     STALE = "dropped_stale"
     FENCED = "fenced"
 
 
 @dataclass(frozen=True)
 class EpisodeHeader:
-    """What the queue knows of an episode without decoding it."""
+    """The metadata that the queue needs without decoding the episode."""
 
     episode_id: str  # run/actor/incarnation/sequence
     actor: str
     incarnation: int
     sequence: int
     generation: int
-    oldest_version: int
+    oldest_version: int  # of the weights that acted
     newest_version: int
 
     def __post_init__(self) -> None:
-        """Raises `InvalidEpisode` for a header that the store would refuse."""
+        """Raise `InvalidEpisode` for a header that the store would reject."""
         run, _, rest = self.episode_id.partition("/")
         if rest != f"{self.actor}/{self.incarnation}/{self.sequence}":
             raise InvalidEpisode(
@@ -78,17 +81,20 @@ class EpisodeHeader:
             )
         for name in (run, self.actor):
             if not is_name(name):
-                raise InvalidEpisode(f"episode id {self.episode_id!r}: {name!r} is no name; give {NAME_RULE}")
-        if not (0 <= self.incarnation <= LARGEST_INTEGER and 0 <= self.sequence <= LARGEST_INTEGER):
+                raise InvalidEpisode(f"episode id {self.episode_id!r}: {name!r} is not a valid name; use {NAME_RULE}")
+        if not (0 <= self.incarnation <= MAX_INTEGER and 0 <= self.sequence <= MAX_INTEGER):
             raise InvalidEpisode(
-                f"episode id {self.episode_id!r}: incarnation and sequence are integers from 0 to 2^53 - 1"
+                f"episode id {self.episode_id!r}: incarnation and sequence must be integers from 0 to 2^53 - 1"
             )
-        if max(abs(v) for v in (self.generation, self.oldest_version, self.newest_version)) > LARGEST_INTEGER:
-            raise InvalidEpisode(f"episode {self.episode_id!r}: generation and versions lie within 2^53 - 1")
+        if max(abs(v) for v in (self.generation, self.oldest_version, self.newest_version)) > MAX_INTEGER:
+            raise InvalidEpisode(
+                f"episode {self.episode_id!r}: generation and versions must not exceed 2^53 - 1 in magnitude"
+            )
 
     @classmethod
-    def of(cls, episode: Episode) -> EpisodeHeader:
-        """Raises `InvalidEpisode` when the id is not run/actor/incarnation/sequence, the last two integers."""
+    def from_episode(cls, episode: Episode) -> EpisodeHeader:
+        """Read the header from an episode. Raises `InvalidEpisode` unless its id is run/actor/incarnation/sequence,
+        with integers for the last two."""
         parts = episode.episode_id.split("/")
         if len(parts) != 4 or not all(parts) or not all(p.isascii() and p.isdigit() for p in parts[2:]):
             raise InvalidEpisode(f"episode id {episode.episode_id!r} is not run/actor/incarnation/sequence")
@@ -98,163 +104,191 @@ class EpisodeHeader:
 
 @dataclass(frozen=True)
 class NewIncarnation:
+    """The number of a newly started incarnation of an actor."""
+
     number: int
-    is_first: bool  # no other of this actor has been begun, as far as the store knows
+    is_first: bool  # the store knows no earlier incarnation of this actor
 
 
 @dataclass(frozen=True)
 class PutReply:
     status: PutStatus
-    retry_s: float  # when to put again; 0 unless BUSY
+    retry_s: float  # seconds to wait before putting again; 0 unless BUSY
     head_version: int  # newest published weights, -1 = none
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """One entry handed to the consumer; it stays pending until acknowledged, dropped or dead-lettered."""
+    """An entry handed to the consumer. It stays pending until it is acknowledged, dropped or dead-lettered."""
 
     entry_id: str
     header: EpisodeHeader
-    payload: bytes  # as put; empty when the store lost it, which no decoder accepts
-    enqueued_ms: int  # since 1970, by the store's clock
-    head_version: int  # newest published weights when it was put, -1 = none
+    payload: bytes  # as put; empty if the store lost it, in which case decoding fails
+    enqueued_ms: int  # Unix time by the store's clock
+    head_version: int  # newest published weights at the time of the put, -1 = none
 
 
 @dataclass(frozen=True)
 class DeadLetter:
+    """An episode that was set aside because it could not be trained on."""
+
     dead_id: str
     header: EpisodeHeader
-    payload: bytes  # empty when it was oversize
+    payload: bytes  # empty if the episode was too large to keep
     reason: str
 
 
 @dataclass(frozen=True)
 class Generation:
-    """`number` fences older learners; `next_version` is the first version this one may publish."""
+    """A learner's tenure of the queue. `number` fences older learners; `next_version` is the first version that this
+    generation may publish."""
 
     number: int
     next_version: int
-    store: int = field(default=0, compare=False)  # id of the memory that it was opened in
-    turn: int = field(default=0, compare=False)  # of the ledger there, then
+    store: int = field(default=0, compare=False)  # id of the store's memory in which it was opened
+    turn: int = field(default=0, compare=False)  # the ledger's `turn` when it was opened
 
 
 class Producer(Protocol):
-    """An actor's side."""
+    """The actor's side."""
 
     def new_incarnation(self, actor: str) -> NewIncarnation:
-        """Begin a life of this actor: its number is beyond those of all others, and no other call gets the same."""
+        """Start an incarnation of this actor. Its number is unique and larger than all earlier ones."""
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
-        """Offer one encoded episode. Sequences rise; an oversize payload is accepted into the dead letters."""
+        """Put one encoded episode. Sequence numbers must increase; an oversize payload becomes a dead letter."""
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
-        """Offer several of one incarnation, in one round trip; ends with the first BUSY, so that none overtakes it.
+        """Put several episodes of one incarnation in one round trip.
 
-        Raises `Malformed`, with none of them put, when they are of several incarnations.
+        Stops at the first BUSY, which preserves their order; the replies are those of the episodes tried. Raises
+        `Malformed`, and puts none, if they are of several incarnations.
         """
 
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
-        """Heartbeat with this incarnation's totals, as it knows them, and how it fares.
+        """Send a heartbeat with the incarnation's totals and its health figures.
 
-        What earlier incarnations had unsent counts as lost with them; what the actor knows to be accepted and the
-        store does not, as lost with the store. Raises `Malformed`, and changes nothing, for what is no report.
+        Unsent episodes of earlier incarnations are counted as lost with the actor. Episodes that the actor knows to be
+        accepted and the store does not are counted as lost with the store. Raises `Malformed`, and changes nothing, for
+        an invalid report.
         """
 
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> Ledger:
+        """The current counts of all episodes."""
 
 
 class Consumer(Protocol):
-    """The learner's side. Verbs raise `Fenced` before `open_generation` or after somebody else's, and `StoreReset` when
-    the store does not remember this consumer's last call."""
+    """The learner's side.
+
+    Unless noted, methods raise `Fenced` before `open_generation` and after another consumer's, and `StoreReset` if the
+    store does not remember this consumer's last call.
+    """
 
     @property
     def max_episode_bytes(self) -> int:
         """The largest payload that the queue accepts."""
 
     def current_generation(self) -> int:
-        """The newest generation that was claimed or opened here, 0 = none. Needs no generation."""
+        """The newest generation that was claimed or opened, 0 = none. Needs no generation."""
 
     def claim_generation(self, number: int) -> None:
-        """Refuse every older generation from here on, and change nothing else. A learner claims before it loads its
-        checkpoint, so that nothing is acknowledged any more that this checkpoint might lack. Raises `Fenced` where
-        `number` or a later one was claimed or opened before."""
+        """Fence all older generations, and change nothing else. Raises `Fenced` if `number` or a later one was claimed
+        or opened before.
+
+        A learner claims before it loads its checkpoint, so that an older learner can no longer acknowledge episodes
+        that this checkpoint lacks.
+        """
 
     def open_generation(
         self,
-        went_back_to: int,
+        restored_version: int,
         consumer: str,
         floor: Generation | None = None,
         memory: LedgerMemory | None = None,
         claimed: int = 0,
     ) -> Generation:
-        """Take over the queue, pending entries included, having restored version `went_back_to` (-1 = none).
+        """Take over the queue, including its pending entries, after restoring a checkpoint.
 
-        With `claimed`, a number that this consumer alone uses, that generation is opened; raises `Fenced` where a later
-        one was claimed or opened since. Without, it is the next number.
+        Waiting episodes of an older generation that used a version newer than `restored_version` are dropped as fenced,
+        and episodes acknowledged for such a version move from `trained` to `trained_then_lost`. A store that is emptier
+        or older than `memory` is cleared, and its ledger continues from `memory`.
 
-        Waiting episodes of an older generation that used a later version than that are dropped as fenced, and those
-        acknowledged for a later one count as trained, then lost. A store that is emptier or older than `memory` is
-        cleared and goes on from there. `floor` is the generation of the checkpoint: numbers, and in a store that lost
-        its own also versions, stay beyond it.
+        Args:
+            restored_version: version of the weights in the checkpoint, -1 = none.
+            consumer: name of the consumer.
+            floor: the generation of the checkpoint. The new number is larger. If the store has no record of versions,
+                `next_version` is at least that of `floor`.
+            memory: the ledger in the checkpoint.
+            claimed: a number that this consumer claimed, which is then opened; 0 opens the next number.
+
+        Raises:
+            Fenced: a generation later than `claimed` was claimed or opened.
         """
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
-        """At most `count` entries, oldest first; waits up to `timeout_s` for the first one."""
+        """Take at most `count` entries, oldest first. Waits up to `timeout_s` for the first one."""
 
     def pending(self) -> list[Delivery]:
-        """All entries taken (by this generation or an earlier one) and not settled."""
+        """All entries that were taken, by this generation or an earlier one, and not settled."""
 
     def begin_attempt(self, entry_id: str) -> int:
-        """Count a probe of a pending entry and return how many began and did not end; 0 when it is not ours."""
+        """Record that decoding a pending entry begins. Returns how many attempts began and did not end, 0 if the entry
+        is not pending here. Entries that crash the learner are recognized by this count."""
 
     def end_attempt(self, entry_id: str) -> None:
-        """The probe was survived: its attempts are forgotten."""
+        """Reset the entry's attempts: the learner survived."""
 
-    def ack(self, entry_ids: Sequence[str], made: int = -1, durable: int = -1) -> list[str]:
+    def ack(self, entry_ids: Sequence[str], made_version: int = -1, durable_version: int = -1) -> list[str]:
         """Settle entries as trained and delete them; returns those that were pending here.
 
-        Their update made version `made`. A generation that goes back before it makes them `trained_then_lost`, unless
-        an acknowledgement has meanwhile told that versions up to `durable` are never gone back beyond.
+        The update that used them produced `made_version`. If a later generation restores an older version, they become
+        `trained_then_lost`, unless an acknowledgement has declared their version durable: versions up to
+        `durable_version` are in a checkpoint that is never rolled back.
         """
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
         """Settle entries untrained and delete them; returns those that were pending here."""
 
     def dead_letter(self, entry_id: str, reason: str) -> bool:
-        """Set a pending entry aside with its payload; False when it is not ours."""
+        """Move a pending entry and its payload to the dead letters; returns False if it is not pending here."""
 
     def dead_letters(self) -> list[DeadLetter]:
-        """Those kept, oldest first; entries that are no letters are left out. Needs no generation."""
+        """The dead letters that are kept, oldest first, without foreign entries. Needs no generation."""
 
     def requeue(self, dead_id: str) -> PutStatus:
-        """Queue a dead letter again: OK, or FENCED or BUSY, which leave it. Needs no generation.
+        """Queue a dead letter again. Needs no generation.
 
-        Raises `KeyError` when there is no such letter or its payload was not kept.
+        Returns OK; or FENCED or BUSY, which leave the letter in place. Raises `KeyError` if there is no such letter or
+        its payload was not kept.
         """
 
-    def tell(self, health: Mapping[str, float]) -> None:
-        """How the learner fares, for whoever looks. Needs no generation."""
+    def report_learner(self, health: Mapping[str, float]) -> None:
+        """Store the learner's health figures for `health`. Needs no generation."""
 
     def health(self) -> Health:
-        """How all fare. Needs no generation."""
+        """The latest health figures of the learner and of all actors. Needs no generation."""
 
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> Ledger:
+        """The current counts of all episodes. Needs no generation."""
 
 
 class WeightStore(Protocol):
-    """Published weights; a few versions are kept."""
+    """Published weights, of which the newest few versions are kept."""
 
     def publish(self, weights: WeightSet) -> None:
-        """Raises `Fenced` unless their generation is open, `ValueError` unless the version is newer than the head."""
+        """Publish weights. Raises `Fenced` unless their generation is current, and `ValueError` unless their version is
+        newer than the head."""
 
     def head(self) -> int:
-        """Newest published version, -1 = none."""
+        """The newest published version, -1 = none."""
 
     def fetch(self, newer_than: int) -> WeightSet | None:
-        """The newest weights if newer than that. Raises `actors.codec.InvalidWeights` when they are damaged or lost."""
+        """Return the newest weights if they are newer than that. Raises `actors.codec.InvalidWeights` if they are
+        damaged or lost."""
 
 
 class Transport(Producer, Consumer, WeightStore, Protocol):
     """All three sides of one store."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the connections."""

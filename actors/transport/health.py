@@ -1,4 +1,4 @@
-"""`Health`: what actors and the learner tell of themselves, and how old what waits is."""
+"""`Health`: the latest figures that the learner and the actors reported, and the age of the oldest queued episode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from math import isfinite
 
-from actors.transport.ledger import LARGEST_INTEGER, ActorLedger
+from actors.transport.ledger import MAX_INTEGER, ActorLedger
 from actors.types.names import is_name
 
 DAY_MS = 86_400_000
@@ -16,55 +16,60 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Health:
-    """Seen at one moment; figures are what the tellers call them."""
+    """A snapshot of the figures that the learner and the actors last reported, under the names that they gave them.
 
-    now_s: float  # since 1970, by the store's clock
+    Each report also holds `reported_s`, the Unix time of the report by the reporter's clock.
+    """
+
+    now_s: float  # Unix time by the store's clock
     generation: int = 0
     head_version: int = -1
-    oldest_s: float = 0.0  # how long the oldest entry, waiting or pending, has been in the queue; 0 without any
+    oldest_s: float = 0.0  # age of the oldest queued or pending entry; 0 if there is none
     learner: dict[str, float] = field(default_factory=dict)
     actors: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)  # by (actor, incarnation)
-    unreadable: int = 0  # rows that hold no figures, left out
+    unreadable: int = 0  # rows that could not be parsed and were skipped
 
 
-def fault_of_report(actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> str:
-    """Why a store refuses these, as `report` in `lua/producer.lua` judges it; empty where it takes them."""
+def report_fault(actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> str:
+    """Return why a report is invalid, by the rules of `report` in `lua/producer.lua`; empty if it is valid."""
     counts = (incarnation, *astuple(totals))
     if not is_name(actor):
-        return f"no name of an actor: {actor!r}"
-    if any(type(n) is not int or not 0 <= n <= LARGEST_INTEGER for n in counts):
-        return f"no counts: {counts}"
+        return f"invalid actor name: {actor!r}"
+    if any(type(n) is not int or not 0 <= n <= MAX_INTEGER for n in counts):
+        return f"invalid counts: {counts}"
     if not all(isinstance(v, int | float) and isfinite(v) for v in health.values()):
-        return f"no finite figures: {health}"
+        return f"health figures must be finite numbers: {health}"
     return ""
 
 
-def is_ahead(incarnation: int, latest: int) -> bool:
-    """Numbers of incarnations are times; one of the far future would leave none for those after it."""
+def is_in_far_future(incarnation: int, latest: int) -> bool:
+    """Whether an incarnation's number, a Unix time in ms, is new and over a day ahead of the clock. It is then invalid:
+    later incarnations need larger numbers."""
     return incarnation > max(latest, time.time_ns() // 1_000_000 + DAY_MS)
 
 
 def read_figures(row: bytes) -> dict[str, float] | None:
-    """What one row of the store's tells; None where it cannot be read."""
+    """Parse one row of the store's `health` hash; None if it is invalid."""
     try:
         figures = json.loads(row)
         finite = all(isinstance(v, int | float) and isfinite(v) for v in figures.values())
     except (ValueError, AttributeError, OverflowError, RecursionError):
         return None
-    return {name: float(v) for name, v in figures.items()} if finite and "told_s" in figures else None
+    return {name: float(v) for name, v in figures.items()} if finite and "reported_s" in figures else None
 
 
 def read_rows(table: Mapping[bytes, bytes]) -> tuple[dict[str, float], dict[tuple[str, int], dict[str, float]], int]:
-    """The learner's row, those of actors, and how many could not be read."""
+    """Parse the `health` hash: the learner's figures, those of each actor, and the number of invalid rows."""
     learner: dict[str, float] = {}
     actors: dict[tuple[str, int], dict[str, float]] = {}
     unreadable = 0
     for key, row in table.items():
-        who, figures = key.decode(errors="replace"), read_figures(row)
-        actor, _, number = who.rpartition("/")
-        if figures is None or not (who == "learner" or (is_name(actor) and number.isascii() and number.isdigit())):
+        reporter, figures = key.decode(errors="replace"), read_figures(row)
+        actor, _, number = reporter.rpartition("/")
+        is_actor = is_name(actor) and number.isascii() and number.isdigit()
+        if figures is None or not (reporter == "learner" or is_actor):
             unreadable += 1
-        elif who == "learner":
+        elif reporter == "learner":
             learner = figures
         else:
             actors[actor, int(number)] = figures

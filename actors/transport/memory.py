@@ -1,8 +1,8 @@
-"""The transport inside one process: same verbs and same ledger as on Redis, for one-process runs and for tests."""
+"""`MemoryTransport`: the transport inside one process, for single-process runs and for tests. It has the same methods
+and the same ledger as the one on Redis."""
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,24 +23,25 @@ from actors.transport.base import (
     PutStatus,
     StoreReset,
 )
-from actors.transport.health import Health, fault_of_report
+from actors.transport.health import Health, report_fault
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.memory_store import MemoryStore as MemoryStore
+from actors.transport.memory_store import new_store_id
 from actors.types.names import is_name
 from actors.types.weights import WeightSet
 
 
 class MemoryTransport:
-    """One handle on a store; a second handle stands for a second process. See `actors.transport.base`."""
+    """A handle on a `MemoryStore`; several handles stand for several processes. See `actors.transport.base`."""
 
     def __init__(self, config: QueueConfig | None = None, store: MemoryStore | None = None) -> None:
         self._config = config or QueueConfig()
         self._store = store or MemoryStore()
         self._generation = 0
-        self._turn = 0  # as the store should remember it
+        self._turn = 0  # the ledger's `turn` after this handle's last call
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     @property
     def max_episode_bytes(self) -> int:
@@ -49,37 +50,37 @@ class MemoryTransport:
     def new_incarnation(self, actor: str) -> NewIncarnation:
         s = self._store
         if not is_name(actor):
-            raise Malformed(f"no name of an actor: {actor!r}")
+            raise Malformed(f"invalid actor name: {actor!r}")
         with s.changed:
             latest = s.latest.get(actor)
             number = max(time.time_ns() // 1_000_000, 1 + (latest or 0))
-            s.enter(actor, number)
+            s.register(actor, number)
             return NewIncarnation(number, latest is None)
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         s = self._store
         with s.changed:
-            who = (header.actor, header.incarnation)
-            s.restore(*who)
-            if who in s.actors and header.sequence < s.actors[who].next_sequence:
+            key = (header.actor, header.incarnation)
+            s.restore_row(*key)
+            if key in s.actors and header.sequence < s.actors[key].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
             if header.generation > s.generation:
-                return self._reply(PutStatus.BUSY)  # this store lost its memory; its learner has yet to open it again
-            s.enter(*who)
-            if self._is_fenced(header):
-                self._account(who, "refused_fenced")
+                return self._reply(PutStatus.BUSY)  # the store lost its memory and its learner has not reopened it yet
+            s.register(*key)
+            if s.is_fenced(header):
+                s.account(*key, "refused_fenced")
                 return self._reply(PutStatus.FENCED)
             oversize = len(payload) > self._config.max_episode_bytes
-            if not oversize and self._is_full(len(payload)):
+            if not oversize and s.is_full(len(payload), self._config):
                 return self._reply(PutStatus.BUSY)
-            self._account(who, "accepted")
-            s.actors[who] = replace(s.actors[who], next_sequence=header.sequence + 1)
-            self._count("accepted")
+            s.account(*key, "accepted")
+            s.actors[key] = replace(s.actors[key], next_sequence=header.sequence + 1)
+            s.count("accepted")
             if oversize:
                 limit = self._config.max_episode_bytes
-                self._bury(header, b"", f"{len(payload)} bytes, more than the {limit} allowed")
+                s.add_dead_letter(header, b"", f"{len(payload)} bytes, more than the {limit} allowed", self._config)
             else:
-                self._enqueue(header, payload)
+                s.enqueue(header, payload)
             return self._reply(PutStatus.OK)
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
@@ -93,26 +94,26 @@ class MemoryTransport:
         return replies
 
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
-        s, who = self._store, (actor, incarnation)
-        if fault := fault_of_report(actor, incarnation, totals, health):
+        s, key = self._store, (actor, incarnation)
+        if fault := report_fault(actor, incarnation, totals, health):
             raise Malformed(fault)
         with s.changed:
-            s.enter(*who)
-            known = s.actors[who]
-            unknown = max(0, totals.accepted - known.accepted)  # to a store that has since lost its memory
-            self._count("accepted", unknown)
-            self._count("lost_with_store", unknown)
+            s.register(*key)
+            known = s.actors[key]
+            lost = max(0, totals.accepted - known.accepted)  # accepted by a store that has lost its memory since
+            s.count("accepted", lost)
+            s.count("lost_with_store", lost)
             unsent = totals.unsent + min(0, totals.accepted - known.accepted)
-            gone = incarnation < s.latest[actor]
-            s.actors[who] = replace(
+            is_superseded = incarnation < s.latest[actor]
+            s.actors[key] = replace(
                 totals,
-                accepted=known.accepted + unknown,
-                unsent=0 if gone else unsent,
-                lost_with_actor=unsent if gone else 0,
+                accepted=known.accepted + lost,
+                unsent=0 if is_superseded else unsent,
+                lost_with_actor=unsent if is_superseded else 0,
                 next_sequence=known.next_sequence,
             )
-            if not gone:
-                s.fares[who] = {**health, "told_s": time.time()}
+            if not is_superseded:
+                s.actor_health[key] = {**health, "reported_s": time.time()}
 
     def current_generation(self) -> int:
         with self._store.changed:
@@ -122,13 +123,13 @@ class MemoryTransport:
         s = self._store
         with s.changed:
             if number <= s.generation:
-                raise Fenced(f"generation {number} cannot be claimed, {s.generation} is open")
+                raise Fenced(f"generation {number} cannot be claimed: the newest is {s.generation}")
             s.generation = number
-            s.changed.notify_all()  # an older learner that waits learns of its end
+            s.changed.notify_all()  # wakes an older learner, which is fenced now
 
     def open_generation(
         self,
-        went_back_to: int,
+        restored_version: int,
         consumer: str,
         floor: Generation | None = None,
         memory: LedgerMemory | None = None,
@@ -138,39 +139,30 @@ class MemoryTransport:
         floor = floor or Generation(0, 0)
         with s.changed:
             if claimed and claimed < s.generation:
-                raise Fenced(f"generation {claimed} is not open, {s.generation} is")
-            known = memory.ledger if memory else Ledger()
-            lost = known.store != 0 and (s.counts.store != known.store or s.counts.turn < known.turn)
-            next_version = max(self._head() + 1, went_back_to + 1, s.next_version)
-            if lost or not s.went_back_to:
+                raise Fenced(f"generation {claimed} is not open: the newest is {s.generation}")
+            lost = s.is_behind(memory)
+            next_version = max(s.head() + 1, restored_version + 1, s.next_version)
+            if lost or not s.restored_versions:
                 next_version = max(next_version, floor.next_version)
             if memory is not None and lost:
-                self._start_again(memory)
+                s.reset(memory)
             for actor in s.latest:
-                s.retire_the_old(actor)
-            if lost or s.counts.store == 0:
-                s.counts = replace(s.counts, store=1 + secrets.randbelow(2**48))
-            self._count("turn")
+                s.retire_rows(actor)
+            if s.counts.store == 0:
+                s.counts = replace(s.counts, store=new_store_id())
+            s.count("turn")
             self._turn = s.counts.turn
             self._generation = s.generation = claimed or max(s.generation, floor.number) + 1
-            s.went_back_to[s.generation], s.next_version = went_back_to, next_version
-            for version in [v for v in s.made if v > went_back_to]:
-                given_up = s.made.pop(version)
-                self._count("trained", -given_up)
-                self._count("trained_then_lost", given_up)
-            for entries in (s.queued, s.pending):
-                for entry_id in [e for e, delivery in entries.items() if self._is_fenced(delivery.header)]:
-                    del entries[entry_id]
-                    s.attempts.pop(entry_id, None)
-                    self._count("fenced")
-            s.changed.notify_all()  # an older learner that waits learns of its end
+            s.restored_versions[s.generation], s.next_version = restored_version, next_version
+            s.roll_back(restored_version)
+            s.changed.notify_all()  # wakes an older learner, which is fenced now
             return Generation(s.generation, next_version, s.counts.store, s.counts.turn)
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
         s = self._store
         with s.changed:
             s.changed.wait_for(lambda: s.queued or self._generation != s.generation, timeout_s)
-            self._turn_over()
+            self._next_turn()
             taken = list(s.queued.values())[:count]
             for delivery in taken:
                 s.pending[delivery.entry_id] = s.queued.pop(delivery.entry_id)
@@ -178,13 +170,13 @@ class MemoryTransport:
 
     def pending(self) -> list[Delivery]:
         with self._store.changed:
-            self._check_generation()
+            self._check_generation(self._generation)
             return list(self._store.pending.values())
 
     def begin_attempt(self, entry_id: str) -> int:
         s = self._store
         with s.changed:
-            self._turn_over()
+            self._next_turn()
             if entry_id not in s.pending:
                 return 0
             s.attempts[entry_id] = s.attempts.get(entry_id, 0) + 1
@@ -192,16 +184,16 @@ class MemoryTransport:
 
     def end_attempt(self, entry_id: str) -> None:
         with self._store.changed:
-            self._turn_over()
+            self._next_turn()
             self._store.attempts.pop(entry_id, None)
 
-    def ack(self, entry_ids: Sequence[str], made: int = -1, durable: int = -1) -> list[str]:
+    def ack(self, entry_ids: Sequence[str], made_version: int = -1, durable_version: int = -1) -> list[str]:
         s = self._store
         with s.changed:
             settled = self._settle(entry_ids, "trained")
             if settled:
-                s.made[made] = s.made.get(made, 0) + len(settled)
-            for version in [v for v in s.made if v <= durable]:
+                s.made[made_version] = s.made.get(made_version, 0) + len(settled)
+            for version in [v for v in s.made if v <= durable_version]:
                 del s.made[version]
             return settled
 
@@ -210,12 +202,13 @@ class MemoryTransport:
             return self._settle(entry_ids, reason.value)
 
     def dead_letter(self, entry_id: str, reason: str) -> bool:
-        with self._store.changed:
-            self._turn_over()
-            delivery = self._release(entry_id)
+        s = self._store
+        with s.changed:
+            self._next_turn()
+            delivery = s.release(entry_id)
             if delivery is None:
                 return False
-            self._bury(delivery.header, delivery.payload, reason)
+            s.add_dead_letter(delivery.header, delivery.payload, reason, self._config)
             return True
 
     def dead_letters(self) -> list[DeadLetter]:
@@ -228,149 +221,72 @@ class MemoryTransport:
             letter = s.dead.get(dead_id)
             if letter is None or not letter.payload:
                 raise KeyError(f"no dead letter {dead_id} with a payload")
-            if self._is_fenced(letter.header):
+            if s.is_fenced(letter.header):
                 return PutStatus.FENCED
-            if self._is_full(len(letter.payload)):
+            if s.is_full(len(letter.payload), self._config):
                 return PutStatus.BUSY
             del s.dead[dead_id]
-            self._count("dead_lettered", -1)
-            self._enqueue(letter.header, letter.payload)
+            s.count("dead_lettered", -1)
+            s.enqueue(letter.header, letter.payload)
             return PutStatus.OK
 
-    def tell(self, health: Mapping[str, float]) -> None:
-        self._store.learner = {**health, "told_s": time.time()}
+    def report_learner(self, health: Mapping[str, float]) -> None:
+        self._store.learner_health = {**health, "reported_s": time.time()}
 
     def health(self) -> Health:
         s = self._store
         with s.changed:
             oldest = min((d.enqueued_ms for e in (s.queued, s.pending) for d in e.values()), default=None)
             age_s = 0.0 if oldest is None else max(0.0, time.time() - oldest / 1000)
-            return Health(time.time(), s.generation, self._head(), age_s, dict(s.learner), dict(s.fares))
+            return Health(time.time(), s.generation, s.head(), age_s, dict(s.learner_health), dict(s.actor_health))
 
     def ledger(self) -> Ledger:
-        s = self._store
-        with s.changed:
-            return replace(
-                s.counts,
-                queued=len(s.queued),
-                pending=len(s.pending),
-                queued_bytes=self._queued_bytes(),
-                dead_bytes=self._dead_bytes(),
-                stream_entries=len(s.queued) + len(s.pending),
-                actors=dict(s.actors),
-            )
+        with self._store.changed:
+            return self._store.ledger()
 
     def publish(self, weights: WeightSet) -> None:
         s = self._store
         blob = encode_weights(weights)
         with s.changed:
             self._check_generation(weights.generation)
-            if weights.version <= self._head():
+            if weights.version <= s.head():
                 if s.weights.get(weights.version) == blob:
                     return
-                raise ValueError(f"weights {weights.version} are not newer than the published {self._head()}")
+                raise ValueError(f"weights {weights.version} are not newer than the published {s.head()}")
             s.weights[weights.version] = blob
             for version in sorted(s.weights)[: -self._config.weights_kept]:
                 del s.weights[version]
 
     def head(self) -> int:
         with self._store.changed:
-            return self._head()
+            return self._store.head()
 
     def fetch(self, newer_than: int) -> WeightSet | None:
-        with self._store.changed:
-            blob = self._store.weights[self._head()] if self._head() > newer_than else None
+        s = self._store
+        with s.changed:
+            blob = s.weights[s.head()] if s.head() > newer_than else None
         return None if blob is None else decode_weights(blob)
 
-    def _head(self) -> int:
-        return max(self._store.weights, default=-1)
-
     def _reply(self, status: PutStatus) -> PutReply:
-        return PutReply(status, BUSY_RETRY_S if status is PutStatus.BUSY else 0.0, self._head())
-
-    def _next_id(self) -> str:
-        self._store.ids += 1
-        return f"{time.time_ns() // 1_000_000}-{self._store.ids}"
-
-    def _count(self, term: str, change: int = 1) -> None:
-        s = self._store
-        s.counts = replace(s.counts, **{term: getattr(s.counts, term) + change})
-
-    def _check_generation(self, generation: int | None = None) -> None:
-        mine = self._generation if generation is None else generation
-        if mine > self._store.generation:
-            raise StoreReset(f"generation {mine} is unknown here, {self._store.generation} is the last")
-        if mine < self._store.generation or mine == 0:
-            raise Fenced(f"generation {mine} is not open, {self._store.generation} is")
-
-    def _turn_over(self) -> None:
-        """Each of the consumer's calls is a turn; where store and consumer differ, the store lost some."""
-        self._check_generation()
-        if self._turn != self._store.counts.turn:
-            raise StoreReset(f"the store is at turn {self._store.counts.turn}, the learner at {self._turn}")
-        self._count("turn")
-        self._turn += 1
-
-    def _start_again(self, memory: LedgerMemory) -> None:
-        s = self._store
-        s.counts = memory.after_loss()
-        s.actors = dict(s.counts.actors)
-        s.latest = {actor: numbers[-1] for actor, numbers in s.counts.listed().items()}
-        for emptied in (s.queued, s.pending, s.attempts, s.dead, s.made, s.fares, s.retired):
-            emptied.clear()
-
-    def _is_fenced(self, header: EpisodeHeader) -> bool:
-        """Beyond what a generation after its own went back to."""
-        later = (v for g, v in self._store.went_back_to.items() if g > header.generation)
-        return any(header.newest_version > version for version in later)
-
-    def _is_full(self, size: int) -> bool:
-        waiting = len(self._store.queued)
-        # an empty queue takes any episode, or one larger than the bound would wait for ever
-        return waiting > 0 and (
-            waiting >= self._config.max_episodes or self._queued_bytes() + size > self._config.max_bytes
-        )
-
-    def _queued_bytes(self) -> int:
-        return sum(len(d.payload) for d in self._store.queued.values())
-
-    def _dead_bytes(self) -> int:
-        return sum(len(letter.payload) for letter in self._store.dead.values())
-
-    def _enqueue(self, header: EpisodeHeader, payload: bytes) -> None:
-        entry_id = self._next_id()
-        time_ms = int(entry_id.partition("-")[0])
-        self._store.queued[entry_id] = Delivery(entry_id, header, payload, time_ms, self._head())
-        self._store.changed.notify_all()
-
-    def _release(self, entry_id: str) -> Delivery | None:
-        self._store.attempts.pop(entry_id, None)
-        return self._store.pending.pop(entry_id, None)
+        return PutReply(status, BUSY_RETRY_S if status is PutStatus.BUSY else 0.0, self._store.head())
 
     def _settle(self, entry_ids: Sequence[str], term: str) -> list[str]:
         if not entry_ids:
             return []
-        self._turn_over()
-        settled = [entry_id for entry_id in entry_ids if self._release(entry_id) is not None]
-        self._count(term, len(settled))
-        return settled
+        self._next_turn()
+        return self._store.settle(entry_ids, term)
 
-    def _bury(self, header: EpisodeHeader, payload: bytes, reason: str) -> None:
-        dead = self._store.dead
-        dead_id = self._next_id()
-        dead[dead_id] = DeadLetter(dead_id, header, payload, reason)
-        self._count("dead_lettered")
-        while len(dead) > self._config.dead_letters_kept or (
-            len(dead) > 1 and self._dead_bytes() > self._config.max_bytes
-        ):
-            del dead[next(iter(dead))]
-            self._count("dead_letters_evicted")
+    def _check_generation(self, generation: int) -> None:
+        current = self._store.generation
+        if generation > current:
+            raise StoreReset(f"the store does not know generation {generation}: its newest is {current}")
+        if generation < current or generation == 0:
+            raise Fenced(f"generation {generation} is not open: the newest is {current}")
 
-    def _account(self, who: tuple[str, int], term: str) -> None:
-        """Count one episode as `term`: it was unsent when last reported, thought lost, or produced since."""
-        old = self._store.actors[who]
-        source, change = (
-            ("unsent", -1) if old.unsent else ("lost_with_actor", -1) if old.lost_with_actor else ("produced", 1)
-        )
-        moved = replace(old, **{source: getattr(old, source) + change})
-        self._store.actors[who] = replace(moved, **{term: getattr(moved, term) + 1})
+    def _next_turn(self) -> None:
+        """Count a call of the consumer. If the store's count differs from this handle's, the store lost some calls."""
+        self._check_generation(self._generation)
+        if self._turn != self._store.counts.turn:
+            raise StoreReset(f"the store is at turn {self._store.counts.turn}, the learner at {self._turn}")
+        self._store.count("turn")
+        self._turn += 1

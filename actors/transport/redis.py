@@ -1,7 +1,8 @@
-"""The transport on Redis (6.2 or newer) or Valkey. Keys are documented in `lua/store.lua`, whose verbs change them.
+"""`RedisTransport`: the transport on Redis (6.2 or newer) or Valkey.
 
-Large values never pass through Lua: `put` and `publish` SET them with an expiry, which the verb lifts when it accepts
-them, in one pipeline; `take` reads them after the verb has handed out the references.
+All state changes are atomic Lua verbs; `lua/store.lua` documents the keys. Payloads do not pass through Lua: `put` and
+`publish` SET them with an expiry, and the verb in the same pipeline removes the expiry when it accepts them. `take`
+reads them after the verb has returned the references.
 """
 
 from __future__ import annotations
@@ -32,37 +33,47 @@ from actors.transport.base import (
 )
 from actors.transport.health import Health, read_rows
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
-from actors.transport.server import NOEVICTION, RETRIES, Argument, Server
+from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, entry_time_ms, to_dict
+from actors.transport.redis_server import NOEVICTION, RETRIES, Argument, RedisServer
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
 log = logging.getLogger(__name__)
 PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
 WEIGHTS_PASSWORD_VARIABLE = "TAMIYO_WEIGHTS_REDIS_PASSWORD"
-BLOCK_S = 2.0  # longest single wait on the server, far below the socket timeout
-SETTLED_AT_ONCE = 1000  # entries per call: Lua's stack holds some 8000 values
+BLOCK_S = 2.0  # longest blocking read, far below the socket timeout
+SETTLE_BATCH = 1000  # entries per call, as Lua's stack is limited to about 8000 values
 
 
 def connect(
     url: str, config: QueueConfig | None = None, namespace: str = "tamiyo", scripts: bool = False
 ) -> RedisTransport:
-    """Connect to `redis://`, `rediss://` or `unix://`, with the password of the url, else of TAMIYO_REDIS_PASSWORD or
-    of the file that TAMIYO_REDIS_PASSWORD_FILE names.
+    """Connect to a `redis://`, `rediss://` or `unix://` URL.
 
-    `namespace` keeps runs apart on one server. `scripts` avoids functions on a server that has them. Raises
-    `UserError`, one line, when nothing answers, the login is refused, or the namespace is no name.
+    The password comes from the URL, else from the file that `TAMIYO_REDIS_PASSWORD_FILE` names, else from
+    `TAMIYO_REDIS_PASSWORD`.
+
+    Args:
+        url: address of the server.
+        config: limits of the queue, and the address of a separate server for weights.
+        namespace: name of the run; prefixes all keys.
+        scripts: use EVALSHA instead of functions, as on servers before Redis 7.
+
+    Raises:
+        UserError: the server does not answer, the login is refused, or the namespace is invalid.
     """
     if not is_name(namespace):
-        raise UserError(f"{namespace!r} cannot be the name of a run: give {NAME_RULE}")
+        raise UserError(f"{namespace!r} is not a valid run name: use {NAME_RULE}")
     config = config or QueueConfig()
-    queue = Server(url, namespace, PASSWORD_VARIABLE, scripts)
+    queue = RedisServer(url, namespace, PASSWORD_VARIABLE, scripts)
     if not config.weights_redis:
         return RedisTransport(queue, queue, config)
-    return RedisTransport(queue, Server(config.weights_redis, namespace, WEIGHTS_PASSWORD_VARIABLE, scripts), config)
+    weights = RedisServer(config.weights_redis, namespace, WEIGHTS_PASSWORD_VARIABLE, scripts)
+    return RedisTransport(queue, weights, config)
 
 
 def require_store(url: str, config: QueueConfig, namespace: str) -> None:
-    """Raises `UserError`, one line, where nothing answers, the login is refused, or the server evicts keys."""
+    """Check that the store can be used. Raises `UserError` if it does not answer, refuses the login, or evicts keys."""
     transport = connect(url, config, namespace)
     try:
         transport.require_noeviction()
@@ -71,8 +82,8 @@ def require_store(url: str, config: QueueConfig, namespace: str) -> None:
 
 
 def namespaces(url: str) -> list[str]:
-    """Those with a ledger on the server, in alphabetical order."""
-    server = Server(url, "", PASSWORD_VARIABLE)
+    """List the runs that have a ledger on the server, in alphabetical order."""
+    server = RedisServer(url, "", PASSWORD_VARIABLE)
     try:
         keys = {key.decode() for key in server.client.scan_iter(match="{*}:ledger", count=1000)}
     finally:
@@ -81,27 +92,27 @@ def namespaces(url: str) -> list[str]:
 
 
 class RedisTransport:
-    """All three sides; see `actors.transport.base`. One per process, safe to share between threads."""
+    """All three sides of the transport; see `actors.transport.base`. One per process, safe to share between threads."""
 
-    def __init__(self, queue: Server, weights: Server, config: QueueConfig) -> None:
+    def __init__(self, queue: RedisServer, weights: RedisServer, config: QueueConfig) -> None:
         self._queue, self._weights, self._config = queue, weights, config
         self._generation = 0
-        self._turn = 0  # as the store should remember it
-        self._consuming = threading.Lock()  # turns follow one another
-        self._head = -1  # as last heard
-        self._is_checked = False  # that no server evicts keys
-        self._unreadable: dict[str, int] = {}  # part of the store -> rows there that cannot be read
+        self._turn = 0  # the ledger's `turn` after this consumer's last call
+        self._consuming = threading.Lock()  # serializes the calls that count as turns
+        self._head = -1  # newest weights, as of the last put
+        self._eviction_checked = False
+        self._unreadable: dict[str, int] = {}  # part of the store -> unreadable rows when last read
 
     def close(self) -> None:
         self._queue.close()
         self._weights.close()
 
     def require_noeviction(self) -> None:
-        """Raises `UserError` where a server evicts what it should keep; warns where it may, or does not say."""
-        if not self._is_checked:
+        """Raise `UserError` if a server would evict keys; warn if it might, or if its policy cannot be read."""
+        if not self._eviction_checked:
             for server in {self._queue, self._weights}:
                 server.require_noeviction()
-            self._is_checked = True
+            self._eviction_checked = True
 
     def new_incarnation(self, actor: str) -> NewIncarnation:
         number, is_first = self._queue.call("new_incarnation", actor, time.time_ns() // 1_000_000)
@@ -122,12 +133,12 @@ class RedisTransport:
             replies += [self._reply(PutStatus(status)) for status in statuses[: -1 if lost else None]]
             if not lost:
                 return replies
-        raise UserError(f"Redis keeps losing payloads before they are accepted: {NOEVICTION}")
+        raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
 
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
-        t, told = totals, self._told(health)
+        t = totals
         counts = (t.produced, t.accepted, t.dropped_backpressure, t.refused_fenced, t.unsent)
-        self._queue.call("report", actor, incarnation, *counts, told)
+        self._queue.call("report", actor, incarnation, *counts, _encode_health(health))
 
     def current_generation(self) -> int:
         return int(self._queue.read("HGET", self._queue.key("generations"), "current") or 0)
@@ -139,7 +150,7 @@ class RedisTransport:
 
     def open_generation(
         self,
-        went_back_to: int,
+        restored_version: int,
         consumer: str,
         floor: Generation | None = None,
         memory: LedgerMemory | None = None,
@@ -149,9 +160,10 @@ class RedisTransport:
         floor = floor or Generation(0, 0)
         known = (memory.ledger.store, memory.ledger.turn, *memory.after_loss().to_fields()) if memory else (0, 0)
         with self._consuming:
-            identity = 1 + secrets.randbelow(2**48)
-            asked = (_token(), went_back_to, consumer, floor.number, floor.next_version, identity, claimed)
-            number, version, self._turn, store = map(int, self._queue.call("open", *asked, *known))
+            new_store = 1 + secrets.randbelow(2**48)  # its id if it has none or lost its memory
+            arguments = (_token(), restored_version, consumer, floor.number, floor.next_version, new_store, claimed)
+            reply = self._queue.call("open", *arguments, *known)
+            number, version, self._turn, store = map(int, reply)
             self._generation = number
             if self._weights is not self._queue:
                 version = max(version, 1 + int(self._weights.call("fence", number)[0]))
@@ -164,7 +176,7 @@ class RedisTransport:
             remaining_s = deadline - time.monotonic()
             if entries or remaining_s <= 0:
                 return self._deliveries(entries)
-            # waits without consuming: the verb that then takes is the one that checks the generation
+            # XREAD waits without consuming: the next `take` checks the generation
             block_ms = max(1, int(1000 * min(remaining_s, BLOCK_S)))
             self._queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._queue.key("episodes"), last)
 
@@ -177,8 +189,8 @@ class RedisTransport:
     def end_attempt(self, entry_id: str) -> None:
         self._consume("end_attempt", entry_id)
 
-    def ack(self, entry_ids: Sequence[str], made: int = -1, durable: int = -1) -> list[str]:
-        return self._settle(entry_ids, "trained", made, durable)
+    def ack(self, entry_ids: Sequence[str], made_version: int = -1, durable_version: int = -1) -> list[str]:
+        return self._settle(entry_ids, "trained", made_version, durable_version)
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
         return self._settle(entry_ids, reason.value)
@@ -189,8 +201,8 @@ class RedisTransport:
 
     def dead_letters(self) -> list[DeadLetter]:
         entries = self._queue.read("XRANGE", self._queue.key("dead"), "-", "+")
-        letters = [found for dead_id, flat in entries if (found := _letter(dead_id, dict(_pairs_of(flat))))]
-        self._warn_of_unreadable("dead letters", len(entries) - len(letters))
+        letters = [found for dead_id, flat in entries if (found := decode_dead_letter(dead_id, to_dict(flat)))]
+        self._warn_about_unreadable("dead letters", len(entries) - len(letters))
         payloads = self._payloads([letter.header for letter in letters])
         return [replace(letter, payload=payload or b"") for letter, payload in zip(letters, payloads, strict=True)]
 
@@ -201,12 +213,12 @@ class RedisTransport:
             raise KeyError(f"no dead letter {dead_id} with a payload")
         return PutStatus(status)
 
-    def tell(self, health: Mapping[str, float]) -> None:
-        self._queue.read("HSET", self._queue.key("health"), "learner", self._told(health))
+    def report_learner(self, health: Mapping[str, float]) -> None:
+        self._queue.read("HSET", self._queue.key("health"), "learner", _encode_health(health))
 
     def health(self) -> Health:
         key = self._queue.key
-        (seconds, micros), current, head, oldest, told = self._queue.read_together(
+        (seconds, micros), current, head, oldest, rows = self._queue.read_together(
             ("TIME",),
             ("HGET", key("generations"), "current"),
             ("HGET", key("weights"), "head"),
@@ -214,22 +226,22 @@ class RedisTransport:
             ("HGETALL", key("health")),
         )
         now_s = int(seconds) + int(micros) / 1e6
-        learner, actors, unreadable = read_rows(dict(_pairs_of(told)))
-        self._warn_of_unreadable("health", unreadable)
-        age_s = max(0.0, now_s - _time_ms(oldest[0][0]) / 1000) if oldest else 0.0
+        learner, actors, unreadable = read_rows(to_dict(rows))
+        self._warn_about_unreadable("health", unreadable)
+        age_s = max(0.0, now_s - entry_time_ms(oldest[0][0]) / 1000) if oldest else 0.0
         head = -1 if head is None else int(head)
         return Health(now_s, int(current or 0), head, age_s, learner, actors, unreadable)
 
     def ledger(self) -> Ledger:
         key = self._queue.key
         flat, entries = self._queue.read_together(("HGETALL", key("ledger")), ("XLEN", key("episodes")))
-        ledger = Ledger.of_fields(dict(_pairs_of(flat)), int(entries))
-        self._warn_of_unreadable("ledger", ledger.unreadable)
+        ledger = Ledger.from_fields(to_dict(flat), int(entries))
+        self._warn_about_unreadable("ledger", ledger.unreadable)
         return ledger
 
     def publish(self, weights: WeightSet) -> None:
         blob = encode_weights(weights)
-        # the generation in the key keeps a fenced learner from overwriting the payload of its successor
+        # the key holds the generation, so that a fenced learner cannot overwrite its successor's payload
         key = self._weights.key(f"weights:{weights.generation}:{weights.version}")
         arguments = (weights.generation, weights.version, blob.manifest, key, self._config.weights_kept)
         expiry_ms = int(1000 * self._config.payload_ttl_s)
@@ -240,7 +252,7 @@ class RedisTransport:
             if status == b"OK":
                 break
         else:
-            raise UserError(f"Redis keeps losing {key} before it is accepted: {NOEVICTION}")
+            raise UserError(f"Redis repeatedly lost {key} before it was accepted: {NOEVICTION}")
         if self._weights is not self._queue:
             self._queue.call("announce", weights.generation, weights.version)
 
@@ -256,7 +268,9 @@ class RedisTransport:
             if payload is not None:
                 return decode_weights(WeightBlob(found[0], payload))
             if self.head() == version:
-                raise InvalidWeights(f"the store lost the payload of weights {version}: its learner's next will come")
+                raise InvalidWeights(
+                    f"the store lost the payload of weights {version}; the learner's next version replaces it"
+                )
         return None
 
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[str]:
@@ -264,7 +278,7 @@ class RedisTransport:
         values: dict[str, bytes] = {}
         refs: list[str] = []
         for header, payload in episodes:
-            refs.append(_ref(header, len(payload)))
+            refs.append(encode_ref(header, len(payload)))
             if len(payload) <= c.max_episode_bytes:
                 values[self._queue.key("payload:") + header.episode_id] = payload
         limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
@@ -284,18 +298,22 @@ class RedisTransport:
             self._turn += 1
             return reply
 
-    def _settle(self, entry_ids: Sequence[str], term: str, made: int = -1, durable: int = -1) -> list[str]:
+    def _settle(
+        self, entry_ids: Sequence[str], term: str, made_version: int = -1, durable_version: int = -1
+    ) -> list[str]:
         settled: list[str] = []
-        for start in range(0, len(entry_ids), SETTLED_AT_ONCE):
-            some = entry_ids[start : start + SETTLED_AT_ONCE]
-            settled += [entry.decode() for entry in self._consume("settle", term, made, durable, *some)]
+        for start in range(0, len(entry_ids), SETTLE_BATCH):
+            batch = entry_ids[start : start + SETTLE_BATCH]
+            settled += [
+                entry.decode() for entry in self._consume("settle", term, made_version, durable_version, *batch)
+            ]
         return settled
 
     def _deliveries(self, flat: Sequence[bytes]) -> list[Delivery]:
-        ids, headers = flat[::2], [_header(ref) for ref in flat[1::2]]
+        ids, headers = flat[::2], [decode_ref(ref) for ref in flat[1::2]]
         payloads = self._payloads([header for header, _ in headers])
         return [
-            Delivery(entry_id.decode(), header, payload or b"", _time_ms(entry_id), head)
+            Delivery(entry_id.decode(), header, payload or b"", entry_time_ms(entry_id), head)
             for entry_id, (header, head), payload in zip(ids, headers, payloads, strict=True)
         ]
 
@@ -304,51 +322,17 @@ class RedisTransport:
             return []
         return list(self._queue.read("MGET", *(self._queue.key("payload:") + h.episode_id for h in headers)))
 
-    def _warn_of_unreadable(self, place: str, count: int) -> None:
-        """Once for each more that there are."""
-        if count > self._unreadable.get(place, 0):
-            log.warning("%d rows of the store's %s are not Tamiyo's, and are left out", count, place)
-        self._unreadable[place] = count
-
-    def _told(self, health: Mapping[str, float]) -> str:
-        return json.dumps({**health, "told_s": time.time()})
+    def _warn_about_unreadable(self, part: str, count: int) -> None:
+        """Log a warning whenever the number of unreadable rows has grown."""
+        if count > self._unreadable.get(part, 0):
+            log.warning("skipped %d rows of the store's %s that Tamiyo did not write", count, part)
+        self._unreadable[part] = count
 
 
 def _token() -> str:
+    """Identify a call, so that the store recognizes its repetition."""
     return secrets.token_hex(8)
 
 
-def _ref(header: EpisodeHeader, size: int) -> str:
-    """As REF in `lua/store.lua` has it, but for the head."""
-    h = header
-    return f"{h.generation} {h.oldest_version} {h.newest_version} {size} {h.episode_id}"
-
-
-def _header(ref: bytes) -> tuple[EpisodeHeader, int]:
-    """And the head version when it was put."""
-    head, generation, oldest, newest, _, episode_id = ref.decode().split(" ")
-    _, actor, incarnation, sequence = episode_id.split("/")
-    versions = (int(generation), int(oldest), int(newest))
-    return EpisodeHeader(episode_id, actor, int(incarnation), int(sequence), *versions), int(head)
-
-
-def _letter(dead_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter | None:
-    """Without its payload; None where an entry is no letter: an actor may write into that stream."""
-    try:
-        header, reason = _header(fields[b"ref"])[0], fields[b"reason"]
-    except (KeyError, ValueError):
-        return None
-    return DeadLetter(dead_id.decode(), header, b"", reason.decode(errors="replace"))
-
-
-def _time_ms(entry_id: bytes) -> int:
-    return int(entry_id.partition(b"-")[0])
-
-
-def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    return list(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _pairs_of(table: Any) -> list[tuple[bytes, bytes]]:
-    """Of what the client may have made a mapping of."""
-    return list(table.items()) if isinstance(table, Mapping) else _pairs(table)
+def _encode_health(health: Mapping[str, float]) -> str:
+    return json.dumps({**health, "reported_s": time.time()})

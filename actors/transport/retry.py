@@ -1,4 +1,4 @@
-"""`Retry`: a store that does not answer is waited for, told once, and never given up."""
+"""`Retry`: repeat a call while the store is unreachable, and report the start and the end of each outage."""
 
 from __future__ import annotations
 
@@ -14,40 +14,46 @@ T = TypeVar("T")
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the store did not answer, be it in mid-run or while connecting."""
+    """Whether the error means that the store did not answer, during a call or while connecting."""
     return isinstance(error, Unreachable) or isinstance(error.__cause__, Unreachable)
 
 
 class Retry:
-    """Repeats calls while the store does not answer, unless `stop`; `tell` hears when that begins and when it ends, and
-    `beat` is called with every attempt."""
+    """Repeats calls while the store is unreachable, with exponential backoff and without a limit on attempts.
+
+    Args:
+        report: receives one line when an outage begins and one when it ends.
+        stop: once it returns true, an outage is raised instead of waited for.
+        heartbeat: called before every attempt.
+    """
 
     def __init__(
         self,
-        tell: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = lambda line: None,
         stop: Callable[[], bool] = lambda: False,
-        beat: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
-        self._tell, self._stop, self._beat = tell, stop, beat
-        self.away_s = 0.0  # in all
+        self._report, self._stop, self._heartbeat = report, stop, heartbeat
+        self.outage_s = 0.0  # total over all calls
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """`call`'s result. Raises what `call` raises, once told to stop also for a store that does not answer."""
+        """Return `call()`. Raises its errors at once, except for outages, which are raised only when `stop()` is
+        true."""
         backoff = Backoff(0.25, 2.0)
-        began = time.monotonic()
+        start_s = time.monotonic()
         while True:
-            self._beat()
+            self._heartbeat()
             try:
                 result = call()
             except (Unreachable, UserError) as error:
                 if not is_outage(error) or self._stop():
                     raise
                 if not backoff.failures:
-                    self._tell(f"{error if isinstance(error, Unreachable) else error.__cause__}; waiting for it")
+                    self._report(f"{error if isinstance(error, Unreachable) else error.__cause__}; waiting for it")
                 time.sleep(backoff.fail())
                 continue
             if backoff.failures:
-                away_s = time.monotonic() - began
-                self.away_s += away_s
-                self._tell(f"Redis answers again, after {away_s:.1f} s")
+                outage_s = time.monotonic() - start_s
+                self.outage_s += outage_s
+                self._report(f"Redis answers again, after {outage_s:.1f} s")
             return result

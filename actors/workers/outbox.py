@@ -46,7 +46,7 @@ class Outbox:
         if len(self._unsent) == self.capacity:
             self._unsent.popleft()
             self.accounts.dropped_backpressure += 1
-        self._unsent.append((EpisodeHeader.of(episode), encode_episode(episode)))
+        self._unsent.append((EpisodeHeader.from_episode(episode), encode_episode(episode)))
         self.accounts.produced += 1
 
     def ship(self, patience_s: float, sleep: Callable[[float], None] = time.sleep) -> float:

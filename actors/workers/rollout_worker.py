@@ -67,12 +67,12 @@ class RolloutWorker:
         self.settings = settings
         acting = settings.acting
         self._heartbeat = heartbeat or Heartbeat()
-        self._patience = Retry(beat=self._heartbeat)
+        self._retry = Retry(heartbeat=self._heartbeat)
         self._report = report
-        self.transport: Transport = self._patience(lambda: connect(settings.redis, acting.queue, settings.namespace))
+        self.transport: Transport = self._retry(lambda: connect(settings.redis, acting.queue, settings.namespace))
         self.name = f"actor-{settings.index}"
         began = time.monotonic()
-        new = self._patience(lambda: self._new_incarnation(began))
+        new = self._retry(lambda: self._new_incarnation(began))
         self.number = new.number
         # there may be earlier lives, and others in fleets that were started beside this one
         lineage = self.number if reborn or not new.is_first else None
@@ -86,10 +86,10 @@ class RolloutWorker:
     def sample(self) -> WaveReport:
         """A while with the newest weights, and what became complete shipped. While the queue takes no more it parks:
         nothing new is played. Waits for the first weights; raises `UserError` without any."""
-        start, away_before_s = time.monotonic(), self._patience.away_s
+        start, away_before_s = time.monotonic(), self._retry.outage_s
         parked_s = self._ship()
         if len(self.outbox):
-            return self._told(0, 0, 0.0, parked_s, self._patience.away_s - away_before_s)
+            return self._told(0, 0, 0.0, parked_s, self._retry.outage_s - away_before_s)
         began = time.monotonic()
         self._fetch()
         fetch_s = time.monotonic() - began
@@ -103,7 +103,7 @@ class RolloutWorker:
         self.outbox.health |= {"version": self.version, "damaged_weights": self.feed.damaged}
         waited_s = parked_s + self._ship()
         steps = sum(len(e) for e in episodes)
-        return self._told(len(episodes), steps, played_s, waited_s, self._patience.away_s - away_before_s)
+        return self._told(len(episodes), steps, played_s, waited_s, self._retry.outage_s - away_before_s)
 
     def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
         """Episodes of the given seeds, not shipped: what `Sampler.play` tells of each."""
@@ -127,7 +127,7 @@ class RolloutWorker:
             raise
 
     def _ship(self) -> float:
-        return self._patience(lambda: self.outbox.ship(PATIENCE_S))
+        return self._retry(lambda: self.outbox.ship(PATIENCE_S))
 
     def _told(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> WaveReport:
         metrics = {
@@ -145,7 +145,7 @@ class RolloutWorker:
     def _fetch(self) -> None:
         deadline = time.monotonic() + self.settings.acting.actors.fetch_timeout_s
         while True:
-            weights = self._patience(lambda: self.feed.newest(self.version))
+            weights = self._retry(lambda: self.feed.newest(self.version))
             if weights is not None:
                 if self.policy is None:
                     self.policy = ActingPolicy(from_weights(weights))

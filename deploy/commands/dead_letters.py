@@ -1,4 +1,4 @@
-"""`tamiyo dead-letters`: what was set aside, why, and back into the queue."""
+"""`tamiyo dead-letters`: list, show and requeue episodes that could not be trained on."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from deploy.commands.status import find_run
 
 
 def dead_letters(action: str, url: str, run: str | None, ids: list[str], save: Path | None) -> int:
-    """`list`, `show ID`, `requeue ID ...` (or `all`). Returns 1 where a letter could not be queued again."""
+    """Run the action `list`, `show` or `requeue` on the dead letters of a run.
+
+    `requeue` accepts the single id `all`; `show` writes the payload to `save` if given. Returns the exit status: 1 if a
+    letter could not be queued again, else 0. Raises `UserError` for unknown or missing ids.
+    """
     transport = connect(url, namespace=find_run(url, run))
     try:
         letters = {letter.dead_id: letter for letter in transport.dead_letters()}
         if action == "list":
             return _list(letters)
         if unknown := [i for i in ids if i not in letters and i != "all"]:
-            raise UserError(f"no dead letter {unknown[0]}: `tamiyo dead-letters list` shows those that are kept")
+            raise UserError(f"no dead letter has the id {unknown[0]}: run `tamiyo dead-letters list` to see the ids")
         if not ids:
-            raise UserError(f"name a dead letter: tamiyo dead-letters {action} ID")
+            raise UserError(f"the id of a dead letter is missing: tamiyo dead-letters {action} ID")
         if action == "show":
             return _show(letters[ids[0]], save)
         return _requeue(transport, list(letters) if ids == ["all"] else ids)
@@ -43,33 +47,33 @@ def _list(letters: dict[str, DeadLetter]) -> int:
 
 
 def printable(text: str) -> Text:
-    """As it is: no markup of Rich's is obeyed, and no control character reaches the terminal."""
+    """Return the text literally, without interpreting Rich markup and with control characters replaced."""
     return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
 
 
 def _show(letter: DeadLetter, save: Path | None) -> int:
-    facts = Table.grid(padding=(0, 2))
+    table = Table.grid(padding=(0, 2))
     h = letter.header
-    facts.add_row("episode", h.episode_id)
-    facts.add_row("versions", f"{h.oldest_version} to {h.newest_version}, generation {h.generation}")
-    facts.add_row("reason", printable(letter.reason))
-    facts.add_row("payload", f"{len(letter.payload):,} bytes" if letter.payload else "not kept")
+    table.add_row("episode", h.episode_id)
+    table.add_row("versions", f"{h.oldest_version} to {h.newest_version}, generation {h.generation}")
+    table.add_row("reason", printable(letter.reason))
+    table.add_row("payload", f"{len(letter.payload):,} bytes" if letter.payload else "not kept")
     if letter.payload:
-        facts.add_row("now", printable(_verdict(letter.payload)))
-    Console(highlight=False).print(facts)
+        table.add_row("decoded", printable(_decoded(letter.payload)))
+    Console(highlight=False).print(table)
     if save is not None:
         save.write_bytes(letter.payload)
         print(save)
     return 0
 
 
-def _verdict(payload: bytes) -> str:
-    """What this version's decoder makes of it."""
+def _decoded(payload: bytes) -> str:
+    """Describe the episode, or why this version of Tamiyo cannot decode it."""
     try:
-        episode = decode_episode(payload, max_bytes=len(payload))  # its run's queue allowed so many
+        episode = decode_episode(payload, max_bytes=len(payload))  # its run's queue accepted this size
     except InvalidEpisode as error:
-        return f"cannot be read: {error}"
-    return f"reads well: {len(episode)} steps of {episode.env_id} ({episode.task_id}), ended by {episode.end_reason}"
+        return f"failed: {error}"
+    return f"{len(episode)} steps of {episode.env_id} ({episode.task_id}), ended by {episode.end_reason}"
 
 
 def _requeue(transport: RedisTransport, ids: list[str]) -> int:
@@ -77,12 +81,12 @@ def _requeue(transport: RedisTransport, ids: list[str]) -> int:
     for dead_id in ids:
         try:
             status = transport.requeue(dead_id)
-            outcome = {PutStatus.OK: "queued", PutStatus.BUSY: "the queue is full, try later"}.get(
-                status, "of a lineage that was given up: stays here"
+            outcome = {PutStatus.OK: "queued", PutStatus.BUSY: "the queue is full, try again later"}.get(
+                status, "not queued: its weights were rolled back"
             )
             failed += status is not PutStatus.OK
         except KeyError:
             failed += 1
-            outcome = "its payload was not kept"
+            outcome = "not queued: its payload was not kept"
         print(f"{dead_id}: {outcome}")
     return 1 if failed else 0

@@ -1,4 +1,4 @@
-"""`tamiyo status`: what a run's store knows, once or live: both identities, lag, ages, rates, and who is waited for."""
+"""`tamiyo status`: the state of a run from its store, once or live: ledger, lag, ages, rates and bottleneck."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from actors.transport.health import Health
 from actors.transport.ledger import RETIRED, Ledger, LedgerError
 from actors.transport.redis import RedisTransport, connect, namespaces
 
-EVERY_S = 1.0
-OF_ACTORS = {
+REFRESH_S = 1.0
+ACTOR_COLUMNS = {
     "produced": "produced",
     "accepted": "= accepted",
     "refused_fenced": "+ fenced",
@@ -33,17 +33,17 @@ OF_ACTORS = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """The store at one moment; `before` is the look that rates are measured from."""
+class RunSnapshot:
+    """The state of a run's store at one moment."""
 
     run: str
     ledger: Ledger
     health: Health
-    before: tuple[float, Ledger] | None = None  # when, by the store's clock
+    previous: tuple[float, Ledger] | None = None  # an earlier time, by the store's clock, and the ledger then
 
     @property
     def fault(self) -> str:
-        """Why an identity does not hold, empty where both do."""
+        """Why an identity of the ledger does not hold; empty if both hold."""
         try:
             self.ledger.check()
         except LedgerError as error:
@@ -52,21 +52,23 @@ class Look:
 
     @property
     def unreadable(self) -> int:
-        """Rows of the store that are not Tamiyo's."""
+        """Number of rows in the store that Tamiyo did not write."""
         return self.ledger.unreadable + self.health.unreadable
 
     def rate(self, term: str) -> float | None:
-        """Episodes per second that became `term` since the look before."""
-        if self.before is None or self.health.now_s <= self.before[0]:
+        """Episodes per second that were counted as `term` since the previous snapshot; None without one."""
+        if self.previous is None or self.health.now_s <= self.previous[0]:
             return None
-        change = getattr(self.ledger, term) - getattr(self.before[1], term)
-        return float(change / (self.health.now_s - self.before[0]))
+        change = getattr(self.ledger, term) - getattr(self.previous[1], term)
+        return float(change / (self.health.now_s - self.previous[0]))
 
     @property
     def waits(self) -> dict[str, float]:
+        """Share of the time that each part of the run was waited for, by the name of the bottleneck."""
         return shares(self.health.learner, list(self.health.actors.values()))
 
     def to_dict(self) -> dict[str, Any]:
+        """The output of `--json`."""
         h = self.health
         return {
             "run": self.run,
@@ -86,120 +88,127 @@ class Look:
 
 
 def show_status(url: str, run: str | None, watch: bool, as_json: bool) -> int:
-    """Returns 0, or 1 where an identity does not hold."""
+    """Print the status of a run. Returns the exit status: 1 if an identity of the ledger does not hold, else 0."""
     name = find_run(url, run)
     transport = connect(url, namespace=name)
     try:
-        look = see(name, transport)
+        snapshot = take_snapshot(name, transport)
         if watch:
-            return _watch(look, transport, as_json)
+            return _watch(snapshot, transport, as_json)
         if not as_json:
-            time.sleep(EVERY_S / 2)  # for rates
-            look = see(name, transport, look)
-        _show(look, as_json)
-        return 1 if look.fault else 0
+            time.sleep(REFRESH_S / 2)  # a second snapshot is needed for rates
+            snapshot = take_snapshot(name, transport, snapshot)
+        _show(snapshot, as_json)
+        return 1 if snapshot.fault else 0
     finally:
         transport.close()
 
 
 def find_run(url: str, run: str | None) -> str:
-    """The run that is meant: the one named, else the only one. Raises `UserError`."""
+    """Return `run` if the server has it, or its only run if `run` is None. Raises `UserError` otherwise."""
     known = namespaces(url)
     if run is not None and run in known:
         return run
     if run is None and len(known) == 1:
         return known[0]
     if not known:
-        raise UserError("no run has used that server yet: start `tamiyo learner` with the same --redis")
-    raise UserError(f"{'say which run' if run is None else f'no run {run!r} there'}: --run {'|'.join(known)}")
+        raise UserError("there is no run on this server: start one with the same --redis first")
+    raise UserError(
+        f"{'there are several runs' if run is None else f'there is no run {run!r}'}: give --run {'|'.join(known)}"
+    )
 
 
-def see(name: str, transport: RedisTransport, before: Look | None = None) -> Look:
-    earlier = (before.health.now_s, before.ledger) if before else None
-    return Look(name, transport.ledger(), transport.health(), earlier)
+def take_snapshot(run: str, transport: RedisTransport, previous: RunSnapshot | None = None) -> RunSnapshot:
+    """Read the store; rates are measured from `previous`."""
+    earlier = (previous.health.now_s, previous.ledger) if previous else None
+    return RunSnapshot(run, transport.ledger(), transport.health(), earlier)
 
 
-def _watch(look: Look, transport: RedisTransport, as_json: bool) -> int:
+def _watch(first: RunSnapshot, transport: RedisTransport, as_json: bool) -> int:
     if as_json:
-        for seen in _looks(look, transport, Console(stderr=True, highlight=False)):
-            print(json.dumps(seen.to_dict()), flush=True)
+        for snapshot in _snapshots(first, transport, Console(stderr=True, highlight=False)):
+            print(json.dumps(snapshot.to_dict()), flush=True)
     with Live(auto_refresh=False, screen=False) as live:
-        for seen in _looks(look, transport, live.console):
-            live.update(render(seen), refresh=True)
+        for snapshot in _snapshots(first, transport, live.console):
+            live.update(render(snapshot), refresh=True)
     return 0
 
 
-def _looks(look: Look, transport: RedisTransport, console: Console) -> Iterator[Look]:
-    """One every second, without an end; a store that is away is told of."""
+def _snapshots(snapshot: RunSnapshot, transport: RedisTransport, console: Console) -> Iterator[RunSnapshot]:
+    """Yield a snapshot every `REFRESH_S`, without end. Reports an unreachable store on `console` and continues."""
     while True:
-        time.sleep(EVERY_S)
+        time.sleep(REFRESH_S)
         try:
-            look = see(look.run, transport, look)
+            snapshot = take_snapshot(snapshot.run, transport, snapshot)
         except Unreachable as error:
-            console.print(Text(f"{error}; looking again", style="yellow"), soft_wrap=True)
+            console.print(Text(f"{error}; trying again", style="yellow"), soft_wrap=True)
             continue
-        yield look
+        yield snapshot
 
 
-def _show(look: Look, as_json: bool) -> None:
+def _show(snapshot: RunSnapshot, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(look.to_dict(), indent=1))
+        print(json.dumps(snapshot.to_dict(), indent=1))
     else:
-        Console(highlight=False).print(render(look))
+        Console(highlight=False).print(render(snapshot))
 
 
-def render(look: Look) -> Panel:
-    parts: list[RenderableType] = [_identity(look), _pace(look), _actors(look)]
-    if look.fault:
-        parts.append(Text(f"the accounts do not add up: {look.fault}", style="bold red"))
-    if look.unreadable:
-        parts.append(Text(f"{look.unreadable} rows of the store are not Tamiyo's, and are left out", style="yellow"))
-    verdict = bottleneck(look.waits)
-    return Panel(Group(*parts), title=f"[bold]{look.run}[/]  {verdict}", title_align="left", border_style="dim")
+def render(snapshot: RunSnapshot) -> Panel:
+    """Lay out a snapshot for the terminal."""
+    parts: list[RenderableType] = [_identity(snapshot), _pace(snapshot), _actors(snapshot)]
+    if snapshot.fault:
+        parts.append(Text(f"the ledger is inconsistent: {snapshot.fault}", style="bold red"))
+    if snapshot.unreadable:
+        parts.append(Text(f"skipped {snapshot.unreadable} rows of the store that Tamiyo did not write", style="yellow"))
+    verdict = bottleneck(snapshot.waits)
+    return Panel(Group(*parts), title=f"[bold]{snapshot.run}[/]  {verdict}", title_align="left", border_style="dim")
 
 
-def _identity(look: Look) -> Text:
-    text = Text(f"accepted {look.ledger.accepted:,}", style="bold")
+def _identity(snapshot: RunSnapshot) -> Text:
+    text = Text(f"accepted {snapshot.ledger.accepted:,}", style="bold")
     text.append("  =  ", style="dim")
     for i, term in enumerate(Ledger.TERMS):
-        n = getattr(look.ledger, term)
+        n = getattr(snapshot.ledger, term)
         text.append(" + " if i else "", style="dim")
         text.append(f"{term} {n:,}", style="cyan" if n else "dim")
-    text.append("   exact" if not look.fault else "   WRONG", style="green" if not look.fault else "bold red")
+    text.append("   exact" if not snapshot.fault else "   WRONG", style="green" if not snapshot.fault else "bold red")
     return text
 
 
-def _pace(look: Look) -> Text:
-    h, told = look.health, look.health.learner
-    rates = ["-" if r is None else f"{r:.1f}" for r in (look.rate("accepted"), look.rate("trained"))]
+def _pace(snapshot: RunSnapshot) -> Text:
+    h, learner = snapshot.health, snapshot.health.learner
+    rates = ["-" if r is None else f"{r:.1f}" for r in (snapshot.rate("accepted"), snapshot.rate("trained"))]
     lines = [
         (
             f"generation {h.generation}, version {h.head_version}   in {rates[0]}, out {rates[1]} episodes/s   "
             f"oldest {h.oldest_s:.1f} s"
         )
     ]
-    if told:
+    if learner:
         lines += [
             (
-                f"update {told.get('update', 0):.0f}, {max(0.0, h.now_s - told['told_s']):.0f} s ago   "
-                f"waited {told.get('wait_s', 0):.2f} of {told.get('cycle_s', 0):.2f} s"
+                f"update {learner.get('update', 0):.0f}, {max(0.0, h.now_s - learner['reported_s']):.0f} s ago   "
+                f"waited {learner.get('wait_s', 0):.2f} of {learner.get('cycle_s', 0):.2f} s"
             ),
             (
-                f"lag {told.get('policy_lag_mean', 0):.1f} = {told.get('policy_lag_in_flight', 0):.1f} in flight + "
-                f"{told.get('policy_lag_in_queue', 0):.1f} in queue, at most {told.get('policy_lag_max', 0):.0f}"
+                f"lag {learner.get('policy_lag_mean', 0):.1f} = "
+                f"{learner.get('policy_lag_in_flight', 0):.1f} in flight + "
+                f"{learner.get('policy_lag_in_queue', 0):.1f} in queue, at most {learner.get('policy_lag_max', 0):.0f}"
             ),
         ]
-    lines.append("   ".join(f"{name} {share:.0%}" for name, share in look.waits.items()))
+    lines.append("   ".join(f"{name} {share:.0%}" for name, share in snapshot.waits.items()))
     return Text("\n".join(lines))
 
 
-def _actors(look: Look) -> Table:
-    table = Table("actor", "version", *OF_ACTORS.values(), "seen", box=None, header_style="dim", padding=(0, 1, 0, 0))
-    for (actor, number), a in sorted(look.ledger.actors.items()):
-        told = look.health.actors.get((actor, number))
-        seen = f"{max(0.0, look.health.now_s - told['told_s']):.0f} s ago" if told else "gone"
-        version = f"{told['version']:.0f}" if told and "version" in told else ""
-        counts = [f"{getattr(a, term):,}" for term in OF_ACTORS]
-        who = f"{actor}, older" if number == RETIRED else f"{actor}/{number}"
-        table.add_row(who, version, *counts, seen, style="" if told else "dim")
+def _actors(snapshot: RunSnapshot) -> Table:
+    table = Table(
+        "actor", "version", *ACTOR_COLUMNS.values(), "seen", box=None, header_style="dim", padding=(0, 1, 0, 0)
+    )
+    for (actor, number), a in sorted(snapshot.ledger.actors.items()):
+        row = snapshot.health.actors.get((actor, number))
+        seen = f"{max(0.0, snapshot.health.now_s - row['reported_s']):.0f} s ago" if row else "gone"
+        version = f"{row['version']:.0f}" if row and "version" in row else ""
+        counts = [f"{getattr(a, term):,}" for term in ACTOR_COLUMNS]
+        label = f"{actor}, older" if number == RETIRED else f"{actor}/{number}"
+        table.add_row(label, version, *counts, seen, style="" if row else "dim")
     return table

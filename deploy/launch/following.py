@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 from rich.console import Console
 
 from actors.errors import UserError
-from actors.transport.server import password_from
+from actors.transport.redis_server import password_from
 from actors.types.names import NAME_RULE, is_name
 from deploy.config.schema import Config
 from deploy.launch.process_settings import acting, learner_settings

@@ -1,4 +1,4 @@
-"""A three-node cluster and a server with a password, for the tests of runs on clusters."""
+"""A three-node Ray cluster and a Redis server with a password, for tests of runs on clusters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from tests.chaos.nodes import ANSWER
 from tests.support.launching import small
 
 PASSWORD = "a-word-for-tests"
-SLOWLY = {"RAY_raylet_start_wait_time_s": "120"}  # on a busy machine
+SLOWLY = {"RAY_raylet_start_wait_time_s": "120"}  # the tests share a busy machine
 
 
 class Nodes:
-    """See `tests.chaos.nodes`: a process of its own, as Ray reads its security settings once. `client` is its address
-    for those who are on none of its machines."""
+    """A cluster in a separate process, as Ray reads its security settings only once; see `tests.chaos.nodes`.
+
+    `address` is for drivers on its machines, `client` for `ray://` clients elsewhere.
+    """
 
     def __init__(self, environment: dict[str, str]) -> None:
         port = free_port()
@@ -41,19 +43,22 @@ class Nodes:
 
     def read(self) -> str:
         assert self.process.stdout is not None
-        said = next(line for line in self.process.stdout if line.startswith(ANSWER))
-        return said.removeprefix(ANSWER).strip()
+        reply = next(line for line in self.process.stdout if line.startswith(ANSWER))
+        return reply.removeprefix(ANSWER).strip()
 
-    def ask(self, what: str) -> str:
+    def ask(self, command: str) -> str:
+        """Send a command and return its reply."""
         assert self.process.stdin is not None
-        print(what, file=self.process.stdin, flush=True)
+        print(command, file=self.process.stdin, flush=True)
         return self.read()
 
 
 @contextmanager
 def three_nodes() -> Iterator[Nodes]:
-    """A head with room for the learner and one actor, and two nodes with room for an actor each; all ask for a token,
-    which this process and its children have."""
+    """Start a head node with room for the learner and one actor, and two nodes with room for one actor each.
+
+    The cluster requires a token, which this process and its children have.
+    """
     security = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -104,5 +109,5 @@ def flags(root: Path, name: str, address: str, url: str, **changes: object) -> l
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.2)

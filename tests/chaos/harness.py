@@ -1,4 +1,4 @@
-"""A real, tiny run on a server of its own, to be hurt: what it promises is looked at from outside."""
+"""`ChaosRun`: a small, real run into which tests inject faults, and whose guarantees they check from outside."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from learner.checkpoint import Checkpoint, load_checkpoint
 from tests.support.launching import Command, command_line, rows, small, tamiyo
 
 TARGETS_S = {"actor": 5.0, "learner": 15.0, "node": 30.0, "redis": 10.0}
-SLACK = float(os.environ.get("TAMIYO_CHAOS_SLACK", "8"))  # targets are for an idle machine; tests share theirs
+SLACK = float(os.environ.get("TAMIYO_CHAOS_SLACK", "8"))  # factor on the targets, which are for an idle machine
 
 
 class Served(Protocol):
-    """A server, wherever it runs."""
+    """Any Redis server."""
 
     @property
     def url(self) -> str: ...
 
 
-class HurtRun:
-    """`tamiyo train` under way on `server`."""
+class ChaosRun:
+    """A running `tamiyo train` that uses `server`."""
 
     def __init__(self, command: Command, folder: Path, server: Served) -> None:
         self.command, self.folder, self.server = command, folder, server
-        self.versions: dict[int, bytes] = {}  # manifests of all published weights that were seen
+        self.versions: dict[int, bytes] = {}  # version -> manifest of all published weights seen
         self.times_s: dict[str, float] = {}
 
-    # What it does
+    # Observation
 
     @property
     def update(self) -> int:
-        """The newest one that is written down."""
+        """The newest update in the metrics."""
         return int(max((m["update"] for m in self.metrics), default=0))
 
     @property
@@ -71,7 +71,7 @@ class HurtRun:
             return queue.ledger()
 
     def processes(self, kind: str) -> list[psutil.Process]:
-        """Ray names a worker's process after its actor's class: `ray::RayRolloutWorker`. The oldest first."""
+        """The processes of Ray actors of this class, oldest first. Ray titles them `ray::` and the class."""
         found = [p for p in self.command.relatives() if command_line(p).startswith(f"ray::{kind}")]
         return sorted(found, key=lambda p: p.create_time())
 
@@ -87,23 +87,23 @@ class HurtRun:
         self.wait_for(lambda: self.update >= goal, timeout_s)
 
     def watch_versions(self) -> None:
-        """Each version's manifest, which holds the hash of its weights, must never change."""
+        """Check that no version's manifest, which holds the hash of its weights, has changed."""
         client = redis.Redis.from_url(self.server.url)
         try:
             published = client.hgetall(f"{{{self.folder.name}}}:weights")
-        except redis.RedisError:  # it is down, perhaps on purpose
+        except redis.RedisError:  # it may be down on purpose
             return
         finally:
             client.close()
         for field, manifest in published.items():
             if field.startswith(b"manifest:"):
                 version = int(field.partition(b":")[2])
-                assert self.versions.setdefault(version, manifest) == manifest, f"version {version} twice"
+                assert self.versions.setdefault(version, manifest) == manifest, f"version {version} was published twice"
 
-    # What is done to it
+    # Faults
 
     def kill(self, kind: str) -> float:
-        """kill -9; returns when."""
+        """Kill the oldest process of this class with SIGKILL; returns the time."""
         self.processes(kind)[0].send_signal(signal.SIGKILL)
         return time.monotonic()
 
@@ -113,7 +113,7 @@ class HurtRun:
         self._judge("actor", since_s)
 
     def running_again(self, what: str, since_s: float, updates: int = 2) -> None:
-        """Wait for new updates, and say how long after `since_s` the first was there."""
+        """Wait for new updates, and check how long after `since_s` the first one came."""
         before = self.update
         self.wait_for(lambda: self.update > before, 60.0)
         self._judge(what, since_s)
@@ -125,10 +125,10 @@ class HurtRun:
         print(f"{what}: running again after {self.times_s[what]:.1f} s (target {limit_s:.0f} s)")
         assert self.times_s[what] < SLACK * limit_s
 
-    # What must hold whatever was done
+    # Guarantees
 
     def identities(self) -> Ledger:
-        """Nothing vanished, nothing was applied twice, no version was given out twice."""
+        """Check that no episode was lost or trained on twice, and that no version was published twice."""
         ledger = self.ledger()
         ledger.check()
         twice = [i for i, n in Counter(self.episode_ids).items() if n > 1]
@@ -139,7 +139,7 @@ class HurtRun:
         return ledger
 
     def end(self) -> Ledger:
-        """Stop it, and compare the ledger with what the surviving checkpoint's lineage was trained on."""
+        """Stop the run, and compare the ledger with the lineage of the last checkpoint."""
         self.command.process.send_signal(signal.SIGTERM)
         assert self.command.wait(30) == 130, self.command.out + self.command.err
         assert self.command.err == "", self.command.err
@@ -147,18 +147,18 @@ class HurtRun:
         ledger = self.identities()
         progress = self.checkpoint.progress
         assert ledger.trained == len(self.episode_ids) == progress.episodes_trained
-        assert ledger.pending < 4  # a batch that was never complete
+        assert ledger.pending < 4  # at most an incomplete batch
         return ledger
 
 
 @contextmanager
-def hurt_run(
+def chaos_run(
     logs: Path, name: str, server: Served, root: Path | None = None, within: Sequence[str] = (), **changes: Any
-) -> Iterator[HurtRun]:
-    """A run without an end, two updates old. Its folder lies in `root`, by default beside what it says."""
+) -> Iterator[ChaosRun]:
+    """Start a run without a last update, and wait for its second update. Its folder is in `root`, by default `logs`."""
     root = root or logs
     flags = small(root, name, learner__updates=1_000_000, run__redis=server.url, **changes)
     with tamiyo(logs, "train", *flags, within=within) as command:
-        run = HurtRun(command, root / name, server)
+        run = ChaosRun(command, root / name, server)
         run.wait_for(lambda: run.update >= 2, 200.0)
         yield run

@@ -1,8 +1,8 @@
-"""Runs with several learners at once that are hurt at random, and a checker of what their histories must agree on.
+"""`History`: a run with several learners at once, random faults, and checks of its outcome.
 
-Each learner is forked, reaches the store by a cable of its own, and writes down each update that it makes with a hash
-of the weights before and after. The lineage that survives is then found from the final weights backwards, whatever
-checkpoints, rows and the ledger say of it.
+Each learner is forked, reaches the store over its own connection, and records each of its updates with hashes of the
+weights before and after. The surviving lineage is found by following these records back from the final weights,
+independently of checkpoints, rows and the ledger.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from actors.errors import UserError
 from actors.policy.publish import from_weights
-from actors.transport import server as server_module
+from actors.transport import redis_server
 from actors.transport.base import Fenced
 from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
@@ -43,7 +43,7 @@ from tests.support.launching import rows
 from tests.support.toy import toy_seed, toy_wave
 from tests.support.toy_learner import make_learner
 
-CABLES, MOST_LEARNERS, BATCH = 4, 3, 4
+CABLES, MAX_LEARNERS, BATCH = 4, 3, 4
 FENCED, BROKEN = 3, 4  # exit statuses
 
 
@@ -75,21 +75,21 @@ POINTS: dict[str, Callable[[Learner], tuple[Any, str, bool]]] = {
     "acknowledged": lambda learner: (learner.transport, "ack", True),
     "published": lambda learner: (learner.transport, "publish", True),
 }
-"""Where a learner can be made to stop or die: the object, the name of its call, and whether after it."""
+"""Where a learner can be suspended or killed: the object, the name of its method, and whether after the call."""
 
 
-def prepare(learner: Learner, point: str, nth: int, deed: Callable[[], None]) -> None:
-    """Have the nth call there do `deed`."""
+def prepare(learner: Learner, point: str, nth: int, action: Callable[[], None]) -> None:
+    """Run `action` at the nth call of that point."""
     subject, name, late = POINTS[point](learner)
     original = getattr(subject, name)
-    setattr(subject, name, (after if late else before)(original, nth, deed))
+    setattr(subject, name, (after if late else before)(original, nth, action))
 
 
 @dataclass
-class Mortal:
-    """A learner's process, as its parent knows it."""
+class LearnerProcess:
+    """A learner's process, as its parent sees it."""
 
-    process: int
+    pid: int
     cable: int
     stopped: bool = False
     status: int | None = None
@@ -101,7 +101,7 @@ class Mortal:
 
 @dataclass
 class History:
-    """One run that is hurt, and what was done to it."""
+    """A run under random faults, and a record of these."""
 
     url: str
     namespace: str
@@ -109,7 +109,7 @@ class History:
     network: Network
     seed: int
     changes: dict[str, Any]
-    learners: list[Mortal] = field(default_factory=list)
+    learners: list[LearnerProcess] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -124,26 +124,26 @@ class History:
 
     # Learners
 
-    def begin(self, point: str | None = None) -> Mortal:
-        """Fork one more learner."""
+    def begin(self, point: str | None = None) -> LearnerProcess:
+        """Fork another learner; with `point`, it suspends or kills itself there."""
         used = {m.cable for m in self.living}
         cable = next(n for n in range(CABLES) if n not in used)
         self.network.set(cable, OPEN)
-        nth, deed = self.random.randint(1, 4), self.random.choice([signal.SIGSTOP, signal.SIGSTOP, signal.SIGKILL])
+        nth, action = self.random.randint(1, 4), self.random.choice([signal.SIGSTOP, signal.SIGSTOP, signal.SIGKILL])
         number = len(self.learners)
-        process = os.fork()
-        if process == 0:
+        pid = os.fork()
+        if pid == 0:
             status = BROKEN
             try:
-                status = self._live(cable, number, point, nth, deed)
+                status = self._live(cable, number, point, nth, action)
             finally:
                 os._exit(status)
-        mortal = Mortal(process, cable)
-        self.learners.append(mortal)
-        return mortal
+        process = LearnerProcess(pid, cable)
+        self.learners.append(process)
+        return process
 
-    def _live(self, cable: int, number: int, point: str | None, nth: int, deed: signal.Signals) -> int:
-        server_module.SOCKET_TIMEOUT_S = 1.0
+    def _live(self, cable: int, number: int, point: str | None, nth: int, action: signal.Signals) -> int:
+        redis_server.SOCKET_TIMEOUT_S = 1.0
         password = self.url.split("@")[0].rpartition(":")[2]
         url = f"unix://:{password}@{self.network.paths[cable]}"
         try:
@@ -151,23 +151,23 @@ class History:
             learner = self._learner(transport)
             update = learner._update
 
-            def noted(episodes: Any, elapsed_s: float) -> dict[str, float]:
-                told = {"before": weights_hash(learner), "ids": [e.episode_id for e in episodes]}
+            def recorded(episodes: Any, elapsed_s: float) -> dict[str, float]:
+                row = {"before": weights_hash(learner), "ids": [e.episode_id for e in episodes]}
                 metrics = update(episodes, elapsed_s)
-                told |= {"after": weights_hash(learner), "update": learner.progress.update}
-                told |= {"learner": number, "generation": learner.progress.generation}
+                row |= {"after": weights_hash(learner), "update": learner.progress.update}
+                row |= {"learner": number, "generation": learner.progress.generation}
                 with (self.folder / "applied.jsonl").open("a") as file:
-                    file.write(json.dumps(told) + "\n")
+                    file.write(json.dumps(row) + "\n")
                 return metrics
 
-            learner._update = noted  # type: ignore[method-assign]
+            learner._update = recorded  # type: ignore[method-assign]
             if point is not None:
 
-                def hurt() -> None:
-                    (self.folder / f"hurt{number}").write_text(f"{deed.name} at: {point}")
-                    os.kill(os.getpid(), deed)
+                def fail() -> None:
+                    (self.folder / f"fault{number}").write_text(f"{action.name} at: {point}")
+                    os.kill(os.getpid(), action)
 
-                prepare(learner, point, nth, hurt)
+                prepare(learner, point, nth, fail)
             learner.run((self.folder / "stop").exists)
         except Fenced:
             return FENCED
@@ -179,69 +179,69 @@ class History:
     def _learner(self, transport: RedisTransport) -> Learner:
         run_dir = self.folder / "run"
         resume = bool(list_checkpoints(run_dir / "checkpoints"))
-        with suppress(UserError):  # it was removed meanwhile; the learner looks again
+        with suppress(UserError):  # the checkpoint was removed meanwhile: start without it
             return make_learner(run_dir, transport, resume, updates=10**6, batch_episodes=BATCH, **self.changes)
         return make_learner(run_dir, transport, updates=10**6, batch_episodes=BATCH, **self.changes)
 
     @property
-    def living(self) -> list[Mortal]:
-        for mortal in self.learners:
-            if mortal.status is None:
-                ended, status = os.waitpid(mortal.process, os.WNOHANG | os.WUNTRACED)
+    def living(self) -> list[LearnerProcess]:
+        for process in self.learners:
+            if process.status is None:
+                ended, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
                 if ended and os.WIFSTOPPED(status):
-                    mortal.stopped = True
+                    process.stopped = True
                 elif ended:
-                    mortal.status = status
+                    process.status = status
         return [m for m in self.learners if m.status is None]
 
     @property
-    def running(self) -> list[Mortal]:
+    def running(self) -> list[LearnerProcess]:
         return [m for m in self.living if not m.stopped]
 
     # Faults
 
-    def hurt(self) -> None:
-        """Do one thing to it."""
+    def inject_fault(self) -> None:
+        """Inject one random fault."""
         living, running = self.living, self.running
         stopped = [m for m in living if m.stopped]
         choices: list[str] = ["an empty store", "an older store"]
-        if len(living) < MOST_LEARNERS:
-            choices += ["a learner too many"] * 6
+        if len(living) < MAX_LEARNERS:
+            choices += ["another learner"] * 6
         if running:
             choices += ["stopped", "stopped", "killed", HELD, MUTE, CUT]
         if stopped:
             choices += ["killed while stopped"]
-        deed = self.random.choice(choices)
-        if deed == "a learner too many":
+        action = self.random.choice(choices)
+        if action == "another learner":
             self.begin(self.random.choice([None, *POINTS, *POINTS]))
-        elif deed == "stopped":
+        elif action == "stopped":
             self.stop(self.random.choice(running))
-        elif deed == "killed":
-            os.kill(self.random.choice(running).process, signal.SIGKILL)
-        elif deed == "killed while stopped":
-            os.kill(self.random.choice(stopped).process, signal.SIGKILL)
-        elif deed in (HELD, MUTE, CUT):
-            self.network.set(self.random.choice(running).cable, deed)
+        elif action == "killed":
+            os.kill(self.random.choice(running).pid, signal.SIGKILL)
+        elif action == "killed while stopped":
+            os.kill(self.random.choice(stopped).pid, signal.SIGKILL)
+        elif action in (HELD, MUTE, CUT):
+            self.network.set(self.random.choice(running).cable, action)
         else:
-            self.lose(older=deed == "an older store")
-        self.faults[deed] += 1
+            self.lose(older=action == "an older store")
+        self.faults[action] += 1
 
-    def stop(self, mortal: Mortal) -> None:
-        os.kill(mortal.process, signal.SIGSTOP)
-        mortal.stopped = True
+    def stop(self, process: LearnerProcess) -> None:
+        os.kill(process.pid, signal.SIGSTOP)
+        process.stopped = True
 
-    def heal(self, chance: float) -> None:
-        """Let stopped learners continue and cables carry again, each with this chance."""
-        for mortal in self.living:
-            if mortal.stopped and self.random.random() < chance:
-                mortal.stopped = False
-                os.kill(mortal.process, signal.SIGCONT)
+    def heal(self, probability: float) -> None:
+        """Resume stopped learners and reopen connections, each with this probability."""
+        for process in self.living:
+            if process.stopped and self.random.random() < probability:
+                process.stopped = False
+                os.kill(process.pid, signal.SIGCONT)
         for cable, state in enumerate(self.network.state):
-            if state != OPEN and self.random.random() < chance:
+            if state != OPEN and self.random.random() < probability:
                 self.network.set(cable, OPEN)
 
     def remember(self) -> None:
-        """Keep what the store holds now, of one moment."""
+        """Take a snapshot of the store."""
         names = self.client.keys(f"{{{self.namespace}}}:*")
         pipeline = self.client.pipeline(transaction=True)
         for name in names:
@@ -252,21 +252,21 @@ class History:
         self.snapshots.append({name: (max(0, ttl), data) for name, (ttl, data) in found if data is not None})
 
     def lose(self, older: bool) -> None:
-        """Empty the store, or put back what it held some time ago; connections break as when it dies."""
-        back = self.random.choice(self.snapshots) if older and self.snapshots else {}
+        """Empty the store, or restore an older snapshot, and break its connections as a crash does."""
+        snapshot = self.random.choice(self.snapshots) if older and self.snapshots else {}
         pipeline = self.client.pipeline(transaction=True)
         names = self.client.keys(f"{{{self.namespace}}}:*")
         if names:
             pipeline.delete(*names)
-        for name, (ttl, data) in back.items():
+        for name, (ttl, data) in snapshot.items():
             pipeline.restore(name, ttl, data, replace=True)
         pipeline.execute()
         self.client.client_kill_filter(_type="normal", skipme=True)
 
-    # Acting and looking
+    # Acting
 
     def act(self) -> None:
-        """Fill the queue by the newest weights; the ledger is exact at every look."""
+        """Fill the queue with episodes of the newest weights, and check the ledger."""
         ledger = self.transport.ledger()
         ledger.check()
         if ledger.queued < 2 * BATCH and len(self.outbox) < 4 * BATCH:
@@ -296,7 +296,7 @@ class History:
         return rows(self.folder / "applied.jsonl")
 
     def act_for(self, updates: int, timeout_s: float) -> bool:
-        """Until so many more updates were made by anyone."""
+        """Act until any learners have made this many more updates; False on timeout."""
         goal, deadline = len(self.applied) + updates, time.monotonic() + timeout_s
         while len(self.applied) < goal:
             if time.monotonic() > deadline:
@@ -305,30 +305,30 @@ class History:
         return True
 
     def run(self, faults: int) -> None:
-        """Hurt it so often, then let it come to rest."""
+        """Inject this many faults, then let the run recover and end."""
         self.begin()
         assert self.act_for(2, 60.0)
         while sum(self.faults.values()) < faults:
-            self.hurt()
+            self.inject_fault()
             self.act_for(self.random.randint(0, 3), self.random.uniform(0.1, 1.0))
             if self.random.random() < 0.3:
                 self.remember()
             self.heal(0.25)
             if not self.running:
                 self.begin(self.random.choice([None, None, *POINTS]))
-        for path in self.folder.glob("hurt*"):
+        for path in self.folder.glob("fault*"):
             self.faults[path.read_text()] += 1
         self._rest()
 
     def _rest(self) -> None:
-        """End with a learner that can reach everything; zombies wake up beside it, or when it has ended."""
+        """Recover with a learner that reaches the store. Zombies resume beside it or after it has ended."""
         for cable in range(CABLES):
             self.network.set(cable, OPEN)
         goal, deadline = len(self.applied) + 2, time.monotonic() + 60.0
         while len(self.applied) < goal:
             assert time.monotonic() < deadline, f"no learner trains: {self.learners}"
             if len(self.living) >= CABLES:
-                os.kill(self.living[0].process, signal.SIGKILL)
+                os.kill(self.living[0].pid, signal.SIGKILL)
             elif not self.running:
                 self.begin()
             self.act()
@@ -340,14 +340,14 @@ class History:
         self._end_in_order()
         zombies = self.living
         assert self._until(lambda: not self.living, 90.0, wake=1.0), f"zombies do not end: {self.learners}"
-        if any(zombie.was_killed for zombie in zombies):  # it may have taken the run over before
+        if any(zombie.was_killed for zombie in zombies):  # it may have taken over the run before
             self._end_in_order()
         self.outbox.ship(1.0)
 
     def _end_in_order(self) -> None:
-        """A learner that takes over what the dead have left, and ends at once."""
+        """Run a last learner, which takes over the run and ends at once."""
         for zombie in self.living[CABLES - 1 :]:
-            os.kill(zombie.process, signal.SIGKILL)
+            os.kill(zombie.pid, signal.SIGKILL)
         assert self._until(lambda: len(self.living) < CABLES, 10.0)
         last = self.begin()
         assert self._until(lambda: last not in self.living, 60.0), f"the last learner does not end: {self.learners}"
@@ -363,16 +363,16 @@ class History:
         return True
 
     def close(self) -> None:
-        for mortal in self.living:
-            os.kill(mortal.process, signal.SIGKILL)
-            os.waitpid(mortal.process, 0)
+        for process in self.living:
+            os.kill(process.pid, signal.SIGKILL)
+            os.waitpid(process.pid, 0)
         self.transport.close()
         self.client.close()
 
-    # What must hold
+    # Checks
 
     def lineage(self) -> list[str]:
-        """Ids that the surviving weights were trained on, found by what learners applied."""
+        """Ids that the surviving weights were trained on, according to the learners' records."""
         applied = self.applied
         made = {row["after"]: row for row in applied}
         at = hash_of(load_checkpoint(self.folder / "run").weights.tensors)
@@ -381,25 +381,26 @@ class History:
             ids.append(made[at]["ids"])
             at = made[at]["before"]
         assert at == applied[0]["before"], "the lineage has a gap"
-        return [i for some in reversed(ids) for i in some]
+        return [i for batch in reversed(ids) for i in batch]
 
     def check(self) -> Ledger:
-        for mortal in self.learners:
-            assert mortal.status is not None
-            assert os.WIFSIGNALED(mortal.status) or os.WEXITSTATUS(mortal.status) in (0, FENCED), self._broken()
+        """Check that ledger, checkpoint, rows and weights agree on one lineage."""
+        for process in self.learners:
+            assert process.status is not None
+            assert os.WIFSIGNALED(process.status) or os.WEXITSTATUS(process.status) in (0, FENCED), self._broken()
         ledger, lineage = self.transport.ledger(), self.lineage()
         ledger.check()
         written = [row["episode_id"] for row in rows(self.folder / "run" / "episodes.jsonl")]
         twice = [i for i, n in Counter(lineage).items() if n > 1]
         assert not twice, f"trained twice in the lineage: {twice}"
         progress = load_checkpoint(self.folder / "run").progress
-        told = {
+        trained = {
             "ledger": ledger.trained,
             "lineage": len(lineage),
             "rows": len(written),
             "checkpoint": progress.episodes_trained,
         }
-        assert len(set(told.values())) == 1, told
+        assert len(set(trained.values())) == 1, trained
         assert written == lineage
         updates = [row["update"] for row in rows(self.folder / "run" / "metrics.jsonl")]
         assert updates == sorted(set(updates))

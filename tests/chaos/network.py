@@ -1,4 +1,4 @@
-"""A network between learners and their store that can be cut: unix sockets that a process of its own forwards."""
+"""A network between learners and their store that can be cut: Unix sockets forwarded by a separate process."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from pathlib import Path
 from types import TracebackType
 
 OPEN, HELD, MUTE, CUT = "open", "held", "mute", "cut"
-"""Held: nothing passes. Mute: requests pass and replies do not. Cut: connections break, and new ones are refused."""
+"""Held: nothing passes. Mute: requests pass but replies do not. Cut: connections break and new ones are refused."""
 
 
 class Network:
-    """`cables` ways to `target`, each of which can be cut alone."""
+    """A number of sockets that lead to `target`, each of which can be cut separately."""
 
     def __init__(self, target: Path, folder: Path, cables: int) -> None:
         self.paths = [folder / f"cable{n}" for n in range(cables)]
         self.state = [OPEN] * cables
         reader, self._orders = os.pipe()
-        ready, told = os.pipe()
+        ready, ready_writer = os.pipe()
         self._process = os.fork()
         if self._process == 0:
             try:
                 os.close(self._orders)
-                asyncio.run(_forward(target, self.paths, reader, told))
+                asyncio.run(_forward(target, self.paths, reader, ready_writer))
             finally:
                 os._exit(0)
         os.close(reader)
-        os.close(told)
+        os.close(ready_writer)
         os.read(ready, 1)
         os.close(ready)
 
     def set(self, cable: int, state: str) -> None:
+        """Put one of the sockets into a state."""
         self.state[cable] = state
         os.write(self._orders, f"{cable} {state}\n".encode())
 

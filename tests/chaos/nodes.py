@@ -1,9 +1,13 @@
-"""A Ray cluster of three nodes in a process of its own, which does as it is told on standard input.
+"""A Ray cluster of three nodes in a separate process, controlled by commands on standard input.
 
-`lose` kills the oldest worker node where an actor plays, `lose ID` that one, `join` adds one, `actors` counts those
-alive, `where KIND` tells the node of the living actor of that class: its id, `head`, or nothing; `process KIND` its
-process. `places` says on how many nodes the actors that play live, and how many they are. Each answer is one line that
-begins with `ANSWER`; Ray says more. Argument: a port for `ray://` clients.
+    lose [ID]      kill that node, by default the oldest one with a rollout worker
+    join [CPUS]    add a node
+    actors         number of Ray actors alive
+    where CLASS    node of the actor of that class: its id, `head`, or an empty line
+    process CLASS  process id of that actor
+    places         number of nodes with rollout workers, and number of rollout workers
+
+Each reply is one line that begins with `ANSWER`; Ray prints other lines. Argument: a port for `ray://` clients.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ def answer(text: str) -> None:
     print(f"\n{ANSWER}{text}", flush=True)
 
 
-def playing() -> list[str]:
-    """The node of each actor that plays."""
+def worker_nodes() -> list[str]:
+    """The node of each rollout worker."""
     return [
         a.node_id
         for a in list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", "RayRolloutWorker")], detail=True)
@@ -30,7 +34,7 @@ def playing() -> list[str]:
 
 
 def places() -> str:
-    nodes = playing()
+    nodes = worker_nodes()
     return f"{len(set(nodes))} {len(nodes)}"
 
 
@@ -46,7 +50,7 @@ def main() -> None:
         match line.split():
             case ["lose", *ids]:
                 workers = {node.node_id: node for node in cluster.worker_nodes}
-                chosen = ids[0] if ids else next(node for node in workers if node in playing())
+                chosen = ids[0] if ids else next(node for node in workers if node in worker_nodes())
                 cluster.remove_node(workers[chosen], allow_graceful=False)
                 answer("done")
             case ["join", *cpus]:

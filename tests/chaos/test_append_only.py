@@ -1,4 +1,4 @@
-"""A server with a file, killed: what it keeps by how often it writes for good, and what is done while it reads it."""
+"""A server with an append-only file is killed: episodes are kept, or counted as lost; calls wait while it loads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 
 
 class FileServer(EmbeddedRedis):
-    """With a file and further settings."""
+    """An embedded server with an append-only file and further settings."""
 
     def __init__(self, **settings: str) -> None:
         super().__init__(append_only=True)
@@ -43,8 +43,8 @@ class FileServer(EmbeddedRedis):
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
-def test_what_was_accepted_survives_the_death_of_the_server(fsync: str) -> None:
-    """Killed three times while an actor puts and a learner acknowledges."""
+def test_accepted_episodes_survive_a_kill_of_the_server(fsync: str) -> None:
+    """The server is killed three times while an actor puts and a learner acknowledges."""
     with FileServer(appendfsync=fsync) as server:
         learner = connect(server.url)
         learner.open_generation(-1, "learner")
@@ -52,13 +52,13 @@ def test_what_was_accepted_survives_the_death_of_the_server(fsync: str) -> None:
 
         def act() -> None:
             nonlocal accepted
-            actor, patience = connect(server.url), Retry()
+            actor, retry = connect(server.url), Retry()
 
             def put() -> PutStatus:
                 return actor.put(header(accepted), b"x" * 2000).status
 
             while not over.is_set():
-                status = patience(put)
+                status = retry(put)
                 assert status in (PutStatus.OK, PutStatus.DUPLICATE, PutStatus.BUSY)
                 accepted += status is not PutStatus.BUSY
 
@@ -70,7 +70,7 @@ def test_what_was_accepted_survives_the_death_of_the_server(fsync: str) -> None:
                 trained += len(learner.ack([d.entry_id for d in learner.take(8, 0.5)]))
             server.die()
             assert server.revive()
-            assert learner.ledger().trained == trained  # and its turn is known: no generation has to be opened
+            assert learner.ledger().trained == trained  # the turn is known too: no new generation is needed
         over.set()
         actor.join(30)
         assert counts(learner, "accepted", "trained", "lost_with_store") == (accepted, trained, 0)
@@ -79,26 +79,26 @@ def test_what_was_accepted_survives_the_death_of_the_server(fsync: str) -> None:
         assert trained == accepted
 
 
-def test_a_machine_that_dies_with_it_loses_the_last_second_which_is_counted(tmp_path: Path) -> None:
-    """What `everysec` had not yet written for good is cut off the file. What was trained meanwhile stays trained."""
+def test_the_last_second_lost_in_a_power_failure_is_counted(tmp_path: Path) -> None:
+    """The file loses what `everysec` had not synced. Episodes trained on meanwhile stay trained."""
     with FileServer(appendfsync="everysec") as server:
         producer = ToyProducer(connect(server.url))
         learner = make_learner(tmp_path, connect(server.url), updates=5)
-        looks, durable = iter(range(10**6)), 0
+        calls, synced = iter(range(10**6)), 0
 
-        def actor_and_fate() -> bool:
-            nonlocal durable
+        def produce_and_kill() -> bool:
+            nonlocal synced
             producer()
-            look = next(looks)
-            if look == 3:
-                durable = server.file.stat().st_size
-            if look == 6:
+            call = next(calls)
+            if call == 3:
+                synced = server.file.stat().st_size
+            if call == 6:
                 server.die()
-                os.truncate(server.file, durable)
+                os.truncate(server.file, synced)
                 assert server.revive()
             return False
 
-        progress = learner.run(actor_and_fate)
+        progress = learner.run(produce_and_kill)
         ids = [row["episode_id"] for row in lines(tmp_path / "episodes.jsonl")]
         ledger = learner.transport.ledger()
         ledger.check()
@@ -109,8 +109,8 @@ def test_a_machine_that_dies_with_it_loses_the_last_second_which_is_counted(tmp_
         assert any("waiting for it" in note for note in learner.notes)
 
 
-def test_a_server_that_reads_its_file_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers LOADING for some seconds, more than a start may take."""
+def test_calls_wait_for_a_server_that_is_loading_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server answers LOADING for longer than the start timeout."""
     monkeypatch.setattr(embedded_redis, "START_TIMEOUT_S", 2.0)
     with FileServer(key_load_delay="200") as server:
         transport = connect(server.url)

@@ -1,4 +1,4 @@
-"""A run on a three-node cluster: the driver is killed, followed again, a node is lost, and the run is told to stop."""
+"""Runs on a three-node cluster: the driver or a node is lost, another driver follows, and the run is stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def test_the_run_outlives_its_driver_and_a_node(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
+def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
     secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
     folder = tmp_path / "far"
     metrics = folder / "metrics.jsonl"
@@ -68,8 +68,8 @@ def test_the_run_outlives_its_driver_and_a_node(tmp_path: Path, cluster: Nodes, 
     wait_until(lambda: cluster.ask("actors") == "0", 15)
 
 
-def test_a_supervisor_that_dies_is_started_again(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
-    """It lives on the head, so that no lesser node takes it along; learner and actors die with it."""
+def test_a_killed_supervisor_is_restarted(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
+    """It runs on the head node, so that the loss of another node does not affect it. Learner and actors die with it."""
     secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
     folder = tmp_path / "again"
     metrics = folder / "metrics.jsonl"
@@ -80,7 +80,7 @@ def test_a_supervisor_that_dies_is_started_again(tmp_path: Path, cluster: Nodes,
         assert cluster.ask("where Supervisor") == "head"
         os.kill(int(cluster.ask("process Supervisor")), signal.SIGKILL)
         killed, at = time.monotonic(), len(rows(metrics))
-        driver.wait_for(lambda: len(rows(metrics)) >= at + 3, 90.0)  # rows after the last checkpoint are taken back
+        driver.wait_for(lambda: len(rows(metrics)) >= at + 3, 90.0)  # rows after the last checkpoint are removed
         print(f"supervisor: three updates {time.monotonic() - killed:.1f} s later")
         assert driver.process.poll() is None, driver.out + driver.err
         driver.process.send_signal(signal.SIGINT)
@@ -92,7 +92,7 @@ def test_a_supervisor_that_dies_is_started_again(tmp_path: Path, cluster: Nodes,
     wait_until(lambda: cluster.ask("actors") == "0", 15)
 
 
-def test_what_a_cluster_cannot_do_is_told_in_one_line(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
+def test_errors_of_runs_on_clusters_are_one_line(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
     for arguments, word in (
         (["--address", cluster.address], "needs run.redis"),
         (["--address", "127.0.0.1:1", "--redis", redis_url], "no Ray cluster answers"),

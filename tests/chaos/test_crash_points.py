@@ -1,7 +1,7 @@
-"""SIGKILL at every point where a process could die between two promises, one by one, on a real server.
+"""SIGKILL at every point between two steps of the learner or the actor that must agree, on a real server.
 
-A learner or an actor is forked from this process and kills itself at the point. What each learner applies is written to
-a file before anything else knows of it: the lineage that survives is judged by that.
+A learner or an actor is forked from this process and kills itself at that point. Each learner first writes the episodes
+of an update to a file of the test, from which the expected lineage is computed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.utils.tensorboard  # noqa: F401 (here, and not again in every child)
+import torch.utils.tensorboard  # noqa: F401 (imported once, before the forks)
 
 from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
@@ -38,21 +38,21 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def before(original: Call, nth: int, deed: Callable[[], None] = die) -> Call:
-    """The same, with `deed` before the nth call."""
+def before(original: Call, nth: int, action: Callable[[], None] = die) -> Call:
+    """Wrap a function so that `action` runs before its nth call."""
     left = [nth]
 
     def wrapped(*args: Any, **options: Any) -> Any:
         left[0] -= 1
         if left[0] == 0:
-            deed()
+            action()
         return original(*args, **options)
 
     return wrapped
 
 
-def after(original: Call, nth: int, deed: Callable[[], None] = die) -> Call:
-    """The same, with `deed` when the nth call that gave anything but an empty list has returned."""
+def after(original: Call, nth: int, action: Callable[[], None] = die) -> Call:
+    """Wrap a function so that `action` runs after its nth call that returned anything but an empty list."""
     left = [nth]
 
     def wrapped(*args: Any, **options: Any) -> Any:
@@ -60,17 +60,17 @@ def after(original: Call, nth: int, deed: Callable[[], None] = die) -> Call:
         counts = result != []
         left[0] -= counts
         if counts and left[0] == 0:
-            deed()
+            action()
         return result
 
     return wrapped
 
 
-def fork(life: Callable[[], None]) -> int:
+def fork(body: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
-            life()
+            body()
             os._exit(0)
         finally:
             os._exit(1)
@@ -83,7 +83,7 @@ def was_killed(status: int) -> bool:
 
 
 class Queue:
-    """A namespace of its own on a real server, and what learners applied from it."""
+    """A run on a real server, and a record of the episodes that its learners trained on."""
 
     def __init__(self, url: str, namespace: str, folder: Path) -> None:
         self.url, self.namespace, self.folder = url, namespace, folder
@@ -96,7 +96,7 @@ class Queue:
         learner = make_learner(self.folder, self.open(), resume, updates=UPDATES, batch_episodes=BATCH, **changes)
         update = learner._update
 
-        def noted(episodes: Any, elapsed_s: float) -> dict[str, float]:
+        def recorded(episodes: Any, elapsed_s: float) -> dict[str, float]:
             row = {
                 "learner": os.getpid(),
                 "update": learner.progress.update + 1,
@@ -106,7 +106,7 @@ class Queue:
                 file.write(json.dumps(row) + "\n")
             return update(episodes, elapsed_s)
 
-        learner._update = noted  # type: ignore[method-assign]
+        learner._update = recorded  # type: ignore[method-assign]
         prepare(learner)
         learner.run()
 
@@ -115,8 +115,8 @@ class Queue:
         rows = [json.loads(line) for line in (self.folder / "applied.jsonl").read_text().splitlines()]
         return [i for row in rows if row["learner"] != self.first or row["update"] <= resumed_at for i in row["ids"]]
 
-    def given_up(self, resumed_at: int) -> list[str]:
-        """Ids of the first learner's updates that no checkpoint held."""
+    def rolled_back(self, resumed_at: int) -> list[str]:
+        """Ids of the first learner's updates that no checkpoint contains."""
         rows = [json.loads(line) for line in (self.folder / "applied.jsonl").read_text().splitlines()]
         return [i for row in rows if row["learner"] == self.first and row["update"] > resumed_at for i in row["ids"]]
 
@@ -134,7 +134,7 @@ def queue(embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path) -> Queu
 
 
 def feed_until_it_ends(child: int, producer: ToyProducer) -> bool:
-    """Act while the learner lives; whether it was killed. The ledger is exact at every look."""
+    """Produce episodes and check the ledger while the learner runs; returns whether it was killed."""
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -148,7 +148,7 @@ def feed_until_it_ends(child: int, producer: ToyProducer) -> bool:
 POINTS: dict[str, Callable[[Learner], None]] = {
     "after take": lambda learner: setattr(learner.transport, "take", after(learner.transport.take, 4)),
     "after the step": lambda learner: setattr(learner, "_update", after(learner._update, 3)),
-    # the first checkpoint is that which the generation starts from
+    # the first checkpoint is that of the new generation
     "during the checkpoint": lambda learner: setattr(checkpoint_module, "link", before(checkpoint_module.link, 4)),
     "after the checkpoint": lambda learner: setattr(
         train_module, "save_checkpoint", after(train_module.save_checkpoint, 4)
@@ -160,10 +160,10 @@ POINTS: dict[str, Callable[[Learner], None]] = {
 
 @pytest.mark.parametrize("ack", ["after_checkpoint", pytest.param("after_step", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", POINTS)
-def test_a_learner_killed_there_applies_each_episode_once(queue: Queue, point: str, ack: str) -> None:
+def test_each_episode_is_trained_on_once_when_a_learner_is_killed(queue: Queue, point: str, ack: str) -> None:
     changes = {"ack": ack, "checkpoint_every": 2} if ack == "after_step" else {}
     if point in ("during the checkpoint", "after the checkpoint") and changes:
-        changes["checkpoint_every"] = 1  # the third must come
+        changes["checkpoint_every"] = 1  # a third checkpoint is needed
     producer = ToyProducer(queue.open())
     queue.first = fork(lambda: queue.learn(False, POINTS[point], **changes))
     assert feed_until_it_ends(queue.first, producer)
@@ -175,15 +175,15 @@ def test_a_learner_killed_there_applies_each_episode_once(queue: Queue, point: s
     assert len(lineage) == len(set(lineage)) == ledger.trained == UPDATES * BATCH
     assert load_checkpoint(queue.folder).progress.update == UPDATES
     acknowledged = changes and point != "after the step"
-    assert ledger.trained_then_lost == (len(queue.given_up(resumed_at)) if acknowledged else 0)
+    assert ledger.trained_then_lost == (len(queue.rolled_back(resumed_at)) if acknowledged else 0)
     assert ledger.dead_lettered == ledger.lost_with_store == 0
 
 
 @pytest.mark.parametrize("point", ["before put", "after put"])
-def test_an_actor_killed_there_loses_what_is_counted_as_lost(queue: Queue, point: str) -> None:
+def test_episodes_lost_with_a_killed_actor_are_counted(queue: Queue, point: str) -> None:
     queue.open().open_generation(-1, "learner")
 
-    def live() -> None:
+    def act() -> None:
         transport = queue.open()
         outbox = Outbox(transport, "a", 0, capacity=10)
         transport.put_all = (before if point == "before put" else after)(transport.put_all, 2)  # type: ignore[method-assign]
@@ -193,7 +193,7 @@ def test_an_actor_killed_there_loses_what_is_counted_as_lost(queue: Queue, point
             outbox.report()
             outbox.ship(0.0)
 
-    assert was_killed(os.waitpid(fork(live), 0)[1])
+    assert was_killed(os.waitpid(fork(act), 0)[1])
     arrived = 3 if point == "before put" else 6
     ledger = queue.ledger()
     assert (ledger.accepted, ledger.actors["a", 0].unsent) == (arrived, 6 - arrived)

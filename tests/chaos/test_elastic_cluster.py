@@ -1,4 +1,4 @@
-"""Runs that follow their cluster: actors for every free core while nodes come and go, and runs from outside by ray://."""
+"""Runs that adapt to their cluster, with an actor on every free core, and runs submitted from outside with ray://."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, t
 from tests.support.launching import rows, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
-PATIENCE_S = 300.0  # tests share their machine
+TIMEOUT_S = 300.0  # the tests share a busy machine
 SECRET = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
 OWN_TASK = """
 import numpy as np
@@ -43,43 +43,43 @@ def played(folder: Path) -> set[tuple[str, str]]:
     return {(actor, incarnation) for _, actor, incarnation, _ in ids}
 
 
-def test_actors_follow_the_cluster(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
+def test_the_number_of_actors_follows_the_cluster(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
     folder = tmp_path / "elastic"
     sizes = {"actors__count": "auto", "learner__batch_episodes": 8}
     with tamiyo(tmp_path, "train", *flags(tmp_path, "elastic", cluster.address, redis_url, **sizes), **SECRET) as run:
-        run.wait_for(lambda: cluster.ask("places") == "3 3", PATIENCE_S)  # the fourth core is the learner's
-        run.wait_for(lambda: len(played(folder)) >= 3, PATIENCE_S)
+        run.wait_for(lambda: cluster.ask("places") == "3 3", TIMEOUT_S)  # the fourth core is the learner's
+        run.wait_for(lambda: len(played(folder)) >= 3, TIMEOUT_S)
 
         before = played(folder)
         assert cluster.ask("join") == "done"
-        run.wait_for(lambda: cluster.ask("places") == "4 4", PATIENCE_S)
-        run.wait_for(lambda: "actor-3" in {actor for actor, _ in played(folder) - before}, PATIENCE_S)
+        run.wait_for(lambda: cluster.ask("places") == "4 4", TIMEOUT_S)
+        run.wait_for(lambda: "actor-3" in {actor for actor, _ in played(folder) - before}, TIMEOUT_S)
 
         assert cluster.ask("lose") == "done"
-        run.wait_for(lambda: cluster.ask("places") == "3 3", PATIENCE_S)
+        run.wait_for(lambda: cluster.ask("places") == "3 3", TIMEOUT_S)
         run.wait_for(
-            lambda: re.findall(r"actors (\d+/\d+)", run.out)[-1] == "3/3", PATIENCE_S
-        )  # the lost one is given up
+            lambda: re.findall(r"actors (\d+/\d+)", run.out)[-1] == "3/3", TIMEOUT_S
+        )  # the lost one is no longer expected
         at = len(rows(folder / "metrics.jsonl"))
-        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= at + 3, PATIENCE_S)
+        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= at + 3, TIMEOUT_S)
 
         before = played(folder)
         assert cluster.ask("join") == "done"
-        run.wait_for(lambda: cluster.ask("places") == "4 4", PATIENCE_S)
-        run.wait_for(lambda: len(played(folder) - before) > 0, PATIENCE_S)
+        run.wait_for(lambda: cluster.ask("places") == "4 4", TIMEOUT_S)
+        run.wait_for(lambda: len(played(folder) - before) > 0, TIMEOUT_S)
         run.process.send_signal(signal.SIGINT)
         assert run.wait(60) == 130
     with tamiyo(tmp_path, "stop", "elastic", "--address", cluster.address) as stop:
-        assert stop.wait(PATIENCE_S) == 0, stop.out + stop.err
+        assert stop.wait(TIMEOUT_S) == 0, stop.out + stop.err
     episodes = rows(folder / "episodes.jsonl")
     ids = [row["episode_id"] for row in episodes]
     assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
     seeds = [row["seed"] for row in episodes]
-    assert len(seeds) == len(set(seeds)), "an actor that came back played its episodes again"
+    assert len(seeds) == len(set(seeds)), "a restarted actor repeated its episodes"
     wait_until(lambda: cluster.ask("actors") == "0", 60)
 
 
-def test_a_run_from_outside_brings_its_code_along(
+def test_a_run_from_outside_can_ship_its_code(
     tmp_path: Path, cluster: Nodes, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task is a module of the working directory, which no machine of the cluster has."""
@@ -88,14 +88,14 @@ def test_a_run_from_outside_brings_its_code_along(
     (home / "their_stripes.py").write_text(OWN_TASK.format(factory="spirals"))
     monkeypatch.chdir(home)
     root = tmp_path / "shared"
-    # Machine code belongs to the place of its sources, and theirs is new: tensors need none.
+    # The shipped sources have a new path, so kernels would be compiled again; the tensor program needs none.
     task = {"env__tasks": "their_stripes:mine", "env__form": "stacked", "learner__updates": 3, "actors__count": 2}
     arguments = flags(root, "outside", cluster.client, redis_url, **task)
     with tamiyo(tmp_path, "train", *arguments, **SECRET) as run:
-        assert run.wait(PATIENCE_S) == 2
+        assert run.wait(TIMEOUT_S) == 2
         assert "'their_stripes:mine' cannot be imported" in run.err
     with tamiyo(tmp_path, "train", *arguments, "--run.ship", "code", **SECRET) as run:
-        assert run.wait(PATIENCE_S) == 0, run.out + run.err
+        assert run.wait(TIMEOUT_S) == 0, run.out + run.err
         assert "report.html" in run.out
         assert run.err == ""
     assert (root / "outside" / "report.html").is_file()
@@ -104,15 +104,17 @@ def test_a_run_from_outside_brings_its_code_along(
     wait_until(lambda: cluster.ask("actors") == "0", 60)
 
 
-def test_a_client_may_leave_and_another_stop_the_run(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
+def test_a_run_survives_its_client_and_another_client_can_stop_it(
+    tmp_path: Path, cluster: Nodes, redis_url: str
+) -> None:
     metrics = tmp_path / "left" / "metrics.jsonl"
     with tamiyo(tmp_path, "train", *flags(tmp_path, "left", cluster.client, redis_url), **SECRET) as client:
-        client.wait_for(lambda: len(rows(metrics)) >= 2, PATIENCE_S)
+        client.wait_for(lambda: len(rows(metrics)) >= 2, TIMEOUT_S)
         client.process.send_signal(signal.SIGKILL)
         client.wait()
         at = len(rows(metrics))
-        wait_until(lambda: len(rows(metrics)) >= at + 3, PATIENCE_S)
+        wait_until(lambda: len(rows(metrics)) >= at + 3, TIMEOUT_S)
     with tamiyo(tmp_path, "stop", "left", "--address", cluster.client) as stop:
-        assert stop.wait(PATIENCE_S) == 0, stop.out + stop.err
+        assert stop.wait(TIMEOUT_S) == 0, stop.out + stop.err
         assert "stopped; the checkpoint is written" in stop.out
     wait_until(lambda: cluster.ask("actors") == "0", 60)

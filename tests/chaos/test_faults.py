@@ -1,4 +1,4 @@
-"""A slow learner, a slow actor, a zombie, episodes that no learner can use, and weights with one flipped bit."""
+"""A suspended learner, a slow actor, a zombie actor, invalid episodes, and weights with a flipped bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.config.flags import parse
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.process_settings import acting
-from tests.chaos.harness import HurtRun, hurt_run
+from tests.chaos.harness import ChaosRun, chaos_run
 from tests.support.builders import make_episode
 from tests.support.launching import rows, small
 
@@ -31,10 +31,10 @@ MAX_LAG, QUEUE = 4, 8
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurtRun]:
-    root = tmp_path_factory.mktemp("hurt")
-    bounds = {"actors__count": 2, "queue__max_episodes": QUEUE, "learner__max_policy_lag": MAX_LAG}
-    with EmbeddedRedis() as server, hurt_run(root, "hurt", server, **bounds) as run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosRun]:
+    root = tmp_path_factory.mktemp("chaos")
+    limits = {"actors__count": 2, "queue__max_episodes": QUEUE, "learner__max_policy_lag": MAX_LAG}
+    with EmbeddedRedis() as server, chaos_run(root, "chaos", server, **limits) as run:
         yield run
 
 
@@ -47,7 +47,7 @@ def paused(process: psutil.Process) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
-def test_while_the_learner_stands_still_actors_fill_the_queue_and_park(run: HurtRun) -> None:
+def test_actors_fill_the_queue_and_wait_while_the_learner_is_suspended(run: ChaosRun) -> None:
     (learner,) = run.processes("LearnerService")
     with paused(learner):
         run.wait_for(lambda: run.ledger().queued >= QUEUE)
@@ -57,23 +57,23 @@ def test_while_the_learner_stands_still_actors_fill_the_queue_and_park(run: Hurt
         later = run.ledger()
         assert later.queued <= QUEUE
         assert later.accepted == full.accepted
-        for who, a in later.actors.items():
+        for key, a in later.actors.items():
             assert a.dropped_backpressure == 0
-            assert a.produced - full.actors[who].produced <= 2  # at most the wave under way
+            assert a.produced - full.actors[key].produced <= 2  # at most the current wave
     run.running_again("learner", time.monotonic())
     run.identities()
 
 
-def test_a_slow_and_a_fast_actor_both_count_and_the_lag_stays_bounded(run: HurtRun) -> None:
+def test_a_slow_actor_contributes_and_the_lag_stays_bounded(run: ChaosRun) -> None:
     slow = run.processes("RayRolloutWorker")[0]
     before, over = len(run.episode_ids), threading.Event()
 
-    def hinder() -> None:
+    def slow_down() -> None:
         while not over.wait(0.1):
             with paused(slow):
                 over.wait(0.5)
 
-    thread = threading.Thread(target=hinder)
+    thread = threading.Thread(target=slow_down)
     thread.start()
     try:
         run.wait_for_updates(25)
@@ -82,22 +82,24 @@ def test_a_slow_and_a_fast_actor_both_count_and_the_lag_stays_bounded(run: HurtR
         thread.join()
     shares = Counter(i.split("/")[1] for i in run.episode_ids[before:])
     assert len(shares) == 2
-    assert min(shares.values()) < 0.8 * max(shares.values())  # one was slow indeed
+    assert min(shares.values()) < 0.8 * max(shares.values())  # one was really slower
     assert min(shares.values()) >= 3
     assert max(m["policy_lag_max"] for m in run.metrics) <= MAX_LAG
     ledger = run.identities()
     print("episodes by actor:", dict(shares), "dropped as stale:", ledger.dropped_stale)
 
 
-def test_a_paused_actor_that_comes_back_as_a_zombie_loses_and_doubles_nothing(run: HurtRun) -> None:
-    config, _, _ = parse("train", small(run.folder.parent, "hurt"), resumable=True)
+def test_a_zombie_actor_loses_and_duplicates_no_episode(run: ChaosRun) -> None:
+    config, _, _ = parse("train", small(run.folder.parent, "chaos"), resumable=True)
     config = dataclasses.replace(config, queue=dataclasses.replace(config.queue, max_episodes=QUEUE))
     known = {number for _, number in run.ledger().actors}
     zombie = run.processes("RayRolloutWorker")[0]
     with paused(zombie):
         time.sleep(0.5)
-        index = next(i for i in (0, 1) if _silent(run, f"actor-{i}"))
-        successor = RolloutWorker(WorkerSettings(acting(config), index, "hurt", 0, run.server.url, "hurt"), reborn=True)
+        index = next(i for i in (0, 1) if _is_silent(run, f"actor-{i}"))
+        successor = RolloutWorker(
+            WorkerSettings(acting(config), index, "chaos", 0, run.server.url, "chaos"), reborn=True
+        )
         assert successor.number > max(known)
         produced = sum(successor.sample().episodes for _ in range(2))
     run.wait_for_updates(5)
@@ -108,15 +110,15 @@ def test_a_paused_actor_that_comes_back_as_a_zombie_loses_and_doubles_nothing(ru
     assert sent[f"actor-{index}", str(successor.number)] > 0
 
 
-class Careless(Episode):
-    """Of an actor that ships whatever it has."""
+class UncheckedEpisode(Episode):
+    """An episode that may hold invalid values."""
 
     def validate(self) -> None:
         pass
 
 
-def _silent(run: HurtRun, actor: str) -> bool:
-    """Whether this actor produces nothing for a while."""
+def _is_silent(run: ChaosRun, actor: str) -> bool:
+    """Whether this actor produces nothing for two seconds."""
 
     def produced() -> int:
         return sum(a.produced for (name, _), a in run.ledger().actors.items() if name == actor)
@@ -126,21 +128,21 @@ def _silent(run: HurtRun, actor: str) -> bool:
     return produced() == before
 
 
-def test_episodes_that_cannot_be_trained_on_are_set_aside_one_line_each(run: HurtRun) -> None:
+def test_invalid_episodes_become_dead_letters_with_a_reason(run: ChaosRun) -> None:
     before = run.ledger()
-    sound = make_episode(1, actor="stranger", incarnation=1)
-    fields = {f.name: getattr(sound, f.name) for f in dataclasses.fields(sound)}
-    sick = Careless(**fields | {"rewards": np.where(np.arange(len(sound)) == 3, np.nan, sound.rewards)})
+    valid = make_episode(1, actor="stranger", incarnation=1)
+    fields = {f.name: getattr(valid, f.name) for f in dataclasses.fields(valid)}
+    with_nan = UncheckedEpisode(**fields | {"rewards": np.where(np.arange(len(valid)) == 3, np.nan, valid.rewards)})
     payloads = {
-        "of another schema": encode_episode(dataclasses.replace(sound, episode_id="hurt/stranger/1/1")),
-        "with NaN": encode_episode(sick),
-        "cut short": encode_episode(sound)[:200],
+        "of another schema": encode_episode(dataclasses.replace(valid, episode_id="chaos/stranger/1/1")),
+        "with NaN": encode_episode(with_nan),
+        "cut short": encode_episode(valid)[:200],
         "oversize": bytes(17 * 2**20),
     }
     with run.queue() as queue:
         generation = run.checkpoint.progress.generation
         for sequence, payload in enumerate(payloads.values(), start=1):
-            header = EpisodeHeader(f"hurt/stranger/1/{sequence}", "stranger", 1, sequence, generation, 0, 0)
+            header = EpisodeHeader(f"chaos/stranger/1/{sequence}", "stranger", 1, sequence, generation, 0, 0)
             while (status := queue.put(header, payload).status) is PutStatus.BUSY:
                 time.sleep(0.05)
             assert status is PutStatus.OK
@@ -153,12 +155,12 @@ def test_episodes_that_cannot_be_trained_on_are_set_aside_one_line_each(run: Hur
     run.identities()
 
 
-def test_weights_with_a_flipped_bit_are_never_acted_on(run: HurtRun) -> None:
+def test_weights_with_a_flipped_bit_are_never_used(run: ChaosRun) -> None:
     (learner,) = run.processes("LearnerService")
     client = redis.Redis.from_url(run.server.url)
     with paused(learner):
         time.sleep(0.5)
-        weights = client.hgetall("{hurt}:weights")
+        weights = client.hgetall("{chaos}:weights")
         version = int(weights[b"head"])
         key = weights[f"payload:{version}".encode()]
         payload = bytearray(client.get(key))
@@ -167,14 +169,14 @@ def test_weights_with_a_flipped_bit_are_never_acted_on(run: HurtRun) -> None:
         known = {number for _, number in run.ledger().actors}
         for process in run.processes("RayRolloutWorker"):
             process.kill()
-        time.sleep(8.0)  # time for new processes, which have only these weights to fetch
+        time.sleep(8.0)  # new processes start, and find only these weights
     client.close()
     run.acting_again(time.monotonic(), known)
     run.wait_for_updates(4)
-    reborn = [r for r in rows(run.folder / "episodes.jsonl") if int(r["episode_id"].split("/")[2]) not in known]
-    assert version not in {r["policy_version"] for r in reborn}
+    later = [r for r in rows(run.folder / "episodes.jsonl") if int(r["episode_id"].split("/")[2]) not in known]
+    assert version not in {r["policy_version"] for r in later}
     run.identities()
 
 
-def test_at_its_end_the_ledger_and_the_lineage_agree(run: HurtRun) -> None:
+def test_the_ledger_and_the_lineage_agree_at_the_end(run: ChaosRun) -> None:
     run.end()

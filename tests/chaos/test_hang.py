@@ -1,4 +1,4 @@
-"""What neither dies nor gets on is killed and started again; what only waits is left alone."""
+"""Hung processes are killed and restarted; processes that only wait are not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from actors.policy.saved import CheckpointKey
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.chaos.harness import SLACK, TARGETS_S, HurtRun, hurt_run
+from tests.chaos.harness import SLACK, TARGETS_S, ChaosRun, chaos_run
 from tests.support.launching import rows, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
@@ -21,20 +21,20 @@ HANG_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurtRun]:
-    root = tmp_path_factory.mktemp("hurt")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosRun]:
+    root = tmp_path_factory.mktemp("chaos")
     with EmbeddedRedis() as server:
         limits = {"actors__count": 2, "actors__hang_s": HANG_S, "learner__hang_s": HANG_S}
-        with hurt_run(root, "hurt", server, **limits) as run:
+        with chaos_run(root, "chaos", server, **limits) as run:
             yield run
 
 
-def gone_within(run: HurtRun, process: psutil.Process, since_s: float, limit_s: float) -> None:
+def gone_within(run: ChaosRun, process: psutil.Process, since_s: float, limit_s: float) -> None:
     run.wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, limit_s)
-    assert time.monotonic() - since_s >= HANG_S  # not for being slow
+    assert time.monotonic() - since_s >= HANG_S  # not before the limit
 
 
-def test_an_actor_that_is_stopped_for_good_is_replaced(run: HurtRun) -> None:
+def test_a_suspended_actor_is_replaced(run: ChaosRun) -> None:
     known = {number for _, number in run.ledger().actors}
     stopped = run.processes("RayRolloutWorker")[0]
     stopped.send_signal(signal.SIGSTOP)
@@ -47,7 +47,7 @@ def test_an_actor_that_is_stopped_for_good_is_replaced(run: HurtRun) -> None:
     run.identities()
 
 
-def test_a_learner_that_is_stopped_for_good_is_replaced(run: HurtRun) -> None:
+def test_a_suspended_learner_is_replaced(run: ChaosRun) -> None:
     (stopped,) = run.processes("LearnerService")
     stopped.send_signal(signal.SIGSTOP)
     since = time.monotonic()
@@ -57,8 +57,8 @@ def test_a_learner_that_is_stopped_for_good_is_replaced(run: HurtRun) -> None:
     run.identities()
 
 
-def test_a_learner_whose_thread_alone_is_stuck_is_replaced(run: HurtRun) -> None:
-    """Its process answers. What it takes for one of its checkpoints is a pipe that nobody writes to."""
+def test_a_learner_whose_training_thread_hangs_is_replaced(run: ChaosRun) -> None:
+    """The process still answers; the thread reads a checkpoint that is a pipe without a writer."""
     pipe = run.folder / "checkpoints" / CheckpointKey(run.checkpoint.progress.generation, 99_999_999).file_name
     notes = run.command.out.count("the learner has hung")
     os.mkfifo(pipe)
@@ -68,7 +68,7 @@ def test_a_learner_whose_thread_alone_is_stuck_is_replaced(run: HurtRun) -> None
     run.identities()
 
 
-def test_who_waits_for_a_server_or_a_learner_does_not_hang(run: HurtRun) -> None:
+def test_processes_that_wait_for_the_server_are_not_killed(run: ChaosRun) -> None:
     server = run.server
     assert isinstance(server, EmbeddedRedis)
     known, notes = {number for _, number in run.ledger().actors}, run.command.out.count("has hung")
@@ -80,11 +80,11 @@ def test_who_waits_for_a_server_or_a_learner_does_not_hang(run: HurtRun) -> None
     assert run.command.out.count("has hung") == notes
 
 
-def test_at_its_end_the_ledger_and_the_lineage_agree(run: HurtRun) -> None:
+def test_the_ledger_and_the_lineage_agree_at_the_end(run: ChaosRun) -> None:
     run.end()
 
 
-def test_a_deadlock_in_the_environment_is_broken(tmp_path: Path) -> None:
+def test_an_actor_with_a_deadlocked_environment_is_replaced(tmp_path: Path) -> None:
     flag, folder = tmp_path / "flag", tmp_path / "stuck"
     flags = {
         "--env": "tests.support.gym_envs:tests/Deadlocked-v0",

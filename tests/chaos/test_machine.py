@@ -1,4 +1,4 @@
-"""What a machine does to a run: its disk is full, its network is cut."""
+"""Runs survive a full disk and a network outage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
-from tests.chaos.harness import hurt_run
+from tests.chaos.harness import chaos_run
 
 pytestmark = [
     pytest.mark.chaos,
@@ -23,13 +23,13 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.long,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(os.geteuid() != 0, reason="mounting and cutting need root"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="mounting and network namespaces need root"),
 ]
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own."""
+    """A small, separate file system."""
     folder = tmp_path / "disk"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], check=True)
@@ -43,8 +43,8 @@ def fill(path: Path) -> None:
             file.write(bytes(4096))
 
 
-def test_a_full_disk_is_waited_out(tmp_path: Path, disk: Path) -> None:
-    with EmbeddedRedis() as server, hurt_run(tmp_path, "hurt", server, root=disk) as run:
+def test_a_run_waits_while_its_disk_is_full(tmp_path: Path, disk: Path) -> None:
+    with EmbeddedRedis() as server, chaos_run(tmp_path, "chaos", server, root=disk) as run:
         filler = disk / "filler"
         fill(filler)
         run.wait_for(lambda: "no room is left on the disk" in run.command.out)
@@ -56,7 +56,7 @@ def test_a_full_disk_is_waited_out(tmp_path: Path, disk: Path) -> None:
         run.wait_for(lambda: "there is room on the disk again" in run.command.out)
         run.identities()
         ledger = run.end()
-        assert len(ledger.actors) == 1  # nobody died of it
+        assert len(ledger.actors) == 1  # no process died
 
 
 class TcpServer(NamedTuple):
@@ -68,7 +68,7 @@ NAME, HOST, GUEST = "tamiyochaos", "10.213.77.1", "10.213.77.2"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[TcpServer]:
-    """On this side of a cable, at whose other end lies a network namespace of its own."""
+    """A server on one side of a veth pair; runs are in a network namespace on the other side."""
     if shutil.which("ip") is None:
         pytest.skip("no ip command (Debian: iproute2)")
     if subprocess.run(["ip", "netns", "add", NAME], capture_output=True).returncode:
@@ -94,8 +94,8 @@ def server(tmp_path: Path) -> Iterator[TcpServer]:
         subprocess.run(["ip", "link", "del", f"{NAME}0"], check=False, capture_output=True)
 
 
-def test_a_network_cut_is_waited_out(tmp_path: Path, server: TcpServer) -> None:
-    with hurt_run(tmp_path, "hurt", server, within=("ip", "netns", "exec", NAME)) as run:
+def test_a_run_waits_while_its_network_is_down(tmp_path: Path, server: TcpServer) -> None:
+    with chaos_run(tmp_path, "chaos", server, within=("ip", "netns", "exec", NAME)) as run:
         before = run.ledger()
         subprocess.run(["ip", "link", "set", f"{NAME}0", "down"], check=True)
         time.sleep(1.0)

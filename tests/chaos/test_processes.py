@@ -1,4 +1,4 @@
-"""Actors and learner are killed, again and again, under one run: deaths are non-events."""
+"""A run survives repeated kills of its actors and of its learner."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pytest
 
 from actors.transport.base import EpisodeHeader, PutStatus
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.chaos.harness import HurtRun, hurt_run
+from tests.chaos.harness import ChaosRun, chaos_run
 from tests.support.launching import rows
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurtRun]:
-    root = tmp_path_factory.mktemp("hurt")
-    with EmbeddedRedis() as server, hurt_run(root, "hurt", server, learner__checkpoint_every=4) as run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosRun]:
+    root = tmp_path_factory.mktemp("chaos")
+    with EmbeddedRedis() as server, chaos_run(root, "chaos", server, learner__checkpoint_every=4) as run:
         yield run
 
 
-def test_an_actor_killed_in_mid_episode_comes_back_as_a_later_incarnation(run: HurtRun) -> None:
+def test_an_actor_killed_in_mid_episode_restarts_as_a_later_incarnation(run: ChaosRun) -> None:
     before = {number for _, number in run.ledger().actors}
     run.acting_again(run.kill("RayRolloutWorker"), before)
     run.wait_for_updates(2)
@@ -32,8 +32,8 @@ def test_an_actor_killed_in_mid_episode_comes_back_as_a_later_incarnation(run: H
     run.wait_for(lambda: "actor-0 died and is back" in run.command.out)
 
 
-def test_a_learner_killed_between_update_and_ack_trains_nothing_twice(run: HurtRun) -> None:
-    # Checkpoints, and with them acks, come every fourth update; without one, all that was played would be fenced.
+def test_a_learner_killed_between_update_and_ack_trains_nothing_twice(run: ChaosRun) -> None:
+    # Checkpoints and acknowledgements come every fourth update; before the first, all episodes would be fenced.
     run.wait_for(lambda: run.update > 4 and run.update % 4 == 2)
     assert run.ledger().pending >= 4
     run.running_again("learner", run.kill("LearnerService"))
@@ -41,7 +41,7 @@ def test_a_learner_killed_between_update_and_ack_trains_nothing_twice(run: HurtR
     run.wait_for(lambda: "the learner died" in run.command.out)
 
 
-def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(run: HurtRun) -> None:
+def test_a_learner_killed_while_writing_a_checkpoint_resumes_from_the_previous_one(run: ChaosRun) -> None:
     folder = run.folder / "checkpoints"
     for _ in range(5):
         (learner,) = run.processes("LearnerService")
@@ -54,27 +54,27 @@ def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_befo
         torn = [name for name in os.listdir(folder) if name.endswith(".partial")]
         run.running_again("learner in its checkpoint", killed)
         run.identities()
-        if torn:  # it died before the file had its name
+        if torn:  # it died before the file was renamed
             return
-    pytest.fail("the checkpoint was always faster")
+    pytest.fail("no kill hit the writing of a checkpoint")
 
 
-def test_what_is_corrupt_is_set_aside_and_what_comes_twice_counts_once(run: HurtRun) -> None:
+def test_corrupt_episodes_are_set_aside_and_duplicates_count_once(run: ChaosRun) -> None:
     before = run.ledger()
     with run.queue() as queue:
         for sequence, payload in ((1, b"not an episode"), (1, b"again"), (3, b"\x00" * 1000), (2, b"late")):
-            header = EpisodeHeader(f"hurt/stranger/1/{sequence}", "stranger", 1, sequence, 1, 0, 0)
+            header = EpisodeHeader(f"chaos/stranger/1/{sequence}", "stranger", 1, sequence, 1, 0, 0)
             first = (sequence, payload) in ((1, b"not an episode"), (3, b"\x00" * 1000))
             status = queue.put(header, payload).status
             assert (status is PutStatus.DUPLICATE) == (not first)
     run.wait_for_updates(6)
     after = run.identities()
-    strange = after.actors["stranger", 1]
-    assert strange.produced == strange.accepted + strange.refused_fenced == 2
-    assert after.dead_lettered - before.dead_lettered == strange.accepted
+    row = after.actors["stranger", 1]
+    assert row.produced == row.accepted + row.refused_fenced == 2
+    assert after.dead_lettered - before.dead_lettered == row.accepted
 
 
-def test_at_its_end_the_ledger_and_the_lineage_agree(run: HurtRun) -> None:
+def test_the_ledger_and_the_lineage_agree_at_the_end(run: ChaosRun) -> None:
     run.wait_for_updates(2)
     ledger = run.end()
     assert ledger.trained >= 4 * 10

@@ -1,4 +1,4 @@
-"""The server is killed, with and without a file of its own, and brought back."""
+"""The server is killed and restarted, with and without an append-only file."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ import psutil
 import pytest
 
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.chaos.harness import HurtRun, hurt_run
+from tests.chaos.harness import ChaosRun, chaos_run
 from tests.support.launching import rows, small, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
-AWAY_S = 3.0
+OUTAGE_S = 3.0
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["append-only", "in memory"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurtRun]:
-    root = tmp_path_factory.mktemp("hurt")
-    with EmbeddedRedis(append_only=request.param) as server, hurt_run(root, "hurt", server) as run:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosRun]:
+    root = tmp_path_factory.mktemp("chaos")
+    with EmbeddedRedis(append_only=request.param) as server, chaos_run(root, "chaos", server) as run:
         yield run
 
 
-def test_a_server_that_dies_is_waited_for(run: HurtRun) -> None:
+def test_a_run_waits_for_a_killed_server(run: ChaosRun) -> None:
     server = run.server
     assert isinstance(server, EmbeddedRedis)
     before = run.ledger()
     killed = run.update
     os.kill(server.pid, signal.SIGKILL)
-    time.sleep(AWAY_S)
-    assert run.update <= killed + 1  # one may have been under way
+    time.sleep(OUTAGE_S)
+    assert run.update <= killed + 1  # one may have been in progress
     assert server.revive()
     run.running_again("redis", time.monotonic())
-    told = run.command.out.count("waiting for it")
-    assert told <= 1
-    run.wait_for(lambda: run.command.out.count("Redis answers again") == told)  # by the next look at the learner
+    outages = run.command.out.count("waiting for it")
+    assert outages <= 1
+    run.wait_for(lambda: run.command.out.count("Redis answers again") == outages)  # at the next poll
     after = run.identities()
-    assert after.trained > before.trained  # also a server without memory was told what it had known
+    assert after.trained > before.trained  # a server without a file received the ledger again
     assert after.accepted >= before.accepted
 
 
-def test_the_ledger_and_the_lineage_agree_at_the_end(run: HurtRun) -> None:
+def test_the_ledger_and_the_lineage_agree_at_the_end(run: ChaosRun) -> None:
     run.wait_for_updates(2)
     ledger = run.end()
-    assert len(ledger.actors) == 1  # nobody died of it
+    assert len(ledger.actors) == 1  # no process died
 
 
-def test_the_embedded_server_is_started_again(tmp_path: Path) -> None:
-    folder = tmp_path / "hurt"
-    with tamiyo(tmp_path, "train", *small(tmp_path, "hurt", learner__updates=1_000_000)) as command:
+def test_a_killed_embedded_server_is_restarted(tmp_path: Path) -> None:
+    folder = tmp_path / "chaos"
+    with tamiyo(tmp_path, "train", *small(tmp_path, "chaos", learner__updates=1_000_000)) as command:
         command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 90.0)
         children = psutil.Process(command.process.pid).children()
         (server,) = [p for p in children if p.name().endswith("-server")]

@@ -1,4 +1,4 @@
-"""kill -9 of the server: with its file it keeps what it accepted; without, what is gone is counted."""
+"""The server is killed: with a file it keeps all accepted episodes, without one the lost episodes are counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def kill_and_revive(server: EmbeddedRedis) -> None:
     assert server.revive()
 
 
-def test_a_server_with_a_file_keeps_what_it_accepted() -> None:
+def test_a_server_with_a_file_keeps_accepted_episodes() -> None:
     with EmbeddedRedis(append_only=True) as server:
         transport = connect(server.url)
         transport.open_generation(-1, "learner")
@@ -33,27 +33,27 @@ def test_a_server_with_a_file_keeps_what_it_accepted() -> None:
         before = transport.ledger()
         kill_and_revive(server)
         assert transport.ledger() == before
-        assert len(transport.take(100, 0)) == 30  # and the learner's turn is known
+        assert len(transport.take(100, 0)) == 30  # the learner's turn is known too
         assert counts(transport, "accepted", "trained", "pending", "lost_with_store") == (50, 10, 40, 0)
 
 
-def test_without_one_a_learner_goes_on_and_counts_what_was_lost(tmp_path: Path) -> None:
-    """The store dies under a learner that lives on; the actor knows of more than the learner's last checkpoint."""
+def test_a_learner_continues_after_the_loss_of_the_store_and_counts_lost_episodes(tmp_path: Path) -> None:
+    """An actor knows of accepted episodes that the learner's last checkpoint does not."""
     with EmbeddedRedis() as server:
         producer = ToyProducer(connect(server.url))
         learner = make_learner(tmp_path, connect(server.url), updates=4)
-        looks = iter(range(10**6))
+        calls = iter(range(10**6))
 
-        def actor_and_fate() -> bool:
+        def produce_and_kill() -> bool:
             producer()
-            if next(looks) == 5:
+            if next(calls) == 5:
                 put(producer.transport, 0, actor="other")
                 kill_and_revive(server)
             return False
 
-        progress = learner.run(actor_and_fate)
+        progress = learner.run(produce_and_kill)
         producer.transport.report("actor0", 0, ActorLedger(producer.put, producer.put), {})
-        report(producer.transport, actor="other", produced=2, accepted=1, unsent=1)  # by its next heartbeat
+        report(producer.transport, actor="other", produced=2, accepted=1, unsent=1)  # its next heartbeat
         ledger = learner.transport.ledger()
         ledger.check()
         assert (progress.update, progress.generation) == (4, 2)

@@ -1,7 +1,7 @@
-"""Several learners at once on one run and one store, hurt at random: what survives is one lineage, and all agree on it.
+"""Several learners run at once on one run and one store, under random faults: exactly one lineage survives.
 
-Zombies by SIGSTOP and SIGCONT, at random moments and at each step between two promises, cut networks, SIGKILL, empty
-and older stores. The order is drawn from a seed; what meets what also depends on the machine's timing.
+Faults are SIGSTOP and SIGCONT (zombies) at random times and at critical steps, network outages, SIGKILL, and stores
+that come back empty or older. A seed determines their order; their timing also depends on the machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch.utils.tensorboard  # noqa: F401 (here, and not again in every child)
+import torch.utils.tensorboard  # noqa: F401 (imported once, before the forks)
 
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.chaos.histories import CABLES, History
@@ -29,7 +29,7 @@ CHANGES = (
 
 
 def check_history(server: EmbeddedRedis, folder: Path, seed: int, faults: int) -> Counter[str]:
-    short = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a socket's path holds some hundred bytes
+    short = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # the path of a socket is limited to about 100 bytes
     (folder / "run").mkdir(parents=True)
     try:
         with Network(server.socket_path, short, CABLES) as network:
@@ -53,14 +53,16 @@ def check_history(server: EmbeddedRedis, folder: Path, seed: int, faults: int) -
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_survivors_agree(embedded_redis: EmbeddedRedis, tmp_path: Path, seed: int) -> None:
+def test_ledger_checkpoint_rows_and_weights_agree(embedded_redis: EmbeddedRedis, tmp_path: Path, seed: int) -> None:
     faults = check_history(embedded_redis, tmp_path / "history", seed, 10)
     assert sum(faults.values()) >= 10
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_the_survivors_agree_after_three_hundred_faults(embedded_redis: EmbeddedRedis, tmp_path: Path) -> None:
+def test_ledger_checkpoint_rows_and_weights_agree_after_three_hundred_faults(
+    embedded_redis: EmbeddedRedis, tmp_path: Path
+) -> None:
     faults: Counter[str] = Counter()
     for seed in range(100, 120):
         faults += check_history(embedded_redis, tmp_path / str(seed), seed, 16)

@@ -205,7 +205,7 @@ status() { # of the run, as its store tells it
 seen() { # as many actors told of themselves within the last 30 s
     [ "$(status | "$PYTHON" -c 'import json, sys, time
 actors = json.load(sys.stdin)["actors"]
-print(len({name.split("/")[0] for name, told in actors.items() if told["told_s"] > time.time() - 30}))')" = "$1" ]
+print(len({name.split("/")[0] for name, told in actors.items() if told["reported_s"] > time.time() - 30}))')" = "$1" ]
 }
 
 healthy() { # as many containers of a service are

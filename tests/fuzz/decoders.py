@@ -211,7 +211,7 @@ def _header_of_checkpoint(header: bytes) -> None:
 
 
 def _episode_id(data: bytes) -> None:
-    EpisodeHeader.of(make_episode(steps=1, episode_id=data.decode(errors="backslashreplace")))
+    EpisodeHeader.from_episode(make_episode(steps=1, episode_id=data.decode(errors="backslashreplace")))
 
 
 @cache

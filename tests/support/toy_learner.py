@@ -55,7 +55,7 @@ class ToyProducer:
         )
         for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
             payload = self.spoil.get(self.put, encode_episode)(episode)
-            self.statuses.append(self.transport.put(EpisodeHeader.of(episode), payload).status)
+            self.statuses.append(self.transport.put(EpisodeHeader.from_episode(episode), payload).status)
             self.put += 1
         fenced = self.statuses.count(PutStatus.FENCED)
         totals = ActorLedger(self.put, self.put - fenced, refused_fenced=fenced)

@@ -1,12 +1,14 @@
--- The learner's verbs: claim, open, take, pending, begin_attempt, end_attempt, settle, dead_letter; requeue is anyone's.
+-- The learner's verbs: claim, open, take, pending, begin_attempt, end_attempt, settle, dead_letter; and requeue, which
+-- needs no generation.
 
--- token, generation, turn, then what `run` is given. Turns are the consumer's alone: where they differ, the store does
--- not remember its last call.
+-- Execute a call of the consumer; `args`: token, generation, turn, then the arguments of `run`. Every call counts as a
+-- turn. If the store's count differs from the consumer's, the store has lost the consumer's last calls. The verbs below
+-- that use this function list only the arguments of `run`.
 local function consume(k, verb, args, run)
   local token, generation, turn = unpack(args, 1, 3)
   local refused = check_generation(generation, number(k.generations, 'current'))
   if refused then return refused end
-  return once(k, verb, token, function()
+  return run_once(k, verb, token, function()
     local known = number(k.ledger, 'turn')
     if known ~= tonumber(turn) then
       return redis.error_reply('RESET the store is at turn ' .. known .. ', the learner at ' .. turn)
@@ -16,24 +18,24 @@ local function consume(k, verb, args, run)
   end)
 end
 
-local function forget(k, header)
+local function delete_payload(k, header)
   if header then redis.call('DEL', k.payload .. header.episode) end
 end
 
--- Drop all episodes and start the ledger again from what a checkpoint remembers of it: `args` from `first` on.
-local function start_again(k, args, first)
+-- Delete all episodes, and set the ledger to that of a checkpoint: fields and values in `args` from `first` on.
+local function reset_store(k, args, first)
   for _, stream in ipairs({k.episodes, k.dead}) do
-    for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do forget(k, parse_entry(entry)) end
+    for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do delete_payload(k, parse_entry(entry)) end
   end
   redis.call('DEL', k.episodes, k.dead, k.ledger, k.attempts, k.made, k.health, k.retired)
   for i = first, #args, 2 do redis.call('HSET', k.ledger, args[i], args[i + 1]) end
 end
 
--- Acknowledged episodes whose update the new generation does not have.
-local function give_up_updates(k, went_back_to)
+-- Count episodes whose updates are newer than `restored_version` as lost.
+local function roll_back_updates(k, restored_version)
   local made = redis.call('HGETALL', k.made)
   for i = 1, #made, 2 do
-    if tonumber(made[i]) > tonumber(went_back_to) then
+    if tonumber(made[i]) > tonumber(restored_version) then
       count(k, 'trained', -made[i + 1])
       count(k, 'trained_then_lost', made[i + 1])
       redis.call('HDEL', k.made, made[i])
@@ -41,6 +43,7 @@ local function give_up_updates(k, went_back_to)
   end
 end
 
+-- Drop queued and pending episodes that are fenced by the current generation.
 local function drop_fenced(k, current)
   for _, entry in ipairs(redis.call('XRANGE', k.episodes, '-', '+')) do
     local id, header = entry[1], parse_entry(entry)
@@ -53,19 +56,20 @@ local function drop_fenced(k, current)
       end
       redis.call('XDEL', k.episodes, id)
       redis.call('HDEL', k.attempts, id)
-      forget(k, header)
+      delete_payload(k, header)
       count(k, 'fenced', 1)
     end
   end
 end
 
--- token, number -> {number}; older generations are refused from here on, and nothing else changes
+-- token, number -> {number}
+-- Fences all older generations, and changes nothing else.
 function verbs.claim(k, args)
   local token, claimed = unpack(args)
-  return once(k, 'claim', token, function()
+  return run_once(k, 'claim', token, function()
     local current = number(k.generations, 'current')
     if tonumber(claimed) <= current then
-      return redis.error_reply('FENCED generation ' .. claimed .. ' cannot be claimed, ' .. current .. ' is open')
+      return redis.error_reply('FENCED generation ' .. claimed .. ' cannot be claimed: the newest is ' .. current)
     end
     redis.call('HSET', k.generations, 'current', claimed)
     redis.call('HSET', k.weights, 'fence', claimed)
@@ -73,56 +77,59 @@ function verbs.claim(k, args)
   end)
 end
 
--- token, went_back_to, consumer, floor of number and of next version, id for a new store, claimed number (0 = the next),
--- remembered store and turn (0 = none), remembered ledger... -> {number, next version, turn, store}
+-- token, restored_version, consumer, lower bounds of the number (exclusive) and of the next version, id for a new
+-- store, claimed number (0 = the next one), and from the checkpoint: store and turn (0 = none), then the ledger's
+-- fields and values...
+-- -> {number, next version, turn, store}
 function verbs.open(k, args)
-  local token, went_back_to, consumer, floor_number, floor_next, id, claimed, store, turn = unpack(args, 1, 9)
-  return once(k, 'open', token, function()
+  local token, restored_version, consumer, floor_number, floor_next, id, claimed, store, turn = unpack(args, 1, 9)
+  return run_once(k, 'open', token, function()
     local current = number(k.generations, 'current')
     if claimed ~= '0' and tonumber(claimed) < current then
-      return redis.error_reply('FENCED generation ' .. claimed .. ' is not open, ' .. current .. ' is')
+      return redis.error_reply('FENCED generation ' .. claimed .. ' is not open: the newest is ' .. current)
     end
     local known = redis.call('HMGET', k.ledger, 'store', 'turn')
     local lost = store ~= '0' and (known[1] ~= store or (tonumber(known[2] or '0') or 0) < tonumber(turn))
-    if lost then start_again(k, args, 10) end
-    retire_the_old(k)
-    if lost or not tonumber(known[1]) then redis.call('HSET', k.ledger, 'store', id) end
+    if lost then reset_store(k, args, 10) end
+    retire_old_rows(k)
+    if lost or not tonumber(known[1] or '') then redis.call('HSET', k.ledger, 'store', id) end
     count(k, 'turn', 1)
 
     local generation = claimed ~= '0' and tonumber(claimed) or math.max(current, tonumber(floor_number)) + 1
-    local next_version = math.max(head_version(k) + 1, tonumber(went_back_to) + 1, number(k.generations, 'next'))
+    local next_version = math.max(head_version(k) + 1, tonumber(restored_version) + 1, number(k.generations, 'next'))
     local opened_before = redis.call('HEXISTS', k.generations, 'next') == 1
     if lost or not opened_before then next_version = math.max(next_version, tonumber(floor_next)) end
     local previous = redis.call('HGET', k.generations, 'consumer')
-    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer, 'back:' .. generation, went_back_to,
-      'next', next_version)
+    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer,
+      'back:' .. generation, restored_version, 'next', next_version)
     redis.call('HSET', k.weights, 'fence', generation)
-    redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- fails where the group exists
+    redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- an error means that the group exists
     local cursor = '0-0'
     repeat
-      local claimed = redis.call('XAUTOCLAIM', k.episodes, GROUP, consumer, 0, cursor, 'COUNT', 1000, 'JUSTID')
-      cursor = claimed[1]
+      local reply = redis.call('XAUTOCLAIM', k.episodes, GROUP, consumer, 0, cursor, 'COUNT', 1000, 'JUSTID')
+      cursor = reply[1]
     until cursor == '0-0'
     if previous and previous ~= consumer then redis.call('XGROUP', 'DELCONSUMER', k.episodes, GROUP, previous) end
-    give_up_updates(k, went_back_to)
+    roll_back_updates(k, restored_version)
     drop_fenced(k, generation)
     return {generation, next_version, number(k.ledger, 'turn'), redis.call('HGET', k.ledger, 'store')}
   end)
 end
 
--- The entries of `ids`, in their order, false where there is none. Those that were taken together lie side by side.
+-- Return the entries of `ids`, in their order, false if there is none. One range read finds those that are adjacent in
+-- the stream, as entries taken together are.
 local function find(k, ids)
-  local found, between = {}, {}
-  if #ids > 1 then between = redis.call('XRANGE', k.episodes, ids[1], ids[#ids], 'COUNT', #ids) end
+  local found, range = {}, {}
+  if #ids > 1 then range = redis.call('XRANGE', k.episodes, ids[1], ids[#ids], 'COUNT', #ids) end
   for i, id in ipairs(ids) do
-    local entry = between[i]
+    local entry = range[i]
     if not entry or entry[1] ~= id then entry = redis.call('XRANGE', k.episodes, id, id)[1] end
     found[i] = entry or false
   end
   return found
 end
 
--- Remove pending entries: all are of the open generation's consumer. Returns the ids that were, and their REFs.
+-- Remove pending entries, all of which belong to the current consumer. Returns their ids and REFs.
 local function release(k, ids)
   local released, refs = {}, {}
   for i, entry in ipairs(find(k, ids)) do
@@ -139,7 +146,8 @@ local function release(k, ids)
   return released, refs
 end
 
--- count -> {last id, {entry id, ref, ...}}; wait for entries beyond the last id where none was taken
+-- count -> {last id, {entry id, REF, ...}}
+-- If none was taken, the consumer waits for entries after the last id.
 function verbs.take(k, args)
   return consume(k, 'take', args, function(wanted)
     local consumer = redis.call('HGET', k.generations, 'consumer')
@@ -169,7 +177,7 @@ function verbs.take(k, args)
   end)
 end
 
--- generation -> {entry id, ref, ...}
+-- generation -> {entry id, REF, ...}
 function verbs.pending(k, args)
   local refused = check_generation(args[1], number(k.generations, 'current'))
   if refused then return refused end
@@ -186,7 +194,7 @@ function verbs.pending(k, args)
   return entries
 end
 
--- entry id -> {attempts}
+-- entry id -> {attempts that began and did not end}
 function verbs.begin_attempt(k, args)
   return consume(k, 'begin_attempt', args, function(id)
     local consumer = redis.call('HGET', k.generations, 'consumer')
@@ -195,7 +203,7 @@ function verbs.begin_attempt(k, args)
   end)
 end
 
--- entry id -> {}
+-- entry id -> {}; resets the attempts
 function verbs.end_attempt(k, args)
   return consume(k, 'end_attempt', args, function(id)
     redis.call('HDEL', k.attempts, id)
@@ -203,7 +211,7 @@ function verbs.end_attempt(k, args)
   end)
 end
 
--- term of the ledger, version made, durable version, entry ids... -> ids settled
+-- ledger term, made version, durable version, entry ids... -> ids settled
 function verbs.settle(k, args)
   return consume(k, 'settle', args, function(term, made, durable, ...)
     local settled, refs = release(k, {...})
@@ -226,7 +234,7 @@ function verbs.dead_letter(k, args)
   return consume(k, 'dead_letter', args, function(id, reason, letters_kept, max_bytes)
     local _, refs = release(k, {id})
     if #refs == 0 then return {0} end
-    bury(k, parse(refs[1]), reason, letters_kept, max_bytes)
+    add_dead_letter(k, parse(refs[1]), reason, letters_kept, max_bytes)
     return {1}
   end)
 end
@@ -234,13 +242,13 @@ end
 -- token, dead id, max_episodes, max_bytes -> {status}
 function verbs.requeue(k, args)
   local token, id, max_episodes, max_bytes = unpack(args)
-  return once(k, 'requeue', token, function()
+  return run_once(k, 'requeue', token, function()
     local letter = redis.call('XRANGE', k.dead, id, id)[1]
     local header = letter and parse_entry(letter)
     local bytes = header and redis.call('STRLEN', k.payload .. header.episode) or 0
     if bytes == 0 then return {'MISSING'} end
     if is_fenced(k, header, number(k.generations, 'current')) then return {'FENCED'} end
-    if full(number(k.ledger, 'queued'), number(k.ledger, 'queued_bytes'), bytes, tonumber(max_episodes),
+    if is_full(number(k.ledger, 'queued'), number(k.ledger, 'queued_bytes'), bytes, tonumber(max_episodes),
       tonumber(max_bytes)) then return {'BUSY'} end
     redis.call('XDEL', k.dead, id)
     count(k, 'dead_lettered', -1)

@@ -1,60 +1,74 @@
--- What all verbs share. The files of this folder make one function library, or one script whose first argument names
--- the verb. Each verb is atomic. All keys share the hash tag {namespace}, so that they live in one cluster slot; a verb
--- is given those that it needs, which is what access rights are checked against.
+-- Shared by all verbs: the keys, and functions on them. `lua_library.py` concatenates the files of this folder into one
+-- function library, or into one script whose first argument names the verb.
 --
--- episodes     stream   field `ref`: a waiting episode, as REF; group `learner`, one consumer at a time
--- ledger       hash     every count: accepted, trained, ..., `actor:<actor>/<incarnation>:<count>`,
---                       `actor:<actor>/retired:<count>` (of older incarnations together), `actor:<actor>:incarnation`
---                       (the latest), `actor:<actor>:listed` (those with counts of their own, rising);
---                       `store`: an id of its own; `turn`: the consumer's calls
--- retired      hash     `<actor>/<incarnation>` -> its counts, of an incarnation without counts of its own in `ledger`
--- generations  hash     current (claimed or open), consumer, `back:<generation>` = version that it went back to, `next` = least version
---                       that the current one may publish
--- made         hash     version -> episodes acknowledged whose update made it, while it may still be given up
--- weights      hash     head, `manifest:<version>`, `payload:<version>` = key of the payload, `fence` = generation
--- dead         stream   dead letters: ref, reason
--- attempts     hash     entry id -> probes begun
--- replies      hash     verb -> token and reply of the latest call, so that a retry repeats nothing
--- health       hash     `learner`, `<actor>/<incarnation>` -> what they tell of themselves, JSON
--- payload:     prefix   string per episode id: its bytes; expires until the reference is accepted
+-- Each verb is atomic. All keys share the hash tag {namespace}, so that they are in one cluster slot. A verb receives
+-- only the keys that it needs, and access rights are checked against these.
 --
--- Never trim `episodes`: that loses delivered entries without a word.
+-- Key          Type     Content
+-- episodes     stream   Queued and pending episodes: field `ref`, in the format REF below. Read by the group
+--                       `learner`, one consumer at a time. Never trim it: that would silently lose entries.
+-- ledger       hash     All counts, under the names of the Python class `Ledger`, and
+--                         `actor:<actor>/<incarnation>:<count>`  counts of one incarnation (class `ActorLedger`)
+--                         `actor:<actor>/retired:<count>`        sums over all older incarnations of the actor
+--                         `actor:<actor>:incarnation`            the newest incarnation
+--                         `actor:<actor>:listed`                 incarnations with counts of their own, ascending
+--                         `store`                                random id, chosen when the first generation opens
+--                         `turn`                                 number of consumer calls executed
+-- retired      hash     `<actor>/<incarnation>` -> the counts of an incarnation that is part of `.../retired`
+-- generations  hash     `current`              the newest generation claimed or opened
+--                       `consumer`             name of its consumer
+--                       `back:<generation>`    version of the weights that this generation restored
+--                       `next`                 first version that the current generation may publish
+-- made         hash     version -> number of episodes acknowledged for the update that produced it, until it is durable
+-- weights      hash     `head`                 newest published version
+--                       `manifest:<version>`   manifest, with the hash of the weights
+--                       `payload:<version>`    key of the payload
+--                       `fence`                newest generation; older ones may not publish
+-- dead         stream   Dead letters: fields `ref` and `reason`
+-- attempts     hash     entry id -> decoding attempts that began and did not end
+-- replies      hash     verb -> token and reply of its last call, so that a retry is not executed twice
+-- health       hash     `learner` and `<actor>/<incarnation>` -> their last report, JSON
+-- payload:     string   One key per episode, `payload:<episode id>`: its encoding. Expires unless its REF is accepted.
+-- weights:     string   One key per version, `weights:<generation>:<version>`: its payload. Expires unless published.
 
 local GROUP = 'learner'
--- Head version when it was put, generation, oldest and newest version, bytes, and run/actor/incarnation/sequence. One
--- string: Lua handles few and long ones much faster than many and short ones.
+-- REF: head version at the time of the put, generation, oldest and newest version, payload bytes, and episode id
+-- (run/actor/incarnation/sequence). One string, as Lua is much faster on few long strings than on many short ones.
 local REF = '^(%-?%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) (([^/]+)/([^/]+)/(%d+)/(%d+))$'
-local EPISODE = '^%-?%d+ %d+ %-?%d+ %-?%d+ %d+ (.+)$' -- the last part of a REF that was parsed before
--- As `actors/types/names.py` has it.
+local EPISODE = '^%-?%d+ %d+ %-?%d+ %-?%d+ %d+ (.+)$' -- extracts the episode id from a valid REF
+-- Same as in `actors/types/names.py`.
 local NAME, LONGEST_NAME = '^[A-Za-z0-9_][A-Za-z0-9._-]*$', 100
 local verbs = {}
 
+-- Index full key names by their part after the namespace.
 local function name_keys(keys)
   local named = {}
   for _, key in ipairs(keys) do named[string.match(key, '}:([a-z]+)')] = key end
   return named
 end
 
--- 0 where there is no number: an actor may write into the ledger, and what it writes must not end the learner.
+-- Read a number; 0 if the field holds none. Actors have write access to the ledger, and must not crash the learner.
 local function number(key, field)
   return tonumber(redis.call('HGET', key, field) or '0') or 0
 end
 
+-- Add `change` to a count of the ledger.
 local function count(k, field, change)
   if change == 0 then return end
   local counted = redis.pcall('HINCRBY', k.ledger, field, change)
-  if type(counted) == 'table' then redis.call('HSET', k.ledger, field, change) end -- it held no number
+  if type(counted) == 'table' then redis.call('HSET', k.ledger, field, change) end -- the field was not a number
 end
 
 local function head_version(k)
   return tonumber(redis.call('HGET', k.weights, 'head') or '-1')
 end
 
--- The ledger as it will be after `write`: fields are read once, those of `fields` together, and all that changed are
--- written together.
+-- A cache of ledger fields: reads `fields` with one command, further ones on demand; `write` stores all changes with
+-- one command.
 local function tally(k, fields)
   local values, changed, t = {}, {}, {}
-  for i, value in ipairs(redis.call('HMGET', k.ledger, unpack(fields))) do values[fields[i]] = tonumber(value or '0') or 0 end
+  local stored = redis.call('HMGET', k.ledger, unpack(fields))
+  for i, value in ipairs(stored) do values[fields[i]] = tonumber(value or '0') or 0 end
   function t.get(field)
     if not values[field] then values[field] = number(k.ledger, field) end
     return values[field]
@@ -72,11 +86,12 @@ local function tally(k, fields)
   return t
 end
 
-local LARGEST, SURE = 9007199254740991, 15 -- beyond it numbers here are not exact; so many digits never are beyond it
+-- Doubles are exact up to 2^53 - 1; numbers of up to 15 digits need no check.
+local MAX_INTEGER, SAFE_DIGITS = 9007199254740991, 15
 
-local function exact(...)
+local function is_exact(...)
   for _, text in ipairs({...}) do
-    if #text > 17 or math.abs(tonumber(text)) > LARGEST then return false end
+    if #text > 17 or math.abs(tonumber(text)) > MAX_INTEGER then return false end
   end
   return true
 end
@@ -85,49 +100,52 @@ local function is_name(text)
   return #text <= LONGEST_NAME and string.find(text, NAME) ~= nil
 end
 
+-- Parse a REF into a header; nil if it is invalid.
 local function parse(ref)
   local head, generation, oldest, newest, bytes, episode, run, actor, incarnation, sequence =
     string.match(ref or '', REF)
   if not head or not is_name(run) or not is_name(actor) then return nil end
-  -- the same episode under two ids would be counted twice
+  -- leading zeros would give one episode two ids, and count it twice
   if string.find(incarnation, '^0%d') or string.find(sequence, '^0%d') then return nil end
-  local sure = #head <= SURE and #generation <= SURE and #oldest <= SURE and #newest <= SURE and #bytes <= SURE
-    and #incarnation <= SURE and #sequence <= SURE
-  if not sure and not exact(head, generation, oldest, newest, bytes, incarnation, sequence) then return nil end
+  local is_safe = #head <= SAFE_DIGITS and #generation <= SAFE_DIGITS and #oldest <= SAFE_DIGITS
+    and #newest <= SAFE_DIGITS and #bytes <= SAFE_DIGITS
+    and #incarnation <= SAFE_DIGITS and #sequence <= SAFE_DIGITS
+  if not is_safe and not is_exact(head, generation, oldest, newest, bytes, incarnation, sequence) then return nil end
   return {ref = ref, head = head, generation = generation, oldest = oldest, newest = newest, bytes = bytes,
     episode = episode, actor = actor, incarnation = incarnation, sequence = sequence}
 end
 
--- A refusal of values that no part of Tamiyo sends; shortened, since it may be of any size and any bytes.
+-- The error for values that no version of Tamiyo sends. They may be of any size and content: shorten and escape them.
 local function malformed(message)
   return redis.error_reply('MALFORMED ' .. string.gsub(string.sub(message, 1, 300), '[^ -~]', '?'))
 end
 
+-- Parse a stream entry into a header; nil or false if it is foreign.
 local function parse_entry(entry)
   return entry[2][1] == 'ref' and parse(entry[2][2])
 end
 
--- An error where this generation is not the open one, nil where it is.
+-- Return an error unless `generation` is the current one.
 local function check_generation(generation, current)
   if tonumber(generation) > current then
-    return redis.error_reply('RESET generation ' .. generation .. ' is unknown here, ' .. current .. ' is the last')
+    return redis.error_reply('RESET the store does not know generation ' .. generation .. ': its newest is ' .. current)
   elseif tonumber(generation) < current or current == 0 then
-    return redis.error_reply('FENCED generation ' .. generation .. ' is not open, ' .. current .. ' is')
+    return redis.error_reply('FENCED generation ' .. generation .. ' is not open: the newest is ' .. current)
   end
 end
 
--- Beyond what a generation after its own went back to.
+-- Whether a later generation restored a version older than this episode's weights.
 local function is_fenced(k, header, current)
   local generation, newest = tonumber(header.generation), tonumber(header.newest)
   for later = generation + 1, current do
-    local back = redis.call('HGET', k.generations, 'back:' .. later)
-    if back and newest > tonumber(back) then return true end
+    local restored = redis.call('HGET', k.generations, 'back:' .. later)
+    if restored and newest > tonumber(restored) then return true end
   end
   return false
 end
 
--- Repeat the stored reply when this very call was answered before and only the answer got lost.
-local function once(k, verb, token, run)
+-- Execute a call once: if `token` is that of the verb's last call, whose reply was lost, return its stored reply.
+local function run_once(k, verb, token, run)
   local stored = redis.call('HGET', k.replies, verb)
   if stored and string.sub(stored, 1, #token) == token then
     return cjson.decode(string.sub(stored, #token + 1))
@@ -137,12 +155,14 @@ local function once(k, verb, token, run)
   return reply
 end
 
-local function full(waiting, waiting_bytes, bytes, max_episodes, max_bytes)
-  -- an empty queue takes any episode, or one larger than the bound would wait for ever
+-- Whether an episode of so many bytes must wait.
+local function is_full(waiting, waiting_bytes, bytes, max_episodes, max_bytes)
+  -- an empty queue accepts any size, so that an episode larger than `max_bytes` does not wait forever
   return waiting > 0 and (waiting >= max_episodes or waiting_bytes + bytes > max_bytes)
 end
 
-local function bury(k, header, reason, letters_kept, max_bytes)
+-- Add a dead letter, and evict the oldest ones beyond the limits.
+local function add_dead_letter(k, header, reason, letters_kept, max_bytes)
   redis.call('XADD', k.dead, '*', 'ref', header.ref, 'reason', reason)
   count(k, 'dead_lettered', 1)
   count(k, 'dead_bytes', redis.call('STRLEN', k.payload .. header.episode))
@@ -156,7 +176,7 @@ local function bury(k, header, reason, letters_kept, max_bytes)
       count(k, 'dead_letters_evicted', 1)
       redis.call('DEL', payload)
     else
-      count(k, 'foreign', 1) -- an actor may write into this stream as well
+      count(k, 'foreign', 1) -- actors have write access to this stream
     end
     redis.call('XDEL', k.dead, oldest[1])
   end

@@ -1,6 +1,7 @@
--- The weight store's verbs, which may live on a server of its own: there `fence` is all it knows of generations.
+-- The verbs of the weight store, which may be on a separate server. Of the generations it knows only `fence`.
 
--- generation -> {head version}; from here on nothing of an older generation is published
+-- generation -> {head version}
+-- Older generations can no longer publish.
 function verbs.fence(k, args)
   local fence = math.max(number(k.weights, 'fence'), tonumber(args[1]))
   redis.call('HSET', k.weights, 'fence', fence)
@@ -33,7 +34,8 @@ function verbs.publish(k, args)
   return {tonumber(version), 'OK'}
 end
 
--- generation, version -> 'OK'; tells the queue's server of weights that were published on another one
+-- generation, version -> 'OK'
+-- Records on the queue's server a version that was published on a separate weight server.
 function verbs.announce(k, args)
   local refused = check_generation(args[1], number(k.weights, 'fence'))
   if refused then return refused end

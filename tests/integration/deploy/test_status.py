@@ -33,7 +33,7 @@ def run(embedded_redis: EmbeddedRedis, namespace: str) -> RedisTransport:
     ids = take_ids(transport, 7)
     transport.ack(ids[:4])
     transport.dead_letter(ids[4], "a reason")
-    transport.tell({"update": 4, "cycle_s": 2.0, "wait_s": 0.2, "starved_s": 0.1, "policy_lag_in_queue": 1.5})
+    transport.report_learner({"update": 4, "cycle_s": 2.0, "wait_s": 0.2, "starved_s": 0.1, "policy_lag_in_queue": 1.5})
     return transport
 
 
@@ -78,7 +78,7 @@ def test_a_run_that_is_not_there_is_told(
     assert namespace in capsys.readouterr().err
     with EmbeddedRedis() as other:
         assert main(["status", "--redis", other.url]) == 2
-        assert "no run has used that server" in capsys.readouterr().err
+        assert "there is no run on this server" in capsys.readouterr().err
         connect(other.url, None, "only").open_generation(-1, "learner")
         assert main(["status", "--redis", other.url, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["run"] == "only"
@@ -94,16 +94,16 @@ def test_dead_letters_are_listed_shown_saved_and_queued_again(
     episode = make_episode(1, actor="b")
     payload = encode_episode(episode)
     run.take(9, 0)
-    run.put(EpisodeHeader.of(episode), payload)
+    run.put(EpisodeHeader.from_episode(episode), payload)
     run.dead_letter(take_ids(run)[0], "a bug since mended")
     where = ("--redis", embedded_redis.url, "--run", namespace)
     _, out = ask(capsys, "dead-letters", *where)
     assert "run/a/0/4" in out
     assert "a bug since mended" in out
     bad, good = (letter.dead_id for letter in run.dead_letters())
-    assert "cannot be read" in ask(capsys, "dead-letters", "show", bad, *where)[1]
+    assert "failed: " in ask(capsys, "dead-letters", "show", bad, *where)[1]
     saved = tmp_path / "letter"
-    assert "reads well: 25 steps" in ask(capsys, "dead-letters", "show", good, "--save", str(saved), *where)[1]
+    assert "25 steps of" in ask(capsys, "dead-letters", "show", good, "--save", str(saved), *where)[1]
     assert saved.read_bytes() == payload
     assert ask(capsys, "dead-letters", "requeue", good, *where)[0] == 0
     assert [d.payload for d in run.take(9, 0)] == [payload]

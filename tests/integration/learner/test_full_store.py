@@ -45,7 +45,7 @@ def fill(transport: RedisTransport) -> None:
     )
     for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
         large = dataclasses.replace(episode, telemetry={"k" * BYTES: 1.0})
-        assert transport.put(EpisodeHeader.of(large), encode_episode(large)).status is PutStatus.OK
+        assert transport.put(EpisodeHeader.from_episode(large), encode_episode(large)).status is PutStatus.OK
 
 
 @pytest.mark.parametrize("scripts", [False, True])

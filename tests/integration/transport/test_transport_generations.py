@@ -1,4 +1,4 @@
-"""Generations: the fence between learners and between lineages. One suite for every transport."""
+"""Generations fence older learners, and episodes of weights that were rolled back; on every backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.queueing import BUSY, FENCED, OK, counts, put, take_ids
 pytestmark = pytest.mark.integration
 
 
-def test_an_older_generation_is_refused_everything(open_transport: Connect) -> None:
+def test_an_older_generation_is_refused_every_call(open_transport: Connect) -> None:
     old, new = open_transport(), open_transport()
     with pytest.raises(Fenced):
         old.take(1, 0)
@@ -51,7 +51,7 @@ def test_a_claim_refuses_older_generations_and_changes_nothing_else(open_transpo
         with pytest.raises(Fenced):
             verb()
     assert new.ledger() == before
-    assert put(new, 3, version=7) == [OK]  # nobody has told yet what the claimant goes back to
+    assert put(new, 3, version=7) == [OK]  # the version that generation 4 restores is not known yet
     assert new.open_generation(0, "learner", claimed=4) == Generation(4, 1)
     assert [d.entry_id for d in new.pending()] == ids
     assert counts(new, "accepted", "pending", "queued", "fenced") == (4, 1, 2, 1)
@@ -67,17 +67,17 @@ def test_a_number_is_claimed_once_and_only_the_latest_claim_is_opened(open_trans
     with pytest.raises(Fenced):
         slow.open_generation(-1, "learner", claimed=4)
     assert fast.open_generation(-1, "learner", claimed=5).number == 5
-    assert fast.open_generation(-1, "learner", claimed=5).number == 5  # again, as the reply may have been lost
+    assert fast.open_generation(-1, "learner", claimed=5).number == 5  # a retry, as the reply may have been lost
     put(fast, 0, generation=5)
     assert len(take_ids(fast)) == 1
 
 
-def test_a_claim_in_a_store_without_memory_keeps_versions_beyond_the_checkpoint(transport: Transport) -> None:
+def test_versions_continue_from_the_checkpoint_in_an_empty_store_that_was_claimed(transport: Transport) -> None:
     transport.claim_generation(7)
     assert transport.open_generation(40, "learner", Generation(6, 50), claimed=7) == Generation(7, 50)
 
 
-def test_a_waiting_learner_learns_that_it_was_replaced(open_transport: Connect) -> None:
+def test_a_learner_that_waits_in_take_is_fenced_when_it_is_replaced(open_transport: Connect) -> None:
     old, new = open_transport(), open_transport()
     old.open_generation(-1, "learner")
     timer = threading.Timer(0.1, lambda: (new.open_generation(0, "other"), put(new, 0)))
@@ -85,10 +85,10 @@ def test_a_waiting_learner_learns_that_it_was_replaced(open_transport: Connect) 
     with pytest.raises(Fenced):
         old.take(1, 5.0)
     timer.join()
-    assert len(new.take(1, 0)) == 1  # the old one took nothing away
+    assert len(new.take(1, 0)) == 1  # the old learner took nothing
 
 
-def test_episodes_of_a_lost_lineage_are_fenced(open_transport: Connect) -> None:
+def test_episodes_of_weights_that_were_rolled_back_are_fenced(open_transport: Connect) -> None:
     old, new = open_transport(), open_transport()
     old.open_generation(-1, "learner")
     for version in range(6):
@@ -103,37 +103,37 @@ def test_episodes_of_a_lost_lineage_are_fenced(open_transport: Connect) -> None:
     assert put(new, 4, version=5) == [FENCED]
     assert put(new, 5, version=3) == [OK]
     assert put(new, 6, version=6, generation=2) == [OK]
-    assert put(new, 7, version=0, generation=3) == [BUSY]  # a generation that this store has yet to open
+    assert put(new, 7, version=0, generation=3) == [BUSY]  # a generation that this store has not opened yet
     assert new.ack([d.entry_id for d in taken]) == [taken[0].entry_id]
 
 
-def test_a_fence_outlives_the_generations_after_it(open_transport: Connect) -> None:
+def test_episodes_stay_fenced_in_later_generations(open_transport: Connect) -> None:
     transport = open_transport()
-    for went_back_to in (-1, 2, 9):
-        transport.open_generation(went_back_to, "learner")
-    assert put(transport, 0, version=5, generation=1) == [FENCED]  # lost when the second generation opened
+    for restored_version in (-1, 2, 9):
+        transport.open_generation(restored_version, "learner")
+    assert put(transport, 0, version=5, generation=1) == [FENCED]  # rolled back when the second generation opened
     assert put(transport, 1, version=5, generation=2) == [OK]
     assert put(transport, 2, version=2, generation=1) == [OK]
 
 
-def test_an_episode_across_versions_is_judged_by_its_newest(transport: Transport) -> None:
+def test_an_episode_of_several_versions_is_fenced_by_its_newest(transport: Transport) -> None:
     transport.open_generation(-1, "learner")
     transport.open_generation(3, "learner")
     mixed = make_episode(steps=2, policy_version=np.array([3, 4]))
-    assert transport.put(EpisodeHeader.of(mixed), b"payload").status is FENCED
+    assert transport.put(EpisodeHeader.from_episode(mixed), b"payload").status is FENCED
 
 
-def test_a_store_that_lost_its_memory_goes_on_after_the_checkpoint(transport: Transport) -> None:
+def test_generations_and_versions_continue_from_the_checkpoint_in_an_empty_store(transport: Transport) -> None:
     assert transport.open_generation(40, "learner", floor=Generation(6, 50)) == Generation(7, 50)
     assert put(transport, 0, generation=6, version=41) == [FENCED]
     assert put(transport, 1, generation=6, version=40) == [OK]
 
 
-def test_versions_never_repeat(open_transport: Connect) -> None:
+def test_versions_never_repeat_across_generations(open_transport: Connect) -> None:
     transport = open_transport()
     seen = []
-    for went_back_to in (-1, 1, 0):
-        generation = transport.open_generation(went_back_to, "learner")
+    for restored_version in (-1, 1, 0):
+        generation = transport.open_generation(restored_version, "learner")
         for version in range(generation.next_version, generation.next_version + 3):
             transport.publish(make_weights(version, generation.number))
             seen.append(version)

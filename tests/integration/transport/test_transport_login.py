@@ -1,4 +1,4 @@
-"""Reaching a server: addresses, passwords, and what is told where neither fits."""
+"""Connecting to a server: addresses, passwords, and the errors when they are wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 pytestmark = pytest.mark.integration
 
 
-def test_the_password_may_come_from_the_environment(
+def test_the_password_is_read_from_the_environment(
     embedded_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     password, bare = embedded_redis.url.removeprefix("unix://:").split("@")
@@ -28,7 +28,7 @@ def test_the_password_may_come_from_the_environment(
 @pytest.mark.parametrize(
     "url", ["redis://:secret@127.0.0.1:1/0", "unix://:secret@/nowhere/redis.sock", "http://h:1", "redis://[::1"]
 )
-def test_a_server_that_is_not_there_gives_one_clear_line(url: str) -> None:
+def test_an_unreachable_server_is_reported_in_one_line_without_the_password(url: str) -> None:
     with pytest.raises(UserError) as raised:
         connect(url)
     message = str(raised.value)

@@ -1,4 +1,4 @@
-"""A store that comes back empty or older than a checkpoint remembers it. One suite for every transport."""
+"""A store that comes back empty or older than the checkpoint knows it; on every backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 
 def freeze(transport: Transport) -> Callable[[], None]:
-    """The store as it is now; call it to have that back."""
+    """Save the state of the store; the result restores it when called."""
     if isinstance(transport, MemoryTransport):
         store = transport._store
         kept = {k: copy.deepcopy(v) for k, v in vars(store).items() if k != "changed"}
@@ -39,11 +39,12 @@ def freeze(transport: Transport) -> Callable[[], None]:
 
 
 def remember(transport: Transport, *applied: int) -> LedgerMemory:
+    """What a checkpoint records; `applied` are the sequence numbers that it trained on."""
     return LedgerMemory(transport.ledger(), tuple(f"run/a/0/{n}" for n in applied))
 
 
-def test_an_empty_store_goes_on_from_the_checkpoint(open_transport: Connect) -> None:
-    """Of ten accepted: two trained before, two in the checkpoint, one stale, one dead, four on their way."""
+def test_an_empty_store_continues_from_the_checkpoint(open_transport: Connect) -> None:
+    """Of ten accepted episodes, two are trained, two only in the checkpoint, one stale, one dead and four queued."""
     learner, empty = open_transport(), freeze(open_transport())
     learner.open_generation(-1, "learner")
     put(learner, *range(10))
@@ -56,20 +57,20 @@ def test_an_empty_store_goes_on_from_the_checkpoint(open_transport: Connect) -> 
     learner.ack(ids[4:6])
     put(learner, 10)
     empty()
-    assert put(learner, 11) == [BUSY]  # until the learner has been there
+    assert put(learner, 11) == [BUSY]  # until the learner opens it
     after = open_transport()
     assert after.open_generation(8, "learner", Generation(4, 11), memory) == Generation(5, 11)
     assert counts(after, "accepted", "trained", "dropped_stale", "dead_lettered", "lost_with_store") == (10, 4, 1, 1, 4)
     assert counts(after, "queued", "pending", "dead_letters_evicted", "dead_bytes") == (0, 0, 1, 0)
     assert after.ledger().actors["a", 0] == ActorLedger(12, 10, unsent=2)
-    assert put(after, 9, 11) == [DUPLICATE, OK]  # 9 was accepted, and is lost
+    assert put(after, 9, 11) == [DUPLICATE, OK]  # 9 was accepted and then lost
     report(after, produced=12, accepted=12)  # 10 had been accepted after the checkpoint
     assert counts(after, "accepted", "lost_with_store", "queued") == (12, 5, 1)
     assert after.ledger().actors["a", 0] == ActorLedger(12, 12)
 
 
-def test_an_older_store_is_as_good_as_empty(open_transport: Connect) -> None:
-    """It still holds what was trained since; taken at its word, that would be trained again."""
+def test_an_older_store_is_cleared(open_transport: Connect) -> None:
+    """It still holds episodes that were trained since, which would otherwise be trained again."""
     learner = open_transport()
     learner.open_generation(-1, "learner")
     put(learner, 0, 1)
@@ -94,14 +95,14 @@ def test_a_store_that_lost_only_puts_is_kept(open_transport: Connect) -> None:
     memory, thaw = remember(learner), freeze(learner)
     put(learner, 2)
     thaw()
-    assert [d.header.sequence for d in learner.take(1, 0)] == [0]  # the consumer's turns are all there
+    assert [d.header.sequence for d in learner.take(1, 0)] == [0]  # it remembers all turns
     after = open_transport()
     after.open_generation(0, "learner", None, memory)
     report(after, produced=3, accepted=3)
     assert counts(after, "accepted", "pending", "queued", "lost_with_store") == (3, 1, 1, 1)
 
 
-def test_a_learner_notices_that_the_store_forgot_its_last_call(open_transport: Connect) -> None:
+def test_a_learner_detects_that_the_store_lost_its_last_call(open_transport: Connect) -> None:
     learner = open_transport()
     learner.open_generation(-1, "learner")
     put(learner, 0, 1)
@@ -117,8 +118,8 @@ def test_a_learner_notices_that_the_store_forgot_its_last_call(open_transport: C
     counts(learner)
 
 
-def test_what_was_trained_but_never_seen_by_the_checkpoints_ledger_is_known_by_its_id(open_transport: Connect) -> None:
-    """The store dies after the last look at the ledger, with an episode accepted, trained and its reply lost since."""
+def test_an_episode_accepted_after_the_ledger_was_read_is_known_by_its_id(open_transport: Connect) -> None:
+    """The store dies after the ledger was last read, and in between an episode was accepted and trained on."""
     learner, empty = open_transport(), freeze(open_transport())
     learner.open_generation(-1, "learner")
     put(learner, 0)
@@ -130,21 +131,21 @@ def test_what_was_trained_but_never_seen_by_the_checkpoints_ledger_is_known_by_i
     assert counts(after, "accepted", "trained", "lost_with_store") == (2, 2, 0)
 
 
-def test_updates_that_are_given_up_take_their_episodes_along(open_transport: Connect) -> None:
+def test_episodes_of_rolled_back_updates_count_as_lost(open_transport: Connect) -> None:
     learner = open_transport()
     learner.open_generation(-1, "learner")
     put(learner, *range(6))
     ids = take_ids(learner)
     for version in range(1, 5):
-        learner.ack([ids[version - 1]], made=version, durable=version - 3)
+        learner.ack([ids[version - 1]], made_version=version, durable_version=version - 3)
     learner.open_generation(2, "learner")
     assert counts(learner, "trained", "trained_then_lost", "pending") == (2, 2, 2)
-    learner.ack([ids[4]], made=6, durable=2)
-    learner.open_generation(1, "learner")  # version 2 was told to be durable
+    learner.ack([ids[4]], made_version=6, durable_version=2)
+    learner.open_generation(1, "learner")  # version 2 is durable
     assert counts(learner, "trained", "trained_then_lost", "pending") == (2, 3, 1)
 
 
-def test_a_ledger_is_itself_after_json() -> None:
+def test_a_ledger_survives_a_json_round_trip() -> None:
     ledger = Ledger(accepted=3, trained=2, queued=1, store=7, turn=9, actors={("a/b", 4): ActorLedger(5, 3, unsent=2)})
     again = LedgerMemory.from_dict(LedgerMemory(ledger, ("run/a/0/1",)).to_dict())
     assert again == LedgerMemory(ledger, ("run/a/0/1",))

@@ -1,4 +1,4 @@
-"""Names of runs and actors: what is no name is refused before anything is written. One suite for every transport."""
+"""Invalid names of runs and actors are refused before anything is written; on every backend."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.support.queueing import OK, counts, header
 
 pytestmark = pytest.mark.integration
 
-NO_NAMES = ("my run", " ", "a b/c", "a}b", "{a}", "a:b", "-a", ".a", "..", "é", "a\nb", "a\x1b[1mb", "a" * 101)
+INVALID_NAMES = ("my run", " ", "a b/c", "a}b", "{a}", "a:b", "-a", ".a", "..", "é", "a\nb", "a\x1b[1mb", "a" * 101)
 NAMES = ("0", "my_run.v2-x", "_", "A" * 100, "1719-run")
 
 
-@pytest.mark.parametrize("name", NO_NAMES)
-def test_what_is_no_name_is_refused_at_the_start(name: str) -> None:
-    with pytest.raises(UserError, match="ASCII letters, digits") as told:
+@pytest.mark.parametrize("name", INVALID_NAMES)
+def test_invalid_names_are_refused_at_the_start(name: str) -> None:
+    with pytest.raises(UserError, match="ASCII letters, digits") as raised:
         RunConfig(name=name)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     with pytest.raises(UserError, match="ASCII letters, digits"):
         connect("redis://127.0.0.1:1/0", None, name)
     for run, actor in ((name, "a"), ("run", name)):
@@ -36,12 +36,12 @@ def test_what_is_no_name_is_refused_at_the_start(name: str) -> None:
 @pytest.mark.parametrize(
     "episode_id", ["run/b/0/1", "run/a/1/1", "run/a/0/2", "run/a/0/01", "run/a/b/0/1", "a/0/1", ""]
 )
-def test_a_header_agrees_with_its_id(episode_id: str) -> None:
+def test_a_header_must_agree_with_its_id(episode_id: str) -> None:
     with pytest.raises(InvalidEpisode, match="is not"):
         EpisodeHeader(episode_id, "a", 0, 1, 1, 0, 0)
 
 
-def test_any_name_may_be_put_taken_and_settled(transport: Transport) -> None:
+def test_episodes_with_any_valid_name_can_be_put_taken_and_settled(transport: Transport) -> None:
     transport.open_generation(-1, "learner")
     for name in NAMES:
         assert transport.put(EpisodeHeader(f"{name}/{name}/7/3", name, 7, 3, 1, 0, 0), b"payload").status is OK
@@ -53,7 +53,7 @@ def test_any_name_may_be_put_taken_and_settled(transport: Transport) -> None:
     assert payloads_without_expiry(transport) == []
 
 
-def test_one_call_puts_episodes_of_one_incarnation(open_transport: Connect) -> None:
+def test_put_all_refuses_episodes_of_several_incarnations(open_transport: Connect) -> None:
     transport = open_transport()
     transport.open_generation(-1, "learner")
     for other in (header(2, actor="b"), header(2, incarnation=1)):
@@ -63,7 +63,7 @@ def test_one_call_puts_episodes_of_one_incarnation(open_transport: Connect) -> N
 
 
 @pytest.fixture(params=[False, True], ids=["functions", "scripts"])
-def redis_alone(embedded_redis: EmbeddedRedis, namespace: str, request: pytest.FixtureRequest) -> RedisTransport:
+def redis_transport(embedded_redis: EmbeddedRedis, namespace: str, request: pytest.FixtureRequest) -> RedisTransport:
     transport = connect(embedded_redis.url, None, namespace, scripts=request.param)
     transport.open_generation(-1, "learner")
     return transport
@@ -71,21 +71,26 @@ def redis_alone(embedded_redis: EmbeddedRedis, namespace: str, request: pytest.F
 
 @pytest.mark.parametrize(
     "wrong",
-    [*(f"{name}/a/0/2" for name in NO_NAMES), *(f"run/{name}/0/2" for name in NO_NAMES), "run/a/b/2", "run/a/0/02"],
+    [
+        *(f"{name}/a/0/2" for name in INVALID_NAMES),
+        *(f"run/{name}/0/2" for name in INVALID_NAMES),
+        "run/a/b/2",
+        "run/a/0/02",
+    ],
 )
-def test_the_store_reads_all_references_before_it_writes(redis_alone: RedisTransport, wrong: str) -> None:
-    """Of another version, which has other checks: what is refused leaves no payload for ever and no half of a call."""
+def test_the_store_validates_all_references_before_it_writes(redis_transport: RedisTransport, wrong: str) -> None:
+    """Clients of other versions may not have checked them. A refused call leaves no payload without expiry behind."""
     ids = ["run/a/0/0", "run/a/0/1", wrong]
-    values = {redis_alone._queue.key("payload:") + i: b"payload" for i in ids}
+    values = {redis_transport._queue.key("payload:") + i: b"payload" for i in ids}
     with pytest.raises(Malformed):
-        redis_alone._queue.store(values, 60_000, "put", 9, 999, 99, 9, *(f"1 0 0 7 {i}" for i in ids))
-    assert redis_alone.take(9, 0) == []
-    assert counts(redis_alone, "accepted", "queued", "stream_entries", "foreign") == (0, 0, 0, 0)
-    assert payloads_without_expiry(redis_alone) == []
+        redis_transport._queue.store(values, 60_000, "put", 9, 999, 99, 9, *(f"1 0 0 7 {i}" for i in ids))
+    assert redis_transport.take(9, 0) == []
+    assert counts(redis_transport, "accepted", "queued", "stream_entries", "foreign") == (0, 0, 0, 0)
+    assert payloads_without_expiry(redis_transport) == []
 
 
 def payloads_without_expiry(transport: Transport) -> list[bytes]:
-    """Those that nothing would ever delete, were their entries gone."""
+    """Payloads that nothing would ever delete if their entries were lost."""
     if not isinstance(transport, RedisTransport):
         return []
     client: Any = transport._queue.client

@@ -1,4 +1,4 @@
-"""A server that answers and does not serve is waited for like one that is away; one that evicts keys is refused."""
+"""Calls wait for a server that answers but cannot serve requests. A server that evicts keys is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from actors.errors import UserError
-from actors.transport import server as server_module
+from actors.transport import redis_server
 from actors.transport.base import Unreachable
 from actors.transport.redis import RedisTransport, connect, require_store
 from actors.transport.retry import Retry, is_outage
@@ -35,7 +35,7 @@ Trouble = Callable[[Path, Any], Any]
 
 @contextmanager
 def launched(binary: Path, folder: Path, *options: str) -> Iterator[Any]:
-    """A server whose client may do everything; it answers when the context begins, if only with an error."""
+    """Start a server, and yield a client with all rights once its socket exists."""
     command = [binary, "--port", "0", "--unixsocket", folder / "socket", "--dir", folder, "--save", "", *options]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         client = redis.Redis(unix_socket_path=str(folder / "socket"))
@@ -52,7 +52,7 @@ def launched(binary: Path, folder: Path, *options: str) -> Iterator[Any]:
 
 @pytest.fixture(params=BINARIES, scope="module")
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any, bool]]:
-    """A server of this module's own: its folder, its client, and whether to avoid functions."""
+    """This module's own server: its folder, a client, and whether to use scripts instead of functions."""
     folder = tmp_path_factory.mktemp("store")
     with launched(BINARIES[request.param], folder) as client:
         yield folder, client, request.param.endswith("scripts")
@@ -60,7 +60,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @contextmanager
 def disk_error(folder: Path, client: Any) -> Iterator[None]:
-    """The server cannot write its file: a folder lies in its place."""
+    """The server cannot save its data, as a folder has the name of its file."""
     (folder / "dump.rdb").mkdir()
     client.config_set("save", "3600 1000000")
     save(client, "err")
@@ -92,15 +92,15 @@ def no_replicas(folder: Path, client: Any) -> Iterator[None]:
 
 @contextmanager
 def busy(folder: Path, client: Any) -> Iterator[None]:
-    """Somebody else's script does not end."""
+    """Another client's script runs without end."""
     client.config_set("lua-time-limit", 1)
     other = redis.Redis(unix_socket_path=str(folder / "socket"))
 
-    def hog() -> None:
+    def run_forever() -> None:
         with pytest.raises(redis.ResponseError, match=r"[Kk]illed"):
             other.eval("while true do end", 0)
 
-    thread = threading.Thread(target=hog)
+    thread = threading.Thread(target=run_forever)
     thread.start()
     deadline = time.monotonic() + 10
     while not is_refused(lambda: client.get("key")):
@@ -123,7 +123,7 @@ def is_refused(call: Callable[[], Any]) -> bool:
 
 
 @pytest.mark.parametrize("trouble", [disk_error, no_replicas, busy])
-def test_a_server_that_does_not_serve_is_waited_for(
+def test_calls_wait_for_a_server_that_cannot_serve_requests(
     store: tuple[Path, Any, bool], trouble: Trouble, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, client, scripts = store
@@ -132,7 +132,7 @@ def test_a_server_that_does_not_serve_is_waited_for(
     transport.open_generation(-1, "learner")
     put(transport, 0, 1)
     ids = take_ids(transport, 1)
-    monkeypatch.setattr(server_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(redis_server.time, "sleep", lambda seconds: None)
     with trouble(folder, client):
         for verb in (
             lambda: put(transport, 2),
@@ -144,14 +144,14 @@ def test_a_server_that_does_not_serve_is_waited_for(
         ):
             with pytest.raises(Unreachable):
                 verb()
-        if trouble is not no_replicas:  # which only refuses to write
-            with pytest.raises(UserError, match="does not serve") as told:
+        if trouble is not no_replicas:  # which refuses only writes
+            with pytest.raises(UserError, match="cannot serve requests") as raised:
                 connect(url, None, namespace, scripts)
-            assert is_outage(told.value)
+            assert is_outage(raised.value)
         if trouble is busy:
-            for look in (transport.ledger, transport.health, transport.head):
+            for read in (transport.ledger, transport.health, transport.head):
                 with pytest.raises(Unreachable):
-                    look()
+                    read()
     monkeypatch.undo()
     assert put(transport, 2) == [OK]
     assert transport.ack(ids) == ids
@@ -159,7 +159,9 @@ def test_a_server_that_does_not_serve_is_waited_for(
     transport.ledger().check()
 
 
-def test_a_put_into_a_full_store_is_busy_and_settling_frees_it(store: tuple[Path, Any, bool], namespace: str) -> None:
+def test_puts_into_a_full_store_are_busy_until_episodes_are_settled(
+    store: tuple[Path, Any, bool], namespace: str
+) -> None:
     folder, client, scripts = store
     transport = connect(f"unix://{folder}/socket", None, namespace, scripts)
     transport.open_generation(-1, "learner")
@@ -171,7 +173,9 @@ def test_a_put_into_a_full_store_is_busy_and_settling_frees_it(store: tuple[Path
     transport.ledger().check()
 
 
-def test_a_run_outlives_a_full_disk_of_its_store(store: tuple[Path, Any, bool], tmp_path: Path, namespace: str) -> None:
+def test_training_survives_a_full_disk_of_the_store(
+    store: tuple[Path, Any, bool], tmp_path: Path, namespace: str
+) -> None:
     folder, client, scripts = store
     url = f"unix://{folder}/socket"
     learner = make_learner(tmp_path, connect(url, None, namespace, scripts), updates=4)
@@ -182,7 +186,7 @@ def test_a_run_outlives_a_full_disk_of_its_store(store: tuple[Path, Any, bool], 
         with disk_error(folder, client):
             over.wait(20)
 
-    def look() -> bool:
+    def produce() -> bool:
         if learner.progress.update == 2 and not calls:
             thread = threading.Thread(target=fill_the_disk)
             thread.start()
@@ -190,45 +194,45 @@ def test_a_run_outlives_a_full_disk_of_its_store(store: tuple[Path, Any, bool], 
             threading.Timer(0.5, over.set).start()
         return bool(Retry()(producer))
 
-    assert learner.run(look).update == 4
+    assert learner.run(produce).update == 4
     calls[0].join()
     learner.transport.ledger().check()
 
 
-def test_a_server_that_reads_its_file_is_waited_for(tmp_path: Path) -> None:
+def test_calls_wait_for_a_server_that_is_loading_its_data(tmp_path: Path) -> None:
     options = ("--appendonly", "no", "--dbfilename", "dump.rdb")
     with launched(find_server(), tmp_path, *options) as client:
         for n in range(20):
-            client.set(f"filler{n}", os.urandom(2000))  # which no compression shortens
+            client.set(f"filler{n}", os.urandom(2000))  # incompressible
         client.save()
     (tmp_path / "socket").unlink(missing_ok=True)
     slowly = ("--key-load-delay", "80000", "--loading-process-events-interval-bytes", "1024")
     with launched(find_server(), tmp_path, *options, *slowly) as client:
         url = f"unix://{tmp_path}/socket"
-        with pytest.raises(UserError, match="does not serve") as told:
+        with pytest.raises(UserError, match="cannot serve requests") as raised:
             connect(url)
-        assert is_outage(told.value)
+        assert is_outage(raised.value)
         transport = Retry()(lambda: connect(url))
         transport.open_generation(-1, "learner")
         assert put(transport, 0) == [OK]
 
 
-def test_weights_whose_payload_is_gone_leave_those_in_hand(
+def test_the_actor_keeps_its_weights_if_the_payload_of_newer_ones_is_lost(
     store: tuple[Path, Any, bool], namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, client, scripts = store
     transport = connect(f"unix://{folder}/socket", None, namespace, scripts)
     transport.open_generation(-1, "learner")
-    feed = WeightClient(transport)
+    weight_client = WeightClient(transport)
     transport.publish(make_weights(0))
-    assert feed.newest(-1) is not None
+    assert weight_client.newest(-1) is not None
     transport.publish(make_weights(1))
     client.delete(f"{{{namespace}}}:weights:1:1")
-    assert feed.newest(0) is None
-    assert feed.damaged == 1
+    assert weight_client.newest(0) is None
+    assert weight_client.damaged == 1
     assert "lost the payload of weights 1" in caplog.text
     transport.publish(make_weights(2))
-    found = feed.newest(0)
+    found = weight_client.newest(0)
     assert found is not None
     assert found.version == 2
 
@@ -255,7 +259,7 @@ LIMIT = 2**30
         ("allkeys-lru", LIMIT, True, False),
         ("allkeys-random", LIMIT, True, False),
         ("allkeys-lfu", 0, False, True),  # nothing is evicted without a limit; with one it would be
-        ("volatile-lru", LIMIT, False, True),  # takes only what is put again
+        ("volatile-lru", LIMIT, False, True),  # evicts only payloads that are put again
     ],
 )
 def test_a_server_that_evicts_keys_is_refused(
@@ -273,10 +277,10 @@ def test_a_server_that_evicts_keys_is_refused(
         transport = connect(url, None, namespace, scripts)
         if refused:
             for start in (lambda: require_store(url, transport._config, namespace), lambda: opened(transport)):
-                with pytest.raises(UserError, match="set its maxmemory-policy to noeviction") as told:
+                with pytest.raises(UserError, match="set its maxmemory-policy to noeviction") as raised:
                     start()
-                assert not is_outage(told.value)
-                assert "\n" not in str(told.value)
+                assert not is_outage(raised.value)
+                assert "\n" not in str(raised.value)
             assert client.exists(f"{{{namespace}}}:ledger") == 0
         else:
             opened(transport)
@@ -289,7 +293,7 @@ def opened(transport: RedisTransport) -> None:
     transport.open_generation(-1, "learner")
 
 
-def test_a_server_that_does_not_tell_its_policy_is_used_with_a_warning(
+def test_a_server_whose_policy_cannot_be_read_is_used_with_a_warning(
     store: tuple[Path, Any, bool], namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, client, scripts = store
@@ -298,7 +302,7 @@ def test_a_server_that_does_not_tell_its_policy_is_used_with_a_warning(
     plain = connect(f"unix://plain:x@{folder}/socket", None, namespace, scripts)
     with eviction(client, "allkeys-lru", LIMIT):
         opened(plain)
-        assert "does not let this user see whether it evicts" in caplog.text
-        with pytest.raises(UserError, match="noeviction"):  # what INFO hides, CONFIG tells
+        assert "not permitted to read whether Redis evicts" in caplog.text
+        with pytest.raises(UserError, match="noeviction"):  # falls back from INFO to CONFIG
             opened(connect(f"unix://config:x@{folder}/socket", None, namespace, scripts))
     assert put(plain, 0) == [OK]

@@ -1,4 +1,4 @@
-"""Putting episodes: in order, once, within bounds. One suite for every transport."""
+"""Episodes are put in order, once, and within the queue's limits; on every backend."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ def test_episodes_arrive_in_order_and_intact(transport: Transport) -> None:
     episodes = [make_episode(n, sequence=n) for n in range(5)]
     before_ms = time.time() * 1000
     for episode in episodes:
-        assert transport.put(EpisodeHeader.of(episode), encode_episode(episode)).status is OK
+        assert transport.put(EpisodeHeader.from_episode(episode), encode_episode(episode)).status is OK
     deliveries = transport.take(3, 0) + transport.take(3, 0)
-    assert [d.header for d in deliveries] == [EpisodeHeader.of(e) for e in episodes]
+    assert [d.header for d in deliveries] == [EpisodeHeader.from_episode(e) for e in episodes]
     assert all(episodes_equal(decode_episode(d.payload), e) for d, e in zip(deliveries, episodes, strict=True))
     assert all(abs(d.enqueued_ms - before_ms) < 10_000 for d in deliveries)
     assert counts(transport, "accepted", "queued", "pending") == (5, 0, 5)
 
 
-def test_a_sequence_is_accepted_once(transport: Transport) -> None:
+def test_a_sequence_number_is_accepted_once(transport: Transport) -> None:
     transport.open_generation(-1, "learner")
     assert put(transport, 0, 0, 2, 1) == [OK, DUPLICATE, OK, DUPLICATE]
     assert put(transport, 0, actor="b") == [OK]
     assert put(transport, 0, incarnation=1) == [OK]
     deliveries = transport.take(100, 0)
-    assert [d.payload for d in deliveries] == [b"payload"] * 4  # duplicates left the accepted payloads alone
+    assert [d.payload for d in deliveries] == [b"payload"] * 4  # duplicates did not change the accepted payloads
     transport.ack([d.entry_id for d in deliveries])
-    assert put(transport, 2) == [DUPLICATE]  # also when it is long settled
+    assert put(transport, 2) == [DUPLICATE]  # also after it was settled
     assert counts(transport, "accepted", "trained") == (4, 4)
 
 
-def test_a_full_queue_is_busy_until_something_is_taken(open_transport: Connect) -> None:
+def test_a_full_queue_is_busy_until_an_episode_is_taken(open_transport: Connect) -> None:
     transport = open_transport(max_episodes=2)
     transport.open_generation(-1, "learner")
     assert put(transport, 0, 1) == [OK, OK]
@@ -53,7 +53,7 @@ def test_a_full_queue_is_busy_until_something_is_taken(open_transport: Connect) 
     assert counts(transport, "accepted", "queued", "pending") == (3, 2, 1)
 
 
-def test_bytes_are_bounded_but_an_empty_queue_takes_any_episode(open_transport: Connect) -> None:
+def test_bytes_are_limited_but_an_empty_queue_accepts_any_episode(open_transport: Connect) -> None:
     transport = open_transport(max_bytes=10)
     transport.open_generation(-1, "learner")
     assert put(transport, 0, payload=b"x" * 20) == [OK]

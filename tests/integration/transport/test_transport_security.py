@@ -1,4 +1,4 @@
-"""TLS, and users that can do their part of a run and nothing else."""
+"""TLS, and the least privileges of each role in `users.acl`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(binary: Path, folder: Path, *options: str) -> Iterator[None]:
-    """A server with these options, at work when the context begins."""
+    """Start a server with these options, and wait for its socket."""
     command = [str(binary), "--dir", str(folder), "--save", "", "--unixsocket", str(folder / "socket"), *options]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
@@ -63,7 +63,7 @@ def running(binary: Path, folder: Path, *options: str) -> Iterator[None]:
 
 
 def users(folder: Path) -> Path:
-    """The file of users, with passwords for them."""
+    """Write `users.acl` with the hashes of test passwords."""
     text = ACL.read_text()
     for role in ROLES:
         text = text.replace(f"${{{role.upper()}_SHA256}}", hashlib.sha256(f"secret of {role}".encode()).hexdigest())
@@ -73,7 +73,7 @@ def users(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisTransport]]:
-    """`guarded(role, namespace)` is that user's handle on a server with the users of `users.acl`."""
+    """`guarded(role, namespace)` connects as that user to a server that uses `users.acl`."""
     folder = tmp_path_factory.mktemp("acl")
     port = free_port()
     options = ("--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(users(folder)))
@@ -90,7 +90,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
 
 @pytest.fixture
 def learner(guarded: Callable[..., RedisTransport], namespace: str) -> RedisTransport:
-    """It has been there first, and published."""
+    """The learner's handle, after it connected first and published weights."""
     transport = guarded("learner", namespace)
     transport.open_generation(-1, "learner")
     transport.publish(make_weights(0))
@@ -98,12 +98,13 @@ def learner(guarded: Callable[..., RedisTransport], namespace: str) -> RedisTran
 
 
 def refused(*calls: Callable[[], Any]) -> None:
+    """Check that the user may not make any of these calls."""
     for call in calls:
         with pytest.raises(redis.ResponseError, match=r"[Nn]o permissions"):
             call()
 
 
-def test_an_actor_can_put_report_and_fetch_and_nothing_else(
+def test_an_actor_can_only_put_report_and_fetch(
     learner: RedisTransport, guarded: Callable[..., RedisTransport], namespace: str
 ) -> None:
     actor = guarded("actor", namespace)
@@ -111,7 +112,7 @@ def test_an_actor_can_put_report_and_fetch_and_nothing_else(
     assert put(actor, 0, 0, 1) == [OK, DUPLICATE, OK]
     report(actor, produced=3, accepted=2, unsent=1)
     actor.ledger().check()
-    with pytest.raises(Malformed, match="ahead of the store's clock"):  # it may ask for the time
+    with pytest.raises(Malformed, match="ahead of the store's clock"):  # it may call TIME
         report(actor, 2**53 - 1)
     weights = actor.fetch(-1)
     assert weights is not None
@@ -139,11 +140,11 @@ def test_an_actor_can_put_report_and_fetch_and_nothing_else(
     learner.ledger().check()
 
 
-def test_a_learner_can_do_its_part_and_not_administer(
+def test_a_learner_can_train_but_not_administer_the_server(
     learner: RedisTransport, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner.require_noeviction()
-    assert caplog.text == ""  # it may look
+    assert caplog.text == ""  # it may read the policy
     put(learner, 0, 1, 2)
     first, second, third = (d.entry_id for d in learner.take(9, 0))
     assert learner.begin_attempt(first) == 1
@@ -153,7 +154,7 @@ def test_a_learner_can_do_its_part_and_not_administer(
     assert learner.requeue(learner.dead_letters()[0].dead_id) is OK
     learner.open_generation(0, "learner")
     assert [d.entry_id for d in learner.pending()] == [third]
-    learner.tell({"update": 1})
+    learner.report_learner({"update": 1})
     learner.ledger().check()
     raw = learner._queue.client
     refused(
@@ -166,7 +167,7 @@ def test_a_learner_can_do_its_part_and_not_administer(
     )
 
 
-def test_a_reader_reads_weights_and_a_monitor_looks(
+def test_a_reader_can_only_fetch_weights_and_a_monitor_can_only_read(
     learner: RedisTransport, guarded: Callable[..., RedisTransport], namespace: str
 ) -> None:
     reader, monitor = guarded("reader", namespace), guarded("monitor", namespace)
@@ -176,17 +177,17 @@ def test_a_reader_reads_weights_and_a_monitor_looks(
     monitor.ledger().check()
     assert monitor.health().generation == 1
     assert monitor.dead_letters() == []
-    for looker in (reader, monitor):
+    for user in (reader, monitor):
         refused(
-            lambda t=looker: put(t, 5),  # type: ignore[misc]
-            lambda t=looker: t.take(1, 0),  # type: ignore[misc]
-            lambda t=looker: t.publish(make_weights(1)),  # type: ignore[misc]
-            lambda t=looker: t._queue.client.delete(t._queue.key("ledger")),  # type: ignore[misc]
+            lambda t=user: put(t, 5),  # type: ignore[misc]
+            lambda t=user: t.take(1, 0),  # type: ignore[misc]
+            lambda t=user: t.publish(make_weights(1)),  # type: ignore[misc]
+            lambda t=user: t._queue.client.delete(t._queue.key("ledger")),  # type: ignore[misc]
         )
 
 
-def test_an_actor_without_a_learner_says_so(tmp_path: Path) -> None:
-    """It may not load the functions that its learner brings."""
+def test_an_actor_without_a_learner_reports_that_none_is_running(tmp_path: Path) -> None:
+    """The actor may not load the functions, which the learner has not loaded yet."""
     acting = ActingConfig(actors=ActorsConfig(fetch_timeout_s=0.5))
     with running(find_server(), tmp_path, "--port", "0", "--aclfile", str(users(tmp_path))):
         url = f"unix://actor:secret of actor@{tmp_path}/socket"
@@ -194,7 +195,7 @@ def test_an_actor_without_a_learner_says_so(tmp_path: Path) -> None:
             RolloutWorker(WorkerSettings(acting, 0, "run", 0, url, "run"))
 
 
-def test_the_file_as_it_is_shipped_lets_nobody_in(tmp_path: Path) -> None:
+def test_the_server_refuses_the_shipped_file_with_its_placeholders(tmp_path: Path) -> None:
     command = [find_server(), "--port", "0", "--aclfile", ACL, "--dir", tmp_path]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     assert ended.returncode != 0
@@ -202,7 +203,7 @@ def test_the_file_as_it_is_shipped_lets_nobody_in(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed one for 127.0.0.1, and its key."""
+    """A self-signed certificate for 127.0.0.1, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tamiyo test")])
@@ -227,7 +228,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @contextmanager
 def behind_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterator[None]:
-    """A server without TLS, and a proxy that ends it: for machines whose server was built without."""
+    """A server without TLS behind a proxy that terminates TLS, for servers that were built without it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
 
@@ -269,7 +270,7 @@ def with_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterato
 
 
 @pytest.mark.parametrize("server", [behind_tls, *([with_tls] if shutil.which("redis-server") else [])])
-def test_rediss_checks_the_servers_certificate(
+def test_rediss_verifies_the_servers_certificate(
     server: Callable[..., Any],
     certificate: tuple[Path, Path],
     tmp_path: Path,
@@ -289,8 +290,8 @@ def test_rediss_checks_the_servers_certificate(
         assert namespaces(f"{url}?ssl_ca_certs={certificate[0]}") == ["tls"]
         transport.close()
         for wrong in (url, f"{url}?ssl_ca_certs={tmp_path}/none.pem", f"redis://:secret@127.0.0.1:{port}/0"):
-            with pytest.raises(UserError) as told:
+            with pytest.raises(UserError) as raised:
                 connect(wrong)
-            assert "secret" not in str(told.value)
+            assert "secret" not in str(raised.value)
     assert "secret" not in caplog.text
     assert os.environ["TAMIYO_REDIS_PASSWORD"] == "secret"

@@ -1,4 +1,4 @@
-"""What only a server can do: lose replies, hold foreign entries, restart, refuse."""
+"""Cases that only a server has: lost replies, foreign entries, restarts, missing functions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.queueing import DUPLICATE, OK, counts, put, take_ids
 pytestmark = pytest.mark.integration
 
 
-class TestRedisAlone:
-    """What only a server can do: lose replies, hold foreign entries, restart, refuse."""
+class TestRedisOnly:
+    """Cases that only a server has, with functions and with scripts."""
 
     @pytest.fixture(params=[False, True], ids=["functions", "scripts"])
     def transport(
@@ -36,7 +36,9 @@ class TestRedisAlone:
     def client(self, embedded_redis: EmbeddedRedis) -> Any:
         return redis.Redis.from_url(embedded_redis.url)
 
-    def test_foreign_entries_are_counted_apart(self, transport: RedisTransport, client: Any, namespace: str) -> None:
+    def test_foreign_entries_are_removed_and_counted(
+        self, transport: RedisTransport, client: Any, namespace: str
+    ) -> None:
         stream = f"{{{namespace}}}:episodes"
         client.xadd(stream, {"hello": "world"})
         put(transport, 0)
@@ -44,7 +46,7 @@ class TestRedisAlone:
         assert len(transport.take(9, 0)) == 1
         assert counts(transport, "foreign", "accepted", "pending", "stream_entries") == (2, 1, 1, 1)
 
-    def test_a_lost_entry_fails_the_check(self, transport: RedisTransport, client: Any, namespace: str) -> None:
+    def test_check_detects_a_lost_entry(self, transport: RedisTransport, client: Any, namespace: str) -> None:
         put(transport, 0, 1)
         client.xtrim(f"{{{namespace}}}:episodes", maxlen=1, approximate=False)
         with pytest.raises(LedgerError, match="in the stream"):
@@ -58,7 +60,7 @@ class TestRedisAlone:
             decode_episode(delivery.payload)
         assert transport.dead_letter(delivery.entry_id, "lost")
 
-    def test_only_accepted_payloads_outlive_their_expiry(
+    def test_payloads_that_are_not_accepted_expire(
         self, transport: RedisTransport, client: Any, namespace: str
     ) -> None:
         put(transport, 0, 0)
@@ -76,7 +78,7 @@ class TestRedisAlone:
     @pytest.mark.parametrize(
         "verb", ["put", "take", "begin_attempt", "ack", "dead_letter", "requeue", "publish", "open"]
     )
-    def test_a_verb_whose_reply_was_lost_is_not_done_twice(
+    def test_a_verb_whose_reply_was_lost_is_not_executed_twice(
         self, transport: RedisTransport, verb: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if verb != "put":
@@ -125,7 +127,7 @@ class TestRedisAlone:
         if verb == "put":
             assert [d.payload for d in transport.take(9, 0)] == [b"payload"]
 
-    def test_nothing_settled_is_left_behind(
+    def test_settled_episodes_leave_no_keys_behind(
         self, transport: RedisTransport, client: Any, embedded_redis: EmbeddedRedis, namespace: str
     ) -> None:
         transport = connect(embedded_redis.url, QueueConfig(dead_letters_kept=1, weights_kept=2), namespace)
@@ -134,12 +136,12 @@ class TestRedisAlone:
             transport.publish(make_weights(version, generation))
         put(transport, 0, 1, 2, 3, generation=generation)
         put(transport, 4, 5, version=3, generation=generation)
-        trained, stale, *buried = take_ids(transport, 5)
-        for entry_id in (trained, stale, *buried):
+        trained, stale, *rest = take_ids(transport, 5)
+        for entry_id in (trained, stale, *rest):
             transport.begin_attempt(entry_id)
         transport.ack([trained])
         transport.drop([stale], DropReason.STALE)
-        for entry_id in buried[:2]:
+        for entry_id in rest[:2]:
             transport.dead_letter(entry_id, "reason")
         transport.open_generation(0, "learner")  # fences the last two, one of them pending
         assert counts(transport, "trained", "dropped_stale", "dead_lettered", "fenced") == (1, 1, 2, 2)
@@ -147,14 +149,12 @@ class TestRedisAlone:
         named = {"episodes", "ledger", "generations", "weights", "dead", "replies"}
         assert {key.decode().partition(":")[2] for key in client.keys(f"{{{namespace}}}:*")} == kept | named
 
-    def test_a_payload_that_is_not_the_one_put_is_put_again(
-        self, transport: RedisTransport, client: Any, namespace: str
-    ) -> None:
+    def test_a_truncated_payload_is_put_again(self, transport: RedisTransport, client: Any, namespace: str) -> None:
         client.set(f"{{{namespace}}}:payload:run/a/0/0", b"cut", px=10_000)
         assert put(transport, 0) == [OK]
         assert [d.payload for d in transport.take(1, 0)] == [b"payload"]
 
-    def test_a_server_without_functions_gets_scripts(
+    def test_a_server_without_functions_uses_scripts(
         self, embedded_redis: EmbeddedRedis, namespace: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         transport = connect(embedded_redis.url, None, f"{namespace}-old")
@@ -176,7 +176,7 @@ class TestRedisAlone:
         with pytest.raises(InvalidWeights, match="sha256"):
             transport.fetch(-1)
 
-    def test_a_server_that_went_away_is_unreachable(self, namespace: str) -> None:
+    def test_a_stopped_server_is_unreachable(self, namespace: str) -> None:
         with EmbeddedRedis() as server:
             transport = connect(server.url, None, namespace)
             transport.open_generation(-1, "learner")

@@ -1,4 +1,4 @@
-"""`queue.max_episode_bytes` is one bound: at put, in the learner's intake, and for whoever reads a dead letter."""
+"""`queue.max_episode_bytes` applies alike to puts, to the learner's intake and to reading dead letters."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ RAISED = 64 * 2**20
 
 @pytest.fixture(scope="module")
 def large() -> tuple[Episode, bytes]:
-    """An episode larger than the limit by default."""
+    """An episode larger than the default limit."""
     episode = make_episode(steps=1000, features=4500, slots=0, head_sizes=(3,), spaces_hash=WIDE.hash)
     payload = encode_episode(episode)
     assert len(payload) > MAX_EPISODE_BYTES == QueueConfig().max_episode_bytes
     return episode, payload
 
 
-def test_what_the_queue_accepts_the_learner_takes(open_transport: Connect, large: tuple[Episode, bytes]) -> None:
+def test_the_learner_accepts_all_sizes_that_the_queue_accepts(
+    open_transport: Connect, large: tuple[Episode, bytes]
+) -> None:
     transport = open_transport(max_episode_bytes=RAISED)
     transport.open_generation(-1, "learner")
-    assert transport.put(EpisodeHeader.of(large[0]), large[1]).status is OK
+    assert transport.put(EpisodeHeader.from_episode(large[0]), large[1]).status is OK
     taken = Intake(transport, WIDE, max_policy_lag=9).collect(1, 0, iter([False, True]).__next__)
     assert taken is not None
     assert len(taken[0].episode) == 1000
     assert counts(transport, "pending", "dead_lettered") == (1, 0)
 
 
-def test_a_large_dead_letter_can_be_read(
+def test_a_large_dead_letter_can_be_shown(
     embedded_redis: EmbeddedRedis,
     namespace: str,
     large: tuple[Episode, bytes],
@@ -57,11 +59,11 @@ def test_a_large_dead_letter_can_be_read(
 ) -> None:
     transport = connect(embedded_redis.url, QueueConfig(max_episode_bytes=RAISED), namespace)
     transport.open_generation(-1, "learner")
-    transport.put(EpisodeHeader.of(large[0]), large[1])
+    transport.put(EpisodeHeader.from_episode(large[0]), large[1])
     transport.dead_letter(take_ids(transport)[0], "reason")
     (letter,) = transport.dead_letters()
     assert dead_letters("show", embedded_redis.url, namespace, [letter.dead_id], None) == 0
-    assert "reads well: 1000 steps" in capsys.readouterr().out
+    assert "1000 steps of" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("core", ["feedforward", "lstm", "lstm+memory"])
@@ -69,7 +71,7 @@ def test_a_large_dead_letter_can_be_read(
     ("steps", "obs_size", "sizes", "stride"),
     [(1, 1, [2], 1), (700, 3, [5], 8), (333, 40, [129, 3, 40_000], 7), (2000, 2, [2] * 9, 1)],
 )
-def test_the_size_of_an_episode_is_known_before(
+def test_largest_episode_bytes_is_a_tight_upper_bound(
     core: str, steps: int, obs_size: int, sizes: list[int], stride: int
 ) -> None:
     config = PolicyConfig(core=core, hidden_size=24, num_layers=2, memory_cells=5, memory_size=6)  # type: ignore[arg-type]
@@ -97,13 +99,13 @@ def test_the_size_of_an_episode_is_known_before(
     assert actual <= largest_episode_bytes(spaces, steps, state.floats, stride) <= 1.1 * actual + 4096
 
 
-def test_segments_that_cannot_fit_are_refused_at_the_start() -> None:
+def test_segments_that_exceed_the_limit_are_refused_at_the_start() -> None:
     base = PRESETS["general"]
     learner = dataclasses.replace(base.learner, batch_steps=2**26)
     config = dataclasses.replace(base, gym=GymConfig("CartPole-v1", max_segment_steps=300_000), learner=learner)
-    with pytest.raises(ConfigError, match=r"gym.max_segment_steps is 300000: .* raise queue.max_episode_bytes") as told:
+    with pytest.raises(ConfigError, match=r"gym.max_segment_steps is 300000: .* raise queue.max_episode_bytes") as info:
         checked_spaces(config)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(info.value)
     raised = dataclasses.replace(config, queue=QueueConfig(max_episode_bytes=2**30 // 2))
     assert checked_spaces(raised).obs_size == 4
     seeds = dataclasses.replace(PRESETS["quick"], env=dataclasses.replace(base.env, horizon_epochs=40_000))

@@ -1,4 +1,4 @@
-"""Taking episodes and settling them. One suite for every transport."""
+"""Taking and settling episodes, on every backend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_take_waits_for_a_put(open_transport: Connect) -> None:
     assert 0.15 < time.monotonic() - started < 1.0
 
 
-def test_ack_settles_what_is_pending_here_once(transport: Transport) -> None:
+def test_ack_settles_each_pending_entry_once(transport: Transport) -> None:
     transport.open_generation(-1, "learner")
     put(transport, 0, 1, 2)
     first, second = take_ids(transport, 2)
@@ -38,7 +38,7 @@ def test_ack_settles_what_is_pending_here_once(transport: Transport) -> None:
     assert counts(transport, "trained", "queued", "pending", "stream_entries", "queued_bytes") == (2, 1, 0, 1, 7)
 
 
-def test_drop_counts_its_reason(transport: Transport) -> None:
+def test_drop_counts_by_reason(transport: Transport) -> None:
     transport.open_generation(-1, "learner")
     put(transport, 0, 1, 2)
     ids = take_ids(transport)

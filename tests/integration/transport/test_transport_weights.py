@@ -1,4 +1,4 @@
-"""Weights: published, fetched, few kept. One suite for every transport."""
+"""Publishing and fetching weights, on every backend."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.queueing import OK, header, put
 pytestmark = pytest.mark.integration
 
 
-def test_weights_are_published_fetched_and_few_are_kept(open_transport: Connect) -> None:
+def test_weights_are_published_and_fetched_and_old_versions_deleted(open_transport: Connect) -> None:
     learner, actor = open_transport(weights_kept=2), open_transport()
     assert actor.head() == -1
     assert actor.fetch(-1) is None
     generation = learner.open_generation(-1, "learner")
     for version in range(generation.next_version, 4):
         learner.publish(make_weights(version, generation.number))
-    learner.publish(make_weights(3))  # the same again changes nothing
+    learner.publish(make_weights(3))  # repeating it changes nothing
     for repeated in (make_weights(3, tensors={}), make_weights(1)):
         with pytest.raises(ValueError, match="not newer"):
             learner.publish(repeated)

@@ -1,4 +1,4 @@
-"""Random histories of the queue: Redis does what the twin in memory does, and the ledger is exact after every step."""
+"""Random histories of the queue: Redis and the in-memory transport agree, and the ledger is exact after every step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG = QueueConfig(max_episodes=4, max_bytes=40, max_episode_bytes=20, dead_le
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Both stores hear the same calls, through a current and a fenced handle each; their answers must agree."""
+    """Makes the same calls on both stores, through a current and a fenced handle each, and compares the replies."""
 
     url: str
     scripts: bool
@@ -39,7 +39,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.generation, self.published = 0, -1
         self.taken: list[tuple[str, str]] = []  # entry ids of one episode in both stores
         self.produced: dict[tuple[str, int], int] = {}
-        self.counted: Counter[str] = Counter()  # by what the answers said alone
+        self.counted: Counter[str] = Counter()  # according to the replies alone
         self.remembered: tuple[list[LedgerMemory], Counter[str]] | None = None
 
     def open_both(self) -> tuple[Transport, Transport]:
@@ -66,7 +66,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(actor=st.sampled_from("ab"), count=st.integers(2, 6))
     def put_several(self, actor: str, count: int) -> None:
-        """Those that were not offered or were put off have sequences that can still come."""
+        """Episodes after a BUSY keep their sequence numbers, and are put again later."""
         start = self.produced.get((actor, 1), -1) + 1
         version, generation = max(0, self.published), self.generation
         headers = [
@@ -97,8 +97,8 @@ class QueueMachine(RuleBasedStateMachine):
     def open_generation(self, back: int) -> None:
         self.replaced, self.current = self.current, self.open_both()
         self.every += self.current
-        went_back_to = max(-1, self.published - back)
-        first, second = (t.open_generation(went_back_to, f"learner{self.generation % 2}") for t in self.current)
+        restored_version = max(-1, self.published - back)
+        first, second = (t.open_generation(restored_version, f"learner{self.generation % 2}") for t in self.current)
         assert first == second
         assert first.next_version > self.published
         self.generation = first.number
@@ -109,13 +109,13 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.generation > 0)
     @rule()
     def remember(self) -> None:
-        """As a checkpoint does."""
+        """Record what a checkpoint records."""
         self.remembered = [LedgerMemory(transport.ledger(), ()) for transport in self.current], self.counted.copy()
 
     @precondition(lambda self: self.remembered is not None)
     @rule()
-    def the_store_loses_its_memory(self) -> None:
-        """And a learner that has a checkpoint takes it over."""
+    def lose_the_store(self) -> None:
+        """Empty both stores, and open them again from the recorded checkpoint."""
         assert self.remembered is not None
         vars(self.store).update({k: v for k, v in vars(MemoryStore()).items() if k != "changed"})
         client: Any = redis.Redis.from_url(self.url)
@@ -193,7 +193,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.replaced is not None)
     @rule()
-    def the_replaced_are_refused(self) -> None:
+    def replaced_handles_are_fenced(self) -> None:
         for side, transport in enumerate(self.replaced or ()):
             with pytest.raises(Fenced):
                 transport.take(5, 0)
@@ -215,7 +215,7 @@ class QueueMachine(RuleBasedStateMachine):
         }
 
 
-def interleave(url: str, scripts: bool, examples: int) -> None:
+def run_histories(url: str, scripts: bool, examples: int) -> None:
     machine = type("Machine", (QueueMachine,), {"url": url, "scripts": scripts})
     chosen = settings(
         max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
@@ -226,11 +226,11 @@ def interleave(url: str, scripts: bool, examples: int) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("scripts", [False, True], ids=["functions", "scripts"])
 def test_redis_agrees_with_memory(embedded_redis: EmbeddedRedis, scripts: bool) -> None:
-    interleave(embedded_redis.url, scripts, 10 if scripts else 30)
+    run_histories(embedded_redis.url, scripts, 10 if scripts else 30)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scripts", [False, True], ids=["functions", "scripts"])
-def test_thousands_of_histories(embedded_redis: EmbeddedRedis, scripts: bool) -> None:
-    interleave(embedded_redis.url, scripts, 2000)
+def test_redis_agrees_with_memory_in_thousands_of_histories(embedded_redis: EmbeddedRedis, scripts: bool) -> None:
+    run_histories(embedded_redis.url, scripts, 2000)

@@ -283,7 +283,7 @@ def test_objects_are_not_stored() -> None:
 
 def test_ids_make_headers() -> None:
     episode: Episode = make_episode(actor="a", incarnation=2, sequence=7, steps=2, policy_version=np.array([5, 3]))
-    assert EpisodeHeader.of(episode) == EpisodeHeader("run/a/2/7", "a", 2, 7, 1, 3, 5)
+    assert EpisodeHeader.from_episode(episode) == EpisodeHeader("run/a/2/7", "a", 2, 7, 1, 3, 5)
     for bad in ("run/a/2", "run/a/x/7", "run//2/7", "run/a/2/-7", "run/a/2/7/8", f"run/a/2/{2**53}"):
         with pytest.raises(InvalidEpisode):
-            EpisodeHeader.of(dataclasses.replace(episode, episode_id=bad))
+            EpisodeHeader.from_episode(dataclasses.replace(episode, episode_id=bad))

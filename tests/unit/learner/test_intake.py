@@ -37,7 +37,7 @@ def left_pending(count: int) -> tuple[MemoryStore, list[str]]:
     actor.open_generation(-1, "learner")
     episodes = toy_wave(toy_network(), [toy_seed(3, truncated=False, salt=i) for i in range(count)])
     for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
-        actor.put(EpisodeHeader.of(episode), encode_episode(episode))
+        actor.put(EpisodeHeader.from_episode(episode), encode_episode(episode))
     return store, [d.header.episode_id for d in actor.take(count, 0)]
 
 

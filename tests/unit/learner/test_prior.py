@@ -104,5 +104,5 @@ def test_a_resumed_run_whose_prior_is_gone_says_where_it_was(tmp_path: Path) -> 
 
     with pytest.raises(UserError, match=r"no checkpoint at .*taught\.safetensors"):
         resumed(LearnerConfig(prior_start=1.0)).start()
-    with pytest.raises(UserError, match="bad Redis url"):
+    with pytest.raises(UserError, match="invalid Redis URL"):
         resumed(LearnerConfig()).start()

@@ -1,4 +1,4 @@
-"""Waiting: growing pauses, a store that is away, a disk that is full."""
+"""Backoff between failures, and waiting for an unreachable store or a full disk."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from learner.metrics_log import MetricsLog
 
 
 def failing(times: int, error: Exception) -> Callable[[], str]:
-    left = [times]
+    """A call that raises `error` the given number of times, then succeeds."""
+    failures_left = [times]
 
     def call() -> str:
-        left[0] -= 1
-        if left[0] >= 0:
+        failures_left[0] -= 1
+        if failures_left[0] >= 0:
             raise error
         return "done"
 
     return call
 
 
-def test_waits_grow_to_a_bound_and_a_success_starts_them_anew() -> None:
+def test_delays_double_up_to_the_maximum_and_reset_on_success() -> None:
     backoff = Backoff(0.5, 3.0)
     assert [backoff.fail() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert not backoff.due
@@ -43,15 +44,15 @@ def test_waits_grow_to_a_bound_and_a_success_starts_them_anew() -> None:
     assert backoff.fail() == 0.5
 
 
-def test_a_store_that_is_away_is_told_once_when_it_goes_and_once_when_it_is_back() -> None:
-    said: list[str] = []
-    patience = Retry(said.append)
-    assert patience(failing(2, Unreachable("Redis does not answer"))) == "done"
-    assert [line.split(",")[0] for line in said] == ["Redis does not answer; waiting for it", "Redis answers again"]
-    assert 0.7 < patience.away_s < 5
+def test_retry_reports_the_start_and_the_end_of_an_outage_once() -> None:
+    lines: list[str] = []
+    retry = Retry(lines.append)
+    assert retry(failing(2, Unreachable("Redis does not answer"))) == "done"
+    assert [line.split(",")[0] for line in lines] == ["Redis does not answer; waiting for it", "Redis answers again"]
+    assert 0.7 < retry.outage_s < 5
 
 
-def test_what_waiting_does_not_mend_is_raised_at_once() -> None:
+def test_retry_raises_errors_other_than_outages_at_once() -> None:
     with pytest.raises(ValueError, match="wrong"):
         Retry()(failing(1, ValueError("wrong")))
     with pytest.raises(UserError, match="give a url"):
@@ -60,37 +61,37 @@ def test_what_waiting_does_not_mend_is_raised_at_once() -> None:
         Retry(stop=lambda: True)(failing(1, Unreachable("gone")))
 
 
-def test_a_server_that_is_not_there_yet_is_waited_for_also_while_connecting() -> None:
+def test_retry_waits_for_a_server_while_connecting() -> None:
     with EmbeddedRedis() as server:
         url = server.url
         os.kill(server.pid, signal.SIGKILL)
         calls = 0
 
-        def connect_at_last() -> None:
+        def revive_and_connect() -> None:
             nonlocal calls
             calls += 1
             if calls == 3:
                 assert server.revive()
             connect(url).close()
 
-        Retry()(connect_at_last)
+        Retry()(revive_and_connect)
         assert calls >= 3
 
 
-def test_a_disk_without_room_is_waited_for_and_other_errors_are_not(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_writes_wait_for_room_on_a_full_disk_and_raise_other_errors(tmp_path: Path) -> None:
+    reports: list[str] = []
     full = OSError(errno.ENOSPC, "No space left on device")
-    assert until_there_is_room(failing(2, full), tmp_path, said.append, lambda: False) == "done"
-    assert len(said) == 2
-    assert str(tmp_path) in said[0]
+    assert until_there_is_room(failing(2, full), tmp_path, reports.append, lambda: False) == "done"
+    assert len(reports) == 2
+    assert str(tmp_path) in reports[0]
     with pytest.raises(UserError, match="free some"):
-        until_there_is_room(failing(1, full), tmp_path, said.append, lambda: True)
+        until_there_is_room(failing(1, full), tmp_path, reports.append, lambda: True)
     with pytest.raises(PermissionError):
-        until_there_is_room(failing(1, PermissionError("no")), tmp_path, said.append, lambda: False)
+        until_there_is_room(failing(1, PermissionError("no")), tmp_path, reports.append, lambda: False)
 
 
-def test_a_line_whose_writing_was_cut_short_is_completed_and_not_repeated(tmp_path: Path) -> None:
-    """The file-size limit cuts a write in its middle, as a full disk does."""
+def test_a_partially_written_line_is_completed_and_not_repeated(tmp_path: Path) -> None:
+    """A limit on the file size truncates a write, as a full disk does."""
 
     def retry(write: Callable[[], None]) -> None:
         try:

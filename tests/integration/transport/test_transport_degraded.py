@@ -1,4 +1,4 @@
-"""A server short of memory, a replica, two servers: what a run does then. Real servers."""
+"""A server that is out of memory or a replica, separate servers for queue and weights, and damaged weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors.config import QueueConfig
-from actors.transport import server as server_module
+from actors.transport import redis_server
 from actors.transport.base import Fenced, StoreReset, Unreachable
 from actors.transport.redis import RedisTransport, connect
 from actors.workers.outbox import Outbox
@@ -27,7 +27,9 @@ def server() -> Iterator[EmbeddedRedis]:
 
 
 @pytest.mark.parametrize("scripts", [False, True], ids=["functions", "scripts"])
-def test_a_server_without_memory_is_busy_and_the_learner_frees_it(server: EmbeddedRedis, scripts: bool) -> None:
+def test_puts_are_busy_when_the_server_is_out_of_memory_until_the_learner_frees_some(
+    server: EmbeddedRedis, scripts: bool
+) -> None:
     transport = connect(server.url, QueueConfig(), "tamiyo", scripts)
     transport.open_generation(-1, "learner")
     big = b"x" * 200_000
@@ -39,8 +41,8 @@ def test_a_server_without_memory_is_busy_and_the_learner_frees_it(server: Embedd
         assert len(statuses) < 20
     accepted = len(statuses) - 1
     assert accepted >= 2
-    client.config_set("maxmemory", client.info("memory")["used_memory"])  # not even a small one finds room
-    outbox = Outbox(transport, "b", 0, capacity=5)  # an actor waits, and keeps what it has
+    client.config_set("maxmemory", client.info("memory")["used_memory"])  # too little even for a small episode
+    outbox = Outbox(transport, "b", 0, capacity=5)  # the actor keeps its episode and tries again later
     outbox.add(make_episode(actor="b"))
     outbox.ship(0.0)
     assert (len(outbox), outbox.accounts.produced) == (1, 1)
@@ -53,7 +55,7 @@ def test_a_server_without_memory_is_busy_and_the_learner_frees_it(server: Embedd
     assert counts(transport, "accepted", "trained", "dead_lettered", "queued") == (accepted + 1, accepted - 1, 1, 1)
 
 
-def test_a_replica_is_waited_for_until_it_is_a_primary(server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_wait_until_a_replica_is_promoted(server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     transport = connect(server.url)
     transport.open_generation(-1, "learner")
     client: Any = transport._queue.client
@@ -64,13 +66,13 @@ def test_a_replica_is_waited_for_until_it_is_a_primary(server: EmbeddedRedis, mo
         if len(slept) == 3:
             connect(server.url)._queue.client.replicaof("NO", "ONE")
 
-    monkeypatch.setattr(server_module.time, "sleep", fail_over)
+    monkeypatch.setattr(redis_server.time, "sleep", fail_over)
     client.replicaof("127.0.0.1", "1")
     assert put(transport, 0) == [OK]
     assert len(slept) >= 3
     assert len(transport.take(1, 0)) == 1
     client.replicaof("127.0.0.1", "1")
-    monkeypatch.setattr(server_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(redis_server.time, "sleep", lambda seconds: None)
     with pytest.raises(Unreachable):
         put(transport, 1)
 
@@ -80,7 +82,7 @@ def two_servers(server: EmbeddedRedis, embedded_redis: EmbeddedRedis, namespace:
     return connect(server.url, QueueConfig(weights_redis=embedded_redis.url), namespace)
 
 
-def test_weights_live_on_their_own_server(
+def test_weights_can_be_on_a_separate_server(
     two_servers: RedisTransport, server: EmbeddedRedis, embedded_redis: EmbeddedRedis, namespace: str
 ) -> None:
     learner = two_servers
@@ -98,7 +100,7 @@ def test_weights_live_on_their_own_server(
     assert learner.take(1, 0)[0].head_version == 0
 
 
-def test_versions_and_fences_hold_across_two_servers(
+def test_versions_and_fences_hold_across_both_servers(
     two_servers: RedisTransport, server: EmbeddedRedis, embedded_redis: EmbeddedRedis, namespace: str
 ) -> None:
     old = two_servers
@@ -112,7 +114,7 @@ def test_versions_and_fences_hold_across_two_servers(
     new.publish(make_weights(2, 2))
     for key in new._weights.client.keys(f"{{{namespace}}}:weights*"):
         new._weights.client.delete(key)
-    with pytest.raises(StoreReset):  # that server lost its memory
+    with pytest.raises(StoreReset):  # the weight server lost its memory
         new.publish(make_weights(3, 2))
     generation = new.open_generation(2, "learner")
     assert generation.next_version == 3  # the queue's server knows the head
@@ -120,29 +122,29 @@ def test_versions_and_fences_hold_across_two_servers(
     assert new.head() == 3
 
 
-def test_one_flipped_bit_is_counted_and_the_old_weights_are_kept(
+def test_weights_with_a_flipped_bit_are_counted_and_the_old_ones_kept(
     embedded_redis: EmbeddedRedis, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport = connect(embedded_redis.url, None, namespace)
     transport.open_generation(-1, "learner")
-    feed = WeightClient(transport)
+    weight_client = WeightClient(transport)
     transport.publish(make_weights(0))
-    assert feed.newest(-1) is not None
+    assert weight_client.newest(-1) is not None
     transport.publish(make_weights(1))
     key, client = f"{{{namespace}}}:weights:1:1", transport._queue.client
     byte = client.getrange(key, 70, 70)
     client.setrange(key, 70, bytes([byte[0] ^ 1]))
-    assert feed.newest(0) is None
-    assert feed.damaged == 1
+    assert weight_client.newest(0) is None
+    assert weight_client.damaged == 1
     assert "sha256" in caplog.text
     assert "going on with version 0" in caplog.text
     transport.publish(make_weights(2))
-    weights = feed.newest(0)
+    weights = weight_client.newest(0)
     assert weights is not None
-    assert (weights.version, feed.damaged) == (2, 1)
+    assert (weights.version, weight_client.damaged) == (2, 1)
 
 
-def test_several_are_put_in_one_call_and_none_overtakes(embedded_redis: EmbeddedRedis, namespace: str) -> None:
+def test_put_all_keeps_the_order_of_episodes(embedded_redis: EmbeddedRedis, namespace: str) -> None:
     transport = connect(embedded_redis.url, QueueConfig(max_episodes=3), namespace)
     transport.open_generation(-1, "learner")
     episodes = [(header(n), b"payload") for n in range(6)]

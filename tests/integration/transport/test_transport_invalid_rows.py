@@ -1,4 +1,4 @@
-"""What a faulty actor reports, puts or writes straight into the store ends neither the learner nor whoever looks."""
+"""Invalid reports, episodes and rows from a faulty actor stop neither the learner nor `tamiyo status`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.toy_learner import ToyProducer, make_learner
 
 pytestmark = pytest.mark.integration
 
-GOOD = ("actor9", 1, 0, 0, 0, 0, 0, '{"told_s": 1.0}')
-LARGEST = 2**53 - 1
+VALID_REPORT = ("actor9", 1, 0, 0, 0, 0, 0, '{"reported_s": 1.0}')
+MAX_INTEGER = 2**53 - 1
 
 
 @pytest.mark.parametrize(
@@ -33,16 +33,16 @@ LARGEST = 2**53 - 1
     [
         ("my actor", 1, ActorLedger(), {}),
         ("a/b", 1, ActorLedger(), {}),
-        ("a", LARGEST, ActorLedger(), {}),
-        ("a", LARGEST + 1, ActorLedger(), {}),
+        ("a", MAX_INTEGER, ActorLedger(), {}),
+        ("a", MAX_INTEGER + 1, ActorLedger(), {}),
         ("a", -1, ActorLedger(), {}),
         ("a", 1, ActorLedger(-1, -1), {}),
-        ("a", 1, ActorLedger(LARGEST + 1), {}),
+        ("a", 1, ActorLedger(MAX_INTEGER + 1), {}),
         ("a", 1, ActorLedger(), {"version": float("nan")}),
         ("a", 1, ActorLedger(), {"version": float("-inf")}),
     ],
 )
-def test_a_report_that_is_none_changes_nothing(
+def test_an_invalid_report_changes_nothing(
     transport: Transport, actor: str, incarnation: int, totals: ActorLedger, health: dict[str, float]
 ) -> None:
     transport.open_generation(-1, "learner")
@@ -53,26 +53,26 @@ def test_a_report_that_is_none_changes_nothing(
     assert (transport.ledger(), transport.health().actors) == before
 
 
-def test_an_incarnation_of_the_far_future_leaves_room_for_later_ones(transport: Transport) -> None:
+def test_an_incarnation_from_the_far_future_is_rejected(transport: Transport) -> None:
     transport.open_generation(-1, "learner")
     now = time.time_ns() // 1_000_000
     assert put(transport, 0, incarnation=now + 60_000) == [OK]
     with pytest.raises(Malformed, match="ahead"):
-        put(transport, 0, incarnation=LARGEST)
+        put(transport, 0, incarnation=MAX_INTEGER)
     assert set(transport.ledger().actors) == {("a", now + 60_000)}
 
 
-def test_weights_that_are_yet_to_be_made_have_acted_no_episode(open_transport: Connect) -> None:
-    """By lag alone such an episode would be fresh for ever, in this batch and in all later ones."""
+def test_episodes_of_unpublished_versions_become_dead_letters(open_transport: Connect) -> None:
+    """Their lag is negative, so no limit on the lag would ever drop them."""
     transport = open_transport()
     generation = transport.open_generation(-1, "learner").number
     waves = toy_wave(toy_network(), [toy_seed(3, truncated=False, salt=i) for i in range(3)], generation=generation)
     for episode, version in zip(waves, (4, 5, 2**40), strict=True):
         episode = dataclasses.replace(episode, policy_version=np.full(len(episode), version))
-        assert transport.put(EpisodeHeader.of(episode), encode_episode(episode)).status is OK
+        assert transport.put(EpisodeHeader.from_episode(episode), encode_episode(episode)).status is OK
     intake = Intake(transport, SPACES, max_policy_lag=4)
-    looks = iter([False] * 3 + [True] * 9)
-    assert intake.collect(2, 4, lambda: next(looks)) is None  # there is but one
+    should_stop = iter([False] * 3 + [True] * 9)
+    assert intake.collect(2, 4, lambda: next(should_stop)) is None  # only one is valid
     assert [letter.reason for letter in transport.dead_letters()] == [
         f"it was acted by weights {version}, and 4 are the newest" for version in (5, 2**40)
     ]
@@ -81,12 +81,12 @@ def test_weights_that_are_yet_to_be_made_have_acted_no_episode(open_transport: C
 
 
 @pytest.fixture(params=[False, True], ids=["functions", "scripts"])
-def redis_alone(embedded_redis: EmbeddedRedis, namespace: str, request: pytest.FixtureRequest) -> RedisTransport:
+def redis_transport(embedded_redis: EmbeddedRedis, namespace: str, request: pytest.FixtureRequest) -> RedisTransport:
     return connect(embedded_redis.url, QueueConfig(dead_letters_kept=1), namespace, scripts=request.param)
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("position", "value"),
     [
         (0, "x y"),
         (0, "[bold]"),
@@ -102,40 +102,40 @@ def redis_alone(embedded_redis: EmbeddedRedis, namespace: str, request: pytest.F
         (7, "null"),
         (7, "[1]"),
         (7, "{}"),
-        (7, '{"told_s": "now"}'),
-        (7, '{"told_s": {}}'),
-        (7, '{"told_s": 1e999}'),
+        (7, '{"reported_s": "now"}'),
+        (7, '{"reported_s": {}}'),
+        (7, '{"reported_s": 1e999}'),
         (7, "[" * 5000),
-        (7, '{"told_s": 1, "x": "' + "x" * 20_000 + '"}'),
+        (7, '{"reported_s": 1, "x": "' + "x" * 20_000 + '"}'),
     ],
 )
-def test_a_report_is_checked_where_it_arrives(redis_alone: RedisTransport, place: int, value: str) -> None:
-    """Of a program that is not ours, or of another version."""
-    redis_alone.open_generation(-1, "learner")
-    arguments = [*GOOD[:place], value, *GOOD[place + 1 :]]
+def test_the_store_itself_checks_reports(redis_transport: RedisTransport, position: int, value: str) -> None:
+    """Clients of other versions, or other programs, may not have checked it."""
+    redis_transport.open_generation(-1, "learner")
+    arguments = [*VALID_REPORT[:position], value, *VALID_REPORT[position + 1 :]]
     with pytest.raises(Malformed):
-        redis_alone._queue.call("report", *arguments)
+        redis_transport._queue.call("report", *arguments)
     with pytest.raises(Malformed):
-        redis_alone._queue.call("report", *GOOD[:-1])
-    assert redis_alone.ledger().actors == redis_alone.health().actors == {}
-    redis_alone._queue.call("report", *GOOD)
-    assert redis_alone.health().actors == {("actor9", 1): {"told_s": 1.0}}
+        redis_transport._queue.call("report", *VALID_REPORT[:-1])
+    assert redis_transport.ledger().actors == redis_transport.health().actors == {}
+    redis_transport._queue.call("report", *VALID_REPORT)
+    assert redis_transport.health().actors == {("actor9", 1): {"reported_s": 1.0}}
 
 
 BAD_HEALTH = {
     "a/7": "not json",
-    "a/8": '{"told_s": NaN}',
-    "a/9": '{"told_s": "now"}',
+    "a/8": '{"reported_s": NaN}',
+    "a/9": '{"reported_s": "now"}',
     "a/10": "{}",
-    "a/x": '{"told_s": 1}',
-    "a b/1": '{"told_s": 1}',
-    "a": '{"told_s": 1}',
+    "a/x": '{"reported_s": 1}',
+    "a b/1": '{"reported_s": 1}',
+    "a": '{"reported_s": 1}',
     "learner": "[]",
     b"\xff/1": b"\xff",
-    "a/11": '{"told_s": 1' + "0" * 400 + "}",
+    "a/11": '{"reported_s": 1' + "0" * 400 + "}",
 }
 BAD_LEDGER = {
-    "surprise": "1",
+    "unknown": "1",
     "actor:a/1:accepted": "x",
     "actor:a/x:accepted": "1",
     "actor:a b/1:unsent": "1",
@@ -143,66 +143,69 @@ BAD_LEDGER = {
 }
 
 
-def test_rows_that_cannot_be_read_are_left_out_and_counted(
-    redis_alone: RedisTransport, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_unreadable_rows_are_skipped_and_counted(
+    redis_transport: RedisTransport, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client, key = redis_alone._queue.client, redis_alone._queue.key
-    learner, producer = make_learner(tmp_path, redis_alone, updates=3), ToyProducer(redis_alone)
+    client, key = redis_transport._queue.client, redis_transport._queue.key
+    learner, producer = make_learner(tmp_path, redis_transport, updates=3), ToyProducer(redis_transport)
 
-    def spoil() -> bool:
+    def corrupt_rows() -> bool:
         if learner.progress.update == 2:
             client.hset(key("health"), mapping=BAD_HEALTH)
             client.hset(key("ledger"), mapping=BAD_LEDGER)
         return producer()
 
-    learner.run(spoil)
+    learner.run(corrupt_rows)
     assert learner.progress.update == 3
-    health, ledger = redis_alone.health(), redis_alone.ledger()
-    assert (health.unreadable, set(health.actors)) == (len(BAD_HEALTH) - 1, {("actor0", 0)})  # the learner's is mended
+    health, ledger = redis_transport.health(), redis_transport.ledger()
+    assert (health.unreadable, set(health.actors)) == (
+        len(BAD_HEALTH) - 1,
+        {("actor0", 0)},
+    )  # the learner's is rewritten
     assert (ledger.unreadable, set(ledger.actors)) == (len(BAD_LEDGER), {("actor0", 0)})
     ledger.check()
-    assert caplog.text.count("of the store's health are not Tamiyo's") == 1
-    again = make_learner(tmp_path, redis_alone, resume=True, updates=4)
-    assert again.run(producer).update == 4
+    assert caplog.text.count("of the store's health that Tamiyo did not write") == 1
+    resumed = make_learner(tmp_path, redis_transport, resume=True, updates=4)
+    assert resumed.run(producer).update == 4
 
 
 @pytest.mark.parametrize("field", ["turn", "queued", "pending", "trained", "store", "actor:a:incarnation"])
-def test_the_ledger_itself_may_be_spoilt(redis_alone: RedisTransport, field: str) -> None:
-    """The role `actor` may write there, since its verbs do. The ledger no longer adds up then, but the queue works."""
-    redis_alone.open_generation(-1, "learner")
-    put(redis_alone, 0, 1)
-    redis_alone._queue.client.hset(redis_alone._queue.key("ledger"), field, "spoilt")
+def test_the_queue_works_with_a_corrupt_ledger_field(redis_transport: RedisTransport, field: str) -> None:
+    """The role `actor` has write access to the ledger, since its verbs need it. The identities no longer hold then."""
+    redis_transport.open_generation(-1, "learner")
+    put(redis_transport, 0, 1)
+    redis_transport._queue.client.hset(redis_transport._queue.key("ledger"), field, "corrupt")
     if field == "turn":
         with pytest.raises(StoreReset):
-            redis_alone.take(1, 0)
-        redis_alone.open_generation(0, "learner")
-    redis_alone.ack(take_ids(redis_alone, 1))
-    take_ids(redis_alone)
-    assert put(redis_alone, 2, incarnation=1) == [OK]
-    redis_alone.open_generation(0, "learner")
-    assert len(redis_alone.pending()) + len(redis_alone.take(9, 0)) == 2
+            redis_transport.take(1, 0)
+        redis_transport.open_generation(0, "learner")
+    redis_transport.ack(take_ids(redis_transport, 1))
+    take_ids(redis_transport)
+    assert put(redis_transport, 2, incarnation=1) == [OK]
+    redis_transport.open_generation(0, "learner")
+    assert len(redis_transport.pending()) + len(redis_transport.take(9, 0)) == 2
 
 
-def test_a_strangers_dead_letter_hinders_no_other(
-    redis_alone: RedisTransport, caplog: pytest.LogCaptureFixture
+def test_foreign_entries_among_the_dead_letters_are_skipped(
+    redis_transport: RedisTransport, caplog: pytest.LogCaptureFixture
 ) -> None:
-    redis_alone.open_generation(-1, "learner")
-    client, key = redis_alone._queue.client, redis_alone._queue.key
+    redis_transport.open_generation(-1, "learner")
+    client, key = redis_transport._queue.client, redis_transport._queue.key
     for fields in ({"foo": "bar"}, {"ref": "1 1 0 0 7 run/a b/0/1", "reason": "x"}, {"ref": "1 1 0 0 7 run/a/0/9"}):
         client.xadd(key("dead"), fields)
-    put(redis_alone, 0, 1)
-    for entry_id in take_ids(redis_alone):
-        assert redis_alone.dead_letter(entry_id, "reason")
-        assert [letter.reason for letter in redis_alone.dead_letters()] == ["reason"]
-    assert redis_alone.dead_letters()[0].header == header(1)
-    assert counts(redis_alone, "dead_lettered", "foreign", "dead_bytes") == (2, 2, 7)
+    put(redis_transport, 0, 1)
+    for entry_id in take_ids(redis_transport):
+        assert redis_transport.dead_letter(entry_id, "reason")
+        assert [letter.reason for letter in redis_transport.dead_letters()] == ["reason"]
+    assert redis_transport.dead_letters()[0].header == header(1)
+    assert counts(redis_transport, "dead_lettered", "foreign", "dead_bytes") == (2, 2, 7)
     client.xadd(key("dead"), {"foo": "bar"})
-    assert len(redis_alone.dead_letters()) == 1
-    assert "dead letters are not Tamiyo's" in caplog.text
+    assert len(redis_transport.dead_letters()) == 1
+    assert "dead letters that Tamiyo did not write" in caplog.text
 
 
 @pytest.mark.parametrize("reason", ["[/]", "[bold red]not markup[/bold red]", "\x1b[2Jcleared\x07\r\nline"])
-def test_a_reason_is_shown_as_it_is(
+def test_reasons_are_printed_literally(
     embedded_redis: EmbeddedRedis, namespace: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transport = connect(embedded_redis.url, None, namespace)

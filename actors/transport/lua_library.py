@@ -1,0 +1,52 @@
+"""The Lua files of `lua/` as one Redis function library, and as one script for servers before Redis 7."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib.resources import files
+
+_LUA = "".join(
+    files("actors.transport").joinpath("lua", f"{name}.lua").read_text("utf-8")
+    for name in ("store", "incarnations", "producer", "consumer", "weights")
+)
+_VERBS = re.findall(r"^function verbs\.(\w+)", _LUA, re.MULTILINE)
+
+LIBRARY = f"tamiyo_{hashlib.sha256(_LUA.encode()).hexdigest()[:12]}"  # so that versions of Tamiyo can share a server
+# All verbs but `put` and `publish` may run when the server is out of memory, so that memory can be freed. Functions are
+# registered one by one, as loops over `redis.register_function` fail on load.
+FUNCTIONS = f"#!lua name={LIBRARY}\n{_LUA}" + "".join(
+    f"redis.register_function{{function_name='{LIBRARY}_{verb}', "
+    f"callback=function(keys, args) return verbs.{verb}(name_keys(keys), args) end"
+    + ("}\n" if verb in ("put", "publish") else ", flags={'allow-oom'}}\n")
+    for verb in _VERBS
+)
+# A script that is out of memory may continue to write after a first write that needs no memory, here HDEL.
+SCRIPT = (
+    _LUA
+    + """
+local k = name_keys(KEYS)
+if ARGV[1] ~= 'put' and ARGV[1] ~= 'publish' then redis.call('HDEL', k.ledger or k.weights, '') end
+return verbs[ARGV[1]](k, {unpack(ARGV, 2)})
+"""
+)
+SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+KEYS = {
+    "new_incarnation": "ledger health retired",
+    "put": "episodes ledger generations weights dead health retired payload:",
+    "report": "ledger health retired",
+    "claim": "generations weights replies",
+    "open": "episodes ledger generations made weights dead attempts replies health retired payload:",
+    "take": "episodes ledger generations replies",
+    "pending": "episodes ledger generations",
+    "begin_attempt": "episodes ledger generations attempts replies",
+    "end_attempt": "episodes ledger generations attempts replies",
+    "settle": "episodes ledger generations made attempts replies payload:",
+    "dead_letter": "episodes ledger generations dead attempts replies payload:",
+    "requeue": "episodes ledger generations dead replies payload:",
+    "fence": "weights",
+    "publish": "weights",
+    "announce": "weights",
+}
+"""The keys that each verb accesses, without the namespace; access rights are checked against them."""

@@ -1,0 +1,250 @@
+"""`RedisServer`: a connection to Redis (6.2 or newer) or Valkey. Loads our functions, retries, translates errors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import redis
+from redis import exceptions
+from redis import retry as redis_retry
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+
+from actors.errors import UserError
+from actors.transport.base import Fenced, Malformed, NoFunctions, OutOfMemory, StoreReset, Unreachable
+from actors.transport.lua_library import FUNCTIONS, KEYS, LIBRARY, SCRIPT, SCRIPT_SHA
+
+log = logging.getLogger(__name__)
+CONNECT_TIMEOUT_S = 5.0
+SOCKET_TIMEOUT_S = 30.0
+NOEVICTION = "set its maxmemory-policy to noeviction; actors then wait while the store is full"
+RETRIES = 5  # about 5 s, enough for a server that restarts
+Argument = bytes | str | int
+T = TypeVar("T")
+
+# An error's code. Scripts on Redis 6.2 and pipelines put it inside a longer message.
+_CODE = re.compile(r"(?:^|: -?)([A-Z]+) ")
+_NO_FUNCTIONS = re.compile("unknown command .(FCALL|FUNCTION)")
+# The server fails over or is a replica: a new connection may reach the next primary.
+_FAILOVER = ("READONLY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN")
+# Also: its disk is full, too few replicas follow it, a script blocks it, or it is loading its data.
+_OUTAGES = (*_FAILOVER, "MISCONF", "NOREPLICAS", "BUSY", "LOADING")
+# redis-py strips the code from errors that have a class.
+_CODES: dict[type[redis.RedisError], str] = {
+    exceptions.ReadOnlyError: "READONLY",
+    exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.TryAgainError: "TRYAGAIN",
+    exceptions.ClusterDownError: "CLUSTERDOWN",
+    exceptions.OutOfMemoryError: "OOM",
+    exceptions.BusyLoadingError: "LOADING",
+}
+# Errors raised by our verbs.
+_VERB_ERRORS: dict[str, type[Exception]] = {"FENCED": Fenced, "RESET": StoreReset, "MALFORMED": Malformed}
+
+
+def code_of(error: redis.RedisError) -> str:
+    """Return the error's code, such as READONLY; empty if it has none."""
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
+
+
+class RedisServer:
+    """One server, restricted to the keys of one namespace. Safe to share between threads."""
+
+    def __init__(self, url: str, namespace: str, variable: str, scripts: bool = False) -> None:
+        """Connect to `url`. The environment variable `variable` may hold the password. With `scripts`, EVALSHA is used
+        even if the server supports functions. Raises `UserError` if it does not answer or refuses the login."""
+        self.client: Any = _client(url, variable)  # untyped, as the types of replies depend on its options
+        self._tag = f"{{{namespace}}}:"
+        self._scripts = scripts
+
+    def close(self) -> None:
+        self.client.close()
+
+    def key(self, name: str) -> str:
+        """The full name of a key of this namespace."""
+        return self._tag + name
+
+    def read(self, *command: Argument) -> Any:
+        """Execute a plain, idempotent command."""
+        return self._with_retries(lambda: self.client.execute_command(*command))
+
+    def read_together(self, *commands: Sequence[Argument]) -> list[Any]:
+        """Execute several commands as one transaction and return their replies."""
+
+        def run() -> list[Any]:
+            pipeline = self.client.pipeline(transaction=True)
+            for command in commands:
+                pipeline.execute_command(*command)
+            return list(pipeline.execute())
+
+        return self._with_retries(run)
+
+    def call(self, verb: str, *args: Argument) -> Any:
+        """Execute a verb of the Lua library."""
+        return self._with_retries(lambda: self.client.execute_command(*self._command(verb, args)))
+
+    def require_noeviction(self) -> None:
+        """Raise `UserError` if the server would evict keys; warn if it might, or if its policy cannot be read."""
+        policy, limit = self._eviction()
+        if not policy:
+            log.warning("this user is not permitted to read whether Redis evicts keys: %s", NOEVICTION)
+        elif policy.startswith("allkeys") and limit:
+            raise UserError(
+                f"Redis evicts keys when its memory is full (maxmemory-policy {policy}) and would silently lose "
+                f"episodes and weights: {NOEVICTION}"
+            )
+        elif policy != "noeviction":  # no limit is set, or only keys that expire are evicted, which are put again
+            log.warning("Redis may evict keys when its memory is full (maxmemory-policy %s): %s", policy, NOEVICTION)
+
+    def _eviction(self) -> tuple[str, int]:
+        """Return the eviction policy, empty if it cannot be read, and the memory limit in bytes (0 = none)."""
+        for command in (("INFO", "memory"), ("CONFIG", "GET", "maxmemory*")):
+            try:
+                reply = self.read(*command)
+            except redis.ResponseError:  # not permitted, or the command is renamed
+                continue
+            if isinstance(reply, list):
+                reply = dict(zip(reply[::2], reply[1::2], strict=True))
+            settings = {_text(name).replace("-", "_"): _text(value) for name, value in reply.items()}
+            if "maxmemory_policy" in settings:
+                return settings["maxmemory_policy"], int(settings.get("maxmemory", 0))
+        return "", 0
+
+    def store(self, values: dict[str, bytes], expiry_ms: int, verb: str, *args: Argument) -> Any:
+        """SET large values with an expiry and call the verb that accepts or refuses them, in one round trip.
+
+        NX prevents a retry from setting an expiry on a value that was already accepted.
+        """
+
+        def run() -> Any:
+            pipeline = self.client.pipeline(transaction=False)
+            for key, value in values.items():
+                pipeline.execute_command("SET", key, value, "PX", expiry_ms, "NX")
+            pipeline.execute_command(*self._command(verb, args))
+            replies = pipeline.execute(raise_on_error=False)
+            for reply in (*replies[-1:], *replies):
+                if isinstance(reply, redis.RedisError):
+                    raise reply
+            return replies[-1]
+
+        return self._with_retries(run)
+
+    def _command(self, verb: str, args: Sequence[Argument]) -> list[Argument]:
+        keys = [self.key(name) for name in KEYS[verb].split()]
+        if self._scripts:
+            return ["EVALSHA", SCRIPT_SHA, len(keys), *keys, verb, *args]
+        return ["FCALL", f"{LIBRARY}_{verb}", len(keys), *keys, *args]
+
+    def _with_retries(self, run: Callable[[], T]) -> T:
+        """Return `run()`. Retries while the server fails over or lacks our functions; translates its errors."""
+        for attempt in range(RETRIES):
+            try:
+                return run()
+            except redis.ResponseError as error:
+                if (code := code_of(error)) in _OUTAGES:
+                    if code in _FAILOVER:
+                        self.client.connection_pool.disconnect()
+                    time.sleep(0.1 * 2**attempt)
+                else:
+                    self._recover(error)
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                raise Unreachable(f"Redis does not answer: {error}") from error
+        try:
+            return run()
+        except redis.RedisError as error:
+            raise Unreachable(f"Redis cannot serve requests: {error}") from error
+
+    def _recover(self, error: redis.ResponseError) -> None:
+        """Load our functions if the server lacks them, for example after a restart; raise any other error."""
+        message, code = str(error), code_of(error)
+        if kind := _VERB_ERRORS.get(code):
+            raise kind(message.removeprefix(f"{code} ")) from error
+        if code == "OOM":
+            raise OutOfMemory(message) from error
+        load: Callable[[], object] | None = None
+        if isinstance(error, exceptions.NoScriptError):
+            load = partial(self.client.script_load, SCRIPT)
+        elif _NO_FUNCTIONS.search(message) and not self._scripts:  # before Redis 7
+            self._scripts = True
+        elif "Function not found" in message:
+            load = partial(self.client.function_load, FUNCTIONS)
+        else:
+            raise error
+        try:
+            if load is not None:
+                load()
+        except exceptions.NoPermissionError as refusal:
+            raise NoFunctions("the server lacks Tamiyo's functions, which only the learner may load") from refusal
+        except redis.ResponseError as failure:
+            if code_of(failure) in _OUTAGES:
+                raise Unreachable(f"Redis cannot serve requests: {failure}") from failure
+            if "already exists" not in str(failure):  # another process loaded them first
+                raise
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _client(url: str, variable: str) -> redis.Redis:
+    try:
+        parts = urlsplit(url)
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+        options: dict[str, Any] = {}
+        if not parts.password and (password := password_from(variable)):
+            options["password"] = password
+        client = redis.Redis.from_url(
+            url,
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            health_check_interval=30,
+            retry=redis_retry.Retry(NoBackoff(), 0),  # reports a wrong address or password at once
+            protocol=2,
+            **options,
+        )
+    except ValueError as error:
+        raise UserError(
+            f"invalid Redis URL ({error}): give redis://host:port/0, rediss://... or unix:///path"
+        ) from error
+    try:
+        client.ping()
+    except exceptions.NoPermissionError:
+        pass  # the server answers, and PING is not needed otherwise
+    except (redis.AuthenticationError, redis.ResponseError, exceptions.BusyLoadingError) as error:
+        if code_of(error) in _OUTAGES:
+            raise UserError(
+                f"Redis at {shown} answers but cannot serve requests ({error}): fix the cause it names, or wait until "
+                "it has recovered"
+            ) from Unreachable(str(error))
+        raise UserError(
+            f"Redis at {shown} refused the login ({error}): give user and password in the URL, the password in "
+            f"{variable}, or the path of a file that holds it in {variable}_FILE"
+        ) from error
+    except (redis.RedisError, OSError, TypeError) as error:
+        raise UserError(
+            f"no Redis answers at {shown} ({error}): start one there, or leave the URL empty for an embedded server"
+        ) from Unreachable(str(error))
+    client.set_retry(redis_retry.Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), RETRIES))
+    return client
+
+
+def password_from(variable: str) -> str | None:
+    """Read the password from the file that `VARIABLE_FILE` names, else from the variable itself; None if neither is
+    set. Raises `UserError` if the file cannot be read."""
+    if path := os.environ.get(f"{variable}_FILE"):
+        try:
+            return Path(path).read_text("utf-8").strip()
+        except OSError as error:
+            raise UserError(f"cannot read {path}, named by {variable}_FILE ({error.strerror})") from error
+    return os.environ.get(variable)
