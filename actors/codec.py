@@ -30,7 +30,7 @@ MAX_MANIFEST_BYTES = 1024 * 1024
 BYTES_PER_FIELD = 16  # an episode has fewer fields than a sixteenth of its bytes, and a few: any step takes more
 SPARE_FIELDS = 1024
 VERSION_RUN_BYTES = 20  # of one run, tags included
-SPARE_BYTES = 32 * 1024  # ids, shapes and MOST_TELEMETRY figures with names of a hundred letters
+SPARE_BYTES = 32 * 1024  # ids, shapes and MAX_TELEMETRY figures with names of a hundred letters
 MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
 
 _INTEGERS: dict[wire.Dtype, np.dtype[Any]] = {

@@ -97,7 +97,9 @@ def test_a_paused_actor_that_comes_back_as_a_zombie_loses_and_doubles_nothing(ru
     with paused(zombie):
         time.sleep(0.5)
         index = next(i for i in (0, 1) if _silent(run, f"actor-{i}"))
-        successor = RolloutWorker(WorkerSettings(acting(config), index, "hurt", 0, run.server.url, "hurt"), reborn=True)
+        successor = RolloutWorker(
+            WorkerSettings(acting(config), index, "hurt", 0, run.server.url, "hurt"), restarted=True
+        )
         assert successor.number > max(known)
         produced = sum(successor.sample().episodes for _ in range(2))
     run.wait_for_updates(5)

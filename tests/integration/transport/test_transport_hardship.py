@@ -43,7 +43,7 @@ def test_a_server_without_memory_is_busy_and_the_learner_frees_it(server: Embedd
     outbox = Outbox(transport, "b", 0, capacity=5)  # an actor waits, and keeps what it has
     outbox.add(make_episode(actor="b"))
     outbox.ship(0.0)
-    assert (len(outbox), outbox.accounts.produced) == (1, 1)
+    assert (len(outbox), outbox.counts.produced) == (1, 1)
     ids = [d.entry_id for d in transport.take(100, 0)]
     assert len(ids) == accepted
     assert transport.dead_letter(ids[0], "reason")
@@ -135,7 +135,7 @@ def test_one_flipped_bit_is_counted_and_the_old_weights_are_kept(
     assert feed.newest(0) is None
     assert feed.damaged == 1
     assert "sha256" in caplog.text
-    assert "going on with version 0" in caplog.text
+    assert "continuing with version 0" in caplog.text
     transport.publish(make_weights(2))
     weights = feed.newest(0)
     assert weights is not None

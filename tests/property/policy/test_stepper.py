@@ -87,7 +87,7 @@ def test_decisions_and_states_are_those_of_the_network_itself_before_and_after_n
     made.load_state_dict(network(spaces, options, seed=2).state_dict())
     with pytest.raises(AssertionError):
         check_alike(made, acting, seed=3)
-    acting.take(to_weights(made, 1, 0, 1))
+    acting.load(to_weights(made, 1, 0, 1))
     check_alike(made, acting, seed=4)
 
 

@@ -31,7 +31,7 @@ def forget() -> None:
     """Everything compiled, and that a warning was given."""
     torch._dynamo.reset()
     compiled_module._compile.cache_clear()
-    compiled_module.warn_of_eager.cache_clear()
+    compiled_module.warn_eager_fallback.cache_clear()
     counters.clear()
 
 
