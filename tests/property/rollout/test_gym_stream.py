@@ -163,7 +163,7 @@ def test_masks_of_a_vector_environments_own_method_are_in_force() -> None:
 
 def test_a_fleet_that_does_not_ask_for_masks_is_caught() -> None:
     fleet = own_masks()
-    fleet._masks_of_all = None
+    fleet._action_masks = None
     with pytest.raises(AssertionError):
         check_replay(fleet, 3, masks="method")
 

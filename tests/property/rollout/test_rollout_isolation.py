@@ -119,7 +119,7 @@ def test_shared_noise_and_mixed_states_are_caught(monkeypatch: pytest.MonkeyPatc
 
 
 Before = Callable[[rollout.Recorder, int, FleetStep, ActOutput, PolicyState, int], None]
-record = rollout.Recorder.before
+record = rollout.Recorder.record
 
 
 def post_step_state(
@@ -147,7 +147,7 @@ def neighbours_value(
 
 @pytest.mark.parametrize("wrong", [post_step_state, stored_view, neighbours_value])
 def test_a_wrong_record_is_caught(wrong: Before, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout.Recorder, "before", wrong)
+    monkeypatch.setattr(rollout.Recorder, "record", wrong)
     with pytest.raises(AssertionError):
         check_truth(toy_network())
 

@@ -86,7 +86,7 @@ class OnlyTheFirst(Native):
 @pytest.mark.parametrize("env_class", [PerHead, OnlyTheFirst])
 def test_masks_in_another_shape_are_refused(env_class: type[SyncVectorEnv]) -> None:
     fleet = scripted(env_class, SAME_STEP, sizes=(4,), masks="info")
-    with pytest.raises(UserError, match=r"not one row for each of its 3 environments: give an array \[3, 4\]"):
+    with pytest.raises(UserError, match=r"not one row for each of its 3 environments: give an array of shape \[3, 4\]"):
         fleet.start()
 
 
@@ -111,7 +111,7 @@ class LateInOne(Scripted):
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize(
     ("env_class", "words"),
-    [(Late, "an action mask at a step and none at its reset"), (LateInOne, "at some observations and none at others")],
+    [(Late, "an action mask at a step but not at its reset"), (LateInOne, "at some observations but not at others")],
 )
 def test_masks_that_appear_only_after_a_reset_are_refused(
     env_class: type[Scripted], words: str, mode: AutoresetMode

@@ -95,7 +95,7 @@ def test_a_flat_encoder_does_not_permute_and_keeps_its_slots() -> None:
     ours, _ = network.act(obs, blueprints, masks, state, noise)
     theirs, _ = network.act(swapped, moved(blueprints, [1, 0], 1), masks, state, noise)
     assert not np.allclose(ours.values, theirs.values, atol=1e-3)
-    with pytest.raises(UserError, match="run at the 2 slots they were trained with"):
+    with pytest.raises(UserError, match="only run with the 2 slots they were trained with"):
         from_weights(to_weights(network, 0, 0, 1), spaces=SPACES.with_slots(3))
 
 
