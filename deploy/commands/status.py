@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.errors import UserError
-from actors.metrics.bottleneck import bottleneck, shares
+from actors.metrics.bottleneck import bottleneck, wait_shares
 from actors.transport.base import Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import RETIRED, Ledger, LedgerError
@@ -64,7 +64,7 @@ class Look:
 
     @property
     def waits(self) -> dict[str, float]:
-        return shares(self.health.learner, list(self.health.actors.values()))
+        return wait_shares(self.health.learner, list(self.health.actors.values()))
 
     def to_dict(self) -> dict[str, Any]:
         h = self.health

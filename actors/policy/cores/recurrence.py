@@ -88,9 +88,9 @@ def _outputs(state: PolicyState, memory: list[Tensor]) -> int:
     return state.h.shape[2] + (len(STATISTICS) if memory else 0)
 
 
-# Under torch.compile, the whole recurrence is one opaque operator. The fused LSTM cannot be traced (its CPU backward has
-# no fake implementation), and a scan unrolled over time would be recompiled for every length. One step of the scan is
-# compiled separately: 1.5 to 2.5 times as fast on a CPU, where call overhead dominates its small operations.
+# Under torch.compile, the whole recurrence is one opaque operator. The fused LSTM cannot be traced, because its CPU
+# backward has no fake implementation, and a scan unrolled over time would be recompiled for every length. One step of
+# the scan is compiled separately: 1.5 to 2.5 times as fast on a CPU, where call overhead dominates small operations.
 
 
 def compiled_scan(

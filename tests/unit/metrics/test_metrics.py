@@ -66,7 +66,7 @@ def test_a_process_shows_what_its_roles_reported_last(free_port: int) -> None:
         page = scraped(free_port)
         with pytest.raises(KeyError):
             learner({"nothing": 1.0})
-        with pytest.raises(UserError, match=f"cannot show metrics on 127.0.0.1:{free_port}"):
+        with pytest.raises(UserError, match=f"cannot serve metrics on 127.0.0.1:{free_port}"):
             ProcessMetrics("other").serve("127.0.0.1", free_port)
     finally:
         end()
