@@ -26,7 +26,7 @@ def walk(fleet: GymFleet, steps: int = 60) -> int:
     """Random legal actions; returns how many choices were illegal on the way."""
     rng, shown, illegal = np.random.default_rng(1), fleet.start(), 0
     for _ in range(steps):
-        masks = shown.now.masks.op
+        masks = shown.current.masks.op
         illegal += int((~masks).sum())
         shown = fleet.step(np.array([[rng.choice(np.flatnonzero(row))] for row in masks]))
     return illegal
