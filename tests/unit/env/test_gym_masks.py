@@ -120,7 +120,7 @@ def test_masks_that_appear_only_after_a_reset_are_refused(
     fleet = GymFleet("late", SyncVectorEnv(envs, autoreset_mode=mode), lambda row: row)
     with pytest.raises(UserError, match=words) as refusal:
         walk(fleet)
-    assert "give one with every observation, all ones where every action is legal" in str(refusal.value)
+    assert "give a mask with every observation, all ones if every action is legal" in str(refusal.value)
 
 
 @pytest.mark.parametrize("declared", [None, "sometimes"])
