@@ -1,1 +1,1 @@
-"""Acting: environments, the policy, rollouts, the episode format and the transport that carries it."""
+"""The acting side: environments, the policy, rollouts, the episode format and the transport that carries episodes."""

@@ -1,7 +1,7 @@
-"""Episodes and weights to bytes and back: the one place where bytes are made. No pickle.
+"""Serialization of episodes and weights, without pickle. Round trips are bit-exact.
 
-An episode travels as a protobuf `EpisodeEnvelope` (schema version, CRC-32, serialised `Episode`); weights as a JSON
-manifest beside a safetensors payload, whose sha256 the manifest holds. Round trips are exact to the bit.
+An episode is serialized as a protobuf `EpisodeEnvelope`: schema version, CRC-32 and serialized `Episode`. Weights are
+a JSON manifest and a safetensors payload, whose sha256 is part of the manifest.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from actors.wire import episode_pb2 as wire
 SCHEMA_VERSION = 2
 MAX_EPISODE_BYTES = 16 * 1024 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
-BYTES_PER_FIELD = 16  # an episode has fewer fields than a sixteenth of its bytes, and a few: any step takes more
+BYTES_PER_FIELD = 16  # valid episodes have at most one field per 16 bytes, plus SPARE_FIELDS
 SPARE_FIELDS = 1024
-VERSION_RUN_BYTES = 20  # of one run, tags included
-SPARE_BYTES = 32 * 1024  # ids, shapes and MOST_TELEMETRY figures with names of a hundred letters
+VERSION_RUN_BYTES = 20  # largest size of one run of versions, including tags
+SPARE_BYTES = 32 * 1024  # for ids, shapes and MAX_TELEMETRY values with names of 100 characters
 MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
 
 _INTEGERS: dict[wire.Dtype, np.dtype[Any]] = {
@@ -54,19 +54,19 @@ _IDENTITY = {"version": int, "generation": int, "spaces_hash": str, "architectur
 
 
 class InvalidWeights(ValueError):
-    """Weights that cannot be used; the message says why."""
+    """Weights that cannot be used. The message says why."""
 
 
 @dataclass(frozen=True)
 class WeightBlob:
-    """A published weight set as bytes."""
+    """A serialized `WeightSet`."""
 
-    manifest: bytes  # canonical JSON: identity, tensor names, sha256 of the payload and of itself
+    manifest: bytes  # canonical JSON: identity, tensor names, sha256 of the payload and of the manifest itself
     payload: bytes  # safetensors
 
 
 def encode_episode(episode: Episode) -> bytes:
-    """The episode's bytes, equal for equal episodes. Raises `InvalidEpisode` when it is not fit to ship."""
+    """Serialize an episode; equal episodes give equal bytes. Raises `InvalidEpisode` if it is not valid."""
     episode.validate()
     message = wire.Episode(
         episode_id=episode.episode_id,
@@ -100,14 +100,14 @@ def encode_episode(episode: Episode) -> bytes:
 
 
 def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash: str | None = None) -> Episode:
-    """The episode that `encode_episode` was given, its arrays writable and owned.
+    """Invert `encode_episode`. The arrays are writable copies.
 
-    `spaces_hash`, where given, must be the episode's. Raises `InvalidEpisode`, and nothing else, on any other bytes.
-    Lengths are checked before arrays are made, and fields are counted before there are objects for them, so that memory
-    stays within some ten times `len(data)`.
+    Raises `InvalidEpisode`, and no other exception, for any other bytes, or if `spaces_hash` is given and is not the
+    episode's. Lengths are checked before arrays are allocated, and fields are counted before they are parsed, so that
+    memory stays within about ten times `len(data)`.
     """
     if len(data) > max_bytes:
-        raise InvalidEpisode(f"episode of {len(data)} bytes, more than the {max_bytes} allowed")
+        raise InvalidEpisode(f"episode of {len(data)} bytes, the limit is {max_bytes}")
     message = _parse(data)
     if spaces_hash is not None and message.spaces_hash != spaces_hash:
         raise InvalidEpisode(f"episode {message.episode_id}: spaces {message.spaces_hash}, expected {spaces_hash}")
@@ -117,7 +117,7 @@ def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash:
     ints = {name: _unpack_ints(name, getattr(message, name), rank) for name, rank in _INTS.items()}
     bools = {name: _unpack_bools(name, getattr(message, name), rank) for name, rank in _BOOLS.items()}
     steps = floats["rewards"].shape[0]
-    # the generated arguments are typed one by one, which a dict of arrays cannot show
+    # The type checker cannot match a dict of arrays to the individually typed arguments.
     arrays = cast(dict[str, Any], floats | ints | bools)
     episode = Episode(
         episode_id=message.episode_id,
@@ -147,11 +147,11 @@ def _parse(data: bytes) -> wire.Episode:
     except DecodeError as error:
         raise InvalidEpisode(f"not an episode: {error}") from error
     if envelope.schema_version != SCHEMA_VERSION:
-        raise InvalidEpisode(f"episode schema {envelope.schema_version}, this is schema {SCHEMA_VERSION}")
+        raise InvalidEpisode(f"episode schema {envelope.schema_version}, expected {SCHEMA_VERSION}")
     if envelope.checksum != zlib.crc32(envelope.episode):
-        raise InvalidEpisode("episode checksum does not match: the bytes were changed or cut on their way")
+        raise InvalidEpisode("episode checksum does not match: the bytes were changed or truncated in transit")
     if has_more_fields(envelope.episode, len(envelope.episode) // BYTES_PER_FIELD + SPARE_FIELDS):
-        raise InvalidEpisode(f"{len(envelope.episode)} bytes of more fields than an episode has")
+        raise InvalidEpisode(f"{len(envelope.episode)} bytes with more fields than an episode has")
     try:
         return wire.Episode.FromString(envelope.episode)
     except DecodeError as error:
@@ -159,8 +159,11 @@ def _parse(data: bytes) -> wire.Episode:
 
 
 def largest_episode_bytes(spaces: Spaces, steps: int, state_floats: int, state_stride: int) -> int:
-    """What `encode_episode` makes of an episode of `steps` steps at most: with other weights at every step, and as much
-    telemetry as there may be. `state_floats` are the numbers in one recurrent state."""
+    """Return an upper bound of the serialized size of an episode of `steps` steps.
+
+    The bound allows for different weights at every step and for the maximum of telemetry. `state_floats` is the number
+    of floats in one recurrent state.
+    """
     spec, states = spaces.action, 1 + -(-steps // state_stride)
     choice, blueprint = (_int_bytes(n) for n in (max(spec.sizes), spaces.num_blueprints))
     mask_bytes = -(-steps * spec.flat_size // 8)
@@ -171,13 +174,16 @@ def largest_episode_bytes(spaces: Spaces, steps: int, state_floats: int, state_s
 
 
 def _int_bytes(choices: int) -> int:
-    """Of an index below `choices`, or -1, as it is packed."""
+    """Return the packed size of an index that is below `choices`, or -1."""
     return next(n.itemsize for n in _INTEGERS.values() if choices - 1 <= np.iinfo(n).max)
 
 
 def has_more_fields(body: bytes, limit: int) -> bool:
-    """Whether a serialised message has more than `limit` fields of its own. An empty one takes two bytes, and an object
-    of twenty times that when it is parsed. Bytes that are no message count up to where that shows."""
+    """Return whether a serialized message has more than `limit` top-level fields.
+
+    An empty field takes two bytes, but parsing creates an object of 20 times that size. In bytes that are not a valid
+    message, fields are counted up to the first error.
+    """
     at, end = 0, len(body)
     for _ in range(limit + 1):
         if at >= end:
@@ -193,13 +199,13 @@ def has_more_fields(body: bytes, limit: int) -> bool:
                 at += size
             case 5:
                 at += 4
-            case _:  # groups, which we have none of: the parser counts their depth
+            case _:  # groups, which this schema does not use; the parser limits their depth
                 return False
     return True
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """The number there, and where it ends; past the end of `body` where it has none."""
+    """Return the varint at offset `at` and its end offset; an invalid one is 0 and ends at the end of `body`."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(body):
@@ -222,7 +228,7 @@ def _version_runs(versions: NDArray[np.int64]) -> list[wire.VersionRun]:
 def _versions(message: wire.Episode, steps: int) -> NDArray[np.int64]:  # [T]
     runs = message.policy_version
     if len(runs) > steps or sum(run.steps for run in runs) != steps:
-        raise InvalidEpisode(f"policy_version: runs do not add up to {steps} steps")
+        raise InvalidEpisode(f"policy_version: the runs do not add up to {steps} steps")
     lengths = np.array([r.steps for r in runs], dtype=np.int64)
     return np.repeat(np.array([r.version for r in runs], dtype=np.int64), lengths)
 
@@ -245,6 +251,7 @@ def _pack_bools(name: str, array: NDArray[np.bool_]) -> wire.Array:
 
 
 def pack_state(name: str, state: RecurrentState) -> wire.RecurrentState:
+    """Convert a recurrent state to its message; `name` is for errors. Raises `InvalidEpisode`."""
     return wire.RecurrentState(**{f: _pack_floats(f"{name}.{f}", getattr(state, f), 3) for f in _STATE})
 
 
@@ -252,7 +259,7 @@ def _require_array(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: i
     if array.dtype != dtype or array.ndim != rank:
         raise InvalidEpisode(f"{name} is {array.dtype} of rank {array.ndim}, expected {dtype} of rank {rank}")
     if any(n > MAX_DIMENSION for n in array.shape):
-        raise InvalidEpisode(f"{name} has shape {array.shape}, a dimension is at most {MAX_DIMENSION}")
+        raise InvalidEpisode(f"{name} has shape {array.shape}, the limit of a dimension is {MAX_DIMENSION}")
 
 
 def _unpack_floats(name: str, array: wire.Array, rank: int) -> NDArray[np.float32]:
@@ -279,11 +286,12 @@ def _unpack_bools(name: str, array: wire.Array, rank: int) -> NDArray[np.bool_]:
 
 
 def unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
+    """Invert `pack_state`. Raises `InvalidEpisode`."""
     return RecurrentState(**{f: _unpack_floats(f"{name}.{f}", getattr(state, f), 3) for f in _STATE})
 
 
 def _shape(name: str, array: wire.Array, rank: int, item_bits: int) -> tuple[int, ...]:
-    """The array's shape, once it fits its rank and the bytes that came with it."""
+    """Return the array's shape after checking it against `rank` and the number of bytes. Raises `InvalidEpisode`."""
     if len(array.shape) != rank or any(n > MAX_DIMENSION for n in array.shape):
         raise InvalidEpisode(f"{name}: rank {len(array.shape)} or size out of bounds, expected rank {rank}")
     shape = tuple(array.shape)
@@ -293,7 +301,7 @@ def _shape(name: str, array: wire.Array, rank: int, item_bits: int) -> tuple[int
 
 
 def encode_weights(weights: WeightSet) -> WeightBlob:
-    """Manifest and payload. Raises `InvalidWeights` on tensors that safetensors cannot hold."""
+    """Serialize weights. Raises `InvalidWeights` for tensors that safetensors does not support."""
     try:
         payload = safetensors.save({name: np.array(t, order="C") for name, t in weights.tensors.items()})
     except (SafetensorError, KeyError, ValueError) as error:
@@ -310,27 +318,25 @@ def encode_weights(weights: WeightSet) -> WeightBlob:
 
 
 def decode_weights(blob: WeightBlob) -> WeightSet:
-    """The weights that `encode_weights` was given. Raises `InvalidWeights`, and nothing else, on any other bytes."""
+    """Invert `encode_weights`. Raises `InvalidWeights`, and no other exception, for any other bytes."""
     if len(blob.manifest) > MAX_MANIFEST_BYTES:
-        raise InvalidWeights(
-            f"weight manifest of {len(blob.manifest)} bytes, more than the {MAX_MANIFEST_BYTES} allowed"
-        )
+        raise InvalidWeights(f"weight manifest of {len(blob.manifest)} bytes, the limit is {MAX_MANIFEST_BYTES}")
     try:
         fields = json.loads(blob.manifest)
-        seal = fields.pop("manifest_sha256")
-        if _canonical({**fields, "manifest_sha256": seal}) != blob.manifest:
+        checksum = fields.pop("manifest_sha256")
+        if _canonical({**fields, "manifest_sha256": checksum}) != blob.manifest:
             raise InvalidWeights("weight manifest is not in canonical form")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidWeights(f"not a weight manifest: {error!r}") from error
-    if hashlib.sha256(_canonical(fields)).hexdigest() != seal:
+    if hashlib.sha256(_canonical(fields)).hexdigest() != checksum:
         raise InvalidWeights("weight manifest does not match its checksum")
     if fields.get("schema_version") != SCHEMA_VERSION:
-        raise InvalidWeights(f"weight schema {fields.get('schema_version')}, this is schema {SCHEMA_VERSION}")
+        raise InvalidWeights(f"weight schema {fields.get('schema_version')}, expected {SCHEMA_VERSION}")
     if missing := {*_IDENTITY, "payload_sha256"} - fields.keys():
         raise InvalidWeights(f"weight manifest without {', '.join(sorted(missing))}")
     for name, kind in _IDENTITY.items():
         if type(fields[name]) is not kind:
-            raise InvalidWeights(f"weight manifest with {name} {fields[name]!r:.100}: expected {kind.__name__}")
+            raise InvalidWeights(f"weight manifest: {name} is {fields[name]!r:.100}, expected {kind.__name__}")
     if hashlib.sha256(blob.payload).hexdigest() != fields["payload_sha256"]:
         raise InvalidWeights(
             f"weights {fields['version']}: payload of {len(blob.payload)} bytes does not match its sha256"

@@ -1,4 +1,4 @@
-"""Configuration of the acting side: frozen, validated when built, the reason in the message."""
+"""Configuration of the acting side: frozen dataclasses, validated on construction."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from actors.errors import UserError
 
 
 class ConfigError(UserError, ValueError):
-    """A setting that cannot work; the message says which, why, and what to do."""
+    """An invalid setting. The message says which one, why, and what to do."""
 
 
 def require(condition: bool, message: str) -> None:
+    """Raise `ConfigError` with `message` unless `condition` holds."""
     if not condition:
         raise ConfigError(message)
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The seed-training environment: one host, its slots, its data and its rules."""
+    """The seed-training environment: host, slots, data and rules."""
 
     tasks: tuple[str, ...] = ("digits", "wine", "spirals")
-    """Training tasks, as `tamiyo tasks` lists them, or mypkg:factory; one is drawn per episode, by its seed."""
+    """Training tasks: names listed by `tamiyo tasks`, or mypkg:factory. Each episode draws one by its seed."""
     data_dir: str | None = None
-    """Folder of data sets that are not bundled, such as CIFAR-10."""
+    """Folder with data sets that are not bundled, such as CIFAR-10."""
     download: bool = False
-    """Fetch such a data set into data_dir where it is absent."""
+    """Download missing data sets to data_dir."""
     slots: int = 3
     """Slots per host, 1 to 8."""
     horizon_epochs: int = 25
-    """Host epochs per episode; one decision each."""
+    """Host epochs per episode, with one decision per epoch."""
     inner_steps: int = 16
     """Minibatches per host epoch."""
     batch_size: int = 64
@@ -43,55 +44,60 @@ class EnvConfig:
     weight_decay: float = 1e-4
     """Decoupled weight decay of hosts and seeds."""
     clip_norm: float = 1.0
-    """Gradient-norm clip, per environment and per group (host, each seed)."""
+    """Gradient-norm clip, per environment and per group (the host and each seed)."""
     rent_weight: float = 5.0
-    """Points of accuracy that holding one host's worth of extra parameters for the whole episode costs."""
+    """Cost of extra parameters: points of accuracy for holding as many parameters as the host's own during a whole
+    episode."""
     rent_warmup_updates: int = 0
-    """Updates over which the rent in rewards rises from nothing to `rent_weight`, so that what growing is good for is
-    learnt before what it costs. J has the whole rent always. A new run starts at nothing, also with `run.init_from`."""
+    """Updates over which the rent in rewards increases linearly from 0 to `rent_weight`, so that the policy learns the
+    benefits of growing before its costs. J always includes the full rent. Every new run starts at 0, also with
+    `run.init_from`."""
     budget_ratio: float = 4.0
-    """Parameter budget for growth, in multiples of the host's own parameters."""
+    """Parameter budget for growth, as a multiple of the host's own parameters."""
     gates: Literal["permissive", "strict"] = "permissive"
-    """How much evidence ADVANCE and FOSSILIZE need."""
+    """How much evidence ADVANCE and FOSSILIZE require."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where hosts train; auto is CUDA where present."""
+    """Device on which hosts are trained; auto uses CUDA if available."""
     backend: Literal["auto", "numba", "torch"] = "auto"
     """How a fleet trains its hosts: `numba` runs compiled CPU kernels, one host after the other; `torch` trains all
     hosts together as stacked tensors. `auto` uses numba for MLP hosts on a CPU and torch otherwise."""
     compile: bool = False
-    """Fuse pieces of the tensor program by torch.compile; a minute at the first use, and worth it on CUDA only."""
+    """Fuse parts of the stacked program with torch.compile. The first use takes a minute; only faster on CUDA."""
     cuda_graph: bool = False
     """Replay an epoch's minibatches as a CUDA graph."""
     isolation: Literal["shadow", "straight_through"] = "shadow"
-    """How a seed in TRAINING learns without touching its host."""
+    """How a seed in TRAINING learns without affecting its host."""
     embargo_epochs: int = 2
-    """Epochs a pruned slot rests before it can be used again."""
+    """Epochs before the slot of a pruned seed can be used again."""
     contribution_every: int = 1
     """Epochs between measurements of the seeds' contributions."""
     profile: Literal["tamiyo", "classic"] = "tamiyo"
-    """What is decided: six heads and six ops, or (`classic`) four of each, with automatic advance."""
+    """Action space: six heads and six ops, or (`classic`) four of each, with automatic advance."""
     reward: Literal["objective", "sparse", "contribution"] = "objective"
-    """J step by step, J at the end alone, or J step by step shaped by the seeds' contributions."""
+    """J as a reward in every step, J as a single reward at the end, or `objective` with shaping by the seeds'
+    contributions."""
     shaping_gamma: float = 1.0
-    """Discount of `reward: contribution`; must be the learner's, or the shaping would change what is best."""
+    """Discount of the shaping in `reward: contribution`. It must equal the learner's, or the shaping would change the
+    optimal policy."""
     reference: Literal["untrained", "twin"] = "untrained"
-    """What accuracy is measured against: the untrained host, or a twin that never grows as well."""
+    """Reference of the accuracy in rewards: only the untrained host, or also a twin that never grows."""
     twin_coef: float | None = None
-    """Share of the twin's accuracy change that is subtracted; null takes each task's fitted one."""
+    """Share of the twin's accuracy change that is subtracted from rewards; null uses the one fitted to each task."""
     time_limit: Literal["terminated", "truncated"] = "terminated"
-    """What the end at the horizon is; `truncated` (bootstrapped) needs a horizon that cannot be seen."""
+    """Whether the horizon terminates or truncates an episode; `truncated` (bootstrapped) requires that the policy
+    cannot observe the horizon."""
     drop_features: float = 0.0
-    """Probability that a group of features (contributions, accuracy) reads unknown for a whole episode, so that the
-    policy knows how to grow models whose owners cannot measure them."""
+    """Probability that a group of features (contributions, accuracy) is unknown for a whole episode, so that the policy
+    can also grow models for which they cannot be measured."""
     observe_time: bool = True
-    """Whether the policy sees how much of the horizon has passed."""
+    """Whether the policy observes the elapsed share of the horizon."""
     random_horizon: bool = False
-    """Draw each episode's horizon from half of `horizon_epochs` to all of it, and hide it."""
+    """Draw each episode's horizon between half of `horizon_epochs` and all of it, and hide it from the policy."""
 
     def __post_init__(self) -> None:
-        require(len(self.tasks) > 0, "env.tasks is empty: name at least one task")
+        require(len(self.tasks) > 0, "env.tasks is empty: give at least one task")
         require(
-            not self.download or self.data_dir is not None, "env.download needs env.data_dir: the folder to fetch into"
+            not self.download or self.data_dir is not None, "env.download needs env.data_dir: the folder to download to"
         )
         require(1 <= self.slots <= 8, f"env.slots is {self.slots}: a host has 1 to 8 slots")
         require(
@@ -102,20 +108,20 @@ class EnvConfig:
         require(self.host_lr > 0 and self.seed_lr > 0, "env.host_lr and env.seed_lr must be positive")
         require(self.weight_decay >= 0, f"env.weight_decay is {self.weight_decay}: it cannot be negative")
         require(self.clip_norm > 0, f"env.clip_norm is {self.clip_norm}: it must be positive")
-        require(self.rent_weight >= 0, f"env.rent_weight is {self.rent_weight}: growth cannot be paid for existing")
-        require(self.rent_warmup_updates >= 0, "env.rent_warmup_updates cannot be negative; 0 is no warm-up")
-        require(self.budget_ratio > 0, f"env.budget_ratio is {self.budget_ratio}: with no budget nothing can grow")
+        require(self.rent_weight >= 0, f"env.rent_weight is {self.rent_weight}: it cannot be negative")
+        require(self.rent_warmup_updates >= 0, "env.rent_warmup_updates cannot be negative; 0 disables the warm-up")
+        require(self.budget_ratio > 0, f"env.budget_ratio is {self.budget_ratio}: it must be positive")
         require(self.embargo_epochs >= 1, f"env.embargo_epochs is {self.embargo_epochs}: it must be at least 1")
         require(
             self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1"
         )
         require(
             0 <= self.drop_features < 1,
-            f"env.drop_features is {self.drop_features}: give a probability from 0 to below 1",
+            f"env.drop_features is {self.drop_features}: give a probability of at least 0 and below 1",
         )
         require(
             not self.cuda_graph or self.device != "cpu",
-            "env.cuda_graph needs a CUDA device, but env.device is cpu: leave one of them out",
+            "env.cuda_graph needs a CUDA device, but env.device is cpu: change one of them",
         )
         self._check_reward()
 
@@ -125,41 +131,42 @@ class EnvConfig:
         )
         require(
             self.twin_coef is None or (isfinite(self.twin_coef) and self.twin_coef >= 0),
-            f"env.twin_coef is {self.twin_coef}: give a share of at least 0, or null for each task's fitted one",
+            f"env.twin_coef is {self.twin_coef}: give a number of at least 0, or null for each task's fitted one",
         )
         require(
             self.twin_coef is None or self.reference == "twin",
-            f"env.twin_coef is {self.twin_coef}, but env.reference is 'untrained', so that there is no twin: "
-            "set env.reference to twin, or leave the coefficient out",
+            f"env.twin_coef is {self.twin_coef}, but env.reference is 'untrained', so there is no twin: "
+            "set env.reference to twin, or leave env.twin_coef out",
         )
         if self.time_limit == "truncated":
             require(
                 self.random_horizon or not self.observe_time,
-                "env.time_limit is truncated while the horizon can be seen: J has no value after it, and a critic "
-                "that bootstraps there chases itself. Keep 'terminated', or hide the horizon by "
+                "env.time_limit is truncated, but the policy observes the horizon: there is no reward after it, so a "
+                "critic that bootstraps there diverges. Use 'terminated', or hide the horizon with "
                 "env.observe_time false or env.random_horizon true",
             )
             require(
                 self.reward != "sparse",
-                "env.reward is sparse while env.time_limit is truncated: J is paid at an end, and a truncated episode "
-                "has none. Keep 'terminated', or take env.reward objective",
+                "env.reward is sparse and env.time_limit is truncated: the only reward comes with termination, which "
+                "truncated episodes do not reach. Use env.time_limit terminated, or env.reward objective",
             )
 
 
 @dataclass(frozen=True)
 class GymConfig:
-    """A Gymnasium environment to train on instead of seed hosts; off while `id` is empty."""
+    """A Gymnasium environment to train on instead of the seed-training environment; disabled if `id` is empty."""
 
     id: str = ""
-    """Its registered id, such as CartPole-v1, or mypkg:MyEnv-v0 to import mypkg first; empty trains seed hosts."""
+    """Registered id, such as CartPole-v1, or mypkg:MyEnv-v0 to import mypkg first. If empty, the seed-training
+    environment is used."""
     kwargs: tuple[str, ...] = ()
-    """Arguments of `gymnasium.make` as name=value; the value is read as JSON where it is JSON, else as text."""
+    """Arguments of `gymnasium.make` as name=value. Values are parsed as JSON; invalid JSON is a string."""
     wrappers: tuple[str, ...] = ()
-    """Wrappers around each environment, innermost first, as module:Class; not for vectorization own."""
+    """Wrappers of each environment, innermost first, as module:Class. Not supported with vectorization own."""
     vectorization: Literal["sync", "async", "own"] = "sync"
-    """Environments in one process, a process each, or as the environment's own vector entry point does it."""
+    """Environments in one process, in one process each, or vectorized by the environment's own entry point."""
     max_segment_steps: int = 1024
-    """Steps after which an episode that has not ended ships as a segment, bootstrapped; the next one carries on."""
+    """Steps after which a running episode is shipped as a segment, bootstrapped, and continued in the next segment."""
 
     def __post_init__(self) -> None:
         for pair in self.kwargs:
@@ -168,34 +175,35 @@ class GymConfig:
             require(":" in wrapper, f"gym.wrappers holds {wrapper!r}: write module:Class")
         require(
             not self.wrappers or self.vectorization != "own",
-            "gym.wrappers are put around single environments, and gym.vectorization own has none: use sync or async",
+            "gym.wrappers apply to single environments, which gym.vectorization own does not have: use sync or async",
         )
         require(
             self.max_segment_steps >= 1, f"gym.max_segment_steps is {self.max_segment_steps}: it must be at least 1"
         )
 
 
-MAX_WIDTH, MAX_LAYERS = 1 << 16, 64  # what a file may ask for before anything is built of it
+MAX_WIDTH, MAX_LAYERS = 1 << 16, 64  # limits for files, checked before a network is built
 MAX_FLOOR_MASS = 0.5
-"""What all floors of a head take together at most; the bound of weights that do not state one."""
+"""Largest total probability of one head's floors, and the value for weights that do not state one."""
 
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """The factored recurrent actor-critic; its architecture travels with the weights."""
+    """The factored recurrent actor-critic; published weights include its architecture."""
 
     core: Literal["lstm", "feedforward", "lstm+memory"] = "lstm"
-    """What carries the past: an LSTM, nothing (the baseline), or an LSTM with an external memory behind it."""
+    """An LSTM, a feedforward network without state (a baseline), or an LSTM followed by an external memory."""
     hidden_size: int = 128
     """Width of the core."""
     num_layers: int = 1
     """Layers of the core."""
     memory_cells: int = 16
-    """Cells of the external memory of `core: lstm+memory`."""
+    """Number of cells of the external memory in `core: lstm+memory`."""
     memory_size: int = 32
-    """Width of a cell."""
+    """Width of each cell of the external memory."""
     encoder: Literal["slots", "flat"] = "slots"
-    """One encoder shared by all slots, or everything concatenated; an observation without slots is always flat."""
+    """One encoder shared by all slots, or one for the concatenated observation. Observations without slots are always
+    flat."""
     encoder_size: int = 128
     """Width of the base encoder and of the shared slot encoder."""
     head_size: int = 64
@@ -203,28 +211,29 @@ class PolicyConfig:
     blueprint_embedding: int = 8
     """Size of the learned blueprint embedding."""
     choice_embedding: int = 16
-    """Size of the embedding through which later heads see the earlier choices."""
+    """Size of the op embedding that later heads read."""
     heads: Literal["conditioned", "independent"] = "conditioned"
-    """Whether later heads see the earlier choices; those of an action space without op and slot never do."""
+    """Whether later heads read the earlier choices. In action spaces without op and slot they never do."""
     critic: Literal["v", "q_op"] = "v"
-    """V(s), or Q(s, op): a value per op, so that the op head has a baseline of its own."""
+    """V(s), or Q(s, op): one value per op, so that the op head has its own baseline."""
     bootstrap: Literal["expected", "sampled"] = "expected"
-    """With `critic: q_op`, the value after a truncated episode: expected over legal ops, or of an op that is drawn."""
+    """Bootstrap value of truncated episodes with `critic: q_op`: the expectation over legal ops, or the value of a
+    sampled op."""
     popart: bool = True
     """Normalise value targets and rescale the value output in place (PopArt)."""
     causal_masks: bool = True
-    """Leave heads that the chosen op makes irrelevant out of everything; off, they are drawn among all their choices
-    and learn from every step: an ablation."""
+    """Exclude heads that are irrelevant to the chosen op from log-probs, entropies and losses. If false (an ablation),
+    they are sampled from all their choices and trained at every step."""
     blind: bool = False
-    """Hide the observation, so that only the masks and the count of steps are left: what a fixed schedule knows."""
+    """Hide the observation, so that the policy only knows masks and the number of steps, as a fixed schedule does."""
     probability_floor: float = 0.002
-    """Least probability of each legal choice in every head, as far as `floor_mass` allows."""
+    """Minimum probability of each legal choice in every head, subject to `floor_mass`."""
     floor_mass: float | Literal["auto"] = "auto"
-    """Most probability that the floors of one head take together: with n legal choices each floor is at most
-    floor_mass / n. Auto is 0.01 for a Gymnasium environment, and 0.5 on seed hosts, whose heads are small."""
+    """Maximum total probability of one head's floors: with n legal choices, each floor is at most floor_mass / n. Auto
+    is 0.01 in Gymnasium environments, and 0.5 in the seed-training environment, whose heads are small."""
     compile: bool = False
-    """Compile `act` and `evaluate` (torch.compile); the first calls take tens of seconds. What PyTorch would have to
-    compile too often runs eagerly, with one warning."""
+    """Run acting and training with torch.compile. The first calls take tens of seconds. Inputs beyond PyTorch's
+    recompilation limit run eagerly, with one warning."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -250,24 +259,26 @@ class PolicyConfig:
 
 @dataclass(frozen=True)
 class ActorsConfig:
-    """The fleet of actors."""
+    """The pool of actors."""
 
     count: int | Literal["auto"] = 2
-    """Actor processes. A number is asked for, and an autoscaling cluster grows for it; auto takes what there is: one
-    actor on every free CPU, more when machines join, fewer when they leave."""
+    """Actor processes. A number is requested from the cluster, which may scale up for it. Auto uses the resources that
+    the cluster has: one actor per free CPU, more when nodes join, fewer when they leave."""
     max_count: int = 64
-    """With `count: auto`, actors at most; fewer where more could not be fresh enough to train on."""
+    """Maximum number of actors with `count: auto`. The limit is lower if the episodes of so many actors would be too
+    stale to train on."""
     envs_per_actor: int = 8
-    """Environments each actor steps together; one wave is one episode of each."""
+    """Environments that each actor steps together; a wave is one episode of each."""
     buffer_episodes: int = 64
-    """Unsent episodes an actor keeps while the queue is busy; beyond it the oldest is dropped and counted."""
+    """Unsent episodes that an actor keeps while the queue is busy. When the buffer is full, the oldest is dropped and
+    counted."""
     fetch_timeout_s: float = 60.0
-    """How long an actor waits for the first weights before it says so."""
+    """Seconds that an actor waits for the first weights before it fails."""
     gpus_per_actor: float = 0.0
-    """Share of a GPU that each actor claims, so that several fleets live on one; 0 claims none."""
+    """Share of a GPU that each actor reserves, so that several can use one; 0 reserves none."""
     hang_s: float = 300.0
-    """An actor at work that for so long neither takes a step nor tries to reach the server is killed and started
-    again. One attempt to reach a server that swallows everything lasts up to 190 s."""
+    """Seconds without an environment step or an attempt to reach the server after which a busy actor is killed and
+    restarted. One attempt to reach a server that never responds takes up to 190 s."""
 
     def __post_init__(self) -> None:
         require(self.at_least >= 1, f"actors.count is {self.count}: at least one actor is needed")
@@ -281,44 +292,44 @@ class ActorsConfig:
         require(self.hang_s > 0, f"actors.hang_s is {self.hang_s}: it must be positive")
         require(
             0 <= self.gpus_per_actor < 1,
-            f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, from 0 to below 1",
+            f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, at least 0 and below 1",
         )
 
     @property
     def at_least(self) -> int:
-        """Actors that there are from the start."""
+        """Number of actors at the start."""
         return self.count if isinstance(self.count, int) else 1
 
 
-LARGEST_PAYLOAD = 512 * 1024 * 1024  # what Redis takes as one value, unless it is told otherwise
+MAX_REDIS_VALUE_BYTES = 512 * 1024 * 1024  # Redis's default limit (proto-max-bulk-len)
 
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """Bounds of the episode queue and of the weight store."""
+    """Limits of the episode queue and of the weight store."""
 
     max_episodes: int = 256
-    """Episodes that may wait in the queue before actors are told BUSY."""
+    """Episodes waiting in the queue at which further ones are refused as BUSY."""
     max_bytes: int = 256 * 1024 * 1024
-    """Bytes that may wait in the queue before actors are told BUSY."""
+    """Bytes waiting in the queue at which further episodes are refused as BUSY."""
     max_episode_bytes: int = 16 * 1024 * 1024
-    """Largest episode accepted; a larger one goes to the dead letters."""
+    """Size limit of an episode; larger ones become dead letters."""
     payload_ttl_s: float = 60.0
-    """Life of a payload whose reference was never accepted."""
+    """Seconds after which a payload expires if no queue entry refers to it."""
     weights_kept: int = 3
-    """Weight versions kept in the store."""
+    """Number of weight versions kept in the store."""
     dead_letters_kept: int = 256
-    """Dead letters kept; evictions are counted."""
+    """Number of dead letters kept; evicted ones are counted."""
     weights_redis: str = ""
-    """URL of a server that holds the weights alone; empty keeps them with the episodes.
-    TAMIYO_WEIGHTS_REDIS_PASSWORD gives its password."""
+    """URL of a separate Redis server for the weights; if empty, they are in the same server as the episodes. Set its
+    password with TAMIYO_WEIGHTS_REDIS_PASSWORD."""
 
     def __post_init__(self) -> None:
         for name in ("max_episodes", "max_bytes", "max_episode_bytes", "weights_kept", "dead_letters_kept"):
             require(getattr(self, name) >= 1, f"queue.{name} is {getattr(self, name)}: it must be at least 1")
         require(
-            self.max_episode_bytes <= LARGEST_PAYLOAD,
-            f"queue.max_episode_bytes is {self.max_episode_bytes}: a value in Redis is at most {LARGEST_PAYLOAD} long",
+            self.max_episode_bytes <= MAX_REDIS_VALUE_BYTES,
+            f"queue.max_episode_bytes is {self.max_episode_bytes}: Redis stores at most {MAX_REDIS_VALUE_BYTES} bytes",
         )
         require(self.payload_ttl_s >= 1, f"queue.payload_ttl_s is {self.payload_ttl_s}: it must be at least 1")
         require(
@@ -329,7 +340,7 @@ class QueueConfig:
 
 @dataclass(frozen=True)
 class ActingConfig:
-    """All that an actor needs."""
+    """All settings of an actor."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     gym: GymConfig = field(default_factory=GymConfig)

@@ -1,7 +1,7 @@
-"""The one kind of error that a person is meant to read: one clear line that says what was wrong and what to do."""
+"""The base class of errors that are shown to the user: one line that says what was wrong and what to do."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """Bad input or a missing service. Entry points print the message alone and exit with status 2."""
+    """Bad input or a missing service. Entry points print only the message and exit with status 2."""

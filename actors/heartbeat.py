@@ -1,4 +1,4 @@
-"""Heartbeats tell a slow process from a hung one: `Heartbeat` counts them, `StallTimer` times their absence."""
+"""Heartbeats distinguish a slow process from a hung one: `Heartbeat` counts them, `StallTimer` times their absence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Heartbeat:
-    """Calling it is one beat; `beats` may be read by another thread."""
+    """A counter that each call increments. Another thread may read `beats`."""
 
     def __init__(self) -> None:
         self.beats = 0
@@ -16,21 +16,26 @@ class Heartbeat:
 
 
 class StallTimer:
-    """Seconds that something was seen to stand still. While nobody looked, nobody knows: between two looks, `UNSEEN_S`
-    count at most. `longest_s` is the longest time that it stood still and then moved."""
+    """Seconds without observed progress.
 
-    UNSEEN_S = 1.0
+    The time between two polls counts for at most `MAX_GAP_S`, so that a pause of the observer (a suspended machine, a
+    long call) is not mistaken for a stall. `longest_s` is the longest stall that ended in progress.
+    """
+
+    MAX_GAP_S = 1.0
 
     def __init__(self) -> None:
-        self._still_s, self._looked_s = 0.0, time.monotonic()
+        self._stalled_s, self._polled_at_s = 0.0, time.monotonic()
         self.longest_s = 0.0
 
-    def look(self) -> float:
+    def poll(self) -> float:
+        """Return the seconds since the last progress."""
         now = time.monotonic()
-        self._still_s += min(self.UNSEEN_S, now - self._looked_s)
-        self._looked_s = now
-        return self._still_s
+        self._stalled_s += min(self.MAX_GAP_S, now - self._polled_at_s)
+        self._polled_at_s = now
+        return self._stalled_s
 
-    def moved(self) -> None:
-        self.longest_s = max(self.longest_s, self.look())
-        self._still_s, self._looked_s = 0.0, time.monotonic()
+    def progressed(self) -> None:
+        """Record progress, which resets the timer."""
+        self.longest_s = max(self.longest_s, self.poll())
+        self._stalled_s, self._polled_at_s = 0.0, time.monotonic()

@@ -115,7 +115,7 @@ class Run:
         if self.acting is None:
             self.acting = ActingPolicy(from_weights(weights))
         else:
-            self.acting.take(weights)
+            self.acting.load(weights)
         self.version, self.generation, self.stride = weights.version, weights.generation, weights.state_stride
         return True
 

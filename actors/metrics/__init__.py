@@ -1,1 +1,1 @@
-"""The table of metrics, its exporters, and the status of a run."""
+"""The registry of all metrics, exporters for Ray and Prometheus, and the status of a run."""

@@ -1,4 +1,4 @@
-"""Metrics of a process without Ray, on a port of its own, as `tamiyo_<name>`."""
+"""Prometheus endpoint for processes without Ray; metrics are named `tamiyo_<name>`."""
 
 from __future__ import annotations
 
@@ -16,51 +16,58 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class ProcessMetrics(Collector):
-    """What was reported last, of each role; counters take running totals. Safe to use from several threads."""
+    """Exports the last reported values of each role. Counters are reported as running totals. Thread-safe."""
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._lock = threading.Lock()
         self._values: dict[str, dict[Labels, float]] = {}
-        self._texts: dict[str, tuple[str, str]] = {}  # kind, text
+        self._help: dict[str, tuple[str, str]] = {}  # kind, help text
 
     def reporter(self, role: str) -> Callable[[Mapping[str, float]], None]:
-        """Takes what one role reports; raises `KeyError` for a name that `actors.metrics.registry` does not declare."""
+        """Return a function that records the metrics of one role.
+
+        The function raises `KeyError` for a name that `actors.metrics.registry` does not declare.
+        """
 
         def report(values: Mapping[str, float]) -> None:
             for name, value in values.items():
-                shown = exported(name)
-                labels = {"role": role, "run": self._run} | shown.labels
+                series = exported(name)
+                labels = {"role": role, "run": self._run} | series.labels
                 with self._lock:
-                    self._texts[shown.name] = (shown.metric.kind, shown.text)
-                    self._values.setdefault(shown.name, {})[tuple(labels.items())] = value
+                    self._help[series.name] = (series.metric.kind, series.help)
+                    self._values.setdefault(series.name, {})[tuple(labels.items())] = value
 
         return report
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """See `prometheus_client.registry.Collector.collect`."""
         with self._lock:
             values = {name: dict(rows) for name, rows in self._values.items()}
         for name, rows in values.items():
-            kind, text = self._texts[name]
-            family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+            kind, help_text = self._help[name]
+            family_type = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
             labels = [label for label, _ in next(iter(rows))]
-            shown = family(name, text, labels=labels)
+            family = family_type(name, help_text, labels=labels)
             for row, value in rows.items():
-                shown.add_metric([member for _, member in row], value)
-            yield shown
+                family.add_metric([member for _, member in row], value)
+            yield family
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
-        """Show them at http://host:port/metrics; returns what ends that. Raises `UserError` where it cannot."""
+        """Serve the metrics at http://host:port/metrics and return a function that stops the server.
+
+        Raises `UserError` if the address cannot be used.
+        """
         registry = CollectorRegistry()
         registry.register(self)
         try:
             server, thread = start_http_server(port, host, registry)
         except OSError as error:
-            raise UserError(f"cannot show metrics on {host}:{port} ({error.strerror or error})") from error
+            raise UserError(f"cannot serve metrics on {host}:{port} ({error.strerror or error})") from error
 
-        def end() -> None:
+        def stop() -> None:
             server.shutdown()
             server.server_close()
             thread.join()
 
-        return end
+        return stop

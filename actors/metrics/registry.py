@@ -1,4 +1,4 @@
-"""Every metric once: name, unit, help. The lowest room, since all sides report."""
+"""The registry of all metrics: name, kind, unit and help text. Dashboards and documentation are generated from it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """With a `label` it is a family, reported as `prefix/MEMBER`: the label tells its members apart in Prometheus. Two
-    labels, `first/second`, make it a family of two, reported as `prefix/MEMBER/MEMBER`."""
+    """Declaration of a metric or of a family of metrics.
+
+    A metric with a `label` is a family: its members are reported as `prefix/MEMBER` and exported to Prometheus under
+    one name, distinguished by the label. With two labels, `first/second`, they are reported as `prefix/MEMBER/MEMBER`.
+    """
 
     name: str
     kind: str  # gauge | counter | histogram
@@ -22,10 +25,10 @@ class Metric(NamedTuple):
 
 _TABLE = (
     # The run
-    Metric("update", "gauge", "updates", "Updates applied so far"),
+    Metric("update", "gauge", "updates", "Number of updates so far"),
     Metric("policy_version", "gauge", "version", "Version of the newest published weights"),
     Metric("elapsed_s", "gauge", "s", "Seconds since the learner started"),
-    Metric("episodes_per_s", "gauge", "1/s", "Episodes trained per second, since the last update"),
+    Metric("episodes_per_s", "gauge", "1/s", "Episodes trained on per second, since the last update"),
     Metric("env_steps", "counter", "steps", "Environment steps trained on"),
     Metric("episodes_trained", "counter", "episodes", "Episodes trained on"),
     # Episodes
@@ -33,53 +36,51 @@ _TABLE = (
         "return_mean",
         "gauge",
         "points",
-        "Mean undiscounted return of the batch's whole episodes (J, where there is one), of its segments without any",
+        "Mean undiscounted return (J, if defined) of the batch's whole episodes, or of its segments if it has none",
     ),
     Metric("return_std", "gauge", "points", "Standard deviation of the batch's returns"),
-    Metric("return_low", "gauge", "points", "Lower end of the 95% interval (Student's t) of return_mean"),
-    Metric("return_high", "gauge", "points", "Upper end of the 95% interval (Student's t) of return_mean"),
-    Metric("paid_mean", "gauge", "points", "Mean sum of the rewards as paid, twin and shaping included"),
+    Metric("return_low", "gauge", "points", "Lower bound of the 95% confidence interval (Student's t) of return_mean"),
+    Metric("return_high", "gauge", "points", "Upper bound of the 95% confidence interval (Student's t) of return_mean"),
+    Metric("paid_mean", "gauge", "points", "Mean sum of the rewards used for training, including twin and shaping"),
     Metric("final_accuracy", "gauge", "points", "Mean validation accuracy at the end of the batch's episodes"),
     Metric("growth_ratio", "gauge", "ratio", "Mean added parameters over host parameters at the end of episodes"),
     Metric("panic_share", "gauge", "ratio", "Share of the batch's episodes that the governor ended"),
     Metric("episode_steps", "gauge", "steps", "Mean length of the batch's whole episodes"),
     # The update
-    Metric("loss_policy", "gauge", "1", "Clipped surrogate, summed over heads"),
+    Metric("loss_policy", "gauge", "1", "Clipped surrogate loss, summed over heads"),
     Metric("loss_value", "gauge", "1", "Value loss in normalised units"),
-    Metric("entropy_coef", "gauge", "1", "Entropy coefficient in force"),
-    Metric("explained_variance", "gauge", "1", "Explained variance of the proximal values; 0 when returns have none"),
+    Metric("entropy_coef", "gauge", "1", "Current entropy coefficient"),
+    Metric(
+        "explained_variance", "gauge", "1", "Variance of the returns explained by the proximal values; 0 if it is zero"
+    ),
     Metric(
         "kl",
         "gauge",
         "nats",
-        "How far the update moved the policy: k3 estimate of the KL to the proximal one, after the last step",
+        "KL divergence of the updated policy from the proximal policy (k3 estimate), after the last step",
     ),
-    Metric("lag_kl", "gauge", "nats", "k3 estimate of the KL of the proximal to the behaviour policy"),
-    Metric(
-        "prior_kl", "gauge", "nats", "Nats a step by which the acting policy strays from the one the run began with"
-    ),
-    Metric("prior_coef", "gauge", "points", "Return that such a nat costs"),
-    Metric("ratio_mean", "gauge", "1", "Mean joint ratio to the behaviour policy"),
-    Metric("ratio_max", "gauge", "1", "Largest joint ratio to the behaviour policy"),
+    Metric("lag_kl", "gauge", "nats", "KL divergence of the proximal policy from the behaviour policy (k3 estimate)"),
+    Metric("prior_kl", "gauge", "nats", "KL divergence per step of the acting policy from the run's initial policy"),
+    Metric("prior_coef", "gauge", "points", "Return subtracted per nat of prior_kl"),
+    Metric("ratio_mean", "gauge", "1", "Mean joint probability ratio to the behaviour policy"),
+    Metric("ratio_max", "gauge", "1", "Largest joint probability ratio to the behaviour policy"),
     Metric(
         "ratio_error",
         "gauge",
         "1",
-        "Largest |ratio - 1| of lag-0 steps before the first step: acting and learning disagree",
+        "Largest |ratio - 1| of lag-0 steps before the first optimizer step: disagreement of actor and learner",
     ),
-    Metric("ratio_error_limit", "gauge", "1", "What ratio_error may be at most: 0.001, and 0.02 with bf16 or TF32"),
-    Metric(
-        "update_epochs_done", "gauge", "update epochs", "Passes over the batch before the KL stop, fractions counted"
-    ),
-    Metric("skipped_steps", "gauge", "steps", "Optimizer steps skipped for non-finite gradients, in this update"),
-    Metric("grad_norm_trunk", "gauge", "1", "Gradient norm of encoder and LSTM before the clip"),
-    Metric("grad_norm_heads", "gauge", "1", "Gradient norm of the actor heads before the clip"),
-    Metric("grad_norm_critic", "gauge", "1", "Gradient norm of the critic before the clip"),
+    Metric("ratio_error_limit", "gauge", "1", "Upper limit of ratio_error: 0.001, or 0.02 with bf16 or TF32"),
+    Metric("update_epochs_done", "gauge", "update epochs", "Passes over the batch until the KL stop, with fractions"),
+    Metric("skipped_steps", "gauge", "steps", "Optimizer steps of this update skipped for non-finite gradients"),
+    Metric("grad_norm_trunk", "gauge", "1", "Gradient norm of encoder and LSTM before clipping"),
+    Metric("grad_norm_heads", "gauge", "1", "Gradient norm of the actor heads before clipping"),
+    Metric("grad_norm_critic", "gauge", "1", "Gradient norm of the critic before clipping"),
     Metric(
         "hidden_norm",
         "gauge",
         "1",
-        "Mean norm of the LSTM's hidden state (last layer; with an external memory, what was read is added)",
+        "Mean norm of the core's output: the LSTM's last hidden state, plus the memory's read vector if there is one",
     ),
     Metric(
         "clipped_rewards",
@@ -91,23 +92,23 @@ _TABLE = (
         "clipped_observations",
         "gauge",
         "1",
-        "Entries of the batch's observations that entered the running statistics at 100 standard deviations",
+        "Observation entries of the batch that were clipped to 100 standard deviations in the running statistics",
     ),
     Metric("padding_waste", "gauge", "ratio", "Padded steps over valid steps"),
-    Metric("forced_fraction", "gauge", "ratio", "Steps with one legal joint action"),
+    Metric("forced_fraction", "gauge", "ratio", "Share of steps with a single legal joint action"),
     # Asynchrony and the queue
     Metric("policy_lag_mean", "gauge", "versions", "Mean policy lag of consumed episodes"),
     Metric("policy_lag_max", "gauge", "versions", "Largest policy lag of consumed episodes"),
-    Metric("policy_lag_in_flight", "gauge", "versions", "Part of the mean lag that passed before episodes were put"),
-    Metric("policy_lag_in_queue", "gauge", "versions", "Part of the mean lag that passed while episodes waited"),
+    Metric("policy_lag_in_flight", "gauge", "versions", "Part of the mean lag from before episodes were queued"),
+    Metric("policy_lag_in_queue", "gauge", "versions", "Part of the mean lag from the time in the queue"),
     Metric("queue_depth", "gauge", "episodes", "Episodes waiting in the queue"),
     Metric("dropped_stale", "counter", "episodes", "Episodes dropped because their oldest step was too old"),
     Metric("dead_lettered", "gauge", "episodes", "Episodes that could not be decoded or validated"),
-    # Where the time goes
+    # Time
     Metric("wait_s", "gauge", "s", "Seconds the learner waited for this batch"),
-    Metric("update_s", "gauge", "s", "Seconds of the update itself"),
-    Metric("checkpoint_s", "gauge", "s", "Seconds of writing the checkpoint"),
-    Metric("publish_s", "gauge", "s", "Seconds of publishing the weights"),
+    Metric("update_s", "gauge", "s", "Duration of the update itself"),
+    Metric("checkpoint_s", "gauge", "s", "Duration of writing the checkpoint"),
+    Metric("publish_s", "gauge", "s", "Duration of publishing the weights"),
     # Actors
     Metric("actor_episodes", "counter", "episodes", "Episodes produced by this actor"),
     Metric("actor_steps_per_s", "gauge", "1/s", "Environment steps per second of this actor"),
@@ -115,22 +116,18 @@ _TABLE = (
         "actor_dropped_backpressure", "counter", "episodes", "Episodes this actor dropped because its buffer was full"
     ),
     Metric("actor_wait_s", "gauge", "s", "Seconds this actor waited for the queue in its last wave"),
-    Metric("actor_damaged_weights", "counter", "fetches", "Weights refused by this actor for a wrong checksum"),
+    Metric("actor_damaged_weights", "counter", "fetches", "Weights rejected by this actor because they were damaged"),
     # The service
-    Metric("actors_alive", "gauge", "actors", "Actors that answer"),
-    Metric("actors_wanted", "gauge", "actors", "Actors that the run asked for"),
-    Metric("actor_restarts", "counter", "restarts", "Actors restarted after they died"),
-    Metric("learner_restarts", "counter", "restarts", "Times that the learner was started again after it died"),
-    Metric("oldest_s", "gauge", "s", "How long the oldest episode, waiting or pending, has been in the queue"),
-    Metric(
-        "ledger_gap", "gauge", "episodes", "Episodes that the accounts miss or count twice; anything but 0 is a fault"
-    ),
+    Metric("actors_alive", "gauge", "actors", "Actors that are running and responsive"),
+    Metric("actors_wanted", "gauge", "actors", "Actors that the run requested"),
+    Metric("actor_restarts", "counter", "restarts", "Restarts of actors that died"),
+    Metric("learner_restarts", "counter", "restarts", "Restarts of a learner that died"),
+    Metric("oldest_s", "gauge", "s", "Age of the oldest waiting or pending episode in the queue"),
+    Metric("ledger_gap", "gauge", "episodes", "Episodes missing or counted twice in the ledger; must be 0"),
     # The external memory, named as in actors.policy.cores.memory.STATISTICS
     Metric("memory/write_gate", "gauge", "ratio", "Mean write gate of the external memory"),
-    Metric("memory/evictions", "gauge", "1", "Cells in use that were overwritten, per step"),
-    Metric(
-        "memory/attention_entropy", "gauge", "1", "Entropy of the attention over cells, over the log of their number"
-    ),
+    Metric("memory/evictions", "gauge", "1", "Used cells overwritten per step"),
+    Metric("memory/attention_entropy", "gauge", "1", "Normalised entropy of the attention over cells"),
 )
 
 METRICS: dict[str, Metric] = {m.name: m for m in _TABLE}
@@ -139,7 +136,9 @@ FAMILIES: dict[str, Metric] = {
     "entropy": Metric(
         "head_entropy", "gauge", "1", "Normalised entropy of the head over its relevant, unforced steps", "head"
     ),
-    "kl": Metric("head_kl", "gauge", "nats", "k3 KL of the head to the behaviour policy", "head"),
+    "kl": Metric(
+        "head_kl", "gauge", "nats", "KL divergence of the head from the behaviour policy (k3 estimate)", "head"
+    ),
     "clip_fraction": Metric(
         "head_clip_fraction", "gauge", "ratio", "Clipped share of the head's relevant, unforced steps", "head"
     ),
@@ -148,7 +147,7 @@ FAMILIES: dict[str, Metric] = {
         "choice_share",
         "gauge",
         "ratio",
-        "Share of the steps at which a later head mattered that took this choice, or one of a range of choices",
+        "Share of this choice, or range of choices, among the steps at which the head was relevant",
         "head/choice",
     ),
     "stage": Metric(
@@ -159,34 +158,35 @@ FAMILIES: dict[str, Metric] = {
         "stage",
     ),
     "ledger": Metric(
-        "ledger", "gauge", "episodes", "Accepted episodes, and where each is now: the other terms add up to it", "term"
+        "ledger", "gauge", "episodes", "Episodes by current state; the other terms add up to `accepted`", "term"
     ),
     "actor_ledger": Metric(
-        "actor_ledger", "gauge", "episodes", "Produced episodes of all actors, and what became of each", "term"
+        "actor_ledger", "gauge", "episodes", "Episodes of all actors by outcome; they add up to `produced`", "term"
     ),
     "wait_share": Metric(
-        "wait_share", "gauge", "ratio", "Share of somebody's time that goes by in waiting for this part", "part"
+        "wait_share", "gauge", "ratio", "Share of time that learner or actors spend waiting for this part", "part"
     ),
-    "bottleneck": Metric("bottleneck", "gauge", "1", "1 for the part that the run waits for, 0 for others", "part"),
+    "bottleneck": Metric("bottleneck", "gauge", "1", "1 for the part that limits the run's speed, else 0", "part"),
 }
-"""By the prefix of the reported name: `entropy/op`, `kl/slot`, `op/WAIT`, `choice/slot/0`, `stage/FOSSILIZED`,
-`ledger/trained`, ..."""
+"""Families by the prefix of the reported name: `entropy/op`, `kl/slot`, `op/WAIT`, `choice/slot/0`,
+`stage/FOSSILIZED`, `ledger/trained`, ..."""
 
 
 class Exported(NamedTuple):
-    """What Prometheus is shown: counters get `_total` behind the name, and what comes from Ray `ray_` before it."""
+    """Name and labels of a metric in Prometheus. Counters are exported with the suffix `_total`, and by Ray with the
+    prefix `ray_`."""
 
     name: str
     labels: dict[str, str]
     metric: Metric
 
     @property
-    def text(self) -> str:
+    def help(self) -> str:
         return f"{self.metric.help} [{self.metric.unit}]"
 
 
 def lookup(name: str) -> Metric:
-    """The metric behind a reported name; raises KeyError for a name that the tables do not declare."""
+    """Return the metric with a reported name. Raises `KeyError` for a name that is not declared."""
     if name in METRICS:
         return METRICS[name]
     prefix = name.partition("/")[0]
@@ -196,38 +196,39 @@ def lookup(name: str) -> Metric:
 
 
 def exported(name: str) -> Exported:
-    """As `lookup`, for Prometheus."""
+    """Return the Prometheus name and labels of a reported name. Raises `KeyError` like `lookup`."""
     metric = lookup(name)
     return Exported(prometheus_name(metric), dict(zip(metric.labels, _members(name, metric), strict=True)), metric)
 
 
 def _members(name: str, metric: Metric) -> list[str]:
-    """One for each label, empty where the name lacks it; the last one may have a slash in it."""
+    """Return one member name per label, empty if missing. The last one may contain slashes."""
     count = len(metric.labels)
-    given = name.split("/", count)[1:] if count else []
-    return given + [""] * (count - len(given))
+    members = name.split("/", count)[1:] if count else []
+    return members + [""] * (count - len(members))
 
 
 def prometheus_name(metric: Metric) -> str:
+    """Return the name of a metric in Prometheus, without the suffixes and prefixes of exporters."""
     return "tamiyo_" + metric.name.replace("/", "_")
 
 
 _SERVE_TABLE = (
-    Metric("serve_steps", "counter", "steps", "Steps decided"),
-    Metric("serve_replays", "counter", "steps", "Repeated steps that were answered from memory or joined"),
-    Metric("serve_refusals", "counter", "requests", "Requests turned down, by reason"),
-    Metric("serve_step_s", "histogram", "s", "From a step's arrival to its answer"),
+    Metric("serve_steps", "counter", "steps", "Steps computed"),
+    Metric("serve_replays", "counter", "steps", "Repeated steps that were answered without another forward pass"),
+    Metric("serve_refusals", "counter", "requests", "Refused requests, by reason"),
+    Metric("serve_step_s", "histogram", "s", "Time from receiving a step request to its response"),
     Metric("serve_batch_steps", "histogram", "steps", "Steps in one forward pass"),
-    Metric("serve_forward_s", "histogram", "s", "Checks and forward pass of one batch"),
+    Metric("serve_forward_s", "histogram", "s", "Duration of validation and forward pass of one batch"),
     Metric("serve_sessions", "gauge", "sessions", "Open sessions"),
-    Metric("serve_sessions_opened", "counter", "sessions", "Sessions opened, imported ones included"),
-    Metric("serve_sessions_imported", "counter", "sessions", "Sessions that came with an exported state"),
+    Metric("serve_sessions_opened", "counter", "sessions", "Sessions opened, including imported ones"),
+    Metric("serve_sessions_imported", "counter", "sessions", "Sessions opened with an exported state"),
     Metric("serve_sessions_expired", "counter", "sessions", "Sessions that expired"),
-    Metric("serve_sessions_evicted", "counter", "sessions", "Idle sessions that gave way to new ones"),
-    Metric("serve_policy_version", "gauge", "version", "Newest version served"),
-    Metric("serve_versions_held", "gauge", "versions", "Versions held, the newest included"),
-    Metric("serve_swaps", "counter", "swaps", "New weights taken up"),
+    Metric("serve_sessions_evicted", "counter", "sessions", "Idle sessions evicted for new ones"),
+    Metric("serve_policy_version", "gauge", "version", "Newest policy version that is served"),
+    Metric("serve_versions_held", "gauge", "versions", "Policy versions in memory, including the newest"),
+    Metric("serve_swaps", "counter", "swaps", "Times that newer weights were loaded"),
 )
 
 SERVE: dict[str, Metric] = {m.name: m for m in _SERVE_TABLE}
-"""Metrics of the policy endpoint, as Prometheus shows them, `tamiyo_` in front."""
+"""Metrics of the policy endpoint; Prometheus names have the prefix `tamiyo_`."""

@@ -1,1 +1,1 @@
-"""The one policy, used by actor, learner and server."""
+"""The policy network, shared by actors, learner and server."""

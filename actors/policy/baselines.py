@@ -1,4 +1,4 @@
-"""Policies to compare with: they act through the same interface and carry no state."""
+"""Baseline policies, with the interface of the learned policy and without state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from actors.types.actions import ActionMasks, Op
 from actors.types.spaces import Spaces
 
 
-def ruled(spaces: Spaces, actions: NDArray[np.int64], masks: ActionMasks) -> ActOutput:
-    """The decision of a rule, which has neither probabilities nor values."""
+def rule_output(spaces: Spaces, actions: NDArray[np.int64], masks: ActionMasks) -> ActOutput:
+    """Return the `ActOutput` of a rule that chose `actions [N, H]`; its log-probs and values are 0."""
     zeros = np.zeros(actions.shape, dtype=np.float32)
     values = zeros[:, 0]
     return ActOutput(actions, zeros, masks.in_force(spaces.action, actions), values, values, values)
 
 
-class _Stateless(ABC):
+class _StatelessPolicy(ABC):
     def __init__(self, spaces: Spaces) -> None:
         self.spaces = spaces
 
@@ -36,15 +36,15 @@ class _Stateless(ABC):
         noise: NDArray[np.float64],
         deterministic: bool = False,
     ) -> tuple[ActOutput, PolicyState]:
-        return ruled(self.spaces, self._choose(masks, noise), masks), state
+        return rule_output(self.spaces, self._choose(masks, noise), masks), state
 
     @abstractmethod
     def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:
-        """`[N, H]`."""
+        """Return actions `[N, H]`."""
 
 
-class NeverGrow(_Stateless):
-    """WAITs: the host as it would be without Tamiyo."""
+class NeverGrow(_StatelessPolicy):
+    """Always chooses WAIT, so that the host is trained without growth."""
 
     def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:
         actions = np.zeros(noise.shape, dtype=np.int64)
@@ -52,16 +52,16 @@ class NeverGrow(_Stateless):
         return actions
 
 
-class RandomPolicy(_Stateless):
-    """Every head uniform over its legal choices, in the heads' order."""
+class RandomPolicy(_StatelessPolicy):
+    """Draws every head uniformly from its legal choices, in the order of the heads."""
 
     def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:
         spec = self.spaces.action
         actions = np.zeros(noise.shape, dtype=np.int64)
         for head in range(len(spec.heads)):
-            # the masks in force depend on the choices so far, and only on those
+            # A head's mask in force depends only on the heads before it, which have been drawn.
             mask = spec.split(masks.in_force(spec, actions))[head]
             cumulative = mask.cumsum(1)
-            wanted = np.floor(noise[:, head] * cumulative[:, -1]).astype(np.int64) + 1
-            actions[:, head] = (cumulative >= wanted[:, None]).argmax(1)
+            rank = np.floor(noise[:, head] * cumulative[:, -1]).astype(np.int64) + 1
+            actions[:, head] = (cumulative >= rank[:, None]).argmax(1)
         return actions

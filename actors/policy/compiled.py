@@ -1,8 +1,7 @@
-"""`compiled`: a function under `torch.compile`, with a guarantee that the shape of its data cannot raise.
+"""`compiled`: `torch.compile` with a fallback to eager execution when the recompilation limit is reached.
 
-The compiler makes one graph for all sizes of a dimension that is marked as dynamic, but graphs of their own for the
-sizes 0 and 1. Callers mark what changes from call to call and, where several dimensions do so independently, keep
-each at 2 or more.
+PyTorch compiles one graph for all sizes of a dimension that is marked as dynamic, but separate graphs for the sizes 0
+and 1. Callers mark dimensions whose size varies and, if several vary independently, keep each of them at 2 or more.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ T = TypeVar("T")
 
 @cache
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One for all networks, which share its graphs. A break of the graph is an error."""
-    made: Callable[..., Any] = torch.compile(function, fullgraph=True, backend=BACKEND)
-    return made
+    """Compile once for all networks, which share the graphs. A graph break is an error."""
+    compiled_function: Callable[..., Any] = torch.compile(function, fullgraph=True, backend=BACKEND)
+    return compiled_function
 
 
 def compiled(function: Callable[P, T]) -> Callable[P, T]:
-    """`function` compiled; as it is for data that would be compiled more often than PyTorch allows."""
+    """Compile `function`; calls that would exceed PyTorch's recompilation limit run eagerly."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return cast(T, _compile(function)(*args, **kwargs))
         except FailOnRecompileLimitHit:
-            warn_of_eager()
+            warn_eager_fallback()
             return function(*args, **kwargs)
 
     return call
 
 
 @cache
-def warn_of_eager() -> None:
-    """Once in a process: what is not compiled computes the same, only slower."""
+def warn_eager_fallback() -> None:
+    """Warn once per process that some calls run eagerly: same results, but slower."""
     structlog.get_logger("tamiyo.policy").warning(
-        "policy.compile: PyTorch compiles no more shapes of this data; those that are not compiled run eagerly"
+        "policy.compile: PyTorch's recompilation limit is reached; further input shapes run eagerly"
     )
 
 
 def dynamic(t: Tensor, dim: int = 0) -> Tensor:
-    """`t`, whose size in `dim` changes from call to call."""
+    """Mark the size of `t` in `dim` as dynamic and return `t`."""
     if t.shape[dim] > 1:
         maybe_mark_dynamic(t, dim)
     return t

@@ -1,4 +1,4 @@
-"""Masked categorical heads: the one place where masks and probability floors meet logits."""
+"""Masked categorical distributions with probability floors, and sampling from them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ GYMNASIUM_FLOOR_MASS = 0.01
 
 
 def masked_log_probs(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = MAX_FLOOR_MASS) -> Tensor:
-    """Log-probabilities `[..., n]` over legal choices; illegal ones are exactly -inf (probability 0).
+    """Return log-probabilities `[..., n]`; illegal choices are exactly -inf.
 
-    With floor f and k legal choices, pi' = (1 - k f) pi + f on each of them, where f is at most mass / k: all floors
-    together take at most `mass`. A row without a legal choice is NaN: callers check first.
+    With floor f and k legal choices, pi' = (1 - k f) pi + f for each of them, where f is at most mass / k, so that all
+    floors together take at most `mass`. Rows without legal choices are NaN; callers must check for them.
     """
     log_probs = logits.float().masked_fill(~mask, -torch.inf).log_softmax(-1)
     if floor == 0.0:
@@ -27,29 +27,29 @@ def masked_log_probs(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: flo
 
 
 def floor_mass(config: PolicyConfig, spaces: Spaces) -> float:
-    """The most that the floors of one head take together; `auto` tells seed hosts by their slots."""
+    """Return the maximum total probability of one head's floors; `auto` depends on whether there are slots."""
     if config.floor_mass != "auto":
         return config.floor_mass
     return MAX_FLOOR_MASS if spaces.slots else GYMNASIUM_FLOOR_MASS
 
 
 def floor_share(legal: Tensor, floor: float, mass: float) -> Tensor:
-    """The least probability of each of `legal` choices."""
+    """Return the probability floor of each choice, given the number of `legal` choices."""
     return (mass / legal).clamp(max=floor)
 
 
 def normalised_entropy(log_probs: Tensor, mask: Tensor) -> Tensor:
-    """`[...]` entropy divided by the log of the number of legal choices: in [0, 1], 0 where there is one choice."""
+    """Return `[...]` entropy divided by the log of the number of legal choices: in [0, 1], and 0 for one choice."""
     safe = log_probs.masked_fill(~mask, 0.0)
     entropy = -(safe.exp() * safe).masked_fill(~mask, 0.0).sum(-1)
     return entropy / mask.sum(-1).clamp(min=2).log()
 
 
 def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Tensor:
-    """`[...]` indices: the most likely choice, or the one that uniform `noise [...]` in [0, 1) picks.
+    """Return `[...]` indices: the most likely choices, or samples determined by uniform `noise [...]` in [0, 1).
 
-    Inverse transform: the first choice whose cumulative probability exceeds the noise, so a choice of probability 0
-    is never taken and equal noise gives equal choices. `deterministic` may be a tensor, for traced programs.
+    Inverse transform sampling takes the first choice whose cumulative probability exceeds the noise, so choices of
+    probability 0 are never taken. `deterministic` may be a tensor, for traced programs.
     """
     if deterministic is True:
         return log_probs.argmax(-1)
@@ -59,21 +59,23 @@ def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Te
     return torch.where(deterministic, log_probs.argmax(-1), drawn) if isinstance(deterministic, Tensor) else drawn
 
 
-_NEVER, _NOTHING = torch.tensor(-torch.inf), torch.tensor(0.0)  # a number would be made a tensor at each call
+_MINUS_INF, _ZERO = torch.tensor(-torch.inf), torch.tensor(0.0)  # avoids converting a scalar at each call
 
 
 def masked_probs(logits: Tensor, mask: Tensor, floor: float, mass: float = MAX_FLOOR_MASS) -> Tensor:
-    """Probabilities as of `masked_log_probs`, for those who need no gradient: in fewer operations."""
-    probs = torch.where(mask, logits, _NEVER).softmax(-1)
+    """Return the probabilities of `masked_log_probs` in fewer operations, for inference."""
+    probs = torch.where(mask, logits, _MINUS_INF).softmax(-1)
     if floor == 0.0:
         return probs
     legal = mask.sum(-1, keepdim=True, dtype=torch.float32)
-    return torch.where(mask, probs.lerp(legal.reciprocal(), (legal * floor).clamp(max=mass)), _NOTHING)
+    return torch.where(mask, probs.lerp(legal.reciprocal(), (legal * floor).clamp(max=mass)), _ZERO)
 
 
-def choose_of(probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tuple[Tensor, Tensor]:
-    """What `choose` chooses, and its probability, each `[...]`, from probabilities `[..., n]` and noise in float64;
-    without a legal choice it is not above 0."""
+def choose_with_prob(probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices of `choose` and their probabilities, each `[...]`, from `probs [..., n]` and float64 noise.
+
+    For a row without legal choices the returned probability is 0 or NaN.
+    """
     if deterministic is True:
         choice = probs.argmax(-1)
     else:
@@ -86,5 +88,5 @@ def choose_of(probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tup
 
 
 def where_relevant(relevant: Tensor, log_probs: Tensor) -> Tensor:
-    """0 elsewhere."""
-    return torch.where(relevant, log_probs, _NOTHING)
+    """Return `log_probs` with 0 for irrelevant heads."""
+    return torch.where(relevant, log_probs, _ZERO)

@@ -1,4 +1,4 @@
-"""Encoders: from a flat observation to what the core reads and what the slot pointer points at."""
+"""Encoders: from a flat observation to the core's input and one encoding per slot, for the slot pointer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from actors.types.spaces import Spaces
 
 
 class Encoded(NamedTuple):
+    """Output of an encoder."""
+
     core_input: Tensor  # [N, core_input_size]
     slots: Tensor  # [N, S, encoder_size]
 
@@ -25,9 +27,10 @@ def _encoder(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class SlotEncoder(nn.Module):
-    """One encoder for the base features, one shared by all slots; the slots are pooled (mean and max).
+    """Encodes base features and slots separately, and pools the slot encodings (mean and max).
 
-    Nothing in it depends on the number of slots, and permuting slots permutes `Encoded.slots` alone.
+    All slots share one encoder. The parameters do not depend on the number of slots, and permuting the slots only
+    permutes `Encoded.slots`.
     """
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
@@ -42,7 +45,7 @@ class SlotEncoder(nn.Module):
         self.core_input_size = 3 * width
 
     def split(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """(base `[N, base_size]`, slots `[N, S, slot_size]`) of `obs [N, D]`."""
+        """Split `obs [N, D]` into (base `[N, base_size]`, slots `[N, S, slot_size]`)."""
         slots = (obs.shape[1] - self.base_size) // self.slot_size
         return obs[:, : self.base_size], obs[:, self.base_size :].reshape(-1, slots, self.slot_size)
 
@@ -60,7 +63,7 @@ class SlotEncoder(nn.Module):
 
 
 class FlatEncoder(nn.Module):
-    """Everything concatenated; a slot, where there are any, is known to the pointer by a learned embedding."""
+    """Encodes the whole observation as one vector; a slot's encoding is a learned embedding of its index."""
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()

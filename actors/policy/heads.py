@@ -1,4 +1,4 @@
-"""The factored heads: op, then slot given op, then the rest given op and slot."""
+"""The factored heads: op, then slot given op, then the remaining heads given op and slot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.types.actions import ActionSpec
 
 
 def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
-    """Linear-ReLU-Linear, orthogonal, the output scaled by `gain`."""
+    """Build Linear-ReLU-Linear with orthogonal initialization, the output layer with the given gain."""
     first, last = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
     for layer, scale in ((first, sqrt(2.0)), (last, gain)):
         nn.init.orthogonal_(layer.weight, scale)
@@ -21,10 +21,11 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class FactoredHeads(nn.Module):
-    """Logits per head. `conditioned`: later heads see the op's embedding and the chosen slot's encoding.
+    """Computes the logits of each head.
 
-    Slot logits come from a pointer, one shared scorer per slot, so that any number of slots fits. An action space
-    without op and slot has no pointer: its first head is in the place of op, and no head sees another.
+    If `conditioned`, later heads also read the op's embedding and the chosen slot's encoding. Slot logits come from a
+    pointer, which scores every slot with the same MLP and so works for any number of slots. In an action space without
+    op and slot there is no pointer, the module `op` is the first head, and all heads are independent.
     """
 
     def __init__(self, spec: ActionSpec, config: PolicyConfig) -> None:
@@ -44,7 +45,7 @@ class FactoredHeads(nn.Module):
             self.op_embedding = nn.Embedding(spec.num_ops, config.choice_embedding)
 
     def slot_logits(self, core: Tensor, slots: Tensor, op: Tensor) -> Tensor:
-        """`[N, S]` from core `[N, hidden]`, slot encodings `[N, S, encoder]` and chosen op `[N]`."""
+        """Return `[N, S]` from core `[N, hidden]`, slot encodings `[N, S, encoder]` and chosen op `[N]`."""
         parts = [core.unsqueeze(1).expand(-1, slots.shape[1], -1), slots]
         if self.conditioned:
             parts.append(self.op_embedding(op).unsqueeze(1).expand(-1, slots.shape[1], -1))
@@ -52,14 +53,14 @@ class FactoredHeads(nn.Module):
         return logits
 
     def rest_logits(self, core: Tensor, slots: Tensor, op: Tensor, slot: Tensor) -> list[Tensor]:
-        """One `[N, n]` per later head."""
+        """Return one `[N, n]` per remaining head."""
         if self.conditioned:
             chosen = slots.gather(1, slot[:, None, None].expand(-1, 1, slots.shape[2])).squeeze(1)
             core = torch.cat([core, chosen, self.op_embedding(op)], -1)
         return [head(core) for head in self.rest.values()]
 
     def forward(self, core: Tensor, slots: Tensor, actions: Tensor) -> list[Tensor]:
-        """One `[N, n]` per head, each given the choices before it in `actions [N, H]`."""
+        """Return one `[N, n]` per head, each conditioned on the earlier choices in `actions [N, H]`."""
         op = actions[:, 0]
         if not self.has_slots:
             return [self.op(core), *self.rest_logits(core, slots, op, op)]

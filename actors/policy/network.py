@@ -1,4 +1,4 @@
-"""`FactoredRecurrentActorCritic`: encoder > core > LayerNorm > factored heads and critic."""
+"""`FactoredRecurrentActorCritic`: encoder, core, LayerNorm, then factored heads and critic."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from actors.types.spaces import Spaces
 
 
 class EmptyMask(ValueError):
-    """A head that matters has no legal choice: the op should have been masked."""
+    """A relevant head has no legal choice, although its op was legal."""
 
 
 class ActOutput(NamedTuple):
-    """One step of N environments, as numpy. Values are denormalised."""
+    """The policy's decision for one step of N environments, as numpy arrays. Values are denormalised."""
 
     actions: NDArray[np.int64]  # [N, H]
     log_probs: NDArray[np.float32]  # [N, H], 0 where irrelevant
     masks: NDArray[np.bool_]  # [N, A] in force
     values: NDArray[np.float32]  # [N] V, or Q of the chosen op
     baseline_values: NDArray[np.float32]  # [N] V, or the expectation of Q over legal ops
-    bootstrap_values: NDArray[np.float32]  # [N] what a truncated episode would be bootstrapped with here
+    bootstrap_values: NDArray[np.float32]  # [N] bootstrap values of episodes truncated at these observations
 
 
 class MaskTensors(NamedTuple):
-    """`ActionMasks` as tensors; `slot` is empty where the action space has none."""
+    """`ActionMasks` as tensors; `slot` is empty in action spaces without slots."""
 
     op: Tensor
     slot: Tensor
@@ -48,24 +48,25 @@ class MaskTensors(NamedTuple):
     @classmethod
     def of(cls, masks: ActionMasks, device: torch.device) -> MaskTensors:
         slot = np.zeros(0, dtype=np.bool_) if masks.slot is None else masks.slot
-        writable = (np.require(m, requirements="W") for m in (masks.op, slot, masks.rest))  # shared masks are not
+        # torch.from_numpy warns about read-only arrays, such as masks that several environments share.
+        writable = (np.require(m, requirements="W") for m in (masks.op, slot, masks.rest))
         return cls(*(torch.from_numpy(m).to(device) for m in writable))
 
 
-class Step(NamedTuple):
-    """`ActOutput` as tensors, and what follows from the step."""
+class StepOutput(NamedTuple):
+    """Result of `FactoredRecurrentActorCritic.step`: the decision as tensors, and the next state."""
 
     actions: Tensor  # [N, H]
     log_probs: Tensor  # [N, H]
     values: Tensor  # [N] denormalised
     baseline_values: Tensor  # [N] denormalised
-    possible: Tensor  # [] bool, whether every head that matters had a legal choice
+    all_legal: Tensor  # [] bool, whether every relevant head had a legal choice
     memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory
     state: PolicyState  # after the step
 
 
 class Evaluation(NamedTuple):
-    """N valid steps of a sequence batch, row by row."""
+    """Evaluation of given actions at N valid steps, row by row."""
 
     log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
     entropies: Tensor  # [N, H] normalised, 0 where irrelevant
@@ -75,14 +76,20 @@ class Evaluation(NamedTuple):
     memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory (names in `network.core.statistics`)
 
 
-class _Pick(NamedTuple):
+class _HeadSample(NamedTuple):
     choice: Tensor  # [N]
     log_prob: Tensor  # [N], 0 where irrelevant
-    table: Tensor  # [N, n]
-    possible: Tensor  # []
+    log_probs: Tensor  # [N, n] of all choices
+    all_legal: Tensor  # [] bool
 
 
 class FactoredRecurrentActorCritic(nn.Module):
+    """The policy and value network: an optionally recurrent core with factored, masked action heads.
+
+    `act` takes one environment step with numpy arrays, `step` the same with tensors; `evaluate_steps` evaluates given
+    actions of whole sequences, with gradient.
+    """
+
     relevance: Tensor
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
@@ -101,24 +108,25 @@ class FactoredRecurrentActorCritic(nn.Module):
 
     @property
     def lstm(self) -> nn.LSTM:
-        """The LSTM of a recurrent core."""
+        """The LSTM of a recurrent core. Raises `AttributeError` for a feedforward core."""
         if not isinstance(self.core, Recurrent):
             raise AttributeError("a feedforward core has no LSTM")
         return self.core.lstm
 
     @property
     def counted(self) -> Tensor:
-        """`[num_ops, H]`: which heads have log-probs, entropies and a part in the loss. Those that matter to the op."""
+        """`[num_ops, H]` bool: heads that count in log-probs, entropies and losses; without causal masks, all heads."""
         return self.relevance if self.config.causal_masks else torch.ones_like(self.relevance)
 
     @property
     def value_output(self) -> nn.Linear:
-        """The critic's last layer, which PopArt rescales."""
+        """The critic's output layer, which PopArt rescales."""
         layer = self.critic[2]
         assert isinstance(layer, nn.Linear)
         return layer
 
     def initial_state(self, batch: int) -> PolicyState:
+        """Return the zero state of `batch` environments."""
         return PolicyState.zeros(self.core.sizes, batch, self.norm.weight.device)
 
     @torch.inference_mode()
@@ -131,26 +139,26 @@ class FactoredRecurrentActorCritic(nn.Module):
         noise: NDArray[np.float64],
         deterministic: bool = False,
     ) -> tuple[ActOutput, PolicyState]:
-        """One step of N environments: `obs [N, D]`, `noise [N, H]` uniform in [0, 1), one column per head.
+        """Choose actions for N environments: `obs [N, D]`, `noise [N, H]` uniform in [0, 1), one column per head.
 
         Returns the decision and the state after the step. Raises `EmptyMask`.
         """
         device = self.norm.weight.device
-        seen, blueprints, uniform = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices, noise))
-        legal, step_of = MaskTensors.of(masks, device), _step
+        own_obs, blueprints, uniform = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices, noise))
+        legal, run_step = MaskTensors.of(masks, device), _step
         if self.config.compile:
-            seen, blueprints, uniform = (dynamic(t) for t in (seen, blueprints, uniform))
+            own_obs, blueprints, uniform = (dynamic(t) for t in (own_obs, blueprints, uniform))
             legal = MaskTensors(*map(dynamic, legal))
-            # Copies, so that a first state and one that a step left have the same strides and the same kind.
+            # Without copies, initial states and later ones would differ in strides and in being inference tensors.
             copies = (t.clone(memory_format=torch.contiguous_format) for t in state)
-            state, step_of = PolicyState(*(dynamic(t, 1) for t in copies)), compiled(_step)
-        step = step_of(self, seen, blueprints, legal, state, uniform, deterministic)
-        if not bool(step.possible):
+            state, run_step = PolicyState(*(dynamic(t, 1) for t in copies)), compiled(_step)
+        step = run_step(self, own_obs, blueprints, legal, state, uniform, deterministic)
+        if not bool(step.all_legal):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
         return self.decision(masks, *step[:4]), step.state
 
     def decision(self, masks: ActionMasks, *chosen: Tensor) -> ActOutput:
-        """Of (actions, log-probs, values, baseline values), as `Step` has them."""
+        """Build `ActOutput` from the first four fields of `StepOutput`: actions, log-probs, values, baseline values."""
         actions, log_probs, values, baselines = (t.cpu().numpy() for t in chosen)
         in_force = masks.in_force(self.spaces.action, actions, self.config.causal_masks)
         bootstrap = values if self.config.bootstrap == "sampled" else baselines
@@ -164,19 +172,19 @@ class FactoredRecurrentActorCritic(nn.Module):
         state: PolicyState,
         noise: Tensor,
         deterministic: bool | Tensor,
-    ) -> Step:
-        """`act` on tensors, without a look at any value on the host."""
+    ) -> StepOutput:
+        """`act` with tensors, without a synchronization of the device."""
         encoded = self._encode(obs, blueprint_indices)
         out = self.core.step(encoded.core_input, state)
         core = self.norm(out.output)
-        picks = self._sample(core, encoded, masks, noise, deterministic)
-        values, baselines = self._values(core, picks[0].choice, picks[0].table)
-        return Step(
-            torch.stack([p.choice for p in picks], -1),
-            torch.stack([p.log_prob for p in picks], -1),
+        samples = self._sample(core, encoded, masks, noise, deterministic)
+        values, baselines = self._values(core, samples[0].choice, samples[0].log_probs)
+        return StepOutput(
+            torch.stack([s.choice for s in samples], -1),
+            torch.stack([s.log_prob for s in samples], -1),
             self.value_normaliser.denormalise(values),
             self.value_normaliser.denormalise(baselines),
-            torch.stack([p.possible for p in picks]).all(),
+            torch.stack([s.all_legal for s in samples]).all(),
             out.memory,
             out.state,
         )
@@ -186,13 +194,15 @@ class FactoredRecurrentActorCritic(nn.Module):
         return self.evaluate_steps(flatten(sequence, max_waste))
 
     def evaluate_steps(self, steps: Steps) -> Evaluation:
-        """The same for flat steps. Under autocast encoder and LSTM run in its type; memory, heads and values are
-        float32."""
+        """Evaluate the given actions of flat steps.
+
+        Under autocast, encoder and LSTM run in the autocast dtype; memory, heads and values in float32.
+        """
         if not self.config.compile or len(steps.obs) < 2:  # see `actors.policy.compiled`
             return _evaluate(self, *steps)
         state = steps.state
         if state.h.shape[1] < 2:
-            state = PolicyState(*(torch.cat([t, t], 1) for t in state))  # no layout reads the second row
+            state = PolicyState(*(torch.cat([t, t], 1) for t in state))  # the layout does not refer to the second row
         obs, blueprints, actions, masks = (dynamic(t.contiguous()) for t in steps[:4])
         state = PolicyState(*(dynamic(t.contiguous(), 1) for t in state))
         layout = [dynamic(t) for t in steps.layout.pack()]
@@ -200,27 +210,29 @@ class FactoredRecurrentActorCritic(nn.Module):
 
     @torch.no_grad()
     def advance(self, steps: Steps) -> PolicyState:
-        """The state after each row's last step, without gradient; the layout's buckets must be free of padding."""
+        """Return the state after each row's last step, without gradient. The layout's buckets must have no padding."""
         encoded = self._encode(steps.obs, steps.blueprint_indices)
         return self.core.sequence(encoded.core_input, steps.layout, steps.state).state
 
     def score(self, output: Tensor, slots: Tensor, actions: Tensor, masks: Tensor) -> Evaluation:
-        """`Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`; fixed shapes."""
+        """Return `Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`."""
         core = self.norm(output)
         logits, relevant = self.heads(core, slots, actions), self.counted[actions[:, 0]]
         floor, mass = self.config.probability_floor, self.floor_mass
-        table = logits[0]
-        if self.config.critic == "q_op":  # before the scorer, into whose graph torch.compile takes `floor` along
+        op_log_probs = logits[0]
+        if self.config.critic == "q_op":  # must precede the scorer, whose graph captures `floor` under torch.compile
             with torch.no_grad():
-                table = masked_log_probs(table, masks[:, : table.shape[1]], floor, mass)
+                op_log_probs = masked_log_probs(op_log_probs, masks[:, : op_log_probs.shape[1]], floor, mass)
         scores = self.scorer(torch.cat(logits, -1), masks, actions, relevant, floor, mass)
-        values, baselines = self._values(core, actions[:, 0], table)
+        values, baselines = self._values(core, actions[:, 0], op_log_probs)
         none = core.new_zeros(core.shape[0], 0)
         return Evaluation(scores.log_probs, scores.entropies, values, baselines, output, none)
 
     def update_normaliser(self, obs: Tensor) -> Tensor:
-        """Take `obs [N, D]` into the running statistics, unless the policy is blind. Returns how many entries were
-        winsorised."""
+        """Update the running statistics with `obs [N, D]`, unless the policy is blind.
+
+        Returns the number of winsorised entries.
+        """
         if self.config.blind:
             return torch.zeros((), dtype=torch.long, device=obs.device)
         return self.encoder.update_normaliser(obs)
@@ -231,50 +243,51 @@ class FactoredRecurrentActorCritic(nn.Module):
         encoded: Encoded = self.encoder(obs, blueprint_indices)
         return Encoded(*(t.to(obs.dtype) for t in encoded))
 
-    def _values(self, core: Tensor, op: Tensor, op_table: Tensor) -> tuple[Tensor, Tensor]:
-        """(value, baseline value) `[N]`, normalised: V twice, or Q of `op` and its expectation over legal ops."""
+    def _values(self, core: Tensor, op: Tensor, op_log_probs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return normalised (value, baseline value) `[N]`: V twice, or Q of `op` and the expectation of Q."""
         values = self.critic(core)
         if self.config.critic == "v":
             return values.squeeze(-1), values.squeeze(-1).detach()
-        expected = (op_table.exp() * values).sum(-1)
+        expected = (op_log_probs.exp() * values).sum(-1)
         return values.gather(-1, op[:, None]).squeeze(-1), expected.detach()
 
     def _sample(
         self, core: Tensor, encoded: Encoded, masks: MaskTensors, noise: Tensor, deterministic: bool | Tensor
-    ) -> list[_Pick]:
-        """Head by head, each given the choices before it; canonical where irrelevant."""
+    ) -> list[_HeadSample]:
+        """Sample the heads in order, each given the earlier choices; irrelevant heads take their canonical choice."""
         rows = torch.arange(core.shape[0], device=core.device)
-        picks = [self._pick(self.heads.op(core), masks.op, None, noise[:, 0], deterministic)]
-        op = slot = picks[0].choice
+        samples = [self._sample_head(self.heads.op(core), masks.op, None, noise[:, 0], deterministic)]
+        op = slot = samples[0].choice
         relevant, rest_mask = self.relevance[op], masks.rest
         if self.heads.has_slots:
             pointed = self.heads.slot_logits(core, encoded.slots, op)
-            picks.append(self._pick(pointed, masks.slot[rows, op], relevant[:, 1], noise[:, 1], deterministic))
-            slot = picks[1].choice
+            own_mask = masks.slot[rows, op]
+            samples.append(self._sample_head(pointed, own_mask, relevant[:, 1], noise[:, 1], deterministic))
+            slot = samples[1].choice
             rest_mask = rest_mask[rows, op, slot]
         rest = torch.split(rest_mask, [head.size for head in self.spaces.action.rest_heads], -1)
         for logits, mask in zip(self.heads.rest_logits(core, encoded.slots, op, slot), rest, strict=True):
-            k = len(picks)
-            picks.append(self._pick(logits, mask, relevant[:, k], noise[:, k], deterministic))
-        return picks
+            k = len(samples)
+            samples.append(self._sample_head(logits, mask, relevant[:, k], noise[:, k], deterministic))
+        return samples
 
-    def _pick(
+    def _sample_head(
         self, logits: Tensor, mask: Tensor, relevant: Tensor | None, noise: Tensor, deterministic: bool | Tensor
-    ) -> _Pick:
+    ) -> _HeadSample:
         if relevant is not None:
             canonical = torch.zeros_like(mask) if self.config.causal_masks else torch.ones_like(mask)
             canonical[:, 0] = True
             mask = torch.where(relevant[:, None], mask, canonical)
-        table = masked_log_probs(logits, mask, self.config.probability_floor, self.floor_mass)
-        choice = choose(table, noise, deterministic)
-        chosen = table.gather(-1, choice[:, None]).squeeze(-1)
+        log_probs = masked_log_probs(logits, mask, self.config.probability_floor, self.floor_mass)
+        choice = choose(log_probs, noise, deterministic)
+        chosen = log_probs.gather(-1, choice[:, None]).squeeze(-1)
         if relevant is None or not self.config.causal_masks:
-            return _Pick(choice, chosen, table, mask.any(-1).all())
+            return _HeadSample(choice, chosen, log_probs, mask.any(-1).all())
         log_prob = torch.where(relevant, chosen, 0.0)
-        return _Pick(choice, log_prob, table, mask.any(-1).all())
+        return _HeadSample(choice, log_prob, log_probs, mask.any(-1).all())
 
 
-def _step(network: FactoredRecurrentActorCritic, *args: Any) -> Step:
+def _step(network: FactoredRecurrentActorCritic, *args: Any) -> StepOutput:
     return network.step(*args)
 
 

@@ -1,4 +1,4 @@
-"""Running statistics that travel with the weights: of observations, and of returns (PopArt)."""
+"""Running normalisation of observations and of value targets (PopArt); the statistics are part of the weights."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 
 OBSERVATION_CLIP = 100.0
-"""Observations enter the running statistics at most this many standard deviations from their mean."""
-FIRST_MOVE = 10.0  # taken for the deviation of a feature that was constant so far
+"""Observations are winsorised to this many standard deviations before they enter the running statistics."""
+CONSTANT_FEATURE_STD = 10.0  # assumed standard deviation of a feature that has been constant so far
 
 
 class ObservationNormaliser(nn.Module):
-    """(x - mean) / std per feature, clipped; slots share their statistics. Updated by the learner alone.
+    """Computes (x - mean) / std per feature, clipped. Only the learner updates the statistics; all slots share them.
 
-    Welford's parallel form (Chan et al., 1979); the count saturates, so that old data fades. Values far outside are
-    winsorised before they enter the statistics: they would widen them for as long as the count remembers.
+    The update is Welford's algorithm for batches (Chan et al., 1979). The count saturates at `max_count`, so that old
+    data is forgotten exponentially. Outliers are winsorised before they enter the statistics, where they would
+    otherwise inflate the variance for a long time.
     """
 
     mean: Tensor
@@ -35,15 +36,15 @@ class ObservationNormaliser(nn.Module):
         return ((x - self.mean) * self.scale()).clamp(-self.clip, self.clip).to(x.dtype)
 
     def scale(self) -> Tensor:
-        """`[size]`, one over the deviation."""
+        """Return `[size]`, the reciprocal of the standard deviation."""
         return (self.variance + 1e-4).rsqrt()
 
     @torch.no_grad()
     def update(self, x: Tensor) -> Tensor:
-        """Take in `x [N, size]`, valid steps only. Returns how many of its entries were winsorised."""
+        """Update the statistics with `x [N, size]`, valid steps only. Returns the number of winsorised entries."""
         if x.shape[0] == 0:
             return torch.zeros((), dtype=torch.long, device=x.device)
-        x, outside = self._winsorised(x.double())
+        x, outliers = self._winsorise(x.double())
         count, mean, variance = x.shape[0], x.mean(0), x.var(0, unbiased=False)
         total = self.count + count
         delta = mean - self.mean
@@ -51,32 +52,32 @@ class ObservationNormaliser(nn.Module):
         self.variance.copy_(new)
         self.mean.add_(delta * count / total)
         self.count.copy_(total.clamp(max=self.max_count))
-        return outside
+        return outliers
 
-    def _winsorised(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """`x`, entries further from the centre than the limit moved there, and how many these are.
+    def _winsorise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Clamp `x` to `OBSERVATION_CLIP` standard deviations around the centre, and count the clamped entries.
 
-        The first batch is compared with itself: with its median, and half of the distance from it that one entry in
-        twenty exceeds, which is about a standard deviation where entries are normal.
+        Centre and deviation are the running ones. For the first batch they are its median, and half of the 95th
+        percentile of the distances from it, which is about one standard deviation of normally distributed entries.
         """
         if bool(self.count > 0):
             centre, deviation = self.mean, torch.where(self.variance > 0, self.variance + 1e-4, 0.0).sqrt()
         else:
             centre = x.median(0).values
             deviation = (x - centre).abs().sort(0).values[int(0.95 * (len(x) - 1))] / 2
-        # A feature that never moved says nothing of how far it may.
-        limit = OBSERVATION_CLIP * torch.where(deviation > 0, deviation, FIRST_MOVE)
-        outside = ((x - centre).abs() > limit).sum()
-        return torch.clamp(x, centre - limit, centre + limit), outside
+        # The scale of a feature that has been constant is unknown.
+        limit = OBSERVATION_CLIP * torch.where(deviation > 0, deviation, CONSTANT_FEATURE_STD)
+        outliers = ((x - centre).abs() > limit).sum()
+        return torch.clamp(x, centre - limit, centre + limit), outliers
 
 
-MIN_SPREAD = 0.05
-"""Least deviation over the root mean square: returns that hardly differ, as of a solved task, are not blown up."""
-TINY = 1e-6  # least deviation of returns that are all about 0
+MIN_RELATIVE_STD = 0.05
+"""Lower bound of std / root mean square, so that almost equal returns, as of a solved task, are not amplified."""
+MIN_STD = 1e-6
 
 
 class Rescaling(NamedTuple):
-    """What an update of the value scale did to the critic's normalised outputs: new = factor * old + shift."""
+    """Affine map of the critic's normalised outputs caused by new value statistics: new = factor * old + shift."""
 
     factor: Tensor  # [] float64
     shift: Tensor  # [] float64
@@ -86,12 +87,13 @@ class Rescaling(NamedTuple):
 
 
 class ValueNormaliser(nn.Module):
-    """The scale of the critic, fitted to returns once per batch.
+    """Normalises value targets with running statistics of the returns, updated once per batch.
 
-    With `popart` (van Hasselt et al., 2016) the output layer is rescaled in place when the statistics move, so that
-    denormalised values do not; without it the mean stays 0 and values are only divided by a running deviation.
-    The first update sets the layer to zero instead: the statistics before it are placeholders, and what an untrained
-    critic said in their units would be |mean| / std deviations away from its targets. It begins at the mean.
+    With `popart` (van Hasselt et al., 2016) the output layer is rescaled in place when the statistics change, so that
+    denormalised values are preserved. Without it the mean stays 0 and values are only divided by a running standard
+    deviation. The first update zeroes the layer instead, so that the critic starts at the mean of the returns: the
+    statistics before it are placeholders, and preserving an untrained critic's outputs in their units would put it
+    |mean| / std deviations away from its targets.
     """
 
     mean: Tensor
@@ -118,9 +120,9 @@ class ValueNormaliser(nn.Module):
 
     @torch.no_grad()
     def update(self, returns: Tensor, output: nn.Linear) -> Rescaling:
-        """Fit to `returns [N]` and, with PopArt, rescale `output` (the critic's last layer) to match.
+        """Update the statistics with `returns [N]` and, with PopArt, rescale `output`, the critic's output layer.
 
-        Returns what became of the critic's normalised outputs.
+        Returns the map from old to new normalised outputs.
         """
         one, zero = torch.ones_like(self.std), torch.zeros_like(self.mean)
         if returns.numel() == 0:
@@ -128,14 +130,14 @@ class ValueNormaliser(nn.Module):
         returns = returns.double()
         fitted = self.updates > 0
         self.updates += 1
-        # An average over all updates at first, an exponential one from the 1/beta-th on.
+        # The mean over all updates at first, an exponential moving average from update 1 / beta on.
         step = torch.clamp(1.0 / self.updates, min=self.beta)
         batch = torch.stack([returns.mean(), returns.square().mean()])
         self.moments += step * (batch - self.moments)
         mean, std = self.mean.clone(), self.std.clone()
         deviation = (self.moments[1] - self.moments[0].square()).clamp(min=0.0).sqrt()
-        least = (MIN_SPREAD * self.moments[1].sqrt()).clamp(min=TINY)
-        self.std.copy_(torch.maximum(deviation, least))
+        min_std = (MIN_RELATIVE_STD * self.moments[1].sqrt()).clamp(min=MIN_STD)
+        self.std.copy_(torch.maximum(deviation, min_std))
         if not self.popart:
             return Rescaling(one, zero)
         self.mean.copy_(self.moments[0])

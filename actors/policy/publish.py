@@ -1,4 +1,4 @@
-"""The network as published weights, and back: nothing else is needed to act."""
+"""Conversion between a network and published weights, which contain everything that acting needs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 
 NOT_ARCHITECTURE = ("compile",)
-"""Fields of `PolicyConfig` that say how to compute, not what: runs that differ in them share weights."""
-BEFORE = {"floor_mass": MAX_FLOOR_MASS}
-"""Fields that older files lack, and the values that their policies were trained with."""
+"""Fields of `PolicyConfig` that do not affect the function computed: weights are compatible across their values."""
+LEGACY_FIELDS = {"floor_mass": MAX_FLOOR_MASS}
+"""Fields that are missing in older files, with the values that those policies were trained with."""
 
 
 def policy_fields(spaces: Spaces, config: PolicyConfig) -> dict[str, Any]:
-    """`PolicyConfig` as a file states it: with the floors' bound that is in force, whatever `auto` means later."""
+    """Return `PolicyConfig` as stored with the weights, with `floor_mass: auto` resolved to its value."""
     return asdict(config) | {"floor_mass": floor_mass(config, spaces)}
 
 
 def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
-    """Equal where weights fit. With encoder `slots` nothing in them depends on the number of slots."""
+    """Return a hash that is equal for compatible weights; with encoder `slots` it ignores the number of slots."""
     fields = {name: value for name, value in policy_fields(spaces, config).items() if name not in NOT_ARCHITECTURE}
-    if fields["floor_mass"] == MAX_FLOOR_MASS:  # as in files without the field, which keep their hash
+    if fields["floor_mass"] == MAX_FLOOR_MASS:  # keeps the hashes of older files, which lack the field
         del fields["floor_mass"]
     own = spaces.family if config.encoder == "slots" else spaces.hash
     text = json.dumps({"policy": fields, "spaces": own}, sort_keys=True)
@@ -38,7 +38,7 @@ def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
 
 
 def to_weights(network: FactoredRecurrentActorCritic, version: int, generation: int, state_stride: int) -> WeightSet:
-    """A copy of every parameter and statistic, on the CPU."""
+    """Copy all parameters and statistics of `network` to a `WeightSet` on the CPU."""
     spaces = network.spaces
     architecture = {
         "hash": architecture_hash(spaces, network.config),
@@ -59,33 +59,33 @@ def load_weights(network: FactoredRecurrentActorCritic, weights: WeightSet) -> N
 
 
 def spaces_of(weights: WeightSet) -> Spaces:
-    """Those that the weights were trained in. Raises `UserError`."""
+    """Return the spaces that the weights were trained with. Raises `UserError`."""
     return _described(weights)[0]
 
 
 def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:
     try:
-        told = json.loads(weights.architecture)
-        return Spaces.from_json(json.dumps(told["spaces"])), PolicyConfig(**{**BEFORE, **told["policy"]})
+        stored = json.loads(weights.architecture)
+        return Spaces.from_json(json.dumps(stored["spaces"])), PolicyConfig(**{**LEGACY_FIELDS, **stored["policy"]})
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise UserError(f"these weights do not say which network they are of ({error!r:.200})") from error
+        raise UserError(f"these weights have no valid description of their network ({error!r:.200})") from error
 
 
 def _require_shapes(weights: WeightSet, spaces: Spaces, config: PolicyConfig) -> None:
-    """Raises `UserError` where the tensors are not those of this network, before there is memory set aside for it."""
+    """Raise `UserError` if the tensors do not match the network, before memory is allocated for it."""
     try:
         with torch.device("meta"):
-            wanted = {
+            expected = {
                 name: tuple(t.shape) for name, t in FactoredRecurrentActorCritic(spaces, config).state_dict().items()
             }
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
-        raise UserError(f"these weights are of a network that cannot be built ({error!r:.200})") from error
+        raise UserError(f"these weights describe a network that cannot be built ({error!r:.200})") from error
     given = {name: t.shape for name, t in weights.tensors.items()}
-    if differing := [name for name in {**wanted, **given} if wanted.get(name) != given.get(name)]:
+    if differing := [name for name in {**expected, **given} if expected.get(name) != given.get(name)]:
         name = differing[0]
         raise UserError(
-            f"these weights are not those of the network that they name: {name} is {given.get(name, 'missing')}, "
-            f"expected {wanted.get(name, 'none')}"
+            f"these weights do not match the network that they describe: {name} is {given.get(name, 'missing')}, "
+            f"expected {expected.get(name, 'none')}"
         )
 
 
@@ -95,8 +95,11 @@ def from_weights(
     spaces: Spaces | None = None,
     config: PolicyConfig | None = None,
 ) -> FactoredRecurrentActorCritic:
-    """Build the network that the weights describe, in other `spaces` (of another number of slots) or under another
-    `config` (compiled, say) where these are given. Raises `UserError` where the weights do not fit them."""
+    """Build the network that the weights describe, in evaluation mode.
+
+    `spaces` may differ from the stored ones in the number of slots, `config` in fields that are not part of the
+    architecture, such as `compile`. Raises `UserError` if the weights do not fit.
+    """
     own_spaces, own_config = _described(weights)
     spaces, config = spaces or own_spaces, config or own_config
     if architecture_hash(spaces, config) != architecture_hash(own_spaces, own_config):
@@ -109,9 +112,15 @@ def from_weights(
 
 def _difference(own: Spaces, config: PolicyConfig, wanted: Spaces, wanted_config: PolicyConfig) -> str:
     if own.family != wanted.family:
-        return "these weights are of an environment with other observations or actions: give the one they come from"
+        return (
+            "these weights were trained in an environment with other observations or actions: "
+            "use the environment that they were trained in"
+        )
     if config.encoder == wanted_config.encoder == "flat":
-        return f"weights with encoder flat run at the {own.slots} slots they were trained with, not at {wanted.slots}"
+        return (
+            f"weights with policy.encoder flat only run with the {own.slots} slots they were trained with, "
+            f"not with {wanted.slots}"
+        )
     ours, theirs = policy_fields(own, config), policy_fields(wanted, wanted_config)
     differing = [f"policy.{name} {theirs[name]} (it was {ours[name]})" for name in ours if ours[name] != theirs[name]]
-    return f"these weights have another architecture than the configuration: {', '.join(differing)}"
+    return f"these weights have a different architecture than the configuration: {', '.join(differing)}"

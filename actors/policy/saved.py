@@ -1,4 +1,4 @@
-"""Policies in files: a learner's checkpoint is one, and so is what comes with the package."""
+"""Reading policies from files: learner checkpoints and the policy shipped with the package."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from actors.errors import UserError
 from actors.types.weights import WeightSet
 
 SHIPPED = Path(__file__).with_name("shipped") / "policy.safetensors"
-"""The policy that comes with the package; policy.json beside it says how it was made."""
+"""The policy shipped with the package; policy.json in the same folder describes how it was trained."""
 
 _NAME = re.compile(r"(?:generation_(\d{5,})_)?update_(\d{8,})\.safetensors")
 
 
 class CheckpointKey(NamedTuple):
-    """What a checkpoint's name says of it. Keys of one run sort by age: a later generation starts from a checkpoint of
-    an earlier one, whatever updates the earlier one reached afterwards."""
+    """Generation and update of a checkpoint, as in its file name.
 
-    generation: int  # 0 in the names of older versions of Tamiyo, which have no generation
+    Keys of one run sort by age: a later generation starts from a checkpoint of an earlier one and supersedes the
+    earlier generation's later updates.
+    """
+
+    generation: int  # 0 for files of older Tamiyo versions, whose names have no generation
     update: int
 
     @property
@@ -34,21 +37,21 @@ class CheckpointKey(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> CheckpointKey | None:
-        """None where `name` is not that of a checkpoint."""
+        """Parse a file name; return None if it is not the name of a checkpoint."""
         found = _NAME.fullmatch(name)
         return cls(int(found[1] or 0), int(found[2])) if found else None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Oldest first."""
+    """Return the checkpoints in `folder`, oldest first."""
     found = {path: CheckpointKey.of(path.name) for path in folder.glob("*.safetensors")}
     return sorted((path for path, key in found.items() if key), key=lambda path: found[path] or CheckpointKey(0, 0))
 
 
 def content_hash(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
-    """The sha256 of a checkpoint's tensors and metadata, which its metadata keep under `sha256`."""
-    told = {name: text for name, text in metadata.items() if name != "sha256"}
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    """Return the sha256 of tensors and metadata, which checkpoints store as `sha256` in their metadata."""
+    hashed = {name: text for name, text in metadata.items() if name != "sha256"}
+    digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype.str} {tensor.shape}".encode())
@@ -57,26 +60,28 @@ def content_hash(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str
 
 
 def check_content(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Raises `ValueError` where the content is not what was written. Files without a hash are accepted: those of older
-    versions of Tamiyo."""
+    """Raise `ValueError` if the content does not match its hash. Older files, which have no hash, are accepted."""
     if metadata.get("sha256", "") not in ("", content_hash(tensors, metadata)):
         raise ValueError("its content does not match its sha256")
 
 
 def find_checkpoint(path: Path) -> Path:
-    """`path` is a checkpoint or a policy's weights, or a folder of some (the newest is taken). Raises `UserError`."""
+    """Return `path` itself if it is a file, or the newest checkpoint of a run folder or folder of checkpoints.
+
+    Raises `UserError` if there is none.
+    """
     if path.is_dir():
         found = list_checkpoints(path / "checkpoints") or list_checkpoints(path) or sorted(path.glob("*.safetensors"))
         if not found:
-            raise UserError(f"no checkpoint in {path}: name a run folder that has trained, or a checkpoint file")
+            raise UserError(f"no checkpoint in {path}: give a run folder with checkpoints, or a checkpoint file")
         path = found[-1]
     if not path.is_file():
-        raise UserError(f"no checkpoint at {path}: name a run folder or a checkpoint file")
+        raise UserError(f"no checkpoint at {path}: give a run folder or a checkpoint file")
     return path
 
 
 def read_weights(path: Path) -> WeightSet:
-    """The policy of a checkpoint, see `find_checkpoint`. Raises `UserError`."""
+    """Read the policy of a checkpoint; `path` is as for `find_checkpoint`. Raises `UserError`."""
     path = find_checkpoint(path)
     try:
         with safe_open(path, "np") as file:
@@ -94,4 +99,4 @@ def read_weights(path: Path) -> WeightSet:
             own,
         )
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
-        raise UserError(f"{path} is not a readable checkpoint ({error}): remove it, or name an older one") from error
+        raise UserError(f"{path} is not a readable checkpoint ({error}): remove it or use an older one") from error

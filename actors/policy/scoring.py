@@ -1,5 +1,6 @@
-"""Log-probs and entropies of all heads at once, with the gradient written out: many small tensors cost more than
-their arithmetic.
+"""Log-probs and entropies of all heads in one batch, with an explicit gradient.
+
+One large operation is faster than many small ones, whose call overhead exceeds their arithmetic.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from actors.config import MAX_FLOOR_MASS
 from actors.policy.distribution import floor_share, masked_log_probs, normalised_entropy
 
 
-class Scores(NamedTuple):
+class HeadScores(NamedTuple):
+    """Output of `HeadScorer`."""
+
     log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
     entropies: Tensor  # [N, H] normalised, 0 where irrelevant
 
 
 class HeadScorer(nn.Module):
-    """Puts heads of unequal size side by side, `[N, H, W]` with W the largest, and scores them together."""
+    """Pads heads of unequal size to `[N, H, W]`, with W the size of the largest, and scores them together."""
 
     columns: Tensor
     inside: Tensor
@@ -28,11 +31,11 @@ class HeadScorer(nn.Module):
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         super().__init__()
-        wide = np.arange(max(sizes))[None, :]
-        inside = wide < np.array(sizes)[:, None]  # [H, W]
+        column = np.arange(max(sizes))[None, :]
+        inside = column < np.array(sizes)[:, None]  # [H, W]
         first = np.cumsum((0, *sizes[:-1]))[:, None]
         self.equal = bool(inside.all())
-        self.register_buffer("columns", torch.from_numpy(np.where(inside, first + wide, 0).ravel()), persistent=False)
+        self.register_buffer("columns", torch.from_numpy(np.where(inside, first + column, 0).ravel()), persistent=False)
         self.register_buffer("inside", torch.from_numpy(inside), persistent=False)
         self.register_buffer("back", torch.from_numpy(np.flatnonzero(inside)), persistent=False)
 
@@ -44,19 +47,20 @@ class HeadScorer(nn.Module):
         relevant: Tensor,
         floor: float,
         mass: float = MAX_FLOOR_MASS,
-    ) -> Scores:
-        """Flat `logits [N, A]` and `masks [N, A]`, `actions [N, H]`, `relevant [N, H]`."""
+    ) -> HeadScores:
+        """Score `actions [N, H]` given flat `logits [N, A]`, flat `masks [N, A]` and `relevant [N, H]`."""
         shape = (actions.shape[0], *self.inside.shape)
         if self.equal:
-            placed, legal = logits.view(shape), masks.view(shape)
+            padded, legal = logits.view(shape), masks.view(shape)
         else:
-            placed = _Place.apply(logits, self.columns, self.back).view(shape)  # type: ignore[no-untyped-call]
+            padded = _PadColumns.apply(logits, self.columns, self.back).view(shape)  # type: ignore[no-untyped-call]
             legal = masks.index_select(1, self.columns).view(shape) & self.inside
-        return Scores(*_Score.apply(placed, legal, actions, relevant, floor, mass))  # type: ignore[no-untyped-call]
+        scores = _MaskedScores.apply(padded, legal, actions, relevant, floor, mass)  # type: ignore[no-untyped-call]
+        return HeadScores(*scores)
 
 
-class _Place(torch.autograd.Function):
-    """Columns of `[N, A]` in a wider order; the gradient takes each from its own place."""
+class _PadColumns(torch.autograd.Function):
+    """Gathers columns of `[N, A]` into a padded layout; the gradient is gathered back, ignoring padding."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, columns: Tensor, back: Tensor) -> Tensor:
@@ -69,8 +73,8 @@ class _Place(torch.autograd.Function):
         return grads[0].index_select(1, back), None, None
 
 
-class _Score(torch.autograd.Function):
-    """`masked_log_probs` of the choice and `normalised_entropy`, as they are in acting.
+class _MaskedScores(torch.autograd.Function):
+    """Computes `masked_log_probs` of the chosen actions and `normalised_entropy`.
 
     With p = softmax over k legal choices and q = (1 - k f) p + f, where f is `floor_share`, the gradients are those of
     log q of the choice and of -sum q log q / log k.
@@ -96,7 +100,7 @@ class _Score(torch.autograd.Function):
         legal = mask.sum(-1, keepdim=True)
         p_log = logits.float().masked_fill(illegal, -torch.inf).log_softmax(-1)
         p = p_log.exp()
-        # d log q / d log p of the choice is in [0, 1], however small the two are.
+        # d log q / d log p of the choice is in [0, 1], even if p and q underflow.
         pull = grad_log_prob * (p_log.gather(-1, choice) - table.gather(-1, choice)).exp()
         to_p = (table + 1.0) * (-grad_entropy / legal.clamp(min=2).log())
         if ctx.floor:

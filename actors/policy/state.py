@@ -1,4 +1,4 @@
-"""`PolicyState`: what the policy remembers between steps, and its way to and from numpy."""
+"""`PolicyState`: the recurrent state of the policy, as tensors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from actors.types.episode import RecurrentState
 
 
 class PolicyState(NamedTuple):
-    """Each `[n, batch, width]` with the batch in the middle; zero at the start of an episode.
+    """Recurrent state `[n, batch, width]`, zero at the start of an episode.
 
-    What a core does not have is empty, `[0, batch, 0]`: all four without recurrence, the last two without a memory.
+    Parts that a core lacks are `[0, batch, 0]`: all four without recurrence, `cells` and `usage` without a memory.
     """
 
     h: Tensor  # [num_layers, batch, hidden]
@@ -27,15 +27,15 @@ class PolicyState(NamedTuple):
         return cls(*(torch.zeros(n, batch, width, device=device) for n, width in sizes))
 
     def row(self, index: int) -> RecurrentState:
-        """A copy of one row as numpy `[n, 1, width]` (a slice would keep the whole batch alive)."""
+        """Copy one row to numpy arrays `[n, 1, width]`. (A view would keep the whole batch in memory.)"""
         return RecurrentState(*(t[:, index : index + 1].detach().cpu().clone().numpy() for t in self))
 
     def rows(self, rows: Tensor) -> PolicyState:
-        """Some rows, by index."""
+        """Select rows by index."""
         return PolicyState(*(t.index_select(1, rows) for t in self))
 
     def reset_rows(self, rows: Tensor) -> PolicyState:
-        """The state with `rows` (bool `[batch]`) back at zero; the others are untouched."""
+        """Return the state with `rows` (bool `[batch]`) set to zero."""
         keep = ~rows[None, :, None]
         return PolicyState(*(torch.where(keep, t, torch.zeros_like(t)) for t in self))
 
@@ -50,7 +50,7 @@ class StateSizes(NamedTuple):
 
     @classmethod
     def of(cls, config: PolicyConfig) -> StateSizes:
-        """Of the core that `config` describes."""
+        """Return the sizes for the core that `config` describes."""
         if config.core == "feedforward":
             return cls()
         lstm = (config.num_layers, config.hidden_size)
@@ -60,5 +60,5 @@ class StateSizes(NamedTuple):
 
     @property
     def floats(self) -> int:
-        """Numbers in the state of one environment."""
+        """Number of floats in the state of one environment."""
         return sum(n * width for n, width in self)

@@ -1,1 +1,1 @@
-"""Rollouts: (environment fleet, policy) to complete episodes. No Ray, no Redis."""
+"""Rollouts: run a policy in a fleet of environments and record episodes. No Ray, no Redis."""

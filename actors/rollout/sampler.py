@@ -1,6 +1,7 @@
-"""Samplers: how one actor turns weights into episodes. No Ray, no Redis.
+"""Samplers: run a policy in the environments of one actor and return episodes. No Ray, no Redis.
 
-`WaveSampler` plays seed hosts in waves; `StreamSampler` keeps Gymnasium environments running from call to call.
+`WaveSampler` runs seed-training environments in waves; `StreamSampler` keeps Gymnasium environments running between
+calls.
 """
 
 from __future__ import annotations
@@ -22,33 +23,39 @@ from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.types.episode import EndReason, Episode
 from actors.types.spaces import Spaces
 
-STREAM_STEPS = 64  # steps of every environment between two looks at the weights
-PLAYED_STEPS = 10_000  # an episode that is played for comparison and has not ended by then counts as it stands
+STREAM_STEPS = 64  # steps of every environment between two checks for new weights
+MAX_PLAYED_STEPS = 10_000  # an episode played for comparison is cut here and evaluated up to this step
 
 
 class Sampler(Protocol):
+    """Common interface of both samplers."""
+
     spaces: Spaces
 
     def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
-        """Act for a while and return what became complete; perhaps nothing."""
+        """Act for a while and return the completed episodes, possibly none."""
         ...
 
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
-        """One whole episode of each seed, not for training: `seed`, `return`, and what else there is to tell."""
+        """Play one episode per seed, for evaluation. Each result has `seed`, `return` and further figures."""
         ...
 
 
 class EpisodeSeeds:
-    """Seeds of episodes: a function of run, actor and lineage. A lineage is a generation of the learner, or the
-    incarnation of an actor that is not the first of its name, which must not repeat what others did."""
+    """Draws episode seeds as a function of run, actor and lineage.
+
+    The lineage is the learner's generation, or the incarnation of an actor that is not the first of its name and must
+    not repeat the seeds of its predecessors.
+    """
 
     def __init__(self, run_seed: int, actor: int, incarnation: int | None) -> None:
         self._run_seed, self._actor, self._incarnation = run_seed, actor, incarnation
         self._draws = 0
 
     def draw(self, count: int, generation: int) -> list[int]:
+        """Return the next `count` seeds."""
         lineage = generation if self._incarnation is None else self._incarnation
         rng = stream(self._run_seed, self._actor, Purpose.EPISODE_SEEDS, (lineage << 20) + self._draws)
         self._draws += 1
@@ -56,38 +63,45 @@ class EpisodeSeeds:
 
 
 class WaveSampler:
+    """Samples waves of seed-training episodes.
+
+    `rent_share` gives the share of the rent that is charged to episodes acted by weights of a given version.
+    """
+
     def __init__(
         self,
         fleet: Fleet,
         seeds: EpisodeSeeds,
-        share: Callable[[int], float] = lambda version: 1.0,
+        rent_share: Callable[[int], float] = lambda version: 1.0,
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
-        """Episodes acted by weights of a version are charged `share(version)` of the rent."""
-        self.fleet, self.seeds, self.spaces, self.share, self._on_step = fleet, seeds, fleet.spaces, share, on_step
+        self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
+        self._rent_share, self._on_step = rent_share, on_step
 
     def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
-        """One wave."""
-        self.fleet.rent_share = self.share(source.version)
+        """Run one wave."""
+        self.fleet.rent_share = self._rent_share(source.version)
         seeds = self.seeds.draw(self.fleet.num_envs, source.generation)
         return run_wave(self.fleet, policy, seeds, source, name_episode, on_step=self._on_step)
 
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
-        """Timelines (see `actors.env.rendering.timeline`)."""
+        """Return timelines, see `actors.env.rendering.timeline`."""
         self.fleet.rent_share = 1.0
         timelines: list[dict[str, Any]] = []
         width = self.fleet.num_envs
         for start in range(0, len(seeds), width):
             part = list(seeds[start : start + width])
-            wave = part + part[:1] * (width - len(part))  # a fleet is always full
+            wave = part + part[:1] * (width - len(part))  # a wave needs a seed for every environment
             run_wave(self.fleet, policy, wave, source, lambda: "played/0/0/0", deterministic, self._on_step)
             timelines += [t.as_dict() for t in self.fleet.timelines()[: len(part)]]
         return timelines
 
 
 class StreamSampler:
+    """Samples from Gymnasium environments, whose episodes continue from one call to the next."""
+
     def __init__(
         self,
         config: GymConfig,
@@ -105,7 +119,7 @@ class StreamSampler:
         self.spaces = self._fleet.spaces
 
     def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
-        """`STREAM_STEPS` steps of every environment."""
+        """Step every environment `STREAM_STEPS` times."""
         self._generation = source.generation
         if self._stream is None:
             self._stream = EpisodeStream(
@@ -119,7 +133,7 @@ class StreamSampler:
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
-        """Environments of their own, so that the stream's episodes go on undisturbed."""
+        """Play in separate environments, so that the episodes of `sample` are not interrupted."""
         waiting = deque(seeds)
         width = min(self.num_envs, len(seeds))
         fleet = GymFleet(
@@ -128,9 +142,9 @@ class StreamSampler:
             lambda row: int(waiting.popleft()) if waiting else int(seeds[0]),
         )
         played: dict[int, dict[str, Any]] = {}
-        playing = EpisodeStream(fleet, policy, self.run_seed, PLAYED_STEPS, self._on_step)
+        episodes = EpisodeStream(fleet, policy, self.run_seed, MAX_PLAYED_STEPS, self._on_step)
         while len(played) < len(set(seeds)):
-            for episode in playing.advance(policy, source, lambda: "played/0/0/0", deterministic):
+            for episode in episodes.advance(policy, source, lambda: "played/0/0/0", deterministic):
                 if episode.telemetry["segment"] == 0:
                     played.setdefault(
                         episode.seed,
@@ -152,8 +166,10 @@ def make_sampler(
     incarnation: int | None,
     on_step: Callable[[], None] = lambda: None,
 ) -> Sampler:
-    """The sampler that the configuration asks for. `incarnation` is None for the first actor of its name; `on_step` is
-    called after each step of its environments."""
+    """Build the sampler that the configuration selects.
+
+    `incarnation` is None for the first actor of its name; `on_step` is called after each step of the environments.
+    """
     seeds = EpisodeSeeds(run_seed, index, incarnation)
     width = acting.actors.envs_per_actor
     if acting.gym.id:

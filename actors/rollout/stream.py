@@ -1,9 +1,9 @@
-"""`EpisodeStream`: (stream fleet, policy) > Episodes, where environments end whenever they end and start anew.
+"""`EpisodeStream`: episodes from environments that reset independently of each other.
 
-Episodes of unequal length never wait for each other and never mix: each row has its own recorder, its own recurrent
-state and its own noise. Weights may change between any two steps; the version is recorded with each of them. Past
-`max_segment_steps` an episode ships as numbered segments: a segment is cut, bootstrapped with the value of the state
-it led to, and the next one's initial state is the state carried up to there.
+Each row has its own recorder, recurrent state and noise. Weights may change between any two steps, and every step
+records their version. Episodes longer than `max_segment_steps` are shipped as numbered segments: a segment is
+truncated and bootstrapped with the value of its final state, and the next segment starts from the recurrent state
+there.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from actors.types.episode import Episode
 
 @dataclass
 class _Row:
-    """One environment's episode under way."""
+    """The current episode of one environment."""
 
     seed: int
     noise: PolicyNoise
-    recorder: Recorder | None = None  # of the segment under way; None before its first step
+    recorder: Recorder | None = None  # of the current segment; None before its first step
     segment: int = 0
-    steps: int = 0  # of the segments before
-    total: float = 0.0  # their rewards
+    steps: int = 0  # of completed segments
+    total_reward: float = 0.0  # of completed segments
 
-    def close_segment(self, episode: Episode) -> None:
-        """Number it, and tell in it what the whole episode has come to."""
-        self.steps += len(episode)
-        self.total += episode.undiscounted_return
-        episode.telemetry.update(segment=self.segment, episode_steps=self.steps, episode_return=self.total)
+    def close_segment(self, segment: Episode) -> None:
+        """Add the segment's number, and the length and return of the episode up to here, to its telemetry."""
+        self.steps += len(segment)
+        self.total_reward += segment.undiscounted_return
+        segment.telemetry.update(segment=self.segment, episode_steps=self.steps, episode_return=self.total_reward)
         self.segment, self.recorder = self.segment + 1, None
 
 
 class EpisodeStream:
-    """Continues where it stopped; each call of `advance` may use other weights. `on_step` is called after each step of
-    the fleet."""
+    """Runs a stream fleet. Each call of `advance` continues where the last one stopped and may use other weights.
+
+    `on_step` is called after each step of the fleet.
+    """
 
     def __init__(
         self,
@@ -52,49 +54,49 @@ class EpisodeStream:
     ) -> None:
         self.fleet, self.run_seed, self.max_segment_steps = fleet, run_seed, max_segment_steps
         self._on_step = on_step
-        self._rows: dict[int, _Row] = {}  # those in an episode; a row between two is missing
+        self._rows: dict[int, _Row] = {}  # without rows between two episodes
         self._state = policy.initial_state(fleet.num_envs)
-        self._shown = fleet.start()
-        self._begin(self._shown.began)
+        self._last = fleet.start()
+        self._begin(self._last.began)
 
     def advance(
         self, policy: Policy, source: Provenance, name_episode: Callable[[], str], deterministic: bool = False
     ) -> list[Episode]:
-        """One step of every environment; returns the episodes and segments that it completed."""
+        """Step every environment once; return the episodes and segments that this completed."""
         fleet, rows, state = self.fleet, dict(self._rows), self._state
         noise = np.zeros((fleet.num_envs, len(fleet.spaces.action.heads)))
         for e, row in rows.items():
             noise[e] = row.noise.step()[0]
-        now = self._shown.now
-        decision, after = policy.act(now.obs, now.blueprint_indices, now.masks, state, noise, deterministic)
+        current = self._last.current
+        decision, after = policy.act(current.obs, current.blueprint_indices, current.masks, state, noise, deterministic)
         for e, row in rows.items():
             if row.recorder is None:
                 row.recorder = Recorder(row.seed, fleet.env_id, state.row(e), source.generation, source.state_stride)
-            row.recorder.before(e, now, decision, state, source.version)
-        self._shown = fleet.step(decision.actions)
+            row.recorder.record(e, current, decision, state, source.version)
+        self._last = fleet.step(decision.actions)
         self._on_step()
-        led_to = self._shown.led_to
-        ended = led_to.terminated | led_to.truncated
+        outcome = self._last.outcome
+        ended = outcome.terminated | outcome.truncated
         complete: list[tuple[int, Recorder]] = []
         for e, row in rows.items():
             assert row.recorder is not None
-            row.recorder.rewards.append(float(led_to.rewards[e]))
+            row.recorder.rewards.append(float(outcome.rewards[e]))
             if ended[e] or len(row.recorder.rewards) == self.max_segment_steps:
                 complete.append((e, row.recorder))
         bootstrap = np.zeros(fleet.num_envs, dtype=np.float32)
-        if any(not led_to.terminated[e] for e, _ in complete):
+        if any(not outcome.terminated[e] for e, _ in complete):
             for e, _ in complete:
                 noise[e] = rows[e].noise.bootstrap()[0]
-            bootstrap = bootstrap_values(policy, led_to, after, noise)
+            bootstrap = bootstrap_values(policy, outcome, after, noise)
         episodes: list[Episode] = []
         for e, recorder in complete:
-            episode = recorder.finish(e, led_to, float(bootstrap[e]), name_episode(), fleet.env_id, fleet.spaces.hash)
+            episode = recorder.finish(e, outcome, float(bootstrap[e]), name_episode(), fleet.env_id, fleet.spaces.hash)
             rows[e].close_segment(episode)
             episodes.append(episode)
             if ended[e]:
                 del self._rows[e]
-        self._state = after.reset_rows(torch.from_numpy(self._shown.began).to(after.h.device))
-        self._begin(self._shown.began)
+        self._state = after.reset_rows(torch.from_numpy(self._last.began).to(after.h.device))
+        self._begin(self._last.began)
         return episodes
 
     def _begin(self, began: Flags) -> None:

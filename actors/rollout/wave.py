@@ -1,7 +1,7 @@
-"""Rollout: (fleet, policy) > Episodes. No Ray, no Redis.
+"""Waves: one episode of each environment of a fleet, all acted by the same weights. No Ray, no Redis.
 
-Each environment has a recorder of its own, so that what is shipped is one environment's episode and nothing of its
-neighbours'. The state that is stored is the one BEFORE the step.
+Each environment has its own recorder, so that an episode contains data of a single environment. The recurrent states
+that are stored are those *before* a step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from actors.types.episode import EndReason, Episode, RecurrentState
 
 
 class Policy(Protocol):
-    """What acts: the network, or a baseline (see `FactoredRecurrentActorCritic.act` for shapes)."""
+    """A network or a baseline; see `FactoredRecurrentActorCritic.act` for the arguments of `act`."""
 
     def initial_state(self, batch: int) -> PolicyState: ...
 
@@ -39,7 +39,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Provenance:
-    """Whose weights act, and where they came from."""
+    """Version and origin of the acting weights, which episodes record."""
 
     version: int
     generation: int
@@ -49,7 +49,7 @@ class Provenance:
 
 @dataclass
 class Recorder:
-    """One environment's steps, appended as they happen."""
+    """Records the steps of one environment's episode or segment."""
 
     seed: int
     task_id: str
@@ -67,13 +67,13 @@ class Recorder:
     rewards: list[float] = field(default_factory=list)
     states: list[RecurrentState] = field(default_factory=list)
 
-    def before(self, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int) -> None:
-        """Record a step that is about to be taken by weights `version`; `state` is the one before it."""
+    def record(self, row: int, current: FleetStep, decision: ActOutput, state: PolicyState, version: int) -> None:
+        """Record a decision of weights `version` at the observations `current`; `state` is the state before it."""
         if len(self.actions) % self.state_stride == 0:
             self.states.append(state.row(row))
         self.versions.append(version)
-        self.obs.append(seen.obs[row].copy())
-        self.blueprints.append(seen.blueprint_indices[row].copy())
+        self.obs.append(current.obs[row].copy())
+        self.blueprints.append(current.blueprint_indices[row].copy())
         self.actions.append(decision.actions[row].copy())
         self.log_probs.append(decision.log_probs[row].copy())
         self.masks.append(decision.masks[row].copy())
@@ -81,10 +81,10 @@ class Recorder:
         self.baseline_values.append(float(decision.baseline_values[row]))
 
     def finish(
-        self, row: int, seen: FleetStep, bootstrap_value: float, episode_id: str, env_id: str, spaces_hash: str
+        self, row: int, final: FleetStep, bootstrap_value: float, episode_id: str, env_id: str, spaces_hash: str
     ) -> Episode:
-        """What was recorded, up to the step that led to `seen`; a row that did not end there is cut."""
-        terminated = bool(seen.terminated[row])
+        """Return the recorded episode, whose last step led to `final`. If it did not end there, it is marked as cut."""
+        terminated = bool(final.terminated[row])
         return Episode(
             episode_id=episode_id,
             env_id=env_id,
@@ -101,22 +101,22 @@ class Recorder:
             values=np.array(self.values, dtype=np.float32),
             baseline_values=np.array(self.baseline_values, dtype=np.float32),
             rewards=np.array(self.rewards, dtype=np.float32),
-            end_reason=seen.end_reasons[row] or EndReason.CUT,
+            end_reason=final.end_reasons[row] or EndReason.CUT,
             terminated=terminated,
-            truncated=not terminated,  # never both: terminated wins
-            final_obs=seen.obs[row].copy(),
-            final_blueprint_indices=seen.blueprint_indices[row].copy(),
-            final_masks=seen.masks.flat()[row].copy(),
+            truncated=not terminated,  # not both: termination takes precedence
+            final_obs=final.obs[row].copy(),
+            final_blueprint_indices=final.blueprint_indices[row].copy(),
+            final_masks=final.masks.flat()[row].copy(),
             bootstrap_value=0.0 if terminated else bootstrap_value,
             initial_state=self.initial_state,
             states=RecurrentState.concatenate(self.states),
             state_stride=self.state_stride,
-            telemetry=dict(seen.telemetry[row]),
+            telemetry=dict(final.telemetry[row]),
         )
 
 
 class PolicyNoise:
-    """Uniform noise per environment, keyed by its seed and step: neighbours and fleet size do not matter."""
+    """Uniform noise per environment, a function of its seed and step, independent of other rows and fleet size."""
 
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
         self._streams = [stream(run_seed, seed, Purpose.POLICY) for seed in seeds]
@@ -124,11 +124,11 @@ class PolicyNoise:
         self._bootstrap = np.stack([stream(run_seed, seed, Purpose.BOOTSTRAP).random(heads) for seed in seeds])
 
     def step(self) -> NDArray[np.float64]:
-        """`[E, H]`."""
+        """Return the next step's noise `[E, H]`."""
         return np.stack([s.random(self._heads) for s in self._streams])
 
     def bootstrap(self) -> NDArray[np.float64]:
-        """`[E, H]` for the op of a sampled bootstrap, beside the steps' noise, which must not notice it."""
+        """Return noise `[E, H]` for the op of a sampled bootstrap, from a stream separate from that of the steps."""
         return self._bootstrap
 
 
@@ -141,13 +141,13 @@ def run_wave(
     deterministic: bool = False,
     on_step: Callable[[], None] = lambda: None,
 ) -> list[Episode]:
-    """One episode of each environment, acted by one set of weights; `on_step` is called after each step of the fleet.
+    """Run one episode of each environment with one set of weights; `on_step` is called after each step of the fleet.
 
-    An environment that ends early idles until the wave is over; nothing of it is recorded meanwhile, and its idle
-    rows move no other's state.
+    An environment whose episode has ended idles until the wave is over. Its idle steps are not recorded and do not
+    affect other rows.
     """
     noise = PolicyNoise(source.run_seed, seeds, len(fleet.spaces.action.heads))
-    seen = fleet.reset(seeds)
+    current = fleet.reset(seeds)
     state = policy.initial_state(fleet.num_envs)
     recorders = [
         Recorder(int(seed), task, state.row(e), source.generation, source.state_stride)
@@ -156,30 +156,32 @@ def run_wave(
     running = np.ones(fleet.num_envs, dtype=np.bool_)
     episodes: list[Episode | None] = [None] * fleet.num_envs
     while running.any():
-        decision, after = policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise.step(), deterministic)
+        decision, after = policy.act(
+            current.obs, current.blueprint_indices, current.masks, state, noise.step(), deterministic
+        )
         for e in map(int, np.flatnonzero(running)):
-            recorders[e].before(e, seen, decision, state, source.version)
-        seen = fleet.step(decision.actions)
+            recorders[e].record(e, current, decision, state, source.version)
+        current = fleet.step(decision.actions)
         on_step()
         state = after
         for e in map(int, np.flatnonzero(running)):
-            recorders[e].rewards.append(float(seen.rewards[e]))
-        ended = running & (seen.terminated | seen.truncated)
+            recorders[e].rewards.append(float(current.rewards[e]))
+        ended = running & (current.terminated | current.truncated)
         bootstrap = (
-            bootstrap_values(policy, seen, state, noise.bootstrap())
-            if (ended & ~seen.terminated).any()
+            bootstrap_values(policy, current, state, noise.bootstrap())
+            if (ended & ~current.terminated).any()
             else np.zeros(fleet.num_envs)
         )
         for e in map(int, np.flatnonzero(ended)):
             episodes[e] = recorders[e].finish(
-                e, seen, float(bootstrap[e]), name_episode(), fleet.env_id, fleet.spaces.hash
+                e, current, float(bootstrap[e]), name_episode(), fleet.env_id, fleet.spaces.hash
             )
         running &= ~ended
     return [e for e in episodes if e is not None]
 
 
 def bootstrap_values(
-    policy: Policy, seen: FleetStep, state: PolicyState, noise: NDArray[np.float64]
+    policy: Policy, final: FleetStep, state: PolicyState, noise: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """`[E]` values of the states after the last step: the final observation, and the state carried up to it."""
-    return policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise)[0].bootstrap_values
+    """Return bootstrap values `[E]` of the final observations, given the recurrent state after the last step."""
+    return policy.act(final.obs, final.blueprint_indices, final.masks, state, noise)[0].bootstrap_values

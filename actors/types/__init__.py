@@ -1,1 +1,1 @@
-"""What everything else speaks of: actions, spaces, episodes and published weights."""
+"""Data types shared by all packages: actions, spaces, episodes and published weights."""

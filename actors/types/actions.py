@@ -1,8 +1,8 @@
-"""Ops, heads and the causal table: what an action is, and which of its parts matter.
+"""Factored actions: ops, heads, masks and the causal table, which says which heads are relevant to which op.
 
-An action is one choice per head. The first head, `op`, decides which of the other heads are *relevant*;
+An action is one choice per head. The first head, `op`, determines which of the other heads are *relevant*;
 an irrelevant head takes its canonical choice (index 0) and contributes nothing to log-prob, ratio, entropy,
-KL or loss. Heads are sampled in order: op; slot given op; the rest given op and slot.
+KL or loss. Heads are sampled in order: op; slot given op; the remaining heads given op and slot.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 
 class Op(IntEnum):
+    """Operations of the seed-training environment; all but WAIT act on one slot."""
+
     WAIT = 0
     GERMINATE = 1
     SET_ALPHA_TARGET = 2
@@ -42,6 +44,8 @@ RELEVANT_HEADS: dict[Op, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Head:
+    """A categorical part of the action."""
+
     name: str
     choices: tuple[str, ...]
 
@@ -54,8 +58,8 @@ class Head:
 class ActionSpec:
     """The heads in sampling order and the causal table.
 
-    `relevance[o][k]` says whether head k matters when the first head chose o. Where `conditioned` is true the
-    heads are (op, slot, others...) and later heads see the earlier choices; otherwise they are independent.
+    `relevance[o][k]` says whether head k is relevant when the first head chose o. If `conditioned`, the heads are
+    (op, slot, others...) and later heads depend on the earlier choices; otherwise they are independent.
     """
 
     heads: tuple[Head, ...]
@@ -66,9 +70,9 @@ class ActionSpec:
         if len(self.relevance) != self.heads[0].size:
             raise ValueError(f"relevance has {len(self.relevance)} rows for {self.heads[0].size} ops")
         if any(len(row) != len(self.heads) or not row[0] for row in self.relevance):
-            raise ValueError("each relevance row needs one entry per head, and the first head is always relevant")
+            raise ValueError("each relevance row needs one entry per head, and the first entry must be true")
         if self.conditioned and (len(self.heads) < 2 or self.heads[1].name != "slot"):
-            raise ValueError("conditioned heads start with op, slot")
+            raise ValueError("the first two conditioned heads must be op and slot")
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -97,12 +101,12 @@ class ActionSpec:
 
     @property
     def rest_heads(self) -> tuple[Head, ...]:
-        """The heads after op and slot, or all but the first where there is no slot."""
+        """The heads after op and slot, or all but the first in an action space without slots."""
         return self.heads[2 if self.conditioned else 1 :]
 
     @property
     def rest_size(self) -> int:
-        """Choices of all `rest_heads`, concatenated."""
+        """Total number of choices of all `rest_heads`."""
         return sum(h.size for h in self.rest_heads)
 
     @cached_property
@@ -110,21 +114,21 @@ class ActionSpec:
         return np.array(self.relevance, dtype=np.bool_)
 
     def split(self, flat: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-        """A flat mask `[..., flat_size]` as one array `[..., size]` per head."""
+        """Split a flat mask `[..., flat_size]` into one array `[..., size]` per head."""
         return [flat[..., o : o + n] for o, n in zip(self.offsets, self.sizes, strict=True)]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Which ops and heads a policy decides; what the absent heads would have chosen is fixed."""
+    """The ops and heads that a policy chooses from; the choices of the absent heads are fixed."""
 
     ops: tuple[Op, ...]
     heads: tuple[str, ...]  # besides op
-    automatic_advance: bool  # ADVANCE happens by itself, as soon as its gate is passed
+    automatic_advance: bool  # the environment applies ADVANCE as soon as its gate is passed
     fixed: tuple[tuple[Op, str, int], ...] = ()  # (op, absent head, choice)
 
     def choices(self, op: Op, action: NDArray[np.int64]) -> dict[str, int]:
-        """All heads besides op by name, whatever the profile leaves open."""
+        """Return the choice of every head besides op, by name, including fixed ones."""
         fixed = {head: choice for o, head, choice in self.fixed if o is op}
         return fixed | {head: int(choice) for head, choice in zip(self.heads, action[1:], strict=True)}
 
@@ -145,7 +149,7 @@ PROFILES = {
 
 
 def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "tamiyo") -> ActionSpec:
-    """The heads of the seed-training environment; `blueprints[0]` is NOOP."""
+    """Build the action spec of the seed-training environment; `blueprints[0]` is NOOP."""
     choices = {
         "slot": tuple(str(s) for s in range(slots)),
         "blueprint": blueprints,
@@ -160,20 +164,20 @@ def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "ta
 
 
 def independent_spec(sizes: Sequence[int]) -> ActionSpec:
-    """Heads without op and slot, all of them always relevant: a Gymnasium Discrete (one) or MultiDiscrete space."""
+    """Build a spec of independent, always relevant heads: a Gymnasium Discrete (one head) or MultiDiscrete space."""
     names = ["action"] if len(sizes) == 1 else [f"action{k}" for k in range(len(sizes))]
     heads = tuple(Head(name, tuple(map(str, range(n)))) for name, n in zip(names, sizes, strict=True))
     return ActionSpec(heads, ((True,) * len(heads),) * heads[0].size, conditioned=False)
 
 
 class ActionMasks(NamedTuple):
-    """Legal choices before anything is chosen; bool, True = legal.
+    """Legal choices, before any head has been sampled; bool, True = legal.
 
     op:   [..., num_ops]
     slot: [..., num_ops, S]        legal slots given the op
-    rest: [..., num_ops, S, R]     legal choices of the later heads, concatenated, given op and slot
+    rest: [..., num_ops, S, R]     legal choices of the remaining heads, concatenated, given op and slot
 
-    For unconditioned specs `op` is the first head, `slot` is None and `rest` is [..., flat_size - num_ops].
+    For unconditioned specs, `op` is the first head, `slot` is None and `rest` is [..., flat_size - num_ops].
     """
 
     op: NDArray[np.bool_]
@@ -182,13 +186,16 @@ class ActionMasks(NamedTuple):
 
     @classmethod
     def of_flat(cls, spec: ActionSpec, flat: NDArray[np.bool_]) -> ActionMasks:
-        """Of an unconditioned spec, from one mask `[..., flat_size]`: the heads' sections, one after the other."""
+        """Build the masks of an unconditioned spec from a flat mask `[..., flat_size]`, all heads concatenated."""
         if spec.conditioned:
             raise ValueError("a flat mask does not say which slots are legal for which op")
         return cls(flat[..., : spec.num_ops], None, flat[..., spec.num_ops :])
 
     def flat(self) -> NDArray[np.bool_]:
-        """Gymnasium's `info["action_mask"]`: per head, the union over what earlier heads may choose."""
+        """Return a flat mask `[..., flat_size]`: per head, the union over all legal earlier choices.
+
+        This is the form of Gymnasium's `info["action_mask"]`.
+        """
         if self.slot is None:
             return np.concatenate([self.op, self.rest], axis=-1)
         slot = self.slot & self.op[..., None]
@@ -196,7 +203,7 @@ class ActionMasks(NamedTuple):
         return np.concatenate([self.op, slot.any(-2), rest.any((-3, -2))], axis=-1)
 
     def narrowed(self, ops: tuple[Op, ...], rest_size: int) -> ActionMasks:
-        """Of the seed environment's full masks, what a profile offers: some ops, and the first later heads."""
+        """Restrict the seed environment's full masks to a profile: to `ops` and the first `rest_size` later choices."""
         assert self.slot is not None
         if len(ops) == len(self.op) and rest_size == self.rest.shape[-1]:
             return self
@@ -204,10 +211,10 @@ class ActionMasks(NamedTuple):
         return ActionMasks(self.op[chosen], self.slot[chosen], self.rest[chosen, :, :rest_size])
 
     def in_force(self, spec: ActionSpec, actions: NDArray[np.int64], causal: bool = True) -> NDArray[np.bool_]:
-        """Flat mask `[..., flat_size]` given the chosen actions `[..., num_heads]`: what a step stores.
+        """Return the flat mask `[..., flat_size]` given the chosen actions `[..., num_heads]`, as episodes store it.
 
-        Irrelevant heads keep only their canonical choice, or all of them where masks are not `causal`, so every section
-        has at least one legal choice.
+        Irrelevant heads keep only their canonical choice, or all choices if not `causal`, so that every head has at
+        least one legal choice.
         """
         if self.slot is None:
             return self.flat()
@@ -223,7 +230,7 @@ class ActionMasks(NamedTuple):
 
 
 def playable(spec: ActionSpec, masks: ActionMasks) -> NDArray[np.bool_]:
-    """`[...]` bool: some op is legal, and whatever is chosen head by head, every relevant head has a choice."""
+    """Return `[...]` bool: some op is legal, and every legal prefix leaves every relevant head a legal choice."""
     some: NDArray[np.bool_] = np.empty((*masks.rest.shape[:-1], len(spec.rest_heads)), dtype=np.bool_)
     start = 0
     for k, head in enumerate(spec.rest_heads):
@@ -239,15 +246,15 @@ def playable(spec: ActionSpec, masks: ActionMasks) -> NDArray[np.bool_]:
 
 
 def relevant_heads(spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """`[..., num_heads]` bool: which heads the chosen op makes matter (the causal mask)."""
+    """Return `[..., num_heads]` bool: which heads are relevant to the chosen op (the causal mask)."""
     return spec.relevance_table[actions[..., 0]]
 
 
 def forced_steps(spec: ActionSpec, actions: NDArray[np.int64], masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """`[...]` bool: steps with exactly one legal joint action, from the masks in force.
+    """Return `[...]` bool: steps with exactly one legal joint action, given the masks in force.
 
-    With one legal op the slot masks in force are those of that op, and with one legal slot the rest are those of
-    that slot; so one choice in every relevant head means one joint action.
+    Masks in force depend on the chosen op and slot. If only one op and one slot are legal, they are those of the only
+    possible op and slot, so one choice in every relevant head means one joint action.
     """
     single = np.stack([m.sum(-1) == 1 for m in spec.split(masks)], axis=-1)
     return np.asarray((single | ~relevant_heads(spec, actions)).all(-1))

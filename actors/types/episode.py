@@ -1,4 +1,4 @@
-"""`Episode`: one complete run of ONE environment, as shipped. Numpy in, numpy out."""
+"""`Episode`: one complete episode of a single environment, as numpy arrays, in the form that actors ship."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_TELEMETRY = 256  # figures beside an episode
-LARGEST = float(np.finfo(np.float32).max)  # numbers travel as float64 where they are alone, and are used as float32
+MAX_TELEMETRY = 256  # telemetry values per episode
+FLOAT32_MAX = float(np.finfo(np.float32).max)  # scalars are transmitted as float64 but used as float32
 
 
 class EndReason(StrEnum):
@@ -21,14 +21,14 @@ class EndReason(StrEnum):
 
 
 class InvalidEpisode(ValueError):
-    """An episode that cannot be trained on; the message says which field and why."""
+    """An episode that cannot be trained on. The message names the field and the reason."""
 
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """Policy state as numpy, each `[n, N, width]`; N = 1 for an initial state, one per stored one.
+    """Recurrent state of the policy as numpy arrays `[n, N, width]`.
 
-    What the policy's core does not have is empty, `[0, N, 0]`.
+    N is 1 for an initial state, or the number of stored states. Parts that the policy's core lacks are `[0, N, 0]`.
     """
 
     h: NDArray[np.float32]  # [num_layers, N, hidden]
@@ -38,31 +38,31 @@ class RecurrentState:
 
     @property
     def arrays(self) -> tuple[NDArray[np.float32], ...]:
-        """In the order of the fields."""
+        """The arrays in field order."""
         return self.h, self.c, self.cells, self.usage
 
     @classmethod
     def concatenate(cls, states: Sequence[RecurrentState]) -> RecurrentState:
-        """Along N."""
+        """Concatenate `states` along N."""
         return cls(*(np.concatenate(parts, 1) for parts in zip(*(s.arrays for s in states), strict=True)))
 
 
 @dataclass(frozen=True)
 class Episode:
-    """T steps; D observation features; S slots; H heads; A flat mask entries. T >= 1."""
+    """One episode of T >= 1 steps, with D observation features, S slots, H heads and A flat mask entries."""
 
     episode_id: str  # run/actor/incarnation/sequence
     env_id: str
     task_id: str
     seed: int
-    spaces_hash: str  # of observation and action spaces: the schema the learner must share
+    spaces_hash: str  # of observation and action spaces; must equal the learner's
     generation: int
     policy_version: NDArray[np.int64]  # [T] version of the weights that chose each step
     obs: NDArray[np.float32]  # [T, D] raw, not normalised
     blueprint_indices: NDArray[np.int64]  # [T, S], -1 = empty slot
     actions: NDArray[np.int64]  # [T, H]
     log_probs: NDArray[np.float32]  # [T, H] behaviour log-prob per head, 0 where irrelevant
-    masks: NDArray[np.bool_]  # [T, A] in force for the sampled op and slot
+    masks: NDArray[np.bool_]  # [T, A] in force, given the sampled op and slot
     values: NDArray[np.float32]  # [T] denormalised: V, or Q of the chosen op
     baseline_values: NDArray[np.float32]  # [T] denormalised: V, or the expectation of Q over legal ops
     rewards: NDArray[np.float32]  # [T] raw
@@ -90,12 +90,12 @@ class Episode:
         return float(self.rewards.sum(dtype=np.float64))
 
     def validate(self) -> None:
-        """Raise `InvalidEpisode` on wrong ranks, lengths, non-finite numbers or a chosen action that was masked."""
+        """Raise `InvalidEpisode` on wrong shapes, non-finite numbers, positive log-probs or negative actions."""
         steps = len(self)
         if steps < 1:
             raise InvalidEpisode(f"episode {self.episode_id}: no steps")
         if self.terminated == self.truncated:
-            raise InvalidEpisode(f"episode {self.episode_id}: exactly one of terminated and truncated must hold")
+            raise InvalidEpisode(f"episode {self.episode_id}: exactly one of terminated and truncated must be true")
         ranks = {"obs": 2, "blueprint_indices": 2, "actions": 2, "log_probs": 2, "masks": 2}
         for name in (
             "policy_version",
@@ -123,7 +123,7 @@ class Episode:
             ("final_blueprint_indices", "blueprint_indices"),
         ):
             if getattr(self, final).shape != getattr(self, steps_of).shape[1:]:
-                raise InvalidEpisode(f"episode {self.episode_id}: {final} does not fit {steps_of}")
+                raise InvalidEpisode(f"episode {self.episode_id}: the shape of {final} does not match {steps_of}")
         if self.state_stride < 1 or self.states.h.shape[1] != -(-steps // self.state_stride):
             raise InvalidEpisode(
                 f"episode {self.episode_id}: {self.states.h.shape[1]} stored states for {steps} steps, "
@@ -136,13 +136,13 @@ class Episode:
             counts = {a.shape[1] for a in state.arrays}
             if state.h.shape != state.c.shape or len(counts) > 1 or not all(np.isfinite(a).all() for a in state.arrays):
                 raise InvalidEpisode(f"episode {self.episode_id}: recurrent state is malformed or not finite")
-        if len(self.telemetry) > MOST_TELEMETRY:
+        if len(self.telemetry) > MAX_TELEMETRY:
             raise InvalidEpisode(
-                f"episode {self.episode_id}: {len(self.telemetry)} figures of telemetry, more than {MOST_TELEMETRY}"
+                f"episode {self.episode_id}: {len(self.telemetry)} telemetry values, the limit is {MAX_TELEMETRY}"
             )
-        if not all(abs(v) <= LARGEST for v in (self.bootstrap_value, *self.telemetry.values())):
+        if not all(abs(v) <= FLOAT32_MAX for v in (self.bootstrap_value, *self.telemetry.values())):
             raise InvalidEpisode(
-                f"episode {self.episode_id}: bootstrap value or telemetry is not finite, or too large for float32"
+                f"episode {self.episode_id}: bootstrap value or telemetry is not finite or exceeds float32"
             )
         if (self.log_probs > 1e-6).any() or (self.actions < 0).any():
             raise InvalidEpisode(f"episode {self.episode_id}: positive log-prob or negative action")

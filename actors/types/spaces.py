@@ -1,4 +1,4 @@
-"""`Spaces`: what a policy must fit, and the hash by which both ends of the queue know that they mean the same."""
+"""`Spaces`: the observation and action spaces of a policy, and the hash by which actors and learner compare them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from actors.types.actions import ActionSpec, Head
 
 @dataclass(frozen=True)
 class Spaces:
-    """Observation: `base_size` features, then `slots` times `slot_size`; `num_blueprints` counts NOOP.
+    """An observation has `base_size` features, followed by `slot_size` features for each of `slots` slots.
 
-    An environment without slots has 0 of `slot_size`, `slots` and `num_blueprints`, and blueprint indices `[N, 0]`.
+    `num_blueprints` includes NOOP. In an environment without slots, `slot_size`, `slots` and `num_blueprints` are 0
+    and blueprint indices have shape `[N, 0]`.
     """
 
     action: ActionSpec
@@ -25,7 +26,7 @@ class Spaces:
 
     @classmethod
     def flat(cls, action: ActionSpec, obs_size: int) -> Spaces:
-        """Of an environment without slots."""
+        """Build the spaces of an environment without slots."""
         return cls(action, obs_size, 0, 0, 0)
 
     @property
@@ -33,7 +34,7 @@ class Spaces:
         return self.base_size + self.slots * self.slot_size
 
     def to_json(self) -> str:
-        """Canonical JSON; equal spaces give equal text."""
+        """Return canonical JSON: equal spaces give equal text."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -45,16 +46,16 @@ class Spaces:
         return cls(spec, **{k: raw[k] for k in ("base_size", "slot_size", "slots", "num_blueprints")})
 
     def with_slots(self, slots: int) -> Spaces:
-        """The same family with another number of slots. Raises `ValueError` where there are none to begin with."""
+        """Return the same spaces with another number of slots. Raises `ValueError` for spaces without slots."""
         if not self.slots:
-            raise ValueError("an environment without slots has no others in its family")
+            raise ValueError("spaces without slots cannot be given slots")
         op, slot, *rest = self.action.heads
         pointer = Head(slot.name, tuple(map(str, range(slots))))
         return replace(self, slots=slots, action=replace(self.action, heads=(op, pointer, *rest)))
 
     @cached_property
     def family(self) -> str:
-        """Equal for spaces that differ in the number of slots alone."""
+        """Hash that ignores the number of slots."""
         return self.with_slots(1).hash if self.slots else self.hash
 
     @cached_property

@@ -1,4 +1,4 @@
-"""`WeightSet`: one published set of policy weights, as numpy, with all that acting needs to know about it."""
+"""`WeightSet`: one published set of policy weights as numpy arrays, with the metadata needed to act with it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class WeightSet:
     version: int
     generation: int
     spaces_hash: str  # of observation and action spaces
-    architecture: str  # canonical JSON of PolicyConfig, spaces and their hash: what is needed to rebuild the network
+    architecture: str  # canonical JSON of PolicyConfig, spaces and their hash, from which the network can be rebuilt
     state_stride: int  # steps between the recurrent states that episodes store
     tensors: dict[str, NDArray[np.generic]]

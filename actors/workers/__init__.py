@@ -1,1 +1,1 @@
-"""Rollout workers, their outbox and weights, as Ray actors and as a pool of them."""
+"""Rollout workers: sampling, shipping episodes and fetching weights, as Ray actors in a supervised pool."""

@@ -1,4 +1,4 @@
-"""`HangDetector`: whether an actor at work still gets on, as seen from outside."""
+"""`HangDetector`: detects a busy Ray actor that makes no progress, from outside its process."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from ray.exceptions import RayActorError
 from actors.heartbeat import StallTimer
 from actors.workers.ray_worker import RayRolloutWorker
 
-PACE_S = 10.0  # between questions, at most
+MAX_INTERVAL_S = 10.0  # between polls
 
 
 class HangDetector:
-    """An actor whose beats stand still for `hang_s`, or that does not tell them, hangs."""
+    """An actor hangs if its heartbeat count does not change, or cannot be read, for `hang_s` seconds."""
 
     def __init__(self, handle: ActorHandle[RayRolloutWorker], hang_s: float) -> None:
         self._handle, self._hang_s = handle, hang_s
-        self.begin()
+        self.start()
 
-    def begin(self) -> None:
-        """It was given something to do: time starts anew."""
+    def start(self) -> None:
+        """Restart the timer; call this whenever the actor is given a task."""
         self._call: Any = None
         self._beats = -1
-        self._still = StallTimer()
-        self._ask_at_s = time.monotonic()
+        self._stall = StallTimer()
+        self._poll_at_s = time.monotonic()
 
     def hangs(self) -> bool:
-        """Look, without waiting. Of an actor that dies others will know."""
+        """Poll without blocking and return whether the actor hangs. A dead actor does not count as hung."""
         now = time.monotonic()
         if self._call is not None and ray.wait([self._call], timeout=0)[0]:
             call, self._call = self._call, None
             try:
                 beats = ray.get(call)
             except RayActorError:
-                self.begin()
+                self.start()
                 return False
             if beats != self._beats:
                 self._beats = beats
-                self._still.moved()
-        if self._call is None and now >= self._ask_at_s:
-            self._ask_at_s = now + min(PACE_S, self._hang_s / 5)
+                self._stall.progressed()
+        if self._call is None and now >= self._poll_at_s:
+            self._poll_at_s = now + min(MAX_INTERVAL_S, self._hang_s / 5)
             self._call = self._handle.beats.remote()
-        return self._still.look() > self._hang_s
+        return self._stall.poll() > self._hang_s

@@ -1,4 +1,4 @@
-"""`Outbox`: an actor's unsent episodes, and every one of them accounted for."""
+"""`Outbox`: an actor's buffer of unsent episodes, which counts what becomes of every episode."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from actors.transport.base import EpisodeHeader, Producer, PutReply, PutStatus
 from actors.transport.ledger import ActorLedger
 from actors.types.episode import Episode
 
-AT_ONCE = 16  # episodes offered in one round trip,
-AT_ONCE_BYTES = 4 * 2**20  # or as many as are of this size together
+BATCH_EPISODES = 16  # most episodes per round trip,
+BATCH_BYTES = 4 * 2**20  # as long as they are not larger than this together
 
 
 @dataclass
-class Accounts:
-    """Of this incarnation: produced = accepted + refused_fenced + dropped_backpressure + unsent."""
+class EpisodeCounts:
+    """Totals of this incarnation: produced = accepted + refused_fenced + dropped_backpressure + unsent."""
 
     produced: int = 0
     accepted: int = 0
@@ -28,38 +28,42 @@ class Accounts:
 
 
 class Outbox:
-    """Ships in order. A busy queue is waited for; only a full outbox drops its oldest episode, and counts it. `health`
-    is what the store is told of this actor, seconds since its start among it."""
+    """Ships episodes in order and waits while the queue is busy.
+
+    Only when the outbox is full is its oldest episode dropped, and counted. `health` holds the figures that are
+    reported to the store with the counts: seconds since the start, seconds spent waiting, and so on.
+    """
 
     def __init__(self, producer: Producer, actor: str, incarnation: int, capacity: int) -> None:
         self.producer, self.actor, self.incarnation, self.capacity = producer, actor, incarnation, capacity
-        self.accounts = Accounts()
+        self.counts = EpisodeCounts()
         self.health: dict[str, float] = {"elapsed_s": 0.0, "waited_s": 0.0, "put_s": 0.0}
-        self._began = time.monotonic()
+        self._started_s = time.monotonic()
         self._unsent: deque[tuple[EpisodeHeader, bytes]] = deque()
 
     def __len__(self) -> int:
         return len(self._unsent)
 
     def add(self, episode: Episode) -> None:
+        """Append an episode; a full outbox drops its oldest. Raises `InvalidEpisode`."""
         episode.validate()
         if len(self._unsent) == self.capacity:
             self._unsent.popleft()
-            self.accounts.dropped_backpressure += 1
+            self.counts.dropped_backpressure += 1
         self._unsent.append((EpisodeHeader.from_episode(episode), encode_episode(episode)))
-        self.accounts.produced += 1
+        self.counts.produced += 1
 
-    def ship(self, patience_s: float, sleep: Callable[[float], None] = time.sleep) -> float:
-        """Put what is unsent, waiting at most `patience_s` in all for a busy queue; returns seconds waited."""
+    def ship(self, max_wait_s: float, sleep: Callable[[float], None] = time.sleep) -> float:
+        """Put all unsent episodes, waiting at most `max_wait_s` in total for a busy queue. Returns seconds waited."""
         waited_s = 0.0
         while self._unsent:
             began = time.monotonic()
-            replies = self._offer()
+            replies = self._put_batch()
             self.health["put_s"] += time.monotonic() - began
             for reply in replies:
-                self._note(reply.status)
+                self._count(reply.status)
             if replies[-1].status is PutStatus.BUSY:
-                if waited_s >= patience_s:
+                if waited_s >= max_wait_s:
                     break
                 sleep(replies[-1].retry_s)
                 waited_s += replies[-1].retry_s
@@ -68,27 +72,27 @@ class Outbox:
         return waited_s
 
     def report(self) -> None:
-        """Tell the store this incarnation's totals."""
-        a = self.accounts
-        self.health["elapsed_s"] = time.monotonic() - self._began
-        totals = ActorLedger(a.produced, a.accepted, a.refused_fenced, a.dropped_backpressure, len(self._unsent))
+        """Report this incarnation's totals to the store."""
+        c = self.counts
+        self.health["elapsed_s"] = time.monotonic() - self._started_s
+        totals = ActorLedger(c.produced, c.accepted, c.refused_fenced, c.dropped_backpressure, len(self._unsent))
         self.producer.report(self.actor, self.incarnation, totals, self.health)
 
-    def _offer(self) -> list[PutReply]:
-        """Replies to the oldest few."""
-        some: list[tuple[EpisodeHeader, bytes]] = []
+    def _put_batch(self) -> list[PutReply]:
+        """Put the oldest unsent episodes in one round trip and return their replies."""
+        batch: list[tuple[EpisodeHeader, bytes]] = []
         size = 0
-        for header, payload in islice(self._unsent, AT_ONCE):
+        for header, payload in islice(self._unsent, BATCH_EPISODES):
             size += len(payload)
-            if some and size > AT_ONCE_BYTES:
+            if batch and size > BATCH_BYTES:
                 break
-            some.append((header, payload))
-        return self.producer.put_all(some)
+            batch.append((header, payload))
+        return self.producer.put_all(batch)
 
-    def _note(self, status: PutStatus) -> None:
+    def _count(self, status: PutStatus) -> None:
         if status is PutStatus.BUSY:
             return
         self._unsent.popleft()
         fenced = status is PutStatus.FENCED
-        self.accounts.refused_fenced += fenced
-        self.accounts.accepted += not fenced
+        self.counts.refused_fenced += fenced
+        self.counts.accepted += not fenced

@@ -1,4 +1,4 @@
-"""`ProcessHandle`: node and PID of a process, so that a hung one can be killed from elsewhere in the cluster."""
+"""`ProcessHandle`: Ray node and PID of a process, by which a hung one can be killed from anywhere in the cluster."""
 
 from __future__ import annotations
 
@@ -13,25 +13,31 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 @dataclass(frozen=True)
 class ProcessHandle:
-    node: str  # Ray's id
+    """Identifies a process in a Ray cluster."""
+
+    node: str  # Ray node id
     pid: int
-    created_s: float  # since 1970: numbers of processes are used again
+    created_s: float  # Unix time of its start, because PIDs are reused
 
     @classmethod
     def here(cls) -> ProcessHandle:
+        """Return the handle of the calling process."""
         process = psutil.Process()
         return cls(ray.get_runtime_context().get_node_id(), process.pid, process.create_time())
 
     def kill(self, wait_s: float = 0.0) -> None:
-        """By a task on its node, which is waited for at most `wait_s`. Ray asks a process to end, which one that is
-        stopped does not hear."""
-        there = NodeAffinitySchedulingStrategy(self.node, soft=False)
-        options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": there}
-        task: Any = ray.remote(**options)(end_process)
+        """Send SIGKILL from a task on the process's node, and wait for the task at most `wait_s`.
+
+        `ray.kill` alone does not end a process that is stopped (SIGSTOP).
+        """
+        same_node = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": same_node}
+        task: Any = ray.remote(**options)(kill_process)
         ray.wait([task.remote(self.pid, self.created_s)], timeout=wait_s)
 
 
-def end_process(pid: int, created_s: float) -> None:
+def kill_process(pid: int, created_s: float) -> None:
+    """Kill a local process, unless its PID has been reused since `created_s` or it is gone."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         if abs(process.create_time() - created_s) < 1.0:

@@ -1,4 +1,4 @@
-"""`RayRolloutWorker`: the Ray actor around an `RolloutWorker`."""
+"""`RayRolloutWorker`: a Ray actor that runs a `RolloutWorker`."""
 
 from __future__ import annotations
 
@@ -11,43 +11,46 @@ import torch
 from actors.heartbeat import Heartbeat
 from actors.metrics.ray import RayMetrics
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.rollout_worker import Player, RolloutWorker, WaveReport, WorkerSettings
+from actors.workers.rollout_worker import PolicyName, RolloutWorker, WaveReport, WorkerSettings
 
-SIGNS = "signs"  # concurrency group, a thread of its own: signs of life are asked for while the actor is at work
+HEARTBEATS = "heartbeats"  # concurrency group with a thread of its own, so that a busy actor can be polled
 
 
 class RayRolloutWorker:
-    """Made at once, whatever its settings: what can fail happens in calls, whose errors reach the fleet as they are."""
+    """Builds its `RolloutWorker` at the first call rather than in the constructor, so that its errors can be raised
+    to the caller."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
-        self._incarnation: RolloutWorker | None = None
+        self._worker: RolloutWorker | None = None
         self._heartbeat = Heartbeat()
 
     def ping(self) -> ProcessHandle:
-        """Returns once the process is there, and says where."""
+        """Return the actor's process; a reply means that it has started."""
         return ProcessHandle.here()
 
-    @ray.method(concurrency_group=SIGNS)
+    @ray.method(concurrency_group=HEARTBEATS)
     def beats(self) -> int:
-        """Signs of progress so far."""
+        """Return the number of heartbeats so far."""
         return self._heartbeat.beats
 
     def sample(self) -> WaveReport:
-        return self._life().sample()
+        """See `RolloutWorker.sample`."""
+        return self._get_worker().sample()
 
-    def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
-        return self._life().play(player, seeds, deterministic)
+    def play(self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
+        """See `RolloutWorker.play`."""
+        return self._get_worker().play(player, seeds, deterministic)
 
-    def _life(self) -> RolloutWorker:
-        if self._incarnation is None:
+    def _get_worker(self) -> RolloutWorker:
+        if self._worker is None:
             torch.set_num_threads(1)
-            reborn = self._settings.reborn or ray.get_runtime_context().was_current_actor_reconstructed
+            restarted = self._settings.restarted or ray.get_runtime_context().was_current_actor_reconstructed
             report = RayMetrics(f"actor-{self._settings.index}", self._settings.run).report
-            self._incarnation = RolloutWorker(self._settings, reborn, report, self._heartbeat)
-        return self._incarnation
+            self._worker = RolloutWorker(self._settings, restarted, report, self._heartbeat)
+        return self._worker
 
 
 def limit_threads() -> dict[str, str]:
-    """Environment of a worker process: one thread per numerical library."""
+    """Return environment variables that limit each numerical library to one thread."""
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

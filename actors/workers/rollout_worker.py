@@ -1,4 +1,4 @@
-"""`RolloutWorker`: one life of an actor: a sampler, a copy of the policy and an outbox. No Ray."""
+"""`RolloutWorker`: one incarnation of an actor, with its sampler, copy of the policy and outbox. No Ray."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from actors.transport.retry import Retry
 from actors.workers.outbox import Outbox
 from actors.workers.weight_client import WeightClient
 
-Player = Literal["learned", "random", "never_grow"]
-NO_LEARNER = "{} found no {}: is a learner running against the same Redis and run name?"
-PATIENCE_S = 5.0  # how long a call waits for a busy queue before it says so; the next one waits on
+PolicyName = Literal["learned", "random", "never_grow"]
+NO_LEARNER = "{} found no {}: is a learner running with the same Redis and run name?"
+MAX_BUSY_WAIT_S = 5.0  # per call; a call that ends with unsent episodes is followed by one that waits again
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What one actor is given."""
+    """Settings of one actor."""
 
     acting: ActingConfig
     index: int
@@ -36,31 +36,34 @@ class WorkerSettings:
     seed: int  # of the run
     redis: str = field(repr=False)  # may hold a password
     namespace: str
-    reborn: bool = False  # an earlier actor of this index was given up
+    restarted: bool = False  # an earlier actor of this index was removed
 
 
 @dataclass(frozen=True)
 class WaveReport:
-    """What the fleet hears of a wave; the episodes themselves go through the queue."""
+    """Statistics of one call of `RolloutWorker.sample`; the episodes themselves go through the queue."""
 
     incarnation: int
     episodes: int
     steps: int
     seconds: float
     waited_s: float  # for a busy queue
-    away_s: float  # for a server that did not answer
+    away_s: float  # for an unreachable server
     unsent: int
     actor: str
     metrics: dict[str, float]  # names are those of `actors/metrics/registry.py`
 
 
 class RolloutWorker:
-    """From the actor's start to its death. `reborn`: the actor has lived before, and must not repeat what it did."""
+    """Samples episodes from the start of an actor's process to its end.
+
+    If `restarted`, the actor had an earlier incarnation, whose episode seeds it must not repeat.
+    """
 
     def __init__(
         self,
         settings: WorkerSettings,
-        reborn: bool = False,
+        restarted: bool = False,
         report: Callable[[Mapping[str, float]], None] = lambda metrics: None,
         heartbeat: Heartbeat | None = None,
     ) -> None:
@@ -74,22 +77,25 @@ class RolloutWorker:
         began = time.monotonic()
         new = self._retry(lambda: self._new_incarnation(began))
         self.number = new.number
-        # there may be earlier lives, and others in fleets that were started beside this one
-        lineage = self.number if reborn or not new.is_first else None
+        # Besides earlier incarnations in this pool, another pool may have had an actor of this name.
+        lineage = self.number if restarted or not new.is_first else None
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
         self.outbox = Outbox(self.transport, self.name, self.number, acting.actors.buffer_episodes)
-        self.feed = WeightClient(self.transport)
+        self.weight_client = WeightClient(self.transport)
         self.policy: ActingPolicy | None = None
         self.version, self.generation, self.state_stride = -1, 0, 1
         self.sequence = 0
 
     def sample(self) -> WaveReport:
-        """A while with the newest weights, and what became complete shipped. While the queue takes no more it parks:
-        nothing new is played. Waits for the first weights; raises `UserError` without any."""
+        """Act with the newest weights for a while and ship the completed episodes.
+
+        While the queue is full, nothing new is sampled. Waits for the first weights, and raises `UserError` if none
+        are published within `actors.fetch_timeout_s`.
+        """
         start, away_before_s = time.monotonic(), self._retry.outage_s
         parked_s = self._ship()
         if len(self.outbox):
-            return self._told(0, 0, 0.0, parked_s, self._retry.outage_s - away_before_s)
+            return self._make_report(0, 0, 0.0, parked_s, self._retry.outage_s - away_before_s)
         began = time.monotonic()
         self._fetch()
         fetch_s = time.monotonic() - began
@@ -100,13 +106,13 @@ class RolloutWorker:
             self.outbox.add(episode)
         played_s = time.monotonic() - start - parked_s
         self.outbox.health["fetch_s"] = self.outbox.health.get("fetch_s", 0.0) + fetch_s
-        self.outbox.health |= {"version": self.version, "damaged_weights": self.feed.damaged}
+        self.outbox.health |= {"version": self.version, "damaged_weights": self.weight_client.damaged}
         waited_s = parked_s + self._ship()
         steps = sum(len(e) for e in episodes)
-        return self._told(len(episodes), steps, played_s, waited_s, self._retry.outage_s - away_before_s)
+        return self._make_report(len(episodes), steps, played_s, waited_s, self._retry.outage_s - away_before_s)
 
-    def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
-        """Episodes of the given seeds, not shipped: what `Sampler.play` tells of each."""
+    def play(self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
+        """Play one episode per seed without shipping it; see `Sampler.play` for the results."""
         policy: Policy
         if player == "learned":
             self._fetch()
@@ -116,26 +122,26 @@ class RolloutWorker:
             policy = (RandomPolicy if player == "random" else NeverGrow)(self.sampler.spaces)
         source = Provenance(self.version, self.generation, 1, self.settings.seed)
         played = self.sampler.play(policy, source, seeds, deterministic)
-        return [told | {"policy_version": self.version} for told in played]
+        return [result | {"policy_version": self.version} for result in played]
 
     def _new_incarnation(self, began: float) -> NewIncarnation:
         try:
             return self.transport.new_incarnation(self.name)
         except NoFunctions:
             if time.monotonic() - began > self.settings.acting.actors.fetch_timeout_s:
-                raise UserError(NO_LEARNER.format(self.name, "a store that its learner prepared")) from None
+                raise UserError(NO_LEARNER.format(self.name, "prepared store")) from None
             raise
 
     def _ship(self) -> float:
-        return self._retry(lambda: self.outbox.ship(PATIENCE_S))
+        return self._retry(lambda: self.outbox.ship(MAX_BUSY_WAIT_S))
 
-    def _told(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> WaveReport:
+    def _make_report(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> WaveReport:
         metrics = {
-            "actor_episodes": self.outbox.accounts.produced,
+            "actor_episodes": self.outbox.counts.produced,
             "actor_steps_per_s": steps / played_s if played_s > 0 else 0.0,
-            "actor_dropped_backpressure": self.outbox.accounts.dropped_backpressure,
+            "actor_dropped_backpressure": self.outbox.counts.dropped_backpressure,
             "actor_wait_s": waited_s,
-            "actor_damaged_weights": self.feed.damaged,
+            "actor_damaged_weights": self.weight_client.damaged,
         }
         self._report(metrics)
         return WaveReport(
@@ -145,12 +151,12 @@ class RolloutWorker:
     def _fetch(self) -> None:
         deadline = time.monotonic() + self.settings.acting.actors.fetch_timeout_s
         while True:
-            weights = self._retry(lambda: self.feed.newest(self.version))
+            weights = self._retry(lambda: self.weight_client.newest(self.version))
             if weights is not None:
                 if self.policy is None:
                     self.policy = ActingPolicy(from_weights(weights))
                 else:
-                    self.policy.take(weights)
+                    self.policy.load(weights)
                 self.version, self.generation = weights.version, weights.generation
                 self.state_stride = weights.state_stride
             if self.policy is not None:

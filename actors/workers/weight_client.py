@@ -1,4 +1,4 @@
-"""`WeightClient`: the newest published weights for one who acts, damaged ones left out."""
+"""`WeightClient`: fetches the newest published weights and skips damaged ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ log = logging.getLogger(__name__)
 
 
 class WeightClient:
-    """Whoever acts goes on with the weights it has. `damaged` counts the fetches whose checksum was wrong."""
+    """Reads weights from a store. `damaged` counts the fetches that failed their checks."""
 
     def __init__(self, store: WeightStore) -> None:
         self.store = store
         self.damaged = 0
 
     def newest(self, newer_than: int) -> WeightSet | None:
-        """Weights newer than that; None where there are none, or none that can be trusted."""
+        """Return weights of a version above `newer_than`, or None if there are none or they are damaged."""
         try:
             return self.store.fetch(newer_than)
         except InvalidWeights as error:
             self.damaged += 1
-            log.warning("%s; going on with version %d", error, newer_than)
+            log.warning("%s; continuing with version %d", error, newer_than)
             return None

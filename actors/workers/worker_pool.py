@@ -1,4 +1,4 @@
-"""`WorkerPool`: many Ray actors that sample on their own, wherever the cluster has room for them."""
+"""`WorkerPool`: starts, restarts and polls the Ray actors that sample episodes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from actors.errors import UserError
 from actors.transport.backoff import Backoff
 from actors.workers.hang_detector import HangDetector
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.ray_worker import SIGNS, RayRolloutWorker, limit_threads
-from actors.workers.rollout_worker import Player, WaveReport, WorkerSettings
+from actors.workers.ray_worker import HEARTBEATS, RayRolloutWorker, limit_threads
+from actors.workers.rollout_worker import PolicyName, WaveReport, WorkerSettings
 
 log = logging.getLogger(__name__)
-MAX_FAILURES = 5  # errors of one actor in a row, before they count as a fault of code or configuration
-LOOK_S = 0.25  # between looks at an actor that is on its way back
-FIT_S = 2.0  # between looks at what room there is
-PLACELESS_S = 20.0  # after which an actor without a process has no place, and is not just starting
+MAX_FAILURES = 5  # consecutive errors of one actor before they count as a fault of code or configuration
+PING_INTERVAL_S = 0.25  # for an actor that is being restarted
+AUTOSCALE_INTERVAL_S = 2.0
+UNPLACED_S = 20.0  # time without a process after which an actor is taken to lack resources rather than to be starting
 PLAY_ATTEMPTS = 5
 
 
 @dataclass
 class PoolTotals:
+    """Sums over all waves since the pool was created."""
+
     episodes: int = 0
     steps: int = 0
     waves: int = 0
@@ -40,36 +42,36 @@ class PoolTotals:
 class _Member:
     index: int
     handle: ActorHandle[RayRolloutWorker]
-    signs: HangDetector
-    call: Any = None  # what it is doing: a reference to the reply
-    place: ProcessHandle | None = None  # of its present process
+    hang_detector: HangDetector
+    call: Any = None  # object reference of the pending reply
+    process: ProcessHandle | None = None
     incarnation: int = 0
-    alive: bool = False  # has answered since it was started last
-    down_s: float = field(default_factory=time.monotonic)  # since when it is not
-    look_at_s: float = 0.0
-    backoff: Backoff = field(default_factory=Backoff)  # of its deaths
+    alive: bool = False  # has replied since its last start
+    down_since_s: float = field(default_factory=time.monotonic)
+    next_ping_s: float = 0.0
+    backoff: Backoff = field(default_factory=Backoff)  # between restarts
 
     @property
     def name(self) -> str:
         return f"actor-{self.index}"
 
-    def fell(self) -> None:
+    def mark_down(self) -> None:
         if self.alive:
-            self.down_s = time.monotonic()
+            self.down_since_s = time.monotonic()
         self.alive = False
 
     @property
-    def placeless(self) -> bool:
-        """Without a process for so long that there is no room for one; one that keeps dying has room."""
-        return not self.alive and self.backoff.failures < 2 and time.monotonic() - self.down_s > PLACELESS_S
+    def unplaced(self) -> bool:
+        """Whether the cluster seems to lack resources for this actor. One that keeps dying does get resources."""
+        return not self.alive and self.backoff.failures < 2 and time.monotonic() - self.down_since_s > UNPLACED_S
 
 
 class WorkerPool:
-    """Each living actor always has one wave under way; `pump` collects what is done and starts the next.
+    """Keeps one wave running on each live actor; `pump` collects finished waves and starts new ones.
 
-    Ray starts an actor when a machine has room for it and starts it again, elsewhere if need be, when it dies: the
-    fleet follows the cluster up to `actors.count`, and by `fit` with `count: auto`. An actor that keeps dying is left
-    alone for growing waits, one that hangs is killed.
+    Ray schedules an actor when a node has resources for it, and restarts it after its death, on another node if
+    necessary. The pool has `actors.count` actors, or with `count: auto` as many as the cluster has room for (see
+    `autoscale`). Actors that die repeatedly are restarted with exponential backoff; hung actors are killed.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class WorkerPool:
         seed: int,
         redis: str,
         namespace: str,
-        note: Callable[[str], None] = log.warning,
+        warn: Callable[[str], None] = log.warning,
     ) -> None:
         options: dict[str, Any] = {
             "num_cpus": 1,
@@ -87,16 +89,16 @@ class WorkerPool:
             "max_restarts": -1,
             "max_task_retries": 0,
             "scheduling_strategy": "SPREAD",
-            "concurrency_groups": {SIGNS: 1},
+            "concurrency_groups": {HEARTBEATS: 1},
             "runtime_env": {"env_vars": limit_threads()},
         }
         self._remote: Any = ray.remote(**options)(RayRolloutWorker)
         self._settings = WorkerSettings(acting, 0, run, seed, redis, namespace)
         self._hang_s = acting.actors.hang_s
-        self._fit_at_s = 0.0
-        self._given_up: set[int] = set()  # indices of actors without a place
+        self._autoscale_at_s = 0.0
+        self._removed: set[int] = set()  # indices of removed actors
         self._members: list[_Member] = []
-        self._note = note
+        self._warn = warn
         self.totals = PoolTotals()
         self._add(acting.actors.at_least)
 
@@ -109,51 +111,56 @@ class WorkerPool:
         return sum(m.alive for m in self._members)
 
     def counts(self) -> dict[str, float]:
-        """As metrics."""
+        """Return the pool's size and restarts as metrics."""
         return {"actors_alive": self.alive, "actors_wanted": self.size, "actor_restarts": self.totals.restarts}
 
-    def fit(self, free: Callable[[], Mapping[str, float]]) -> None:
-        """With `actors.count: auto`, an actor for every free place of the cluster, whose free resources `free` tells;
-        actors without a place are given up, but for the last."""
-        actors = self._settings.acting.actors
-        if isinstance(actors.count, int) or time.monotonic() < self._fit_at_s:
-            return
-        self._fit_at_s = time.monotonic() + FIT_S
-        places = free_places(free(), actors.gpus_per_actor)
-        if places == 0:
-            for m in [m for m in self._members if m.placeless]:
-                self._give_up(m)
-        else:
-            self._add(min(places - (self.size - self.alive), actors.max_count - self.size))
+    def autoscale(self, free_resources: Callable[[], Mapping[str, float]]) -> None:
+        """With `actors.count: auto`, add actors for the cluster's free resources and remove those that got none.
 
-    def make_room(self) -> None:
-        """With `actors.count: auto`, give one actor up."""
+        At least one actor is kept. Checks at most every `AUTOSCALE_INTERVAL_S`.
+        """
+        actors = self._settings.acting.actors
+        if isinstance(actors.count, int) or time.monotonic() < self._autoscale_at_s:
+            return
+        self._autoscale_at_s = time.monotonic() + AUTOSCALE_INTERVAL_S
+        capacity = actor_capacity(free_resources(), actors.gpus_per_actor)
+        if capacity == 0:
+            for m in [m for m in self._members if m.unplaced]:
+                self._remove(m)
+        else:
+            self._add(min(capacity - (self.size - self.alive), actors.max_count - self.size))
+
+    def release_one(self) -> None:
+        """With `actors.count: auto`, remove one actor to free its resources."""
         if not isinstance(self._settings.acting.actors.count, int):
-            self._give_up(self._members[-1])
+            self._remove(self._members[-1])
 
     def _add(self, count: int) -> None:
         taken = {m.index for m in self._members}
         for index in [i for i in range(self.size + max(0, count)) if i not in taken][: max(0, count)]:
-            settings = replace(self._settings, index=index, reborn=index in self._given_up)
+            settings = replace(self._settings, index=index, restarted=index in self._removed)
             handle = self._remote.remote(settings)
             self._members.append(_Member(index, handle, HangDetector(handle, self._hang_s)))
 
-    def _give_up(self, member: _Member) -> None:
+    def _remove(self, member: _Member) -> None:
         if self.size > 1:
             ray.kill(member.handle)
-            self._given_up.add(member.index)
+            self._removed.add(member.index)
             self._members.remove(member)
 
     def pump(self, timeout_s: float) -> list[WaveReport]:
-        """Collect finished waves and start waves on idle actors. Raises `UserError` for what a restart cannot mend."""
+        """Collect finished waves and start waves on idle actors.
+
+        Raises `UserError` for errors that a restart cannot fix.
+        """
         calls = {m.call: m for m in self._members if m.call is not None}
         ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s) if calls else ([], [])
         reports = [report for call in ready if (report := self._collect(calls[call])) is not None]
         for m in self._members:
-            if m.call is None and m.backoff.due and time.monotonic() >= m.look_at_s:
+            if m.call is None and m.backoff.due and time.monotonic() >= m.next_ping_s:
                 m.call = m.handle.sample.remote() if m.alive else m.handle.ping.remote()
-                m.signs.begin()
-        self._kill_hanging()
+                m.hang_detector.start()
+        self._kill_hung()
         self.totals.waves += len(reports)
         self.totals.episodes += sum(r.episodes for r in reports)
         self.totals.steps += sum(r.steps for r in reports)
@@ -163,81 +170,83 @@ class WorkerPool:
         call, member.call = member.call, None
         try:
             reply: WaveReport | ProcessHandle = ray.get(call)
-        except ActorUnavailableError:  # dying, or on its way back
-            self._lost(member)
+        except ActorUnavailableError:  # dying or being restarted
+            self._handle_death(member)
             return None
         except RayActorError as error:
             if not member.alive and "creation" in str(error):
                 raise UserError(f"{member.name} cannot be started: {last_line(error)}") from error
-            self._lost(member)
+            self._handle_death(member)
             return None
         except RayTaskError as error:
-            self._failed(member, error)
+            self._handle_error(member, error)
             return None
         member.alive = True
         if isinstance(reply, ProcessHandle):
-            member.place = reply
+            member.process = reply
             return None
         member.backoff.succeed()
         if member.incarnation not in (0, reply.incarnation):
             self.totals.restarts += 1
-            self._note(f"{member.name} died and is back")
+            self._warn(f"{member.name} died and was restarted")
         member.incarnation = reply.incarnation
         return reply
 
     @staticmethod
-    def _lost(member: _Member) -> None:
+    def _handle_death(member: _Member) -> None:
         if member.alive:
             member.backoff.fail()
-        member.fell()
-        member.look_at_s = time.monotonic() + LOOK_S
+        member.mark_down()
+        member.next_ping_s = time.monotonic() + PING_INTERVAL_S
 
-    def _failed(self, member: _Member, error: RayTaskError) -> None:
-        """An error inside a living actor: what a person did wrong is raised; else the actor gets a fresh process."""
+    def _handle_error(self, member: _Member, error: RayTaskError) -> None:
+        """Raise the user's errors and repeated ones; otherwise restart the actor in a new process."""
         if isinstance(error.cause, UserError):
             raise UserError(str(error.cause)) from error
         member.backoff.fail()
         if member.backoff.failures >= MAX_FAILURES:
             raise UserError(
                 f"{member.name} failed {MAX_FAILURES} times in a row ({last_line(error)}): "
-                "a restart does not mend that; look for what is wrong with its environment"
+                "restarting it does not help; check its environment"
             ) from error
-        self._note(f"{member.name} failed ({last_line(error)}); it is started again")
+        self._warn(f"{member.name} failed ({last_line(error)}) and is restarted")
         ray.kill(member.handle, no_restart=False)
-        member.fell()
-        member.look_at_s = time.monotonic() + LOOK_S
+        member.mark_down()
+        member.next_ping_s = time.monotonic() + PING_INTERVAL_S
 
-    def _kill_hanging(self) -> None:
-        """Those that have answered since they were started, and now neither get on nor come back."""
+    def _kill_hung(self) -> None:
+        """Kill actors that have replied since their last start and now hang in a call."""
         for m in self._members:
-            if m.alive and m.call is not None and m.signs.hangs() and not ray.wait([m.call], timeout=0)[0]:
+            if m.alive and m.call is not None and m.hang_detector.hangs() and not ray.wait([m.call], timeout=0)[0]:
                 m.backoff.fail()
-                self._note(f"{m.name} has hung for {self._hang_s:g} s; it is killed and started again")
+                self._warn(f"{m.name} has hung for {self._hang_s:g} s; it is killed and restarted")
                 ray.kill(m.handle, no_restart=False)
-                if m.place is not None:
-                    m.place.kill()
-                m.call, m.place = None, None
-                m.fell()
-                m.look_at_s = time.monotonic() + LOOK_S
+                if m.process is not None:
+                    m.process.kill()
+                m.call, m.process = None, None
+                m.mark_down()
+                m.next_ping_s = time.monotonic() + PING_INTERVAL_S
 
-    def play(self, player: Player, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
-        """Timelines of the given seeds, in their order, shared out over the actors; a share whose actor dies is played
-        by others."""
+    def play(self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
+        """Play one episode per seed, distributed over the actors, and return the results in the order of the seeds.
+
+        Seeds whose actor dies are reassigned to others, up to `PLAY_ATTEMPTS` times.
+        """
         played: dict[int, dict[str, Any]] = {}
         for _ in range(PLAY_ATTEMPTS):
             waiting = [i for i in range(len(seeds)) if i not in played]
-            living = [m for m in self._members if m.alive] or self._members
-            shares = [(m, waiting[i :: len(living)]) for i, m in enumerate(living)]
+            live = [m for m in self._members if m.alive] or self._members
+            shares = [(m, waiting[i :: len(live)]) for i, m in enumerate(live)]
             calls: list[tuple[list[int], Any]] = []
             for m, share in shares:
                 if share:
                     handle: Any = m.handle
                     m.call = handle.play.remote(player, [seeds[i] for i in share], deterministic)
-                    m.signs.begin()
+                    m.hang_detector.start()
                     calls.append((share, m.call))
             for share, call in calls:
-                while not ray.wait([call], timeout=LOOK_S)[0]:
-                    self._kill_hanging()
+                while not ray.wait([call], timeout=PING_INTERVAL_S)[0]:
+                    self._kill_hung()
                 try:
                     played |= dict(zip(share, ray.get(call), strict=True))
                 except RayTaskError as error:
@@ -245,37 +254,37 @@ class WorkerPool:
                         raise UserError(str(error.cause)) from error
                     raise UserError(f"an episode could not be played for comparison: {last_line(error)}") from error
                 except RayActorError:
-                    time.sleep(LOOK_S)
+                    time.sleep(PING_INTERVAL_S)
             if len(played) == len(seeds):
                 return [played[i] for i in range(len(seeds))]
-            self._await_one()
-        raise UserError("the actors that play for comparison keep dying: see whether the machine has memory left")
+            self._wait_for_any()
+        raise UserError("the actors that play for comparison keep dying: check that the machine has enough memory")
 
-    def _await_one(self) -> None:
-        """Wait until some actor answers."""
+    def _wait_for_any(self) -> None:
+        """Wait until some actor replies."""
         for m in self._members:
-            m.fell()
+            m.mark_down()
             m.call = m.handle.ping.remote()
         deadline = time.monotonic() + 60.0
         while not self.alive and time.monotonic() < deadline:
-            self.pump(LOOK_S)
+            self.pump(PING_INTERVAL_S)
 
     def stop(self) -> None:
+        """Kill all actors."""
         for m in self._members:
             ray.kill(m.handle)
 
 
-def free_places(free: Mapping[str, float], gpus_per_actor: float) -> int:
-    """Actors that these free resources of a cluster have room for: a core each, and a share of a GPU where they claim
-    one."""
-    places = free.get("CPU", 0.0)
+def actor_capacity(free: Mapping[str, float], gpus_per_actor: float) -> int:
+    """Return how many actors fit into the free resources: one CPU each, and `gpus_per_actor` of a GPU."""
+    capacity = free.get("CPU", 0.0)
     if gpus_per_actor:
-        places = min(places, free.get("GPU", 0.0) / gpus_per_actor)
-    return int(places + 1e-6)
+        capacity = min(capacity, free.get("GPU", 0.0) / gpus_per_actor)
+    return int(capacity + 1e-6)
 
 
 def last_line(error: BaseException) -> str:
-    """The kind and message of an error that comes with a remote traceback."""
+    """Return type and message of an error that carries a remote traceback, on one line."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, BaseException):
         return " ".join(f"{type(cause).__name__}: {cause}".split())

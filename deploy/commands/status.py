@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.errors import UserError
-from actors.metrics.bottleneck import bottleneck, shares
+from actors.metrics.bottleneck import bottleneck, wait_shares
 from actors.transport.base import Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import RETIRED, Ledger, LedgerError
@@ -65,7 +65,7 @@ class RunSnapshot:
     @property
     def waits(self) -> dict[str, float]:
         """Share of the time that each part of the run was waited for, by the name of the bottleneck."""
-        return shares(self.health.learner, list(self.health.actors.values()))
+        return wait_shares(self.health.learner, list(self.health.actors.values()))
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `--json`."""

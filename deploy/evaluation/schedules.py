@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from actors.config import require
 from actors.env.slots.observation import BASE, BLIND_EPOCHS, SLOT, BaseFeature, SlotFeature
 from actors.env.slots.stage import Stage
-from actors.policy.baselines import ruled
+from actors.policy.baselines import rule_output
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState, StateSizes
 from actors.types.actions import ActionMasks, Op
@@ -150,7 +150,7 @@ class _Ruled(ABC):
         for row in range(len(obs)):
             look = Look(row, obs[row : row + 1], stages[row], masks, noise[row])
             actions[row] = self._choose(look, memory[row])
-        return ruled(self.spaces, actions, masks), state._replace(h=torch.from_numpy(memory)[None])
+        return rule_output(self.spaces, actions, masks), state._replace(h=torch.from_numpy(memory)[None])
 
     @abstractmethod
     def _choose(self, look: Look, memory: NDArray[np.float32]) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.types.episode import EndReason
-from actors.workers.rollout_worker import Player
+from actors.workers.rollout_worker import PolicyName
 from actors.workers.worker_pool import WorkerPool
 
 
@@ -24,7 +24,7 @@ def compare(fleet: WorkerPool, run_dir: Path, episodes: int, hosts: bool, stop: 
     chosen = fifth[::-1][::step][:episodes][::-1]
     seeds = [int(row["seed"]) for row in chosen]
     played: dict[str, list[dict[str, Any]]] = {}
-    baselines: tuple[Player, ...] = ("random", "never_grow") if hosts else ("random",)
+    baselines: tuple[PolicyName, ...] = ("random", "never_grow") if hosts else ("random",)
     for player in baselines:
         if stop():
             return

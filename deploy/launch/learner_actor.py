@@ -65,7 +65,7 @@ class LearnerActor:
         """Raises `UserError` for what starting again cannot mend."""
         self.status = replace(self.status, new_metrics=[], new_notes=[])
         now = time.monotonic()
-        still_s = self._still.look()
+        still_s = self._still.poll()
         if self._call is None and self._backoff.due and now >= self._look_at_s:
             self._look_at_s = now + LOOK_S
             start = self._handle.start
@@ -102,7 +102,7 @@ class LearnerActor:
         assert status.progress is not None
         if status.done or status.beats != self._beats:
             self._beats = status.beats
-            self._still.moved()
+            self._still.progressed()
         if status.progress.update > max(0, self._updates_at_failure) and status.new_metrics:
             self._backoff.succeed()
         self.status = status

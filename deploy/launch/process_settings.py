@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from actors.codec import MAX_DIMENSION, largest_episode_bytes
-from actors.config import LARGEST_PAYLOAD, ActingConfig, require
+from actors.config import MAX_REDIS_VALUE_BYTES, ActingConfig, require
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.gym.make import gym_spaces
 from actors.metrics.ray import RayMetrics
@@ -48,7 +48,8 @@ def _check_size(config: Config, spaces: Spaces, setting: str, steps: int) -> Non
     require(
         needed <= limit,
         f"{setting} is {steps}: so many steps take up to {needed} bytes, more than queue.max_episode_bytes ({limit}), "
-        f"and would all be set aside. Lower {setting}, or raise queue.max_episode_bytes (to at most {LARGEST_PAYLOAD})",
+        f"and would all be set aside. Lower {setting}, "
+        f"or raise queue.max_episode_bytes (to at most {MAX_REDIS_VALUE_BYTES})",
     )
 
 

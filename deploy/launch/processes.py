@@ -59,8 +59,8 @@ def _learn(config: Config, resume: Path | None) -> int:
             status = service.poll()
             if status.beats != beats:
                 beats = status.beats
-                still.moved()
-            still.look()
+                still.progressed()
+            still.poll()
             for note in status.new_notes:
                 console.print(note, soft_wrap=True, markup=False)
             for m in status.new_metrics:
@@ -102,7 +102,7 @@ def run_actors(config: Config) -> int:
         fleet = WorkerPool(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
         console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
         while not stop.wait(0.2):
-            fleet.fit(ray.available_resources)
+            fleet.autoscale(ray.available_resources)
             reports = fleet.pump(timeout_s=0.0)
             metrics.reporter("fleet")(fleet.counts())
             for report in reports:

@@ -30,8 +30,8 @@ def has_ended(
         now = beats()
         if now != seen:
             seen = now
-            still.moved()
-        if at_once() or still.look() > max(STOP_S, 2 * slowest_s):
+            still.progressed()
+        if at_once() or still.poll() > max(STOP_S, 2 * slowest_s):
             return False
     return True
 

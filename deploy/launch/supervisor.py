@@ -18,7 +18,7 @@ from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.metrics.ray import RayMetrics
 from actors.transport.redis import connect
-from actors.workers.worker_pool import PLACELESS_S, WorkerPool
+from actors.workers.worker_pool import UNPLACED_S, WorkerPool
 from deploy.launch.comparison import compare
 from deploy.launch.learner_actor import LearnerActor
 from deploy.launch.monitor import RunMonitor
@@ -160,10 +160,10 @@ class Supervisor:
         now = time.monotonic()
         if self._keeper.up:
             self._up_s, self._made_room = now, False
-            self._fleet.fit(ray.available_resources)
-        elif not self._made_room and now - self._up_s > PLACELESS_S:
+            self._fleet.autoscale(ray.available_resources)
+        elif not self._made_room and now - self._up_s > UNPLACED_S:
             self._made_room = True
-            self._fleet.make_room()
+            self._fleet.release_one()
 
     def _hear(self, status: LearnerStatus) -> None:
         if status.progress is not None:
@@ -175,7 +175,7 @@ class Supervisor:
 
     def _tell_placeless(self) -> None:
         """Once: a cluster may still be growing while the run starts."""
-        if self._placeless_told or time.monotonic() - self._began_s < PLACELESS_S:
+        if self._placeless_told or time.monotonic() - self._began_s < UNPLACED_S:
             return
         self._placeless_told = True
         actors = self.plan.acting.actors.at_least

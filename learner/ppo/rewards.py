@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from actors.policy.normaliser import TINY, ValueNormaliser
+from actors.policy.normaliser import MIN_STD, ValueNormaliser
 from learner.ppo.batching import Batch
 
 REWARD_CLIP = 100.0
@@ -24,7 +24,7 @@ def clip_rewards(batch: Batch, scale: ValueNormaliser) -> tuple[Batch, Tensor]:
     size = batch.rewards.abs().masked_fill(~batch.valid, 0.0)
     largest = size.amax(1).sort().values
     typical = largest[int(TYPICAL * (len(largest) - 1))].double()
-    fitted = (scale.updates > 0) & (scale.std > TINY)  # returns that were all 0 so far say nothing of the next
+    fitted = (scale.updates > 0) & (scale.std > MIN_STD)  # returns that were all 0 so far say nothing of the next
     reference = torch.maximum(torch.where(fitted, scale.std, 0.0), typical)
     limit = torch.where(reference > 0, REWARD_CLIP * reference, LARGEST).clamp(max=LARGEST).to(size.dtype)
     return batch._replace(rewards=batch.rewards.clamp(-limit, limit)), (size > limit).sum()

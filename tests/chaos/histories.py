@@ -404,8 +404,8 @@ class History:
         assert written == lineage
         updates = [row["update"] for row in rows(self.folder / "run" / "metrics.jsonl")]
         assert updates == sorted(set(updates))
-        accounts = self.outbox.accounts
-        assert ledger.actors["actor0", 0].produced == accounts.produced
+        counts = self.outbox.counts
+        assert ledger.actors["actor0", 0].produced == counts.produced
         return ledger
 
     def _broken(self) -> str:

@@ -98,7 +98,7 @@ def test_a_zombie_actor_loses_and_duplicates_no_episode(run: ChaosRun) -> None:
         time.sleep(0.5)
         index = next(i for i in (0, 1) if _is_silent(run, f"actor-{i}"))
         successor = RolloutWorker(
-            WorkerSettings(acting(config), index, "chaos", 0, run.server.url, "chaos"), reborn=True
+            WorkerSettings(acting(config), index, "chaos", 0, run.server.url, "chaos"), restarted=True
         )
         assert successor.number > max(known)
         produced = sum(successor.sample().episodes for _ in range(2))

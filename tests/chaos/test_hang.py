@@ -41,8 +41,8 @@ def test_a_suspended_actor_is_replaced(run: ChaosRun) -> None:
     since = time.monotonic()
     gone_within(run, stopped, since, HANG_S + SLACK * TARGETS_S["actor"])
     run.wait_for(lambda: any(n not in known and a.accepted for (_, n), a in run.ledger().actors.items()), 120.0)
-    run.wait_for(lambda: f"has hung for {HANG_S:g} s; it is killed and started again" in run.command.out)
-    run.wait_for(lambda: run.command.out.count("died and is back") == 1)
+    run.wait_for(lambda: f"has hung for {HANG_S:g} s; it is killed and restarted" in run.command.out)
+    run.wait_for(lambda: run.command.out.count("died and was restarted") == 1)
     run.wait_for_updates(3)
     run.identities()
 

@@ -29,7 +29,7 @@ def test_an_actor_killed_in_mid_episode_restarts_as_a_later_incarnation(run: Cha
     run.acting_again(run.kill("RayRolloutWorker"), before)
     run.wait_for_updates(2)
     assert max(number for _, number in run.identities().actors) > max(before)
-    run.wait_for(lambda: "actor-0 died and is back" in run.command.out)
+    run.wait_for(lambda: "actor-0 died and was restarted" in run.command.out)
 
 
 def test_a_learner_killed_between_update_and_ack_trains_nothing_twice(run: ChaosRun) -> None:

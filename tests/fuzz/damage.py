@@ -1,4 +1,4 @@
-"""Bytes that were good once: changed here and there, and JSON in which a value is another."""
+"""Hypothesis strategies for damaged bytes, and for JSON with damaged values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ODD_VALUES = (
 
 @st.composite
 def damaged(draw: st.DrawFn, samples: Sequence[bytes]) -> bytes:
-    """A sample after one to five changes."""
+    """Draw a sample with one to five changes."""
     data = bytearray(draw(st.sampled_from(samples)))
     for _ in range(draw(st.integers(1, 5))):
         at = draw(st.integers(0, len(data)))
@@ -41,7 +41,7 @@ def damaged(draw: st.DrawFn, samples: Sequence[bytes]) -> bytes:
 
 @st.composite
 def misfilled(draw: st.DrawFn, samples: Sequence[bytes]) -> bytes:
-    """A sample, which is JSON, with up to three values replaced, left out or doubled; text in it may be JSON again."""
+    """Draw a JSON sample with up to three values replaced, removed or duplicated, also in JSON nested in strings."""
     value = json.loads(draw(st.sampled_from(samples)))
     for _ in range(draw(st.integers(1, 3))):
         value = _other(draw, value)
@@ -49,7 +49,7 @@ def misfilled(draw: st.DrawFn, samples: Sequence[bytes]) -> bytes:
 
 
 def _other(draw: st.DrawFn, value: Any) -> Any:
-    """The value with something in it changed; deeper down the deeper it is."""
+    """Change one value at a random depth."""
     if isinstance(value, str) and value[:1] in ("{", "[") and draw(st.integers(0, 9)):
         return json.dumps(_other(draw, json.loads(value)))
     if not isinstance(value, dict | list) or not value or not draw(st.integers(0, 9)):

@@ -1,7 +1,7 @@
-"""Every decoder of bytes that others made: what it is given when all is well, and what it may raise when it is not.
+"""All decoders of untrusted bytes, with valid samples and the errors that they may raise.
 
-A decoder whose bytes carry a checksum or a signature is here twice: with them as they come, and with them made right
-again around what was changed, so that the checks behind are reached.
+A decoder of bytes with a checksum or a signature is listed twice: unchanged, and with the checksum or signature
+recomputed after the damage, so that later checks are reached.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NETWORK = toy_network()
 
 @dataclass(frozen=True)
 class Decoder:
-    """`decode` returns, or raises one of `errors`, whatever bytes it is given; `samples` are good ones."""
+    """`decode` returns or raises one of `errors` for any bytes; `samples` are valid ones."""
 
     name: str
     decode: Callable[[bytes], object]
@@ -59,7 +59,7 @@ class Decoder:
     samples: tuple[bytes, ...]
 
     def __call__(self, data: bytes) -> bool:
-        """Whether it took them."""
+        """Return whether `data` was accepted."""
         try:
             self.decode(data)
         except self.errors:
@@ -160,7 +160,7 @@ def _request(seed: int) -> bytes:
 
 
 def _step(data: bytes) -> None:
-    """As the server does: parsed, told apart, and put into a batch beside a good one."""
+    """Parse a request like the server: decode, hash and stack it with a valid one."""
     request, good = policy_pb2.StepRequest.FromString(data), policy_pb2.StepRequest.FromString(_request(0))
     layout = MessageLayout(SPACES)
     digest(request)
@@ -177,7 +177,7 @@ def _folder() -> Path:
 
 @cache
 def _saved() -> bytes:
-    """A small checkpoint; its moments are left out."""
+    """Return the bytes of a small checkpoint without optimizer moments."""
     optimizer = make_optimizer(NETWORK, 1e-3, 0.0)
     ids = ("run/actor-0/1/2", "run/actor-0/1/3")
     return save_checkpoint(
@@ -186,9 +186,9 @@ def _saved() -> bytes:
 
 
 def _checkpoint(data: bytes) -> None:
-    """As a learner, an actor, a user's own training and the `tamiyo` command read it."""
+    """Read a checkpoint with all functions that read checkpoints."""
     path = _folder() / "update_00000001.safetensors"
-    path.unlink(missing_ok=True)  # the file before may still be mapped
+    path.unlink(missing_ok=True)  # the previous file may still be memory-mapped
     path.write_bytes(data)
     first: UserError | None = None
     for read in (load_checkpoint, read_weights, load_policy):
@@ -201,7 +201,7 @@ def _checkpoint(data: bytes) -> None:
 
 
 def _split(data: bytes) -> tuple[bytes, bytes]:
-    """Header and tensors of a safetensors file."""
+    """Split a safetensors file into header and tensors."""
     size = int.from_bytes(data[:8], "little")
     return data[8 : 8 + size], data[8 + size :]
 
@@ -221,14 +221,14 @@ def _grower() -> Any:
 
 @cache
 def _grown() -> bytes:
-    """A controller's state as JSON, for want of bytes of its own: users save it with whatever saves their model."""
+    """Return a growth controller's state as JSON; users save it in a format of their choice."""
     return json.dumps(
         {k: v.decode() if isinstance(v, bytes) else v for k, v in _grower().state_dict().items()}
     ).encode()
 
 
 def _growth(data: bytes) -> None:
-    """What is refused leaves the controller as it was."""
+    """Load a state; one that is refused must leave the controller unchanged."""
     try:
         state = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""Gymnasium environments: vector environments of any kind as a fleet."""
+"""Fleets of Gymnasium environments, from vector environments of any kind."""

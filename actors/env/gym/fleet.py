@@ -1,7 +1,7 @@
-"""`GymFleet`: E Gymnasium environments that run on by themselves, each starting anew when it ends.
+"""`GymFleet`: E Gymnasium environments, each of which starts its next episode when one has ended.
 
-The seed fleet plays in waves; here nobody waits for anybody. A step shows both what it led to and what is to be acted
-on next, which differ where an episode ended.
+Unlike the seed fleet, whose environments start and end an episode together, rows are independent. A step returns both
+the outcome of the actions and the observations to act on next, which differ where an episode ended.
 """
 
 from __future__ import annotations
@@ -23,38 +23,40 @@ from actors.types.spaces import Spaces
 
 Flags = NDArray[np.bool_]  # [E]
 SeedOf = Callable[[int], int]
-"""Draws the seed of a row's next episode."""
+"""Returns the seed of a row's next episode."""
 
 
 class StreamStep(NamedTuple):
-    """One step of environments that never wait for each other."""
+    """One step of a stream fleet."""
 
-    led_to: FleetStep  # where an episode ended: its final observation, and the masks after it
-    now: FleetStep  # what is to be acted on
-    began: Flags  # rows whose `now` is the first of a new episode
+    outcome: FleetStep  # of the actions; in rows whose episode ended, the final observation and its masks
+    current: FleetStep  # observations and masks to act on
+    began: Flags  # rows whose `current` is the first observation of an episode
 
 
 class StreamFleet(Protocol):
-    """Environments in streams: a row that ended begins its next episode by itself, at once or one step later."""
+    """A fleet whose rows start their next episode automatically, in the step that ends one or in the next step."""
 
     env_id: str
     spaces: Spaces
     num_envs: int
-    seeds: NDArray[np.int64]  # [E] of the episodes under way
+    seeds: NDArray[np.int64]  # [E] of the current episodes
 
-    def start(self) -> StreamStep: ...
+    def start(self) -> StreamStep:
+        """Reset all environments."""
+        ...
 
     def step(self, actions: NDArray[np.int64]) -> StreamStep:
-        """`actions [E, H]`; those of a row between two episodes are ignored."""
+        """Step all environments with `actions [E, H]`; those of rows between two episodes are ignored."""
         ...
 
 
-EVERY_MASK = "give one with every observation, all ones where every action is legal"
+EVERY_MASK = "give a mask with every observation, all ones if every action is legal"
 
 
 def autoreset_mode(env_id: str, env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """The mode that a vector environment declares. Raises `UserError` for one that declares none."""
-    # Environments of one class share its metadata, so that only the attribute is surely this one's.
+    """Return the autoreset mode that a vector environment declares. Raises `UserError` if it declares none."""
+    # Metadata is shared by all environments of a class, so an attribute of the instance takes precedence.
     declared = env.metadata.get("autoreset_mode")
     for owner in (env.unwrapped, env):
         declared = getattr(owner, "autoreset_mode", declared)
@@ -71,50 +73,53 @@ def autoreset_mode(env_id: str, env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
 class GymFleet:
     """A vector environment in any of Gymnasium's autoreset modes.
 
-    With DISABLED each episode is reset by its own seed: what it shows is a function of that seed and its actions.
-    With SAME_STEP and NEXT_STEP, and where a vector environment takes a single seed, only the first reset is seeded;
-    later seeds name an episode and its policy noise.
+    With DISABLED, each episode is reset with its own seed and is a function of that seed and its actions. With
+    SAME_STEP and NEXT_STEP, and if the environment only takes a single seed, only the first reset is seeded; the seeds
+    of later episodes only identify them and determine their policy noise.
 
-    An environment gives an action mask with every observation that is acted on, or with none. Anything else raises
-    `UserError`, because a missing mask would allow actions that may be illegal.
+    An environment must give an action mask with every observation that is acted on, or with none. Anything else raises
+    `UserError`, because a missing mask would allow illegal actions.
     """
 
     def __init__(self, env_id: str, env: VectorEnv[Any, Any, Any], seed_of: SeedOf) -> None:
         self.env_id, self.env, self.seed_of = env_id, env, seed_of
         self.num_envs = env.num_envs
-        self._own = GymSpaces(env_id, env.single_observation_space, env.single_action_space)
-        self.spaces = self._own.spaces
+        self._converter = GymSpaces(env_id, env.single_observation_space, env.single_action_space)
+        self.spaces = self._converter.spaces
         self.autoreset = autoreset_mode(env_id, env)
         self.seeds = np.zeros(self.num_envs, dtype=np.int64)
         self._between = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: rows that the next step resets
         self._gives_masks = False
-        self._takes_seeds = True  # one for each environment, and not a single one for all
-        masks_of_all: Callable[[], Any] | None = getattr(env.unwrapped, "action_masks", None)
-        self._masks_of_all = masks_of_all  # sb3-contrib's convention, where a vector environment has it itself
+        self._takes_seeds = True  # one seed for each environment, not a single one for all
+        action_masks: Callable[[], Any] | None = getattr(env.unwrapped, "action_masks", None)
+        self._action_masks = action_masks  # sb3-contrib's convention, implemented by the vector environment
 
     def start(self) -> StreamStep:
-        everyone, nobody = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
-        self._draw_seeds(everyone)
-        seeds: Any = [int(s) for s in self.seeds]  # Gymnasium's own type knows only the single one
+        """See `StreamFleet.start`."""
+        all_rows, no_rows = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
+        self._draw_seeds(all_rows)
+        seeds: Any = [int(s) for s in self.seeds]  # Gymnasium's annotation only allows a single seed
         try:
-            seen, infos = self.env.reset(seed=seeds)
+            raw_obs, infos = self.env.reset(seed=seeds)
         except (TypeError, gymnasium.error.Error):  # a vector environment with one generator takes one seed
             self._takes_seeds = False
-            seen, infos = self.env.reset(seed=seeds[0])
+            raw_obs, infos = self.env.reset(seed=seeds[0])
         infos = self._with_masks(infos)
-        self._between, self._gives_masks = nobody, "action_mask" in infos
-        obs, masks, rewards = self._obs(seen), self._masks(infos, everyone), np.zeros(self.num_envs, dtype=np.float32)
-        now = self._led_to(obs, masks, rewards, nobody, nobody)
-        return StreamStep(now, now, everyone)
+        self._between, self._gives_masks = no_rows, "action_mask" in infos
+        obs, masks = self._obs(raw_obs), self._masks(infos, all_rows)
+        rewards = np.zeros(self.num_envs, dtype=np.float32)
+        current = self._fleet_step(obs, masks, rewards, no_rows, no_rows)
+        return StreamStep(current, current, all_rows)
 
     def step(self, actions: NDArray[np.int64]) -> StreamStep:
-        seen, rewards, terminated, truncated, infos = self.env.step(self._own.env_actions(actions))
+        """See `StreamFleet.step`."""
+        raw_obs, rewards, terminated, truncated, infos = self.env.step(self._converter.env_actions(actions))
         infos = self._with_masks(infos)
         running = ~self._between
         terminated = np.asarray(terminated, dtype=np.bool_) & running
         ended = (terminated | np.asarray(truncated, dtype=np.bool_)) & running
         rewards = self._finite(np.where(running, rewards, 0.0), "a reward")
-        obs = self._obs(seen)
+        obs = self._obs(raw_obs)
         masks = self._masks(infos, np.ones_like(ended) if self.autoreset is AutoresetMode.SAME_STEP else ~ended)
         final_obs, final_masks = obs, masks
         if self.autoreset is AutoresetMode.NEXT_STEP:
@@ -129,17 +134,17 @@ class GymFleet:
                     self._read_final(infos, ended, final_obs, final_masks)
                 else:
                     self._reset(ended, obs, masks)
-        led_to = self._led_to(final_obs, final_masks, rewards, terminated, ended)
-        now = led_to._replace(obs=obs, masks=ActionMasks.of_flat(self.spaces.action, masks))
-        return StreamStep(led_to, now, began)
+        outcome = self._fleet_step(final_obs, final_masks, rewards, terminated, ended)
+        current = outcome._replace(obs=obs, masks=ActionMasks.of_flat(self.spaces.action, masks))
+        return StreamStep(outcome, current, began)
 
     def _read_final(
         self, infos: dict[str, Any], ended: Flags, final_obs: NDArray[np.float32], final_masks: NDArray[np.bool_]
     ) -> None:
-        """What ended episodes left, which SAME_STEP hides in the infos, into their rows."""
+        """Copy final observations and masks, which SAME_STEP puts into the infos, into the rows that ended."""
         if "final_obs" not in infos:
             raise UserError(
-                f'{self.env_id} resets in the step that ends an episode, and gave no info["final_obs"]: give the last '
+                f'{self.env_id} resets in the step that ends an episode but gave no info["final_obs"]: give the last '
                 "observation of every episode there"
             )
         if "action_mask" in infos.get("final_info", {}):
@@ -148,83 +153,89 @@ class GymFleet:
             final_masks[ended] = True
         for e in map(int, np.flatnonzero(ended)):
             with np.errstate(over="ignore"):
-                flat = self._own.flat_obs(infos["final_obs"][e])
+                flat = self._converter.flat_obs(infos["final_obs"][e])
             final_obs[e] = self._finite(flat, "a final observation")
 
     def _reset(self, rows: Flags, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> None:
-        """New episodes, each by its own seed, into their rows."""
-        each: Any = [int(s) if new else None for s, new in zip(self.seeds, rows, strict=True)]
-        seen, infos = self.env.reset(seed=each if self._takes_seeds else None, options={"reset_mask": rows.copy()})
-        obs[rows] = self._obs(seen)[rows]
+        """Reset `rows` with their seeds and write the first observations and masks in place."""
+        seeds: Any = [int(s) if new else None for s, new in zip(self.seeds, rows, strict=True)]
+        raw_obs, infos = self.env.reset(seed=seeds if self._takes_seeds else None, options={"reset_mask": rows.copy()})
+        obs[rows] = self._obs(raw_obs)[rows]
         masks[rows] = self._masks(self._with_masks(infos), rows, rows)[rows]
 
     def _draw_seeds(self, rows: Flags) -> None:
         for e in map(int, np.flatnonzero(rows)):
             self.seeds[e] = self.seed_of(e)
 
-    def _obs(self, seen: Any) -> NDArray[np.float32]:
+    def _obs(self, raw_obs: Any) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):
-            obs = self._own.flat_batch(seen, self.num_envs)
+            obs = self._converter.flat_batch(raw_obs, self.num_envs)
         return self._finite(obs, "an observation")
 
-    def _finite(self, given: NDArray[Any], what: str) -> NDArray[np.float32]:
-        """As float32, where a larger number than it holds is infinite."""
+    def _finite(self, array: NDArray[Any], what: str) -> NDArray[np.float32]:
+        """Cast to float32. Raises `UserError` for NaN, infinity and numbers that exceed float32."""
         with np.errstate(over="ignore"):
-            cast = given.astype(np.float32, copy=False)
+            cast = array.astype(np.float32, copy=False)
         if not np.isfinite(cast).all():
             raise UserError(
-                f"{self.env_id} gave {what} that is NaN, infinite or too large for float32: it cannot be trained on"
+                f"{self.env_id} gave {what} that is NaN, infinite or too large for float32, which cannot be trained on"
             )
         return cast
 
     def _with_masks(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """What the environment's own `action_masks()` says goes where Gymnasium would have put it."""
-        if self._masks_of_all is None or "action_mask" in infos:
+        """Add the result of the environment's own `action_masks()` to the infos, in Gymnasium's form."""
+        if self._action_masks is None or "action_mask" in infos:
             return infos
-        return infos | {"action_mask": self._masks_of_all(), "_action_mask": np.ones(self.num_envs, dtype=np.bool_)}
+        return infos | {"action_mask": self._action_masks(), "_action_mask": np.ones(self.num_envs, dtype=np.bool_)}
 
     def _masks(self, infos: dict[str, Any], needed: Flags, rows: Flags | None = None) -> NDArray[np.bool_]:
-        """`[E, A]`, read from `rows` or from all of them. An environment without masks allows everything, and so does
-        a mask that allows nothing where nothing is decided any more. Raises `UserError` where a mask is `needed` and
-        missing or useless."""
+        """Return masks `[E, A]`, reading those of `rows` (default: all).
+
+        Everything is legal in an environment without masks. Raises `UserError` for a mask that is `needed` and missing
+        or without a legal choice; where it is not needed, because the episode has ended, such a mask is all ones.
+        """
         masks = np.ones((self.num_envs, self.spaces.action.flat_size), dtype=np.bool_)
         if ("action_mask" in infos) > self._gives_masks:
-            raise UserError(f"{self.env_id} gave an action mask at a step and none at its reset: {EVERY_MASK}")
+            raise UserError(f"{self.env_id} gave an action mask at a step but not at its reset: {EVERY_MASK}")
         if not self._gives_masks:
             return masks
         given = np.zeros_like(needed)
         if "action_mask" in infos:
             each, given = self._rows(infos)
             for e in map(int, np.flatnonzero(given if rows is None else given & rows)):
-                masks[e] = self._own.flat_mask(each[e])
+                masks[e] = self._converter.flat_mask(each[e])
         if (needed & ~given).any():
-            raise UserError(f"{self.env_id} gave an action mask at some observations and none at others: {EVERY_MASK}")
+            raise UserError(f"{self.env_id} gave action masks at some observations but not at others: {EVERY_MASK}")
         for head, part in zip(self.spaces.action.names, self.spaces.action.split(masks), strict=True):
             empty = ~part.any(1)
             if (empty & needed).any():
-                raise UserError(f"{self.env_id} gave a mask that leaves {head} no legal choice in mid-episode")
+                raise UserError(
+                    f"{self.env_id} gave an action mask without a legal choice for {head}: allow at least one"
+                )
             part[empty] = True
         return masks
 
     def _rows(self, infos: dict[str, Any]) -> tuple[Any, Flags]:
-        """One mask for each environment, and which of them were given. Gymnasium's own loops say so in
-        `_action_mask`; a native vector environment that does not say gives all of them."""
+        """Return one mask per environment, and a flag per environment whether its mask was given.
+
+        Gymnasium's vector environments set the flags as `_action_mask`. Without it, all masks count as given.
+        """
         each = infos["action_mask"]
-        if isinstance(each, list | tuple):  # an array of two dimensions in it would be one head of all environments
-            right = len(each) == self.num_envs and all(getattr(mask, "ndim", 1) == 1 for mask in each)
+        if isinstance(each, list | tuple):  # a two-dimensional item would be one head's mask of all environments
+            valid = len(each) == self.num_envs and all(getattr(mask, "ndim", 1) == 1 for mask in each)
         else:
             each = np.asarray(each)
-            right = each.ndim > 0 and len(each) == self.num_envs
-        if not right:
+            valid = each.ndim > 0 and len(each) == self.num_envs
+        if not valid:
             raise UserError(
                 f"{self.env_id} gave action masks that are not one row for each of its {self.num_envs} environments: "
-                f"give an array [{self.num_envs}, {self.spaces.action.flat_size}]"
+                f"give an array of shape [{self.num_envs}, {self.spaces.action.flat_size}]"
             )
         if "_action_mask" in infos:
             return each, np.asarray(infos["_action_mask"], dtype=np.bool_)
         return each, np.array([mask is not None for mask in each], dtype=np.bool_)
 
-    def _led_to(
+    def _fleet_step(
         self,
         obs: NDArray[np.float32],
         masks: NDArray[np.bool_],
@@ -238,7 +249,7 @@ class GymFleet:
             ActionMasks.of_flat(self.spaces.action, masks),
             rewards,
             terminated,
-            ended & ~terminated,  # never both: terminated wins
+            ended & ~terminated,  # not both: termination takes precedence
             tuple(EndReason.ENVIRONMENT if end else None for end in ended),
             ({},) * self.num_envs,
         )

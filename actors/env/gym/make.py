@@ -1,4 +1,4 @@
-"""From `GymConfig` to a vector environment, with one clear line for whatever a person got wrong."""
+"""Build a vector environment from `GymConfig`, with a clear message for each configuration error."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Wrap = Callable[[AnyEnv], AnyEnv]
 
 
 class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Brings both conventions for masks into one: `info["action_mask"]`, flat and bool.
+    """Unifies both conventions for action masks as `info["action_mask"]`, flat and bool.
 
-    `info["action_mask"]` is Gymnasium's convention and goes before `action_masks()`, sb3-contrib's. An environment
-    with neither gets no mask.
+    `info["action_mask"]`, Gymnasium's convention, takes precedence over the method `action_masks()` of sb3-contrib. An
+    environment with neither has no masks.
     """
 
     def __init__(self, env: AnyEnv, env_id: str) -> None:
@@ -46,12 +46,16 @@ class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         mask = info.get("action_mask")
         if mask is None and self._method is not None:
             mask = self._method()
-        # The rest is for people, and would only be copied about.
+        # Other infos are not used; passing them on would only cost copies.
         return {} if mask is None else {"action_mask": self._spaces.flat_mask(mask)}
 
 
 def make_vector_env(config: GymConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
-    """`sync` and `async` reset only when told to, each episode by its own seed; `own` resets as it pleases."""
+    """Create the vector environment. Raises `UserError`.
+
+    `sync` and `async` environments are reset explicitly, each episode with its own seed; `own` environments follow
+    their own autoreset mode.
+    """
     kwargs = parse_kwargs(config.kwargs)
     wrappers = [*(_load_wrapper(name) for name in config.wrappers), partial(MaskInInfo, env_id=config.id)]
     mode = {"sync": "sync", "async": "async", "own": "vector_entry_point"}[config.vectorization]
@@ -66,7 +70,7 @@ def make_vector_env(config: GymConfig, num_envs: int) -> VectorEnv[Any, Any, Any
 
 
 def gym_spaces(config: GymConfig) -> Spaces:
-    """Spaces of one environment; raises `UserError` for an environment that is not there or cannot be trained."""
+    """Return the spaces of one environment. Raises `UserError` if it does not exist or its spaces are unsupported."""
     env = make_vector_env(config, 1)
     try:
         return GymSpaces(config.id, env.single_observation_space, env.single_action_space).spaces
@@ -75,7 +79,7 @@ def gym_spaces(config: GymConfig) -> Spaces:
 
 
 def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """`name=value` pairs; a value that is no JSON is text."""
+    """Parse `name=value` pairs. A value that is not valid JSON is a string."""
     parsed: dict[str, Any] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -94,20 +98,20 @@ def _load_wrapper(name: str) -> Wrap:
 
 
 def _check_id(env_id: str) -> None:
-    """Import what the id names, and look it up. Raises `UserError` with the closest known id."""
+    """Import the module of the id and check that it is registered. Raises `UserError` with the closest known id."""
     module, _, name = env_id.rpartition(":")
     if module:
         try:
             import_module(module)
         except ImportError as error:
-            raise UserError(f"cannot import {module!r}, which {env_id} names: {error}") from error
+            raise UserError(f"cannot import {module!r} of gym.id {env_id}: {error}") from error
     if name in registry:
         return
-    close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5) or _same_letters(name)
-    hint = f"did you mean {close[0]}?" if close else "is the package that registers it imported, as in mypkg:MyEnv-v0?"
+    close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5) or _match_ignoring_case(name)
+    hint = f"did you mean {close[0]}?" if close else "to import the package that registers it, write mypkg:MyEnv-v0"
     raise UserError(f"there is no Gymnasium environment {name!r}; {hint}")
 
 
-def _same_letters(name: str) -> list[str]:
+def _match_ignoring_case(name: str) -> list[str]:
     folded = {known.lower(): known for known in registry}
     return [folded[c] for c in difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)]

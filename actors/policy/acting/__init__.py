@@ -1,1 +1,1 @@
-"""The policy in programs that only act: fewer operations, TorchScript, and torch.export."""
+"""Inference-only forms of the policy: a fused step, TorchScript and `torch.export`."""

@@ -1,4 +1,4 @@
-"""The policy as one `torch.export` program: a step with the state going in and coming out, and nothing of ours."""
+"""The policy's step as a `torch.export` program, with the recurrent state as inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ INPUTS = (
     "op_mask",  # [N, ops] bool
     "slot_mask",  # [N, ops, S] bool; empty where the action space has no slots
     "rest_mask",  # [N, ops, S, R] bool, or [N, R]
-    "h",  # [layers, N, hidden]; this and the three below as the last call gave them, zeros at first
+    "h",  # [layers, N, hidden]; this and the next three are outputs of the last call, zeros at first
     "c",
     "cells",
     "usage",
-    "reset",  # [N] bool, True where an episode begins: the state in is taken for zero there
+    "reset",  # [N] bool, True where an episode begins; the state is zeroed there
     "noise",  # [N, heads] float64, uniform in [0, 1)
-    "deterministic",  # [] bool: the likeliest choice, head by head, instead of what the noise picks
+    "deterministic",  # [] bool: take the most likely choice of each head and ignore the noise
 )
 OUTPUTS = ("actions", "log_probs", "values", "baseline_values", "h", "c", "cells", "usage")
 _BATCH = {"obs": 0, "blueprint_indices": 0, "op_mask": 0, "slot_mask": 0, "rest_mask": 0, "reset": 0, "noise": 0}
 
 
 class ExportedStep(nn.Module):
-    """`FactoredRecurrentActorCritic.step` with plain tensors, in the order of INPUTS and OUTPUTS."""
+    """`FactoredRecurrentActorCritic.step` with plain tensors in the order of INPUTS and OUTPUTS."""
 
     def __init__(self, network: FactoredRecurrentActorCritic) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ExportedStep(nn.Module):
 
 
 def export_step(network: FactoredRecurrentActorCritic) -> torch.export.ExportedProgram:
-    """The program of a network on the CPU, for any number N of environments."""
+    """Export the step of a network on the CPU, for any number N of environments."""
     batch = torch.export.Dim("batch", min=1, max=1 << 16)
     examples = dict(zip(INPUTS, example_inputs(network, 2), strict=True))
     shapes = {}
@@ -67,7 +67,7 @@ def export_step(network: FactoredRecurrentActorCritic) -> torch.export.ExportedP
 
 
 def example_inputs(network: FactoredRecurrentActorCritic, batch: int) -> tuple[Tensor, ...]:
-    """Of the right shapes and types; everything legal, every episode at its start."""
+    """Return inputs of the right shapes and types: everything legal, every episode at its start."""
     spaces, spec = network.spaces, network.spaces.action
     slotted = (batch, spec.num_ops, spec.num_slots)
     slot_mask = torch.ones(slotted if spec.conditioned else 0, dtype=torch.bool)

@@ -1,1 +1,1 @@
-"""Recurrent cores: one step, and whole sequences in length buckets."""
+"""Policy cores, recurrent or feedforward, which run single steps and whole sequences."""

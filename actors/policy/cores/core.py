@@ -1,4 +1,4 @@
-"""Cores: what stands between encoder and heads and carries the past. `Core` runs one step, or whole sequences."""
+"""Cores: the part of the policy between encoder and heads, which holds the recurrent state."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from actors.policy.state import PolicyState, StateSizes
 
 
 class CoreOutput(NamedTuple):
+    """Output of a core for N steps."""
+
     output: Tensor  # [N, hidden]
     memory: Tensor  # [N, 3] statistics of the external memory (see `memory.STATISTICS`); [N, 0] without one
     state: PolicyState  # after the step, or after each row's last step
 
 
 class Feedforward(nn.Module):
-    """The baseline: a multilayer perceptron, and a state without content."""
+    """A multilayer perceptron with an empty state, as a baseline."""
 
     sizes = StateSizes()
     statistics: tuple[str, ...] = ()
@@ -38,15 +40,17 @@ class Feedforward(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def step(self, x: Tensor, state: PolicyState) -> CoreOutput:
+        """See `Recurrent.step`."""
         out = self.layers(x).to(x.dtype)
         return CoreOutput(out, out.new_zeros(out.shape[0], 0), state)
 
     def sequence(self, x: Tensor, layout: BucketLayout | list[Tensor], state: PolicyState) -> CoreOutput:
+        """See `Recurrent.sequence`."""
         return self.step(x, state)
 
 
 class Recurrent(nn.Module):
-    """An LSTM and, with `core: lstm+memory`, an external memory behind it."""
+    """An LSTM, followed by an external memory with `core: lstm+memory`."""
 
     def __init__(self, inputs: int, config: PolicyConfig) -> None:
         super().__init__()
@@ -66,20 +70,22 @@ class Recurrent(nn.Module):
         self.hidden_size = hidden
 
     def step(self, x: Tensor, state: PolicyState) -> CoreOutput:
-        """One step of N environments: `x [N, inputs]`."""
+        """Run one step of N environments, `x [N, inputs]`."""
         out, after = recur(x.unsqueeze(0), state, *self._all_weights(), _dtype(x))
         return self._output(out.squeeze(0), after)
 
     def sequence(self, x: Tensor, layout: BucketLayout | list[Tensor], state: PolicyState) -> CoreOutput:
-        """Flat steps `x [N, inputs]`; `state` is each row's own before its first step. A packed layout is for
-        compiled code: the whole recurrence is then one operator."""
-        given = (state, *self._all_weights(), _dtype(x))
+        """Run the N valid steps `x [N, inputs]` of all rows, from `state` before each row's first step.
+
+        With a packed layout, as compiled code uses it, the whole recurrence is one custom operator.
+        """
+        args = (state, *self._all_weights(), _dtype(x))
         return self._output(
-            *(opaque_sequence(x, layout, *given) if isinstance(layout, list) else recur_sequence(x, layout, *given))
+            *(opaque_sequence(x, layout, *args) if isinstance(layout, list) else recur_sequence(x, layout, *args))
         )
 
     def _all_weights(self) -> tuple[list[Tensor], list[Tensor]]:
-        # torch.compile refuses to look into an nn.LSTM, torch.export swaps the parameters inside it
+        # torch.compile does not trace into nn.LSTM, and torch.export replaces the parameters of the module.
         own = self._weights if torch.compiler.is_dynamo_compiling() else self.lstm.parameters()
         return list(own), list(self.memory.weights()) if self.memory is not None else []
 
@@ -88,7 +94,7 @@ class Recurrent(nn.Module):
 
 
 def _dtype(x: Tensor) -> torch.dtype:
-    """What an autocast region around the call asks for, else the input's own."""
+    """Return the dtype of the surrounding autocast region, or else that of `x`."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 

@@ -1,4 +1,4 @@
-"""The recurrent arithmetic: the fused LSTM, then the external memory, over a bucket or over all of them."""
+"""The recurrence, LSTM and external memory, over one length bucket or over all of them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ def recur(
     dtype: torch.dtype,
     run_scan: Scan = scan,
 ) -> tuple[Tensor, PolicyState]:
-    """`x [T, N, inputs]` > `[T, N, hidden]`, with a memory `[T, N, hidden + 3]`, and the state after it.
+    """Run `x [T, N, inputs]` from `state`. Returns outputs `[T, N, hidden]` and the state after the last step.
 
-    `weights` are those of an nn.LSTM in its order, `memory` those of `MemoryWeights` or empty, `run_scan` the scan.
-    The LSTM runs in `dtype`, the memory in that of `x`; the casts are made here, so that no autocast region keeps them.
+    With a memory, its statistics are appended to the outputs: `[T, N, hidden + 3]`. `weights` are the parameters of an
+    nn.LSTM in their order, `memory` the fields of `MemoryWeights` or empty. The LSTM runs in `dtype`, the memory in the
+    dtype of `x`. Weights are cast explicitly, because an autocast region would cache the casts, without gradient if
+    the first pass has none.
     """
     unfused = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     run = _by_cell if unfused else _fused
@@ -37,8 +39,8 @@ def recur(
         out, h, c = (t.to(x.dtype) for t in run(x.to(dtype), state.h.to(dtype), state.c.to(dtype), cast))
         if not memory:
             return out, PolicyState(h, c, state.cells, state.usage)
-        out, told, cells, usage = run_scan(MemoryWeights(*memory), out, state.cells, state.usage)
-        return torch.cat([out, told], -1), PolicyState(h, c, cells, usage)
+        out, statistics, cells, usage = run_scan(MemoryWeights(*memory), out, state.cells, state.usage)
+        return torch.cat([out, statistics], -1), PolicyState(h, c, cells, usage)
 
 
 def _fused(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,8 +49,11 @@ def _fused(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tens
 
 
 def _by_cell(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The LSTM's equations, for the single step of `act`: a compiler fuses them better than a call, and as a trace they
-    take half the time of a call that packs its weights anew."""
+    """The LSTM's equations, for the single step of `act` in compiled, traced and exported programs.
+
+    A compiler fuses them better than a call of `torch.lstm`, and traced they take half the time of that call, which
+    packs the weights each time.
+    """
     steps, hs, cs = list(x.unbind()), [], []
     for layer in range(len(weights) // _PER_LAYER):
         w_x, w_h, b_x, b_h = weights[_PER_LAYER * layer : _PER_LAYER * (layer + 1)]
@@ -71,7 +76,7 @@ def recur_sequence(
     dtype: torch.dtype,
     run_scan: Scan = scan,
 ) -> tuple[Tensor, PolicyState]:
-    """`recur` over every bucket of flat `x [N, inputs]`: flat outputs, and the rows' last states (`run_layout`)."""
+    """Apply `recur` to every bucket of flat `x [N, inputs]`; see `run_layout` for the results."""
 
     def run(part: Tensor, before: PolicyState) -> tuple[Tensor, PolicyState]:
         return recur(part, before, weights, memory, dtype, run_scan)
@@ -83,20 +88,20 @@ def _outputs(state: PolicyState, memory: list[Tensor]) -> int:
     return state.h.shape[2] + (len(STATISTICS) if memory else 0)
 
 
-# For torch.compile, all of it is one operator whose inside is not traced: the fused LSTM cannot be (its derivative on
-# CPUs has no fake form), and a scan unrolled over time would be compiled again for every length. One step of it is
-# compiled by itself: 1.5 to 2.5 times as fast on a CPU, where its small operations cost more than their arithmetic.
+# Under torch.compile, the whole recurrence is one opaque operator. The fused LSTM cannot be traced, because its CPU
+# backward has no fake implementation, and a scan unrolled over time would be recompiled for every length. One step of
+# the scan is compiled separately: 1.5 to 2.5 times as fast on a CPU, where call overhead dominates small operations.
 
 
 def compiled_scan(
     weights: MemoryWeights, outputs: Tensor, cells: Tensor, usage: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`scan` by compiled steps; a single row is run twice, see `actors.policy.compiled`."""
-    rows, usage = outputs.shape[1], usage.detach()  # usage chooses cells, which has no derivative
+    """Run `scan` with compiled steps. A single row is duplicated; see `actors.policy.compiled`."""
+    rows, usage = outputs.shape[1], usage.detach()  # usage only selects cells, which has no derivative
     if rows < 2:
         outputs, cells, usage = (t.expand(-1, 2, -1) for t in (outputs, cells, usage))
-    out, told, cells, usage = scan(weights, outputs, cells, usage, _compiled_step)
-    return out[:, :rows], told[:, :rows], cells[:, :rows], usage[:, :rows]
+    out, statistics, cells, usage = scan(weights, outputs, cells, usage, _compiled_step)
+    return out[:, :rows], statistics[:, :rows], cells[:, :rows], usage[:, :rows]
 
 
 _step = compiled(read_and_write)
@@ -118,7 +123,7 @@ def _operator(
     memory: list[Tensor],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Under one dispatcher's state and without gradient, wherever it is called: else each gets graphs of its own."""
+    """`recur_sequence` in a fixed dispatcher state and without gradient, so that all callers share compiled graphs."""
     with torch._C._ForceDispatchKeyGuard(*_CLEAN), torch.no_grad():
         out, after = recur_sequence(
             x, BucketLayout.unpack(layout), PolicyState(*state), weights, memory, dtype, compiled_scan
@@ -142,20 +147,22 @@ def _backward_operator(
     memory: list[Tensor],
     dtype: torch.dtype,
 ) -> list[Tensor]:
-    """By running forward again with a graph: an operator's inside has none, so the dispatcher's state is put back to
-    what it is outside of one."""
+    """Compute the gradients by running the forward pass again with autograd.
+
+    Autograd is disabled inside an operator, so the dispatcher state is reset to that outside of one.
+    """
     with torch._C._ForceDispatchKeyGuard(*_CLEAN), torch.enable_grad():
         leaves = [t.detach().requires_grad_() for t in (x, *state, *weights, *memory)]
-        own = iter(leaves)
-        own_x, own_state = next(own), PolicyState(*(next(own) for _ in state))
-        own_weights, own_memory = [next(own) for _ in weights], [next(own) for _ in memory]
+        remaining = iter(leaves)
+        own_x, own_state = next(remaining), PolicyState(*(next(remaining) for _ in state))
+        own_weights, own_memory = [next(remaining) for _ in weights], [next(remaining) for _ in memory]
         out, after = recur_sequence(
             own_x, BucketLayout.unpack(layout), own_state, own_weights, own_memory, dtype, compiled_scan
         )
-        found = [(t, g) for t, g in zip((out, *after), gradients, strict=True) if t.requires_grad]
-        outputs, given = zip(*found, strict=True)
-        gradients_of_leaves = torch.autograd.grad(outputs, leaves, given, allow_unused=True, materialize_grads=True)
-    return [g.clone() for g in gradients_of_leaves]  # what passes through unchanged would be an operator's own input
+        differentiable = [(t, g) for t, g in zip((out, *after), gradients, strict=True) if t.requires_grad]
+        outputs, output_grads = zip(*differentiable, strict=True)
+        leaf_grads = torch.autograd.grad(outputs, leaves, output_grads, allow_unused=True, materialize_grads=True)
+    return [g.clone() for g in leaf_grads]  # an operator must not return one of its inputs
 
 
 @_backward_operator.register_fake
@@ -176,9 +183,9 @@ def _backward(ctx, *gradients):  # type: ignore[no-untyped-def]
         lists.append(rest[:count])
         rest = rest[count:]
     layout, state, weights, memory = lists
-    found = _backward_operator([g.contiguous() for g in gradients], x, layout, state, weights, memory, ctx.dtype)
+    grads = _backward_operator([g.contiguous() for g in gradients], x, layout, state, weights, memory, ctx.dtype)
     s, w = 1 + len(state), 1 + len(state) + len(weights)
-    return found[0], [None] * len(layout), found[1:s], found[s:w], found[w:], None
+    return grads[0], [None] * len(layout), grads[1:s], grads[s:w], grads[w:], None
 
 
 _operator.register_autograd(_backward, setup_context=_setup)
@@ -192,6 +199,6 @@ def opaque_sequence(
     memory: list[Tensor],
     dtype: torch.dtype,
 ) -> tuple[Tensor, PolicyState]:
-    """`recur_sequence` as one operator; `layout` is packed."""
+    """Run `recur_sequence` as one custom operator. `layout` is packed, see `BucketLayout.pack`."""
     out, *after = _operator(x, layout, list(state), weights, memory, dtype)
     return out, PolicyState(*after)

@@ -1,4 +1,4 @@
-"""Sequences of unequal length, and how a fused recurrence runs over them: one call per length bucket."""
+"""Batches of sequences of unequal length, which a fused recurrence runs over with one call per length bucket."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ class SequenceBatch(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """r rows that one fused call runs, padded to `steps`; n valid steps."""
+    """r rows with n valid steps in total, which one fused call runs padded to `steps`."""
 
-    rows: Tensor  # [r] of the batch
-    first_row: int | None  # where the rows are consecutive
+    rows: Tensor  # [r] indices of the rows in the batch
+    first_row: int | None  # index of the first row if the rows are consecutive
     steps: int
-    source: Tensor  # [n] of the N flat steps
-    first_step: int | None  # where the source is consecutive
-    place: Tensor | None  # [n] in [steps * r], time outermost; None where nothing is padded
+    source: Tensor  # [n] indices of the valid steps in the N flat steps
+    first_step: int | None  # first index of `source` if its indices are consecutive
+    place: Tensor | None  # [n] positions in [steps * r], time outermost; None if there is no padding
 
 
 class BucketLayout(NamedTuple):
-    """Where the N flat steps of R rows lie in length buckets; made on the host, so that no device is waited for."""
+    """Assignment of the N flat steps of R rows to length buckets, computed on the CPU without waiting for a device."""
 
     buckets: tuple[Bucket, ...]
-    restore: Tensor | None  # [N] from bucket order to flat order; None where they agree
-    padded: int  # steps that the buckets run, padding included
+    restore: Tensor | None  # [N] from bucket order to flat order; None if they are the same
+    padded: int  # number of steps that the buckets run, including padding
 
     def to(self, device: torch.device) -> BucketLayout:
+        """Move all index tensors to `device`."""
+
         def move(t: Tensor | None) -> Tensor | None:
             return None if t is None else t.to(device, non_blocking=True)
 
@@ -51,44 +53,52 @@ class BucketLayout(NamedTuple):
         return BucketLayout(tuple(buckets), move(self.restore), self.padded)
 
     def pack(self) -> list[Tensor]:
-        """As two tensors, of two entries at least: all indices, and on the CPU a table of the buckets."""
+        """Pack the layout into two tensors of at least two entries: all indices, and on the CPU a table of buckets."""
         device = self.buckets[0].rows.device if self.buckets else torch.device("cpu")
         parts = [t for b in self.buckets for t in (b.rows, b.source, b.place) if t is not None]
-        unread = torch.zeros(2, dtype=torch.long, device=device)
+        unused = torch.zeros(2, dtype=torch.long, device=device)
         table = [
-            (b.rows.shape[0], b.source.shape[0], b.steps, _or(b.first_row), _or(b.first_step), b.place is not None)
+            (
+                b.rows.shape[0],
+                b.source.shape[0],
+                b.steps,
+                _or_minus_one(b.first_row),
+                _or_minus_one(b.first_step),
+                b.place is not None,
+            )
             for b in self.buckets
         ]
-        whole = (self.padded, 0, 0, 0, 0, self.restore is not None)
+        totals = (self.padded, 0, 0, 0, 0, self.restore is not None)
         return [
-            torch.cat([*parts, *([] if self.restore is None else [self.restore]), unread]),
-            torch.tensor([*table, whole, whole], dtype=torch.long),
+            torch.cat([*parts, *([] if self.restore is None else [self.restore]), unused]),
+            torch.tensor([*table, totals, totals], dtype=torch.long),
         ]
 
     @classmethod
     def unpack(cls, packed: Sequence[Tensor]) -> BucketLayout:
+        """Invert `pack`."""
         indices, table = packed
-        *sizes, (padded, _, _, _, _, restores), _ = table.tolist()
-        buckets, at, steps_in_all = [], 0, 0
+        *sizes, (padded, _, _, _, _, has_restore), _ = table.tolist()
+        buckets, at, total_steps = [], 0, 0
 
         def take(count: int) -> Tensor:
             nonlocal at
             at += count
             return indices[at - count : at]
 
-        for r, n, steps, first_row, first_step, padding in sizes:
-            start, first = (None if i < 0 else i for i in (first_row, first_step))
-            buckets.append(Bucket(take(r), start, steps, take(n), first, take(n) if padding else None))
-            steps_in_all += n
-        return cls(tuple(buckets), take(steps_in_all) if restores else None, padded)
+        for r, n, steps, first_row, first_step, has_padding in sizes:
+            row, step = (None if i < 0 else i for i in (first_row, first_step))
+            buckets.append(Bucket(take(r), row, steps, take(n), step, take(n) if has_padding else None))
+            total_steps += n
+        return cls(tuple(buckets), take(total_steps) if has_restore else None, padded)
 
 
-def _or(index: int | None) -> int:
+def _or_minus_one(index: int | None) -> int:
     return -1 if index is None else index
 
 
 class Steps(NamedTuple):
-    """The valid steps of R rows, row by row, without padding."""
+    """The N valid steps of R rows, row by row, without padding."""
 
     obs: Tensor  # [N, D]
     blueprint_indices: Tensor  # [N, S]
@@ -99,14 +109,14 @@ class Steps(NamedTuple):
 
 
 class CallCost(NamedTuple):
-    """What a fused call costs besides its rows' steps, in steps: more buckets or more padding is cheaper by it."""
+    """Fixed cost of a fused call, in units of one step of one row. The default allows any padding below the bound."""
 
     call: float = float("inf")
-    per_step: float = 0.0  # of the longest row
+    per_step: float = 0.0  # per step of the longest row
 
 
 CPU_CALL = CallCost(100.0, 3.0)
-"""Measured at 128 units: 1 ms a call and 29 us a step of its rows, against 10 us for each row's step."""
+"""Measured with 128 units: 1 ms per call, 29 us per time step, and 10 us per step of each row."""
 
 
 def length_buckets(
@@ -114,10 +124,11 @@ def length_buckets(
     max_waste: float,
     cost: CallCost = CallCost(),  # noqa: B008 (immutable)
 ) -> list[tuple[list[int], int]]:
-    """Rows sorted by length and cut greedily so that padded / valid stays below `max_waste` in each bucket.
+    """Partition rows into buckets so that padded / valid steps stays below `max_waste` in each. Rows without steps are
+    left out.
 
-    From the longest down: many rows of one length leave room for shorter ones. A bucket also ends where its padding
-    would cost more than another call.
+    Greedy, from the longest row down, because many rows of equal length leave room for the padding of shorter ones. A
+    bucket also ends where its padding would cost more than another call. Returns (rows, longest length) per bucket.
     """
     order = sorted(((n, row) for row, n in enumerate(lengths) if n > 0), key=lambda item: (-item[0], item[1]))
     buckets: list[tuple[list[int], int]] = []
@@ -125,8 +136,8 @@ def length_buckets(
     total = steps = 0
     for n, row in order:
         padded = steps * (len(rows) + 1)
-        dear = padded - (total + n) > cost.call + cost.per_step * n
-        if rows and (padded > max_waste * (total + n) or dear):
+        too_costly = padded - (total + n) > cost.call + cost.per_step * n
+        if rows and (padded > max_waste * (total + n) or too_costly):
             buckets.append((rows, steps))
             rows, total = [], 0
         if not rows:
@@ -139,7 +150,7 @@ def length_buckets(
 
 
 def make_layout(lengths: Sequence[int], max_waste: float, device: torch.device) -> BucketLayout:
-    """Of rows of `lengths` steps, for a device."""
+    """Build the layout of rows with the given `lengths`, for computation on `device`."""
     size = np.asarray(lengths, dtype=np.int64)
     first = size.cumsum() - size
     buckets, order, padded = [], [], 0
@@ -167,7 +178,7 @@ def make_layout(lengths: Sequence[int], max_waste: float, device: torch.device) 
 
 
 def _start(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int | None:
-    """The first of consecutive indices; None for others."""
+    """Return the first index if the indices are consecutive, else None."""
     if len(indices) and bool((np.diff(indices) == 1).all()):
         return int(indices[0])
     return None
@@ -186,17 +197,17 @@ def flatten(sequence: SequenceBatch, max_waste: float = 1.3) -> Steps:
     )
 
 
-Run = Callable[[Tensor, PolicyState], tuple[Tensor, PolicyState]]
-"""`[T, r, features]` and the state before it > `[T, r, outputs]` and the state after it."""
+RunBucket = Callable[[Tensor, PolicyState], tuple[Tensor, PolicyState]]
+"""Maps `[T, r, features]` and the state before it to `[T, r, outputs]` and the state after it."""
 
 
 def run_layout(
-    run: Run, inputs: Tensor, layout: BucketLayout, state: PolicyState, outputs: int
+    run: RunBucket, inputs: Tensor, layout: BucketLayout, state: PolicyState, outputs: int
 ) -> tuple[Tensor, PolicyState]:
-    """Outputs `[N, outputs]` of flat `inputs [N, features]`, and the rows' states after their last steps.
+    """Apply `run` to every bucket of flat `inputs [N, features]`, from `state` before each row's first step.
 
-    `state` is each row's own before its first step. The states after are those of rows in buckets without padding;
-    for other rows, and rows without steps, they are the ones before.
+    Returns outputs `[N, outputs]` and the rows' states after their last steps. The state of rows in padded buckets,
+    and of rows without steps, is returned unchanged.
     """
     pieces, after = [], state
     for bucket in layout.buckets:

@@ -8,7 +8,7 @@ import threading
 import torch
 
 from actors.errors import UserError
-from actors.policy.acting.programs import Programs
+from actors.policy.acting.programs import TracedPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, spaces_of
 from actors.policy.state import StateSizes
@@ -32,7 +32,7 @@ class ServedModel:
         self.version, self.generation = weights.version, weights.generation
         self.sessions = 0
         self._weights, self._device, self._lock = weights, device, threading.Lock()
-        self._programs: dict[int, Programs] = {}
+        self._programs: dict[int, TracedPolicy] = {}
         spares = spare._programs if spare else {}
         for slots, programs in dict(before._programs if before else {}).items():
             network = self._network(slots)
@@ -46,12 +46,12 @@ class ServedModel:
         """Make the program for these spaces; takes tenths of a second the first time."""
         with self._lock:
             if spaces.slots not in self._programs:
-                self._programs[spaces.slots] = Programs(self._network(spaces.slots)).prepare()
+                self._programs[spaces.slots] = TracedPolicy(self._network(spaces.slots)).prepare()
 
     def ready(self, spaces: Spaces) -> bool:
         return spaces.slots in self._programs
 
-    def programs(self, spaces: Spaces) -> Programs:
+    def programs(self, spaces: Spaces) -> TracedPolicy:
         if not self.ready(spaces):
             self.prepare(spaces)
         return self._programs[spaces.slots]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.codec import encode_episode
-from actors.metrics.bottleneck import bottleneck, shares
+from actors.metrics.bottleneck import bottleneck, wait_shares
 from actors.transport.base import EpisodeHeader
 from actors.transport.ledger import ActorLedger
 from actors.transport.redis import RedisTransport, connect
@@ -125,4 +125,4 @@ def test_dead_letters_are_listed_shown_saved_and_queued_again(
     ],
 )
 def test_who_is_waited_for(learner: dict[str, float], actor: dict[str, float], expected: str) -> None:
-    assert bottleneck(shares(learner, [actor, actor])) == expected
+    assert bottleneck(wait_shares(learner, [actor, actor])) == expected

@@ -45,7 +45,7 @@ def test_puts_are_busy_when_the_server_is_out_of_memory_until_the_learner_frees_
     outbox = Outbox(transport, "b", 0, capacity=5)  # the actor keeps its episode and tries again later
     outbox.add(make_episode(actor="b"))
     outbox.ship(0.0)
-    assert (len(outbox), outbox.accounts.produced) == (1, 1)
+    assert (len(outbox), outbox.counts.produced) == (1, 1)
     ids = [d.entry_id for d in transport.take(100, 0)]
     assert len(ids) == accepted
     assert transport.dead_letter(ids[0], "reason")
@@ -137,7 +137,7 @@ def test_weights_with_a_flipped_bit_are_counted_and_the_old_ones_kept(
     assert weight_client.newest(0) is None
     assert weight_client.damaged == 1
     assert "sha256" in caplog.text
-    assert "going on with version 0" in caplog.text
+    assert "continuing with version 0" in caplog.text
     transport.publish(make_weights(2))
     weights = weight_client.newest(0)
     assert weights is not None

@@ -1,4 +1,4 @@
-"""No bytes make a decoder raise what it does not document, or take memory out of proportion to them."""
+"""Whatever the bytes, decoders raise only documented errors and use memory in proportion to the input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shel
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_good_bytes_are_taken(name: str) -> None:
+def test_valid_bytes_are_accepted(name: str) -> None:
     decoder = decoders()[name]
     assert all(map(decoder, decoder.samples))
 
@@ -30,7 +30,7 @@ def test_good_bytes_are_taken(name: str) -> None:
 @FEW
 @given(data=st.data())
 @example(data=None)
-def test_damaged_bytes_meet_the_documented_errors_alone(name: str, data: st.DataObject | None) -> None:
+def test_damaged_bytes_raise_only_documented_errors(name: str, data: st.DataObject | None) -> None:
     decoder = decoders()[name]
     if data is None:
         decoder(b"")
@@ -42,13 +42,13 @@ def test_damaged_bytes_meet_the_documented_errors_alone(name: str, data: st.Data
 @pytest.mark.parametrize("name", JSON)
 @FEW
 @given(data=st.data())
-def test_so_do_damaged_values(name: str, data: st.DataObject) -> None:
+def test_damaged_json_values_raise_only_documented_errors(name: str, data: st.DataObject) -> None:
     decoder = decoders()[name]
     within(decoder, data.draw(misfilled(decoder.samples)))
 
 
 def within(decoder: object, data: bytes) -> None:
-    """What Python and numpy set aside meanwhile stays in proportion to the bytes."""
+    """Check that the memory allocated by Python and numpy is bounded by a multiple of the input size."""
     assert callable(decoder)
     tracemalloc.start()
     try:
@@ -59,8 +59,8 @@ def within(decoder: object, data: bytes) -> None:
     assert peak < 32 * len(data) + 2**23
 
 
-def test_nothing_is_unpickled_anywhere() -> None:
-    """Neither by name nor through a library that would."""
+def test_pickle_is_used_nowhere() -> None:
+    """Neither pickle itself nor functions of libraries that use it are called."""
     for path in (p for room in ("actors", "learner", "deploy") for p in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             names: list[str] = []

@@ -1,4 +1,4 @@
-"""Property 3: the episodes of one batch do not see each other."""
+"""The episodes of one batch do not affect each other's outputs or gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sequences(network: FactoredRecurrentActorCritic) -> SequenceBatch:
 
 
 def changed(sequence: SequenceBatch, row: int) -> SequenceBatch:
-    """Everything about one row is different: what it saw, what it did, its state; not its length."""
+    """Replace observations, actions, masks and state of one row, but not its length."""
     noise = torch.Generator().manual_seed(row)
 
     def other(t: Tensor, row_of: Tensor) -> Tensor:
@@ -59,12 +59,14 @@ def check_no_leak(max_waste: float = 1.3, **options: Any) -> None:
 
 @pytest.mark.parametrize("max_waste", [1.0, 1.3, 100.0])
 @pytest.mark.parametrize("options", POLICIES)
-def test_changing_one_episode_leaves_the_others_outputs_to_the_bit(max_waste: float, options: dict[str, str]) -> None:
+def test_changing_one_episode_does_not_change_the_others_outputs_by_a_bit(
+    max_waste: float, options: dict[str, str]
+) -> None:
     check_no_leak(max_waste, **options)
 
 
 @pytest.mark.parametrize("options", POLICIES)
-def test_gradients_of_one_episode_stay_in_it(options: dict[str, str]) -> None:
+def test_gradients_of_one_episode_do_not_reach_the_others(options: dict[str, str]) -> None:
     network = toy_network(**options)
     sequence = sequences(network)
     sequence = sequence._replace(obs=sequence.obs.clone().requires_grad_())
@@ -79,7 +81,7 @@ Leaky = Callable[..., tuple[Tensor, PolicyState]]
 
 
 def one_long_sequence(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
-    """The trap: all episodes of a batch as one sequence."""
+    """Run all episodes of a batch as one sequence."""
     return recur_sequence(x, make_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state)), *rest)
 
 
@@ -94,7 +96,7 @@ def batch_statistics(x: Tensor, layout: BucketLayout, state: PolicyState, *rest:
 
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
 @pytest.mark.parametrize("leaky", [one_long_sequence, neighbours_states, batch_statistics])
-def test_a_leak_is_caught(leaky: Leaky, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaks_are_detected(leaky: Leaky, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_module, "recur_sequence", leaky)
     with pytest.raises(AssertionError):
         check_no_leak(core=core)

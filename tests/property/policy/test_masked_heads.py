@@ -1,4 +1,4 @@
-"""Property 8: the factored, masked heads are one distribution over joint actions, found again by enumeration."""
+"""The factored, masked heads define one distribution over joint actions, checked by enumeration."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STATES = [random_masks(np.random.default_rng(seed)) for seed in range(12)]
 
 
 def canonical(action: NDArray[np.int64]) -> bool:
-    """Whether heads that do not matter hold their first choice, so that each joint action is named once."""
+    """Return whether irrelevant heads have their first choice, so that each joint action is counted once."""
     return all(SPEC.relevance[action[0]][k] or action[k] == 0 for k in range(len(SPEC.heads)))
 
 
 def legal_choices(masks: ActionMasks, action: NDArray[np.int64]) -> list[list[int]]:
-    """Per head, the legal choices given the earlier ones, from the definition: a list of indices, not an array."""
+    """Return per head the indices of legal choices given the earlier ones, from the definition."""
     op, slot = int(action[0]), int(action[1])
     assert masks.slot is not None
     choices = [[o for o in range(SPEC.num_ops) if masks.op[o]]]
@@ -49,7 +49,7 @@ def is_legal(masks: ActionMasks, action: NDArray[np.int64]) -> bool:
 
 
 def evaluated(network: FactoredRecurrentActorCritic, masks: ActionMasks, seed: int) -> tuple[Evaluation, SequenceBatch]:
-    """Every joint action as a row of its own, in one state."""
+    """Evaluate every joint action in the same state, each as a row."""
     count = len(JOINT)
     rng = np.random.default_rng(seed)
     obs = torch.from_numpy(np.tile(rng.standard_normal(SPACES.obs_size).astype(np.float32), (count, 1, 1)))
@@ -69,7 +69,7 @@ def evaluated(network: FactoredRecurrentActorCritic, masks: ActionMasks, seed: i
 
 
 def joint_by_hand(network: FactoredRecurrentActorCritic, masks: ActionMasks, sequence: SequenceBatch) -> list[float]:
-    """Probability of each joint action from raw logits: exponentials over legal choices, then floors, in float64."""
+    """Compute each joint action's probability from logits in float64: exponentials over legal choices, then floors."""
     with torch.no_grad():
         encoded = network.encoder(sequence.obs[:, 0], sequence.blueprint_indices[:, 0])
         core = network.norm(network.core.step(encoded.core_input, sequence.state).output)
@@ -129,19 +129,19 @@ def without_floor(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float 
 
 
 def small_penalty(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
-    """A finite penalty instead of a mask: illegal choices stay possible."""
+    """Use a finite penalty instead of -inf, so that illegal choices remain possible."""
     return distribution.masked_log_probs(logits - 10.0 * ~mask, torch.ones_like(mask), floor)
 
 
 @pytest.mark.parametrize("wrong", [without_mask, not_renormalised, floor_for_everyone, without_floor, small_penalty])
-def test_wrong_masking_is_caught(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_masking_is_detected(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "masked_log_probs", wrong)
     monkeypatch.setattr(scoring_module, "masked_log_probs", wrong)
     with pytest.raises(AssertionError):
         check_joint()
 
 
-def test_the_masks_in_force_and_forced_steps_are_those_of_enumeration() -> None:
+def test_masks_in_force_and_forced_steps_match_enumeration() -> None:
     kinds = set()
     for masks in STATES:
         legal = [a for a in JOINT if is_legal(masks, a)]
@@ -157,7 +157,7 @@ def test_the_masks_in_force_and_forced_steps_are_those_of_enumeration() -> None:
     assert kinds == {True, False}
 
 
-def test_the_flat_mask_is_the_union_over_legal_prefixes() -> None:
+def test_the_flat_mask_is_the_union_over_legal_earlier_choices() -> None:
     for masks in STATES:
         expected = np.zeros(SPEC.flat_size, dtype=np.bool_)
         for o in np.flatnonzero(masks.op):
@@ -168,7 +168,7 @@ def test_the_flat_mask_is_the_union_over_legal_prefixes() -> None:
         assert masks.flat().tolist() == expected.tolist()
 
 
-def test_entropy_of_equal_choices_is_one_and_of_a_certain_one_zero() -> None:
+def test_normalised_entropy_is_one_for_equal_choices_and_zero_for_a_certain_one() -> None:
     mask = torch.arange(4) < torch.arange(1, 5)[:, None]  # 1 to 4 legal choices
     uniform = distribution.masked_log_probs(torch.zeros(4, 4), mask)
     assert torch.allclose(distribution.normalised_entropy(uniform, mask), torch.tensor([0.0, 1.0, 1.0, 1.0]))
@@ -178,15 +178,15 @@ def test_entropy_of_equal_choices_is_one_and_of_a_certain_one_zero() -> None:
 
 @pytest.mark.parametrize("empty", ["op", "slot", "rest"])
 def test_a_relevant_head_without_a_legal_choice_raises(empty: str) -> None:
-    """Even though the same empty section is fine where the head does not matter."""
+    """The same empty mask is accepted if the head is irrelevant."""
     network, state = toy_network(), toy_network().initial_state(1)
     full = {"op": np.ones((1, 3), bool), "slot": np.ones((1, 3, 2), bool), "rest": np.ones((1, 3, 2, 5), bool)}
     obs, blueprints, noise = np.zeros((1, 10), np.float32), np.zeros((1, 2), np.int64), np.full((1, 4), 0.5)
-    full["op"][:] = [[False, True, False]]  # PLANT: everything is relevant
+    full["op"][:] = [[False, True, False]]  # PLANT: every head is relevant
     full[empty][:] = False
     with pytest.raises(EmptyMask):
         network.act(obs, blueprints, ActionMasks(**full), state, noise)
     if empty != "op":
-        full["op"][:] = [[True, False, False]]  # WAIT: nothing else is
+        full["op"][:] = [[True, False, False]]  # WAIT: no other head is relevant
         decision, _ = network.act(obs, blueprints, ActionMasks(**full), state, noise)
         assert decision.actions.tolist() == [[0, 0, 0, 0]]

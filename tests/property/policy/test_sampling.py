@@ -1,4 +1,4 @@
-"""Property 8, acting: sampled actions come as often as their probabilities say, and never when illegal."""
+"""Actions are sampled with their probabilities, and illegal ones never."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALMOST_ONE = float(np.nextafter(1.0, 0.0))
 
 
 def check_frequencies(pick: Choose, logits: list[float], legal: list[bool]) -> None:
-    """Over a fine grid of noise, each choice owns a share of [0, 1) as large as its probability, in order."""
+    """Over a fine grid of noise, each choice has a share of [0, 1) equal to its probability, in order."""
     table = masked_log_probs(torch.tensor(logits), torch.tensor(legal))
     count = 4000
     noise = (torch.arange(count, dtype=torch.float64) + 0.5) / count
@@ -28,7 +28,7 @@ def check_frequencies(pick: Choose, logits: list[float], legal: list[bool]) -> N
     frequency = torch.bincount(picked, minlength=len(logits)) / count
     assert bool((frequency[~torch.tensor(legal)] == 0).all())
     assert torch.allclose(frequency, table.exp(), atol=1.5 / count)
-    assert bool((picked.diff() >= 0).all())  # the inverse of the cumulative distribution is monotonous
+    assert bool((picked.diff() >= 0).all())  # the inverse of the cumulative distribution is monotonic
 
 
 cases = st.lists(st.tuples(st.floats(-8, 8, width=32), st.booleans()), min_size=1, max_size=6).filter(
@@ -38,13 +38,13 @@ cases = st.lists(st.tuples(st.floats(-8, 8, width=32), st.booleans()), min_size=
 
 @settings(max_examples=40, deadline=None)
 @given(cases)
-def test_shares_of_the_noise_are_the_probabilities(choices: list[tuple[float, bool]]) -> None:
+def test_shares_of_the_noise_equal_the_probabilities(choices: list[tuple[float, bool]]) -> None:
     check_frequencies(choose, [x for x, _ in choices], [legal for _, legal in choices])
 
 
 @settings(max_examples=60, deadline=None)
 @given(cases, st.sampled_from([0.0, 5e-324, 0.5, ALMOST_ONE]))
-def test_no_noise_however_extreme_picks_an_illegal_choice(choices: list[tuple[float, bool]], noise: float) -> None:
+def test_no_noise_selects_an_illegal_choice(choices: list[tuple[float, bool]], noise: float) -> None:
     legal = torch.tensor([legal for _, legal in choices])
     table = masked_log_probs(torch.tensor([x for x, _ in choices]), legal)
     picked = int(choose(table, torch.tensor(noise, dtype=torch.float64), False))
@@ -65,12 +65,12 @@ def uniform_over_all(log_probs: Tensor, noise: Tensor, deterministic: bool) -> T
 
 
 @pytest.mark.parametrize("wrong", [rounded_up, always_likeliest, uniform_over_all])
-def test_a_wrong_choice_is_caught(wrong: Choose) -> None:
+def test_wrong_sampling_is_detected(wrong: Choose) -> None:
     with pytest.raises(AssertionError):
         check_frequencies(wrong, [0.3, -1.0, 0.0, 2.0], [True, True, False, True])
 
 
-def test_joint_actions_come_as_often_as_their_log_probs_say() -> None:
+def test_frequencies_of_joint_actions_match_their_log_probs() -> None:
     network, count = toy_network(), 20_000
     rng = np.random.default_rng(0)
     masks = ActionMasks(*(np.ones((count, *shape), dtype=np.bool_) for shape in ((3,), (3, 2), (3, 2, 5))))
@@ -82,7 +82,7 @@ def test_joint_actions_come_as_often_as_their_log_probs_say() -> None:
     probability = np.exp(decision.log_probs[where].sum(1, dtype=np.float64))
     assert len(actions) == 1 + (2 + 3) * 2 + (2 + 1)
     expected = probability * count
-    assert abs(expected.sum() - count) < 0.02 * count  # unseen actions have little probability left
+    assert abs(expected.sum() - count) < 0.02 * count  # actions that were not sampled have little probability
     assert ((times - expected) ** 2 / expected)[expected > 5].sum() < 3 * len(actions)  # chi-square, far in the tail
     for action, row in zip(actions, where, strict=True):
         irrelevant = ~SPEC.relevance_table[action[0]]

@@ -1,4 +1,4 @@
-"""Property 5: the bucketed, fused LSTM is the LSTM, forward and backward; buckets waste little."""
+"""The bucketed, fused LSTM equals a loop over LSTM cells, forward and backward; buckets have little padding."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def run_lstm(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, m
 
 
 def lstm_state(h: Tensor, c: Tensor) -> PolicyState:
-    """Without a memory."""
+    """Run the recurrence without an external memory."""
     none = h.new_zeros(0, h.shape[1], 0)
     return PolicyState(h, c, none, none)
 
 
 def by_cell(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    """The LSTM's equations (Hochreiter and Schmidhuber, 1997; with forget gates), row by row and step by step."""
+    """Loop over rows and steps with the LSTM's equations (Hochreiter and Schmidhuber, 1997; with forget gates)."""
     outputs, step = [], 0
     for row in range(valid.shape[0]):
         h, c = list(state.h[:, row].unbind()), list(state.c[:, row].unbind())
@@ -47,7 +47,7 @@ def by_cell(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, ma
 
 
 def check_equal(run: Run, lengths: list[int], layers: int, max_waste: float) -> None:
-    """Outputs and the gradients of every parameter, input and state, in float64."""
+    """Return outputs and the gradients of all parameters, inputs and states, in float64."""
     torch.set_num_threads(1)
     torch.manual_seed(sum(lengths) + layers)
     lstm = nn.LSTM(3, 4, layers).double()
@@ -73,12 +73,14 @@ def check_equal(run: Run, lengths: list[int], layers: int, max_waste: float) -> 
     layers=st.integers(1, 2),
     max_waste=st.sampled_from([1.0, 1.3, 9.0]),
 )
-def test_it_is_the_cell_loop_forward_and_backward(lengths: list[int], layers: int, max_waste: float) -> None:
+def test_the_bucketed_lstm_equals_the_cell_loop_forward_and_backward(
+    lengths: list[int], layers: int, max_waste: float
+) -> None:
     check_equal(run_lstm, lengths, layers, max_waste)
 
 
 def wrong_rows(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    """States in bucket order instead of row order."""
+    """Take the states in bucket order instead of row order."""
     order = valid.sum(1).argsort(stable=True)
     return run_lstm(lstm, inputs, valid, lstm_state(state.h[:, order], state.c[:, order]), max_waste)
 
@@ -88,12 +90,12 @@ def zero_state(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState,
 
 
 def cut_gradient(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    """Right outputs, but nothing flows back into the state."""
+    """Detach the state, so that the outputs are right but its gradient is lost."""
     return run_lstm(lstm, inputs, valid, PolicyState(*(t.detach() for t in state)), max_waste)
 
 
 def left_padded(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    """Padding before the steps moves the state before they are read."""
+    """Pad on the left, so that padding changes the state before the first step."""
     rows, steps = valid.shape
     padded = inputs.new_zeros(rows, steps, inputs.shape[1])
     late = valid.flip(1)
@@ -103,14 +105,14 @@ def left_padded(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState
 
 
 def shortest_gathered(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    """Outputs come back in bucket order."""
+    """Return the outputs in bucket order."""
     out = run_lstm(lstm, inputs, valid, state, max_waste)
     rows = torch.arange(valid.shape[0])[:, None].expand_as(valid)[valid]
     return out[valid.sum(1)[rows].argsort(stable=True)]
 
 
 @pytest.mark.parametrize("wrong", [wrong_rows, zero_state, cut_gradient, left_padded, shortest_gathered])
-def test_a_wrong_lstm_is_caught(wrong: Run) -> None:
+def test_a_wrong_lstm_is_detected(wrong: Run) -> None:
     with pytest.raises(AssertionError):
         check_equal(wrong, [5, 2, 4], 2, 1.3)
 
@@ -125,7 +127,7 @@ def check_buckets(cutter: Buckets, lengths: list[int], max_waste: float) -> None
         assert steps == max(lengths[r] for r in rows)
         assert len(rows) * steps <= max_waste * sum(lengths[r] for r in rows) + 1e-9
     steps = [steps for _, steps in buckets]
-    assert steps == sorted(set(steps), reverse=True)  # no two could be one
+    assert steps == sorted(set(steps), reverse=True)  # buckets of equal length would be one bucket
 
 
 @settings(max_examples=100, deadline=None)
@@ -133,7 +135,7 @@ def check_buckets(cutter: Buckets, lengths: list[int], max_waste: float) -> None
     lengths=st.lists(st.integers(0, 600), max_size=40),
     max_waste=st.floats(1.0, 3.0),
 )
-def test_every_bucket_pads_less_than_the_bound(lengths: list[int], max_waste: float) -> None:
+def test_padding_of_every_bucket_is_below_the_bound(lengths: list[int], max_waste: float) -> None:
     check_buckets(length_buckets, lengths, max_waste)
 
 
@@ -150,14 +152,14 @@ def shortest_of_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[
 
 
 @pytest.mark.parametrize("wrong", [one_bucket, unsorted, shortest_of_bucket])
-def test_wrong_buckets_are_caught(wrong: Buckets) -> None:
+def test_wrong_buckets_are_detected(wrong: Buckets) -> None:
     with pytest.raises(AssertionError):
         check_buckets(wrong, [100, 10, 12, 11, 90], 1.3)
 
 
 @settings(max_examples=50, deadline=None)
 @given(lengths=st.lists(st.integers(0, 9), max_size=8), max_waste=st.sampled_from([1.0, 1.3, 9.0]))
-def test_a_packed_layout_is_the_same_layout(lengths: list[int], max_waste: float) -> None:
+def test_unpacking_a_packed_layout_restores_it(lengths: list[int], max_waste: float) -> None:
     layout = make_layout(lengths, max_waste, torch.device("cpu"))
     again = BucketLayout.unpack(layout.pack())
     assert again.padded == layout.padded

@@ -1,4 +1,4 @@
-"""The step of those who act is the network's own, in fewer operations."""
+"""`Stepper` and `ActingPolicy` give the same results as the network."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS: list[tuple[Spaces, dict[str, Any]]] = [
 
 
 def network(spaces: Spaces, options: dict[str, Any], seed: int) -> FactoredRecurrentActorCritic:
-    """Every weight and statistic somewhere else than where it starts."""
+    """Build a network in which all weights and statistics differ from their initial values."""
     torch.manual_seed(seed)
     sizes = {"hidden_size": 16, "encoder_size": 12, "head_size": 8, "memory_cells": 4, "memory_size": 6}
     made = FactoredRecurrentActorCritic(spaces, PolicyConfig(**sizes, **options)).eval()
@@ -78,7 +78,7 @@ def check_alike(made: FactoredRecurrentActorCritic, acting: ActingPolicy, seed: 
 
 
 @pytest.mark.parametrize(("spaces", "options"), KINDS)
-def test_decisions_and_states_are_those_of_the_network_itself_before_and_after_new_weights(
+def test_decisions_and_states_equal_those_of_the_network_also_with_new_weights(
     spaces: Spaces, options: dict[str, Any]
 ) -> None:
     made = network(spaces, options, seed=0)
@@ -87,12 +87,12 @@ def test_decisions_and_states_are_those_of_the_network_itself_before_and_after_n
     made.load_state_dict(network(spaces, options, seed=2).state_dict())
     with pytest.raises(AssertionError):
         check_alike(made, acting, seed=3)
-    acting.take(to_weights(made, 1, 0, 1))
+    acting.load(to_weights(made, 1, 0, 1))
     check_alike(made, acting, seed=4)
 
 
 @pytest.mark.parametrize(("spaces", "options"), KINDS)
-def test_a_stepper_is_wholly_on_the_device_of_its_network(spaces: Spaces, options: dict[str, Any]) -> None:
+def test_all_tensors_of_a_stepper_are_on_the_device_of_its_network(spaces: Spaces, options: dict[str, Any]) -> None:
     made = network(spaces, options, seed=0).to("meta")
     stepper = Stepper(made)
     assert {t.device.type for t in stepper.state_dict().values()} == {"meta"}
@@ -125,7 +125,7 @@ def everything_asked(stepper: Stepper) -> None:
 
 
 @pytest.mark.parametrize("wrong", [swapped_gates, no_context, slots_unseen, unscaled, everything_asked])
-def test_a_wrong_shortcut_is_caught(wrong: Callable[[Stepper], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_precomputations_are_detected(wrong: Callable[[Stepper], None], monkeypatch: pytest.MonkeyPatch) -> None:
     made = network(SPACES, {}, seed=0)
     true = Stepper.__init__
 

@@ -1,4 +1,4 @@
-"""Gymnasium streams: property 11, autoreset, the observation that is bootstrapped, segments, masks, versions."""
+"""Gymnasium streams: isolation of rows, autoreset modes, bootstrapped observations, segments, masks and versions."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def scripted(width: int, seed_of: Callable[[int], int], mode: str = "disabled", 
 
 
 def in_turn(seeds: Sequence[int]) -> Callable[[int], int]:
-    """Seeds in the order in which episodes begin, whatever the row."""
+    """Return a seed function that assigns seeds in the order in which episodes begin, in any row."""
     waiting = iter(seeds)
     return lambda row: next(waiting, 1000)
 
 
 def play(fleet: GymFleet, steps: int, segment: int = 1000, versions: Sequence[int] = (3,)) -> list[Episode]:
-    """`steps` steps of every row; versions take turns."""
+    """Step every row `steps` times, with the given versions in turn."""
     policy, names = network(fleet.spaces), itertools.count()
     stream = EpisodeStream(fleet, policy, 5, segment)
     episodes: list[Episode] = []
@@ -86,12 +86,12 @@ def check_isolation(**kwargs: Any) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 4, 3)])
-def test_an_episode_is_what_its_environment_does_alone(sizes: tuple[int, ...]) -> None:
+def test_an_episode_does_not_depend_on_other_rows(sizes: tuple[int, ...]) -> None:
     check_isolation(sizes=sizes, masks="info")
 
 
 @pytest.mark.parametrize("mutation", ["state is carried into the next episode", "noise of the neighbours"])
-def test_the_isolation_check_catches(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_isolation_check_detects(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutation.startswith("state"):
         monkeypatch.setattr(PolicyState, "reset_rows", lambda self, rows: self)
     else:
@@ -102,7 +102,7 @@ def test_the_isolation_check_catches(mutation: str, monkeypatch: pytest.MonkeyPa
 
 
 def check_replay(fleet: GymFleet, width: int, **kwargs: Any) -> None:
-    """Each row's episodes are what one plain environment shows under the same actions, from reset to reset."""
+    """Compare each row's episodes with a plain environment that is stepped with the same actions."""
     everything = np.ones(fleet.spaces.action.flat_size)
     rows: dict[int, list[Episode]] = {row: [] for row in range(width)}
     for episode in play(fleet, 60):
@@ -127,7 +127,7 @@ def check_replay(fleet: GymFleet, width: int, **kwargs: Any) -> None:
 
 
 def numbered() -> Callable[[int], int]:
-    """Seeds that tell the row: row * 1000 at first, then one more for each of its episodes."""
+    """Return a seed function that encodes the row: row * 1000 plus the number of the row's episode."""
     begun: dict[int, int] = {}
 
     def seed_of(row: int) -> int:
@@ -139,13 +139,13 @@ def numbered() -> Callable[[int], int]:
 
 @pytest.mark.parametrize("mode", ["same_step", "next_step"])
 @pytest.mark.parametrize("sizes", [(3,), (2, 3)])
-def test_what_resets_itself_ships_exactly_its_own_steps(mode: str, sizes: tuple[int, ...]) -> None:
+def test_episodes_of_autoresetting_environments_match_a_replay(mode: str, sizes: tuple[int, ...]) -> None:
     kwargs = {"sizes": sizes, "masks": "info"}
     check_replay(scripted(3, numbered(), mode, **kwargs), 3, **kwargs)
 
 
 class OwnMasks(SyncVectorEnv):
-    """A vector environment with masks of its own, in sb3-contrib's way."""
+    """A vector environment that implements `action_masks()` itself."""
 
     def action_masks(self) -> np.ndarray:
         return np.stack([env.unwrapped.action_masks() for env in self.envs])
@@ -157,19 +157,19 @@ def own_masks() -> GymFleet:
 
 
 def test_masks_of_a_vector_environments_own_method_are_in_force() -> None:
-    """`Scripted` refuses an illegal action, and the plain environment says which mask belongs to which step."""
+    """`Scripted` raises for an illegal action, and the replay compares the masks of all steps."""
     check_replay(own_masks(), 3, masks="method")
 
 
-def test_a_fleet_that_does_not_ask_for_masks_is_caught() -> None:
+def test_a_fleet_that_ignores_action_masks_is_detected() -> None:
     fleet = own_masks()
-    fleet._masks_of_all = None
+    fleet._action_masks = None
     with pytest.raises(AssertionError):
         check_replay(fleet, 3, masks="method")
 
 
 class ForgetsTheReset(GymFleet):
-    """Takes an environment of NEXT_STEP for one of SAME_STEP: its reset steps become transitions."""
+    """Treats NEXT_STEP as SAME_STEP, so that reset steps become transitions."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -180,21 +180,21 @@ class ForgetsTheReset(GymFleet):
 
 
 class PostReset(GymFleet):
-    """Bootstraps the observation after the reset."""
+    """Bootstraps from the observation after the reset."""
 
     def _read_final(self, *args: Any) -> None:
         pass
 
 
 @pytest.mark.parametrize(("wrong", "mode"), [(ForgetsTheReset, "next_step"), (PostReset, "same_step")])
-def test_the_replay_check_catches(wrong: type[GymFleet], mode: str) -> None:
+def test_the_replay_check_detects_wrong_fleets(wrong: type[GymFleet], mode: str) -> None:
     right = scripted(3, numbered(), mode)
     with pytest.raises(AssertionError):
         check_replay(wrong("scripted", right.env, numbered()), 3)
 
 
 def values_of(episode: Episode, last: np.ndarray) -> tuple[np.ndarray, float]:
-    """Values `[T]` and that of the observation `last` after them, by running the policy over this episode alone."""
+    """Return values `[T]` and the value of the observation `last`, from running the policy on this episode alone."""
     spaces = scripted(1, lambda row: 0).spaces
     policy = network(spaces)
     state, values = policy.initial_state(1), []
@@ -206,7 +206,7 @@ def values_of(episode: Episode, last: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 @pytest.mark.parametrize("mode", list(MODES))
-def test_where_truncated_the_final_observation_is_bootstrapped(mode: str) -> None:
+def test_truncated_episodes_are_bootstrapped_from_the_final_observation(mode: str) -> None:
     truncated = [e for e in play(scripted(3, numbered(), mode), 60) if e.truncated]
     assert len(truncated) >= 5
     for episode in truncated:
@@ -214,7 +214,7 @@ def test_where_truncated_the_final_observation_is_bootstrapped(mode: str) -> Non
         assert np.allclose(values, episode.values, atol=1e-4)
         assert abs(episode.bootstrap_value - bootstrap) < 1e-4
         first = Scripted().reset(seed=episode.seed)[0]
-        assert abs(values_of(episode, first)[1] - bootstrap) > 1e-3  # another observation would have shown
+        assert abs(values_of(episode, first)[1] - bootstrap) > 1e-3  # the check distinguishes observations
 
 
 def check_segments(segments: Sequence[Episode], whole: Episode, length: int) -> None:
@@ -239,7 +239,7 @@ def check_segments(segments: Sequence[Episode], whole: Episode, length: int) -> 
     assert np.isclose(segments[-1].telemetry["episode_return"], whole.undiscounted_return)
 
 
-def test_segments_joined_are_the_episode() -> None:
+def test_concatenated_segments_equal_the_whole_episode() -> None:
     long = {"longest": 60}
     whole = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), **long), 200)}
     parts = play(scripted(3, in_turn(SEEDS), **long), 200, segment=8)
@@ -249,7 +249,7 @@ def test_segments_joined_are_the_episode() -> None:
         check_segments([e for e in parts if e.seed == seed], whole[seed], 8)
 
 
-def test_the_segment_check_catches_a_state_that_is_dropped_at_the_cut() -> None:
+def test_the_segment_check_detects_a_state_that_is_lost_between_segments() -> None:
     long = {"longest": 60}
     whole = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), **long), 200)}
     seed = max(SEEDS, key=lambda s: len(whole[s]))
@@ -261,7 +261,7 @@ def test_the_segment_check_catches_a_state_that_is_dropped_at_the_cut() -> None:
 
 @pytest.mark.parametrize("masks", ["info", "method", "per_head"])
 @pytest.mark.parametrize("sizes", [(4,), (2, 5)])
-def test_masks_of_every_convention_are_obeyed_and_shipped(masks: str, sizes: tuple[int, ...]) -> None:
+def test_masks_of_every_convention_are_applied_and_shipped(masks: str, sizes: tuple[int, ...]) -> None:
     by_seed = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks=masks, sizes=sizes), 40)}
     same = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks="info", sizes=sizes), 40)}
     assert not all(by_seed[seed].masks.all() for seed in SEEDS)
@@ -270,7 +270,7 @@ def test_masks_of_every_convention_are_obeyed_and_shipped(masks: str, sizes: tup
         assert np.array_equal(by_seed[seed].actions, same[seed].actions)
 
 
-def test_each_step_bears_the_version_of_its_weights() -> None:
+def test_each_step_records_the_version_of_its_weights() -> None:
     episodes = play(scripted(2, numbered()), 30, versions=(4, 7, 9))
     long = [e for e in episodes if len(e) >= 4]
     assert long

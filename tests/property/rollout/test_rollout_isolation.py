@@ -1,4 +1,4 @@
-"""Property 11: what an environment ships does not depend on who runs beside it, and is what happened."""
+"""An environment's episode does not depend on the other rows, and records what happened."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_isolation(network: rollout.Policy) -> None:
 
 
 def check_truth(network: FactoredRecurrentActorCritic) -> None:
-    """Against an environment and a policy stepped by hand, one alone: states before steps, value after the last."""
+    """Compare with stepping one environment by hand: states before the steps, and the value after the last one."""
     together = toy_wave(network, SEEDS)
     for seed, episode in zip(SEEDS, together, strict=True):
         episode.validate()
@@ -71,17 +71,17 @@ def check_truth(network: FactoredRecurrentActorCritic) -> None:
 
 
 @pytest.mark.parametrize("options", [*POLICIES, {"critic": "q_op", "bootstrap": "sampled"}])
-def test_each_episode_is_that_of_its_environment_alone(options: dict[str, str]) -> None:
+def test_each_episode_equals_that_of_its_environment_alone(options: dict[str, str]) -> None:
     check_isolation(toy_network(**options))
 
 
 @pytest.mark.parametrize("options", POLICIES)
-def test_each_episode_is_what_happened(options: dict[str, str]) -> None:
+def test_each_episode_records_what_happened(options: dict[str, str]) -> None:
     check_truth(toy_network(**options))
 
 
 class SharedNoise(rollout.PolicyNoise):
-    """Noise by position in one stream: an environment's draws depend on its row and on the fleet's size."""
+    """Draws noise for all rows from one stream, so that it depends on the row and the fleet's size."""
 
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
         super().__init__(run_seed, seeds, heads)
@@ -92,7 +92,7 @@ class SharedNoise(rollout.PolicyNoise):
 
 
 class Mixing:
-    """A policy through which rows see each other's state."""
+    """A policy that mixes the states of all rows."""
 
     def __init__(self, network: FactoredRecurrentActorCritic) -> None:
         self.network, self.initial_state = network, network.initial_state
@@ -110,7 +110,7 @@ class Mixing:
         return self.network.act(obs, blueprint_indices, masks, mixed, noise, deterministic)
 
 
-def test_shared_noise_and_mixed_states_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_noise_and_mixed_states_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
         check_isolation(Mixing(toy_network()))
     monkeypatch.setattr(rollout, "PolicyNoise", SharedNoise)
@@ -119,13 +119,13 @@ def test_shared_noise_and_mixed_states_are_caught(monkeypatch: pytest.MonkeyPatc
 
 
 Before = Callable[[rollout.Recorder, int, FleetStep, ActOutput, PolicyState, int], None]
-record = rollout.Recorder.before
+record = rollout.Recorder.record
 
 
 def post_step_state(
     self: rollout.Recorder, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
-    """The trap: the state after the step, stored as if before it."""
+    """Record the state after the step instead of the one before it."""
     network = toy_network()
     _, after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((len(seen.obs), 4)))
     record(self, row, seen, decision, after, version)
@@ -134,7 +134,7 @@ def post_step_state(
 def stored_view(
     self: rollout.Recorder, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
-    """The trap: a slice of the fleet's buffer, which the next step overwrites."""
+    """Record a view of the fleet's buffer, which the next step overwrites."""
     record(self, row, seen, decision, state, version)
     self.obs[-1] = seen.obs[row]
 
@@ -146,8 +146,8 @@ def neighbours_value(
 
 
 @pytest.mark.parametrize("wrong", [post_step_state, stored_view, neighbours_value])
-def test_a_wrong_record_is_caught(wrong: Before, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout.Recorder, "before", wrong)
+def test_wrong_records_are_detected(wrong: Before, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout.Recorder, "record", wrong)
     with pytest.raises(AssertionError):
         check_truth(toy_network())
 
@@ -156,14 +156,14 @@ Noise = NDArray[np.float64]
 
 
 def from_zero_state(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise) -> NDArray[np.float32]:
-    """The trap: hidden reset before the bootstrap value is taken."""
+    """Reset the state before computing the bootstrap value."""
     return rollout_bootstrap(policy, seen, PolicyState(*(torch.zeros_like(t) for t in state)), noise)
 
 
 def from_other_observation(
     policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise
 ) -> NDArray[np.float32]:
-    """The trap: the observation of the next episode's first step."""
+    """Bootstrap from another row's observation."""
     return rollout_bootstrap(policy, seen._replace(obs=seen.obs[::-1].copy()), state, noise)
 
 
@@ -175,7 +175,7 @@ rollout_bootstrap = rollout.bootstrap_values
 
 
 @pytest.mark.parametrize("wrong", [from_zero_state, from_other_observation, never])
-def test_a_wrong_bootstrap_is_caught(
+def test_wrong_bootstrap_values_are_detected(
     wrong: Callable[..., NDArray[np.float32]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollout, "bootstrap_values", wrong)
@@ -183,18 +183,20 @@ def test_a_wrong_bootstrap_is_caught(
         check_truth(toy_network())
 
 
-def test_an_early_end_leaves_the_others_untouched_to_the_bit() -> None:
-    """At a fixed number of environments, only who runs in row 1 differs: one step, or nine."""
+def test_an_early_end_does_not_change_the_other_rows_by_a_bit() -> None:
+    """The number of environments is fixed; only the length of row 1 differs, one step or nine."""
     network = toy_network()
     early = toy_wave(network, SEEDS)
     late = toy_wave(network, [SEEDS[0], toy_seed(9, truncated=True, salt=77), *SEEDS[2:]])
     for row in (0, 2, 3, 4, 5, 6):
-        renamed = dataclasses.replace(late[row], episode_id=early[row].episode_id)  # names follow the order of ends
+        renamed = dataclasses.replace(
+            late[row], episode_id=early[row].episode_id
+        )  # ids are assigned in the order in which episodes end
         assert episodes_equal(early[row], renamed)
 
 
 def test_shipped_arrays_are_copies() -> None:
-    """Whatever the fleet writes later, and whatever the caller writes into one episode, stays out of the others."""
+    """Neither later writes of the fleet nor writes into one episode change another."""
     network = toy_network()
     fleet = ToyFleet(len(SEEDS))
     names = iter(range(100))
@@ -218,7 +220,7 @@ def arrays(episode: Episode) -> list[NDArray[np.generic]]:
     return found
 
 
-def test_a_wave_again_is_the_same_wave() -> None:
+def test_waves_are_reproducible() -> None:
     network = toy_network()
     first, second = toy_wave(network, SEEDS), toy_wave(network, SEEDS)
     assert all(episodes_equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,4 +1,4 @@
-"""Small bytes that would be large in memory are refused before they are. Measured as the peak of a process."""
+"""Small inputs that would expand to large objects are refused first. Memory is measured as the peak of a process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BOMBS)
-def test_an_episode_of_countless_parts_does_not_become_countless_objects(kind: str, tmp_path: Path) -> None:
+def test_a_message_with_too_many_fields_is_refused_before_it_is_parsed(kind: str, tmp_path: Path) -> None:
     envelope = wire.EpisodeEnvelope.FromString(encode_episode(make_episode()))
     body = envelope.episode + BOMBS[kind]()
     envelope = wire.EpisodeEnvelope(schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=body)
@@ -64,7 +64,7 @@ def test_an_episode_of_countless_parts_does_not_become_countless_objects(kind: s
     assert float(ended.stdout) < 12
 
 
-def test_an_episode_with_a_version_for_each_step_is_one() -> None:
+def test_an_episode_with_a_different_version_at_each_step_is_accepted() -> None:
     versions = np.arange(3000, dtype=np.int64) * 2**40
     episode = make_episode(
         steps=3000, features=1, slots=0, head_sizes=(2,), hidden=1, state_stride=3000, policy_version=versions
@@ -72,7 +72,7 @@ def test_an_episode_with_a_version_for_each_step_is_one() -> None:
     assert (decode_episode(encode_episode(episode)).policy_version == versions).all()
 
 
-def test_fields_are_counted() -> None:
+def test_has_more_fields_counts_top_level_fields() -> None:
     data = b"\x08\x01" + b"\x12\x03abc" + b"\x1d0000" + b"\x2101234567"
     assert [has_more_fields(data, n) for n in (2, 3, 4)] == [True, True, False]
     for cut in range(len(data)):
@@ -80,7 +80,7 @@ def test_fields_are_counted() -> None:
     assert not has_more_fields(b"\xff" * 100, 10)
 
 
-def test_a_large_manifest_is_not_read() -> None:
+def test_a_manifest_above_the_size_limit_is_refused() -> None:
     with pytest.raises(InvalidWeights, match="manifest of"):
         decode_weights(WeightBlob(b"[" + b"{}," * 2**19 + b"{}]", b""))
 
@@ -88,9 +88,9 @@ def test_a_large_manifest_is_not_read() -> None:
 @pytest.mark.parametrize(
     "asked", [{"hidden_size": 65536}, {"num_layers": 64, "hidden_size": 60000}, {"hidden_size": 2**40}]
 )
-def test_a_network_is_not_built_for_weights_that_are_not_there(asked: dict[str, int]) -> None:
+def test_a_network_is_not_built_if_the_tensors_do_not_match_it(asked: dict[str, int]) -> None:
     weights = to_weights(toy_network(), 1, 1, 8)
-    told = json.loads(weights.architecture)
-    told["policy"] |= asked
+    stored = json.loads(weights.architecture)
+    stored["policy"] |= asked
     with pytest.raises(UserError, match="these weights"):
-        from_weights(WeightSet(1, 1, weights.spaces_hash, json.dumps(told), 8, weights.tensors))
+        from_weights(WeightSet(1, 1, weights.spaces_hash, json.dumps(stored), 8, weights.tensors))

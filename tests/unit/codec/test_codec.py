@@ -1,4 +1,4 @@
-"""Round trips are exact to the bit, and nothing malformed gets through."""
+"""Round trips are bit-exact, and malformed input is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCh
 
 
 def sealed(message: wire.Episode) -> bytes:
-    """A message with a right checksum, so that only the checks behind it can refuse it."""
+    """Serialize a message with a valid checksum, so that only later checks can refuse it."""
     body = message.SerializeToString()
     return wire.EpisodeEnvelope(
         schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=body
@@ -83,7 +83,7 @@ def test_round_trip_is_exact(
     )
     decoded = decode_episode(encode_episode(episode))
     assert episodes_equal(decoded, episode)
-    assert decoded.obs.tobytes() == episode.obs.tobytes()  # the sign of zero too
+    assert decoded.obs.tobytes() == episode.obs.tobytes()  # including the sign of zero
     assert decoded.obs.flags.writeable
     assert decoded.masks.flags.writeable
 
@@ -98,14 +98,14 @@ def test_wide_integers_and_negative_zero_survive() -> None:
     assert decoded.obs.tobytes() == obs.tobytes()
 
 
-def test_equal_episodes_have_equal_bytes_and_small_ones() -> None:
+def test_equal_episodes_have_equal_and_compact_bytes() -> None:
     assert encode_episode(make_episode(3)) == encode_episode(make_episode(3))
     small = encode_episode(make_episode(steps=200, features=1, hidden=1))
     assert len(small) < 200 * (25 + 4 * 6 + 4 * 4 + 20)
 
 
 @pytest.mark.parametrize("position", range(0, 8000, 97))
-def test_a_flipped_bit_is_caught(position: int) -> None:
+def test_a_flipped_bit_is_detected(position: int) -> None:
     data = bytearray(encode_episode(make_episode()))
     data[position % len(data)] ^= 1 << (position % 8)
     with pytest.raises(InvalidEpisode):
@@ -114,14 +114,14 @@ def test_a_flipped_bit_is_caught(position: int) -> None:
 
 @QUICK
 @given(st.binary(max_size=200))
-def test_noise_is_refused(data: bytes) -> None:
+def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidEpisode):
         decode_episode(data)
 
 
 @QUICK
 @given(data=st.data(), length=st.integers(1, 30))
-def test_noise_behind_a_right_checksum_is_refused_or_valid(data: st.DataObject, length: int) -> None:
+def test_random_bytes_with_a_valid_checksum_are_refused_or_valid(data: st.DataObject, length: int) -> None:
     body = bytearray(unsealed(encode_episode(make_episode(steps=3))).SerializeToString())
     start = data.draw(st.integers(0, len(body) - 1))
     body[start : start + length] = data.draw(st.binary(max_size=length))
@@ -130,7 +130,7 @@ def test_noise_behind_a_right_checksum_is_refused_or_valid(data: st.DataObject, 
         decode_episode(envelope.SerializeToString()).validate()
 
 
-def test_a_cut_message_is_refused() -> None:
+def test_a_truncated_message_is_refused() -> None:
     data = encode_episode(make_episode())
     for length in range(0, len(data), 61):
         with pytest.raises(InvalidEpisode):
@@ -205,7 +205,7 @@ def test_malformed_content_is_refused(damage: Any) -> None:
         decode_episode(sealed(message))
 
 
-def test_another_schema_other_spaces_and_oversize_are_refused() -> None:
+def test_other_schemas_other_spaces_and_oversized_messages_are_refused() -> None:
     data = encode_episode(make_episode())
     envelope = wire.EpisodeEnvelope.FromString(data)
     envelope.schema_version += 1
@@ -226,12 +226,12 @@ def test_another_schema_other_spaces_and_oversize_are_refused() -> None:
         {"masks": np.zeros((25, 25), dtype=np.uint8)},
         {"seed": -1},
         {"values": np.full(25, np.inf, dtype=np.float32)},
-        {"bootstrap_value": -1e39},  # finite as it travels, infinite in the float32 of a batch
+        {"bootstrap_value": -1e39},  # finite in float64, infinite in the float32 of a batch
         {"telemetry": {"final_accuracy": 1e300}},
         {"telemetry": {"final_accuracy": float("nan")}},
     ],
 )
-def test_an_unfit_episode_is_not_encoded(changes: dict[str, Any]) -> None:
+def test_an_invalid_episode_is_not_encoded(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidEpisode):
         encode_episode(make_episode(**changes))
 
@@ -256,7 +256,7 @@ def test_weights_round_trip_is_exact() -> None:
         assert found.flags.writeable
 
 
-def test_flipped_bits_in_weights_are_caught() -> None:
+def test_flipped_bits_in_weights_are_detected() -> None:
     blob = encode_weights(make_weights())
     for position in range(0, len(blob.payload), 7):
         payload = bytearray(blob.payload)
@@ -271,17 +271,17 @@ def test_flipped_bits_in_weights_are_caught() -> None:
 
 
 @pytest.mark.parametrize("manifest", [b"", b"{}", b"[]", b"3", b'{"manifest_sha256":"x"}', b"\xff", b"[" * 100_000])
-def test_other_manifests_are_refused(manifest: bytes) -> None:
+def test_invalid_manifests_are_refused(manifest: bytes) -> None:
     with pytest.raises(InvalidWeights):
         decode_weights(WeightBlob(manifest, b""))
 
 
-def test_objects_are_not_stored() -> None:
+def test_object_arrays_are_refused() -> None:
     with pytest.raises(InvalidWeights):
         encode_weights(make_weights(tensors={"object": np.array([object()])}))
 
 
-def test_ids_make_headers() -> None:
+def test_headers_are_parsed_from_episode_ids() -> None:
     episode: Episode = make_episode(actor="a", incarnation=2, sequence=7, steps=2, policy_version=np.array([5, 3]))
     assert EpisodeHeader.from_episode(episode) == EpisodeHeader("run/a/2/7", "a", 2, 7, 1, 3, 5)
     for bad in ("run/a/2", "run/a/x/7", "run//2/7", "run/a/2/-7", "run/a/2/7/8", f"run/a/2/{2**53}"):

@@ -1,4 +1,4 @@
-"""The committed generated code is what the .proto files say."""
+"""The committed generated code matches the .proto files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def test_generated_code_is_current(tmp_path: Path) -> None:
     assert generated == committed, "run deploy/protoc.sh"
 
 
-def test_proto_holds_definitions_only() -> None:
+def test_the_proto_folder_contains_only_definitions() -> None:
     others = [path for path in (ROOT / "proto").rglob("*") if path.is_file() and path.suffix != ".proto"]
     assert [path for path in others if path.name != "buf.yaml"] == []

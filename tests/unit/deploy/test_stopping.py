@@ -50,10 +50,10 @@ def test_a_result_or_an_error_comes_out_of_the_thread() -> None:
 def test_the_longest_pause_is_known() -> None:
     still = StallTimer()
     time.sleep(0.2)
-    still.moved()
-    still.moved()
+    still.progressed()
+    still.progressed()
     known = still.longest_s
     assert known >= 0.2
     time.sleep(2 * known)  # not over yet
-    assert still.look() > known
+    assert still.poll() > known
     assert still.longest_s == known

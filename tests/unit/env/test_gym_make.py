@@ -26,8 +26,8 @@ from tests.support import gym_envs
         ({"id": "Pendulum-v1"}, "Pendulum-v1 takes continuous actions (Box): only Discrete and MultiDiscrete"),
         ({"id": "CartPole-v9"}, "there is no Gymnasium environment 'CartPole-v9'; did you mean CartPole-v1?"),
         ({"id": "cartpole-V1"}, "did you mean CartPole-v1?"),
-        ({"id": "Qzxw"}, "is the package that registers it imported, as in mypkg:MyEnv-v0?"),
-        ({"id": "no_such_package:A-v0"}, "cannot import 'no_such_package', which no_such_package:A-v0 names"),
+        ({"id": "Qzxw"}, "to import the package that registers it, write mypkg:MyEnv-v0"),
+        ({"id": "no_such_package:A-v0"}, "cannot import 'no_such_package' of gym.id no_such_package:A-v0"),
         ({"id": "CartPole-v1", "kwargs": ("color=red",)}, "unexpected keyword argument 'color'"),
         ({"id": "CartPole-v1", "wrappers": ("gymnasium.wrappers:Nothing",)}, "there is no gymnasium.wrappers:Nothing"),
         ({"id": "tests/Scripted-v0", "vectorization": "own"}, "doesn't have a vector entry point"),
@@ -86,7 +86,7 @@ def test_nested_observations_are_flattened_as_by_gymnasium() -> None:
 
 
 def test_spaces_without_a_fixed_size_are_rejected() -> None:
-    with pytest.raises(UserError, match="observes Sequence, which has no fixed size"):
+    with pytest.raises(UserError, match="is Sequence, which has no fixed size"):
         GymSpaces("odd", spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2))
     with pytest.raises(UserError, match="takes Dict actions"):
         GymSpaces("odd", spaces.Discrete(2), spaces.Dict(a=spaces.Discrete(2)))
@@ -117,13 +117,13 @@ def test_masks_of_a_real_environment() -> None:
     plain = gymnasium.make("Taxi-v3")
     for row in range(3):
         _, info = plain.reset(seed=row)
-        assert np.array_equal(shown.now.masks.op[row], info["action_mask"].astype(bool))
-    assert not shown.now.masks.op.all()
+        assert np.array_equal(shown.current.masks.op[row], info["action_mask"].astype(bool))
+    assert not shown.current.masks.op.all()
 
 
 @pytest.mark.parametrize(
     ("mask", "words"),
-    [(np.ones(3), "3 entries for heads of [2, 3]"), (np.zeros(5), "leaves action0 no legal choice in mid-episode")],
+    [(np.ones(3), "3 entries for heads of [2, 3]"), (np.zeros(5), "without a legal choice for action0")],
 )
 def test_an_invalid_mask_raises(mask: np.ndarray, words: str) -> None:
     class Wrong(gym_envs.Scripted):
@@ -180,7 +180,7 @@ def test_other_vectorization_modes_run(vectorization: str) -> None:
     ends = 0
     for _ in range(40):
         shown = fleet.step(np.ones((2, 1), dtype=np.int64))
-        ends += int(shown.led_to.terminated.sum())
+        ends += int(shown.outcome.terminated.sum())
     fleet.env.close()
-    assert shown.now.obs.shape == (2, 4)
+    assert shown.current.obs.shape == (2, 4)
     assert ends >= 4  # pushing one way falls within ten steps

@@ -26,7 +26,7 @@ def walk(fleet: GymFleet, steps: int = 60) -> int:
     """Random legal actions; returns how many choices were illegal on the way."""
     rng, shown, illegal = np.random.default_rng(1), fleet.start(), 0
     for _ in range(steps):
-        masks = shown.now.masks.op
+        masks = shown.current.masks.op
         illegal += int((~masks).sum())
         shown = fleet.step(np.array([[rng.choice(np.flatnonzero(row))] for row in masks]))
     return illegal
@@ -86,7 +86,7 @@ class OnlyTheFirst(Native):
 @pytest.mark.parametrize("env_class", [PerHead, OnlyTheFirst])
 def test_masks_in_another_shape_are_refused(env_class: type[SyncVectorEnv]) -> None:
     fleet = scripted(env_class, SAME_STEP, sizes=(4,), masks="info")
-    with pytest.raises(UserError, match=r"not one row for each of its 3 environments: give an array \[3, 4\]"):
+    with pytest.raises(UserError, match=r"not one row for each of its 3 environments: give an array of shape \[3, 4\]"):
         fleet.start()
 
 
@@ -111,7 +111,7 @@ class LateInOne(Scripted):
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize(
     ("env_class", "words"),
-    [(Late, "an action mask at a step and none at its reset"), (LateInOne, "at some observations and none at others")],
+    [(Late, "an action mask at a step but not at its reset"), (LateInOne, "at some observations but not at others")],
 )
 def test_masks_that_appear_only_after_a_reset_are_refused(
     env_class: type[Scripted], words: str, mode: AutoresetMode
@@ -120,7 +120,7 @@ def test_masks_that_appear_only_after_a_reset_are_refused(
     fleet = GymFleet("late", SyncVectorEnv(envs, autoreset_mode=mode), lambda row: row)
     with pytest.raises(UserError, match=words) as refusal:
         walk(fleet)
-    assert "give one with every observation, all ones where every action is legal" in str(refusal.value)
+    assert "give a mask with every observation, all ones if every action is legal" in str(refusal.value)
 
 
 @pytest.mark.parametrize("declared", [None, "sometimes"])

@@ -155,7 +155,7 @@ def test_a_truncated_end_keeps_its_potential() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"time_limit": "truncated"}, "critic that bootstraps there chases itself"),
+        ({"time_limit": "truncated"}, "critic that bootstraps there diverges"),
         ({"time_limit": "truncated", "observe_time": False, "reward": "sparse"}, "a truncated episode has none"),
         ({"twin_coef": 0.5}, "there is no twin"),
         ({"reference": "twin", "twin_coef": -1.0}, "at least 0"),

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
-from actors.policy.baselines import ruled
+from actors.policy.baselines import rule_output
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import Policy, Provenance, run_wave
@@ -41,7 +41,7 @@ class Teacher:
             legal = SPEC.split(masks.in_force(SPEC, actions))[head]
             last = legal.shape[1] - 1 - legal[:, ::-1].argmax(1)
             actions[:, head] = np.where(SPEC.relevance_table[actions[:, 0], head], last, 0)
-        return ruled(SPACES, actions, masks), state
+        return rule_output(SPACES, actions, masks), state
 
 
 def played(policy: Policy, count: int, salt: int = 0, deterministic: bool = False) -> list[Episode]:

@@ -1,4 +1,4 @@
-"""Metrics on their way out: names and labels, a process's own page, how a run stands, and intervals of a return."""
+"""Names and labels of metrics, the Prometheus endpoint, the status of a run and confidence intervals of returns."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from learner.interval import t_interval
 from tests.support.toy_learner import ToyProducer, lines, make_learner
 
 
-def test_names_in_prometheus_are_all_different() -> None:
+def test_prometheus_names_are_unique() -> None:
     names = ["tamiyo_" + m.name.replace("/", "_") for m in (*METRICS.values(), *FAMILIES.values(), *SERVE.values())]
     assert len(names) == len(set(names))
 
 
-def test_a_member_of_a_family_is_told_apart_by_a_label() -> None:
+def test_members_of_a_family_are_distinguished_by_labels() -> None:
     shown = exported("kl/slot")
     assert (shown.name, shown.labels) == ("tamiyo_head_kl", {"head": "slot"})
     assert (exported("kl").name, exported("kl").labels) == ("tamiyo_kl", {})
@@ -55,7 +55,7 @@ def scraped(port: int) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     return found
 
 
-def test_a_process_shows_what_its_roles_reported_last(free_port: int) -> None:
+def test_a_process_exports_the_last_values_of_its_roles(free_port: int) -> None:
     metrics = ProcessMetrics("a-run")
     end = metrics.serve("127.0.0.1", free_port)
     try:
@@ -66,7 +66,7 @@ def test_a_process_shows_what_its_roles_reported_last(free_port: int) -> None:
         page = scraped(free_port)
         with pytest.raises(KeyError):
             learner({"nothing": 1.0})
-        with pytest.raises(UserError, match=f"cannot show metrics on 127.0.0.1:{free_port}"):
+        with pytest.raises(UserError, match=f"cannot serve metrics on 127.0.0.1:{free_port}"):
             ProcessMetrics("other").serve("127.0.0.1", free_port)
     finally:
         end()
@@ -85,19 +85,23 @@ LEDGER = Ledger(
 )  # fmt: skip
 
 
-def test_how_a_run_stands_is_declared_and_adds_up() -> None:
+def test_the_run_status_uses_declared_names_and_its_ledger_adds_up() -> None:
     LEDGER.check()
-    told = run_status(
+    status = run_status(
         LEDGER, Health(now_s=0.0, oldest_s=2.5, learner={"cycle_s": 2.0, "wait_s": 1.0, "starved_s": 1.0})
     )
-    for name in told:
+    for name in status:
         lookup(name)
-    terms = {name: value for name, value in told.items() if name.startswith("ledger/")}
+    terms = {name: value for name, value in status.items() if name.startswith("ledger/")}
     assert terms.pop("ledger/accepted") == sum(terms.values()) == 10
-    assert (told["actor_ledger/produced"], told["actor_ledger/accepted"], told["actor_ledger/unsent"]) == (11, 10, 1)
-    assert (told["ledger_gap"], told["oldest_s"]) == (0, 2.5)
-    assert told["wait_share/actor-bound"] == 0.5
-    verdicts = {name for name, value in told.items() if name.startswith("bottleneck/") and value == 1}
+    assert (status["actor_ledger/produced"], status["actor_ledger/accepted"], status["actor_ledger/unsent"]) == (
+        11,
+        10,
+        1,
+    )
+    assert (status["ledger_gap"], status["oldest_s"]) == (0, 2.5)
+    assert status["wait_share/actor-bound"] == 0.5
+    verdicts = {name for name, value in status.items() if name.startswith("bottleneck/") and value == 1}
     assert verdicts == {"bottleneck/actor-bound"}
     assert run_status(Ledger(), Health(now_s=0.0))[f"bottleneck/{BALANCED}"] == 1
 
@@ -109,11 +113,11 @@ def test_how_a_run_stands_is_declared_and_adds_up() -> None:
         (Ledger(accepted=1, trained=1, actors={("a", 1): ActorLedger(produced=1, accepted=3)}), 2),
     ],
 )
-def test_an_account_that_does_not_add_up_is_a_gap(broken: Ledger, gap: int) -> None:
+def test_a_ledger_that_does_not_add_up_has_a_gap(broken: Ledger, gap: int) -> None:
     assert run_status(broken, Health(now_s=0.0))["ledger_gap"] == gap
 
 
-def test_the_interval_is_students_and_covers_as_it_says() -> None:
+def test_the_t_interval_matches_scipy() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(3.0, 2.0, 12)
     reference = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
@@ -122,19 +126,19 @@ def test_the_interval_is_students_and_covers_as_it_says() -> None:
     assert t_interval([1.0, 1.0]) == (1.0, 1.0)
 
 
-def test_shares_of_stages_count_every_epoch_of_every_slot() -> None:
+def test_stage_shares_count_every_epoch_of_every_slot() -> None:
     timeline = Timeline("t", 0, 4, 2, [50.0])
     young, old = Slot(), Slot()
     old.stage = Stage.FOSSILIZED
     for slots in ([young, young], [young, old], [old, old]):
         timeline.record("WAIT", -1, slots, (), 0.0, 50.0, 0.0)
-    told = timeline.stage_shares()
-    assert told["stage/FOSSILIZED"] == told["stage/DORMANT"] == 0.5
-    assert len(told) == len(Stage)
-    assert sum(told.values()) == 1.0
+    shares = timeline.stage_shares()
+    assert shares["stage/FOSSILIZED"] == shares["stage/DORMANT"] == 0.5
+    assert len(shares) == len(Stage)
+    assert sum(shares.values()) == 1.0
 
 
-def test_rows_of_updates_hold_interval_and_standing(tmp_path: Path) -> None:
+def test_metric_rows_contain_the_interval_and_the_run_status(tmp_path: Path) -> None:
     store = MemoryStore()
     make_learner(tmp_path, store).run(ToyProducer(store))
     for row in lines(tmp_path / "metrics.jsonl"):
@@ -144,9 +148,9 @@ def test_rows_of_updates_hold_interval_and_standing(tmp_path: Path) -> None:
         assert sum(value for name, value in row.items() if name.startswith("bottleneck/")) == 1
 
 
-def test_a_watch_goes_on_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_monitor_continues_while_the_store_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "EVERY_S", 0.01)
-    store, calls, told = MemoryStore(), 0, list[Mapping[str, float]]()
+    store, calls, reported = MemoryStore(), 0, list[Mapping[str, float]]()
 
     def connect() -> Any:
         nonlocal calls
@@ -157,13 +161,13 @@ def test_a_watch_goes_on_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch
 
         return MemoryTransport(QueueConfig(), store)
 
-    watching = watch.RunMonitor(connect, told.append, lambda: {"actors_alive": 2.0})
+    watching = watch.RunMonitor(connect, reported.append, lambda: {"actors_alive": 2.0})
     deadline = time.monotonic() + 10
-    while not any("ledger_gap" in row for row in told) and time.monotonic() < deadline:
+    while not any("ledger_gap" in row for row in reported) and time.monotonic() < deadline:
         time.sleep(0.01)
     watching.close()
-    seen = [("ledger_gap" in row, row.get("actors_alive")) for row in told]
+    seen = [("ledger_gap" in row, row.get("actors_alive")) for row in reported]
     assert seen[:4] == [(False, 2.0), (False, 2.0), (False, 2.0), (True, None)]
-    count = len(told)
+    count = len(reported)
     time.sleep(0.05)
-    assert (calls, len(told)) == (3, count)
+    assert (calls, len(reported)) == (3, count)

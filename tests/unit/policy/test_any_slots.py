@@ -1,4 +1,4 @@
-"""One checkpoint at any number of slots: it loads, it permutes with them, and conditioned heads can tell ops apart."""
+"""A checkpoint runs with any number of slots, is equivariant under their permutation, and its heads are conditioned."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def inputs(slots: int, count: int = 5) -> tuple[NDArray[np.float32], NDArray[np.
 
 
 @pytest.mark.parametrize("options", POLICIES)
-def test_a_checkpoint_trained_with_two_slots_runs_at_one_to_eight(options: dict[str, str], tmp_path: Path) -> None:
+def test_a_checkpoint_trained_with_two_slots_runs_with_one_to_eight(options: dict[str, str], tmp_path: Path) -> None:
     network = toy_network(**options)
     save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     for slots in range(1, 9):
@@ -65,11 +65,11 @@ def moved(t: NDArray[Any], order: list[int], axis: int) -> NDArray[Any]:
 
 @pytest.mark.parametrize("heads", ["conditioned", "independent"])
 @pytest.mark.parametrize("slots", [2, 5, 8])
-def test_permuting_slots_permutes_the_choice_of_slot_and_nothing_else(slots: int, heads: str) -> None:
+def test_permuting_slots_permutes_only_the_choice_of_slot(slots: int, heads: str) -> None:
     policy = from_weights(to_weights(toy_network(heads=heads), 0, 0, 1), spaces=SPACES.with_slots(slots))
     order = [int(n) for n in np.random.default_rng(slots).permutation(slots)]
     obs, blueprints, masks = inputs(slots)
-    masks.op[:, 0] = False  # every op concerns a slot
+    masks.op[:, 0] = False  # leaves only ops that act on a slot
     base, per_slot = obs[:, :4], obs[:, 4:].reshape(5, slots, 3)
     shuffled = np.concatenate([base, moved(per_slot, order, 1).reshape(5, -1)], 1)
     assert masks.slot is not None
@@ -86,8 +86,8 @@ def test_permuting_slots_permutes_the_choice_of_slot_and_nothing_else(slots: int
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(state, their_state, strict=True))
 
 
-def test_a_flat_encoder_does_not_permute_and_keeps_its_slots() -> None:
-    """The control: what the shared encoder is for."""
+def test_a_flat_encoder_is_not_equivariant_and_has_a_fixed_number_of_slots() -> None:
+    """The control experiment without the shared encoder."""
     network = toy_network(encoder="flat")
     obs, blueprints, masks = inputs(2)
     swapped = np.concatenate([obs[:, :4], obs[:, 7:], obs[:, 4:7]], 1)
@@ -95,11 +95,11 @@ def test_a_flat_encoder_does_not_permute_and_keeps_its_slots() -> None:
     ours, _ = network.act(obs, blueprints, masks, state, noise)
     theirs, _ = network.act(swapped, moved(blueprints, [1, 0], 1), masks, state, noise)
     assert not np.allclose(ours.values, theirs.values, atol=1e-3)
-    with pytest.raises(UserError, match="run at the 2 slots they were trained with"):
+    with pytest.raises(UserError, match="only run with the 2 slots they were trained with"):
         from_weights(to_weights(network, 0, 0, 1), spaces=SPACES.with_slots(3))
 
 
-def test_the_architectures_hash_knows_what_weights_depend_on() -> None:
+def test_the_architecture_hash_depends_on_everything_that_weights_depend_on() -> None:
     config = PolicyConfig()
     same = {architecture_hash(SPACES.with_slots(s), config) for s in range(1, 9)}
     assert len(same) == 1
@@ -117,7 +117,7 @@ def test_the_architectures_hash_knows_what_weights_depend_on() -> None:
     assert architecture_hash(dataclasses.replace(SPACES, base_size=9), config) not in same
 
 
-def test_weights_that_do_not_fit_say_why() -> None:
+def test_incompatible_weights_are_refused_with_the_reason() -> None:
     weights = to_weights(toy_network(), 0, 0, 1)
     with pytest.raises(UserError, match="other observations or actions"):
         from_weights(weights, spaces=dataclasses.replace(SPACES, base_size=9))
@@ -131,7 +131,7 @@ BANDIT = Spaces(
 
 
 class Bandit:
-    """One step; the only legal op is drawn and not shown. PRUNE wants slot 0, FOSSILIZE slot 1: 1 point, else -1."""
+    """Episodes of one step with one legal op, not observed. PRUNE of slot 0 or FOSSILIZE of slot 1 earns 1, else -1."""
 
     env_id, spaces, num_envs = "bandit", BANDIT, 64
 
@@ -150,7 +150,7 @@ class Bandit:
 
     def _show(self, rewards: NDArray[np.float32], ended: bool) -> FleetStep:
         n = self.num_envs
-        obs = np.tile(np.array([0, 1, 0, 0, 1], np.float32), (n, 1))  # each slot shows which it is
+        obs = np.tile(np.array([0, 1, 0, 0, 1], np.float32), (n, 1))  # each slot's features identify it
         op = np.stack([self.ops == 0, self.ops == 1], 1)
         masks = ActionMasks(op, np.ones((n, 2, 2), np.bool_), np.ones((n, 2, 2, 0), np.bool_))
         ends = np.full(n, ended)
@@ -159,7 +159,7 @@ class Bandit:
 
 
 def learn_bandit(heads: str, updates: int = 20) -> float:
-    """Mean reward of the greedy policy over both ops, after training by the update itself."""
+    """Return the mean reward of the greedy policy over both ops, after PPO training."""
     torch.set_num_threads(1)
     torch.manual_seed(3)
     policy = PolicyConfig(hidden_size=16, encoder_size=16, head_size=16, heads=heads, probability_floor=0.0)  # type: ignore[arg-type]
@@ -179,12 +179,12 @@ def learn_bandit(heads: str, updates: int = 20) -> float:
     return float(np.mean([e.undiscounted_return for e in play(range(64), True)]))
 
 
-def test_two_ops_that_want_opposite_slots_need_conditioned_heads() -> None:
+def test_ops_with_opposite_best_slots_need_conditioned_heads() -> None:
     assert learn_bandit("conditioned") > 0.95
     assert learn_bandit("independent") < 0.1
 
 
-def test_a_state_of_another_core_is_told_apart_by_its_sizes() -> None:
+def test_each_core_has_different_state_sizes() -> None:
     sizes = {toy_network(core=core).core.sizes for core in ("lstm", "lstm+memory", "feedforward")}
     assert len(sizes) == 3
     empty = toy_network(core="feedforward").initial_state(3)

@@ -1,4 +1,4 @@
-"""`policy.compile`: one graph without a break, and what it computes is what eager computes; autocast likewise."""
+"""`policy.compile` compiles without graph breaks and equals eager execution; autocast does not lose gradients."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ LENGTHS = (3, 5, 2, 9)
 
 
 def forget() -> None:
-    """Everything compiled, and that a warning was given."""
+    """Discard all compiled graphs and the record of the warning."""
     torch._dynamo.reset()
     compiled_module._compile.cache_clear()
-    compiled_module.warn_of_eager.cache_clear()
+    compiled_module.warn_eager_fallback.cache_clear()
     counters.clear()
 
 
 @pytest.fixture
 def compile_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Chooses what the compiler makes of a graph; `eager` runs it as it was traced."""
+    """Return a function that selects the backend of torch.compile; `eager` runs traced graphs directly."""
     forget()
     yield lambda backend: monkeypatch.setattr(compiled_module, "BACKEND", backend)
     forget()
@@ -46,7 +46,7 @@ def compile_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], No
 
 @pytest.fixture(params=[pytest.param("aot_eager"), pytest.param("inductor", marks=pytest.mark.long)])
 def backend(request: pytest.FixtureRequest, compile_with: Callable[[str], None]) -> str:
-    """The graph as traced, forward and backward, run as it is; or with what the compiler makes of it."""
+    """Run traced forward and backward graphs directly (`aot_eager`), or compile them (`inductor`)."""
     compile_with(request.param)
     return str(request.param)
 
@@ -65,7 +65,7 @@ def gradients(network: FactoredRecurrentActorCritic, out: Evaluation) -> list[Te
 
 
 def check_compiled(**options: str) -> None:
-    """`fullgraph=True` makes a break of the graph an error, so that equal numbers are left to look at."""
+    """Compare results; a graph break is an error already, because of `fullgraph=True`."""
     eager, compiled = toy_network(**options), toy_network(**options, compile=True)
     seeds = [toy_seed(n, truncated=True, salt=i) for i, n in enumerate(LENGTHS)]
     for ours, theirs in zip(toy_wave(eager, seeds), toy_wave(compiled, seeds), strict=True):
@@ -82,7 +82,7 @@ def check_compiled(**options: str) -> None:
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_act_and_evaluate_have_no_graph_break_and_compute_the_same(backend: str) -> None:
+def test_act_and_evaluate_compile_without_graph_breaks_and_equal_eager(backend: str) -> None:
     check_compiled(core="lstm+memory", critic="q_op")
 
 
@@ -94,8 +94,8 @@ def test_every_other_option_compiles(options: dict[str, str], backend: str) -> N
     check_compiled(**options)
 
 
-def test_the_operators_derivative_is_that_of_the_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What compiled code calls instead of the fused LSTM and the scan, without a compiler: values and gradients."""
+def test_the_custom_operator_has_the_values_and_gradients_of_the_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests the operator that compiled code calls instead of LSTM and scan, without a compiler."""
     monkeypatch.setattr(recurrence, "compiled_scan", scan)
     monkeypatch.setattr(network_module, "compiled", lambda function: function)
     network = toy_network(core="lstm+memory")
@@ -109,7 +109,7 @@ def test_the_operators_derivative_is_that_of_the_recurrence(monkeypatch: pytest.
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_an_operator_that_loses_a_gradient_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_that_loses_a_gradient_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     run = recurrence.recur_sequence
 
     def detached(x: Tensor, *rest: Any) -> Any:
@@ -117,7 +117,7 @@ def test_an_operator_that_loses_a_gradient_is_caught(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(recurrence, "recur_sequence", detached)
     with pytest.raises(AssertionError):
-        test_the_operators_derivative_is_that_of_the_recurrence(monkeypatch)
+        test_the_custom_operator_has_the_values_and_gradients_of_the_recurrence(monkeypatch)
 
 
 def wave(seed: int, lengths: Sequence[int], core: str) -> Batch:
@@ -126,7 +126,7 @@ def wave(seed: int, lengths: Sequence[int], core: str) -> Batch:
 
 
 def updates(seed: int, core: str, chunked: bool) -> tuple[PPOUpdate, PPOUpdate]:
-    """Of the same learner, compiled and eager; both hold a prior."""
+    """Return the same learner's update, compiled and eager, both with a prior."""
     cut = {"chunk_length": 8, "burn_in": 4} if chunked else {}
     config = LearnerConfig(
         state_stride=4, target_kl=1e9, update_epochs=1, minibatches=3, prior_start=1.0, prior_end=1.0, **cut
@@ -139,15 +139,15 @@ def updates(seed: int, core: str, chunked: bool) -> tuple[PPOUpdate, PPOUpdate]:
 
 
 def ragged(rng: np.random.Generator, count: int) -> Iterator[Sequence[int]]:
-    """Lengths of episodes: of one step, all alike, a few, many."""
+    """Yield lists of episode lengths: single steps, short, few and many episodes."""
     for u in range(count):
         longest, most = ((2, 4), (12, 9), (30, 20), (26, 2))[u % 4]
         yield rng.integers(1, longest, rng.integers(1, most)).tolist() or [25]
 
 
 def check_ragged_batches(seeds: Sequence[int], batches: int, core: str) -> int:
-    """What a learner meets after an unclean end (probes of single episodes) and then in training; returns the number
-    of graphs. A graph that is compiled again for every shape raises, or shows as a warning."""
+    """Compare single episodes, as a learner evaluates after a crash, and training batches. Returns the number
+    of graphs. Recompilation for every shape raises or logs a warning."""
     with capture_logs() as logs:
         for seed in seeds:
             ours, theirs = updates(seed, core, chunked=seed % 2 == 1)
@@ -167,7 +167,7 @@ def check_ragged_batches(seeds: Sequence[int], batches: int, core: str) -> int:
 
 
 def test_ragged_batches_share_three_graphs(compile_with: Callable[[str], None]) -> None:
-    """One for each of the learner's evaluations: of the prior, before the update, and with gradients."""
+    """There is one graph for the prior, one for the evaluation before the update and one with gradients."""
     compile_with("eager")
     assert check_ragged_batches((1,), 8, "lstm") == 3
 
@@ -175,8 +175,8 @@ def test_ragged_batches_share_three_graphs(compile_with: Callable[[str], None]) 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("core", CORES)
-def test_thirty_ragged_batches_of_several_seeds(core: str, backend: str) -> None:
-    """Inductor adds conditions on sizes, and with them a few graphs; it must stay below PyTorch's limit."""
+def test_thirty_ragged_batches_stay_below_the_recompilation_limit(core: str, backend: str) -> None:
+    """Inductor adds guards on sizes and with them a few graphs, but must stay below PyTorch's limit."""
     graphs = check_ragged_batches((0, 1, 2, 3), 30, core)
     traced = 7 if core == "lstm+memory" else 3  # four of the scan's step
     assert graphs == traced or (backend == "inductor" and graphs < 2 * traced)
@@ -195,7 +195,7 @@ def test_fleets_of_all_sizes_share_two_graphs(compile_with: Callable[[str], None
     assert counters["stats"]["unique_graphs"] == 2
 
 
-def test_what_is_compiled_no_more_runs_eagerly_with_one_warning(compile_with: Callable[[str], None]) -> None:
+def test_beyond_the_recompilation_limit_calls_run_eagerly_with_one_warning(compile_with: Callable[[str], None]) -> None:
     compile_with("eager")
     with torch._dynamo.config.patch(recompile_limit=1), capture_logs() as logs:
         ours, theirs = updates(0, "lstm", chunked=False)
@@ -208,14 +208,14 @@ def test_what_is_compiled_no_more_runs_eagerly_with_one_warning(compile_with: Ca
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_under_bf16_encoder_and_core_agree_to_bf16_and_the_rest_is_fp32(core: str) -> None:
+def test_under_bf16_results_are_float32_and_agree_to_bf16_precision(core: str) -> None:
     network = toy_network(core=core, critic="q_op")
     given = sequence(network)
     exact = network.evaluate(given)
     with torch.autocast("cpu", torch.bfloat16):
         reduced = network.evaluate(given)
     assert all(t.dtype == torch.float32 for t in reduced)
-    assert not torch.equal(exact.hidden, reduced.hidden)  # it was in force
+    assert not torch.equal(exact.hidden, reduced.hidden)  # autocast had an effect
     for a, b in zip(exact, reduced, strict=True):
         if a.numel():
             assert float((a - b).detach().abs().max() / a.detach().abs().max().clamp(min=1.0)) < 3e-2
@@ -225,24 +225,24 @@ def test_under_bf16_encoder_and_core_agree_to_bf16_and_the_rest_is_fp32(core: st
 
 
 def check_casts_are_not_kept(network: FactoredRecurrentActorCritic) -> None:
-    """The trap: a pass without gradient inside an autocast region whose casts the next pass would use again."""
+    """Autocast caches casts; those of a pass without gradient must not be used by the next pass."""
     given = sequence(network)
     with torch.autocast("cpu", torch.bfloat16):
         with torch.no_grad():
             network.evaluate(given)
         found = gradients(network, network.evaluate(given))
     named = dict(zip((name for name, _ in network.named_parameters()), found, strict=True))
-    # What is added to all choices of a head alike has no gradient but for rounding.
+    # A bias added to all choices of a head has no gradient except for rounding errors.
     exempt = ("core.memory", "heads.pointer.2.bias")
     assert all(bool((g != 0).any()) for name, g in named.items() if not name.startswith(exempt)), named.keys()
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_a_pass_without_gradient_does_not_cut_the_next_ones(core: str) -> None:
+def test_a_pass_without_gradient_does_not_cut_the_gradient_of_the_next(core: str) -> None:
     check_casts_are_not_kept(toy_network(core=core))
 
 
-def test_casts_that_are_kept_are_caught() -> None:
+def test_cached_casts_are_detected() -> None:
     network = toy_network()
     kept = [w.detach().bfloat16() for w in network.lstm.parameters()]
     network.core._all_weights = lambda: (kept, [])  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""`critic: q_op`: the value is Q of the op taken, the baseline its expectation, the bootstrap one of the two."""
+"""`critic: q_op`: the value is Q of the chosen op, the baseline its expectation, the bootstrap value one of the two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNT = 400
 
 
 def state_of_the_world(seed: int) -> tuple[np.ndarray, np.ndarray, ActionMasks]:
-    """One state, repeated, so that sampling shows the whole distribution."""
+    """Repeat one state, so that the samples cover the whole distribution."""
     rng = np.random.default_rng(seed)
     obs = np.tile(rng.standard_normal(SPACES.obs_size).astype(np.float32), (COUNT, 1))
     one = random_masks(rng)
@@ -23,7 +23,7 @@ def state_of_the_world(seed: int) -> tuple[np.ndarray, np.ndarray, ActionMasks]:
 
 
 def q_by_hand(network: FactoredRecurrentActorCritic, obs: np.ndarray, blueprints: np.ndarray) -> np.ndarray:
-    """`[ops]` denormalised, from the parts."""
+    """Compute Q `[ops]`, denormalised, from the network's modules."""
     with torch.no_grad():
         encoded = network.encoder(torch.from_numpy(obs[:1]), torch.from_numpy(blueprints[:1]))
         core = network.norm(network.core.step(encoded.core_input, network.initial_state(1)).output)
@@ -33,8 +33,8 @@ def q_by_hand(network: FactoredRecurrentActorCritic, obs: np.ndarray, blueprints
 
 @pytest.mark.parametrize("bootstrap", ["expected", "sampled"])
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory", "feedforward"])
-def test_values_are_those_of_enumeration(core: str, bootstrap: str) -> None:
-    """The expectation over legal ops, by the probabilities with which ops are seen to be drawn."""
+def test_values_match_enumeration(core: str, bootstrap: str) -> None:
+    """The expectation over legal ops uses the probabilities with which ops were sampled."""
     network = toy_network(core=core, critic="q_op", bootstrap=bootstrap)
     checked = 0
     for seed in range(12):
@@ -51,12 +51,14 @@ def test_values_are_those_of_enumeration(core: str, bootstrap: str) -> None:
         assert decision.values.mean() == pytest.approx(float(decision.baseline_values[0]), rel=0.05, abs=0.1)
         wanted = decision.values if bootstrap == "sampled" else decision.baseline_values
         assert (decision.bootstrap_values == wanted).all()
-        likeliest = q[max(probability, key=lambda op: probability[op])]  # the argmax, which is never the bootstrap
+        likeliest = q[
+            max(probability, key=lambda op: probability[op])
+        ]  # the argmax, which must not be the bootstrap value
         checked += abs(likeliest - expected) > 0.05
     assert checked >= 1
 
 
-def test_v_has_one_value_for_all_three() -> None:
+def test_with_critic_v_all_three_values_are_equal() -> None:
     network = toy_network()
     obs, blueprints, masks = state_of_the_world(1)
     decision, _ = network.act(obs, blueprints, masks, network.initial_state(COUNT), np.full((COUNT, 4), 0.5))
@@ -64,13 +66,13 @@ def test_v_has_one_value_for_all_three() -> None:
     assert (decision.values == decision.bootstrap_values).all()
 
 
-def test_a_sampled_bootstrap_draws_its_op_and_an_expected_one_does_not() -> None:
-    """Truncated episodes of one step: each is bootstrapped by noise of its own environment."""
+def test_only_a_sampled_bootstrap_depends_on_noise() -> None:
+    """In truncated episodes of one step, each is bootstrapped with its own environment's noise."""
     seeds = [toy_seed(3, truncated=True, salt=i) for i in range(12)]
     expected = toy_wave(toy_network(critic="q_op"), seeds)
     sampled = toy_wave(toy_network(critic="q_op", bootstrap="sampled"), seeds)
     for a, b in zip(expected, sampled, strict=True):
-        assert (a.actions == b.actions).all()  # the steps' own noise does not notice it
+        assert (a.actions == b.actions).all()  # the noise of the steps is unaffected
         assert (a.values == b.values).all()
     differ = [a.bootstrap_value != b.bootstrap_value for a, b in zip(expected, sampled, strict=True)]
     assert sum(differ) > 6
@@ -78,7 +80,7 @@ def test_a_sampled_bootstrap_draws_its_op_and_an_expected_one_does_not() -> None
     assert again[0].bootstrap_value == pytest.approx(sampled[3].bootstrap_value, rel=1e-5)
 
 
-def test_the_baseline_carries_no_gradient_and_the_value_reaches_its_own_op_alone() -> None:
+def test_the_baseline_has_no_gradient_and_the_value_only_that_of_its_op() -> None:
     network = toy_network(critic="q_op")
     episodes = toy_wave(network, [toy_seed(6, truncated=False, salt=i) for i in range(4)])
     sequence = toy_sequence(episodes)

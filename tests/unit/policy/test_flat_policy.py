@@ -1,4 +1,4 @@
-"""Encoder `flat` and action spaces without op and slot: what any Gymnasium environment needs."""
+"""Encoder `flat` and action spaces without op and slot, as Gymnasium environments need them."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def joint(spec: ActionSpec) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sizes", [SIZES, (7,), (2, 5)])
-def test_the_joint_is_the_product_of_masked_softmaxes(sizes: tuple[int, ...]) -> None:
-    """Against exponentials over legal choices in float64, floors included; illegal choices have probability 0."""
+def test_joint_probabilities_are_the_product_of_masked_softmaxes(sizes: tuple[int, ...]) -> None:
+    """Compared with exponentials over legal choices in float64, with floors; illegal choices have probability 0."""
     spec = independent_spec(sizes)
     made = network(Spaces.flat(spec, 5))
     rng = np.random.default_rng(1)
@@ -85,14 +85,14 @@ def test_the_joint_is_the_product_of_masked_softmaxes(sizes: tuple[int, ...]) ->
     expected = np.ones(count)
     for head, (table, legal) in enumerate(zip(logits, spec.split(flat), strict=True)):
         weights = np.where(legal, np.exp(table), 0.0)
-        share = min(0.02, 0.01 / legal.sum())  # all floors of a head take 1% at most
+        share = min(0.02, 0.01 / legal.sum())  # all floors of a head take at most 1%
         own = np.where(legal, (1 - legal.sum() * share) * weights / weights.sum() + share, 0.0)
         expected *= own[actions[:, head]]
     assert np.allclose(out.log_probs.double().sum(-1).exp().numpy(), expected, rtol=1e-4, atol=1e-9)
     assert expected.sum() == pytest.approx(1.0)
 
 
-def test_acting_takes_legal_choices_and_learning_finds_the_same_log_probs() -> None:
+def test_acting_makes_legal_choices_and_evaluation_gives_the_same_log_probs() -> None:
     made, count, steps = network(), 6, 4
     spec, rng = SPACES.action, np.random.default_rng(2)
     state = start = made.initial_state(count)
@@ -129,14 +129,14 @@ def test_a_head_without_a_legal_choice_is_an_error() -> None:
         made.act(np.zeros((1, 5), np.float32), blueprints(1), masks, made.initial_state(1), np.zeros((1, 3)))
 
 
-def test_it_is_published_and_rebuilt() -> None:
+def test_a_flat_policy_is_published_and_rebuilt() -> None:
     made = network()
     again = from_weights(to_weights(made, 0, 0, 8))
     assert all(torch.equal(a, b) for a, b in zip(made.state_dict().values(), again.state_dict().values(), strict=True))
 
 
-def test_slots_can_be_encoded_flat_as_well() -> None:
-    """What a slot shows reaches the core from its own place: exchanging two slots is no longer a permutation."""
+def test_slots_can_be_encoded_flat() -> None:
+    """Each slot's features have their own input weights, so exchanging two slots is not a permutation."""
     made = toy_network(encoder="flat")
     spaces = made.spaces
     obs = torch.randn(2, spaces.obs_size)
@@ -148,7 +148,7 @@ def test_slots_can_be_encoded_flat_as_well() -> None:
     assert not torch.allclose(a.core_input, b.core_input, atol=1e-3)
 
 
-def test_the_networks_causal_table_is_its_own_copy() -> None:
+def test_the_network_copies_the_causal_table() -> None:
     made = toy_network()
     before = made.spaces.action.relevance_table.copy()
     made.relevance.fill_(True)

@@ -1,4 +1,4 @@
-"""The floors of a head take a bounded share of its probability, and weights state the bound they were trained with."""
+"""The total probability of a head's floors is bounded, and weights state the bound they were trained with."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gym_spaces(choices: int) -> Spaces:
 
 
 def decided(spaces: Spaces, **changes: float) -> FactoredRecurrentActorCritic:
-    """A policy whose mind is made up: its logits favour the first choice of every head by far."""
+    """Return an almost deterministic policy, whose logits strongly favour the first choice of every head."""
     network = FactoredRecurrentActorCritic(spaces, PolicyConfig(**(SMALL | changes)))  # type: ignore[arg-type]
     with torch.no_grad():
         for head in (network.heads.op, *network.heads.rest.values()):
@@ -43,7 +43,7 @@ def decided(spaces: Spaces, **changes: float) -> FactoredRecurrentActorCritic:
 
 
 def acted(network: FactoredRecurrentActorCritic, acting: ActingPolicy | FactoredRecurrentActorCritic) -> float:
-    """Probability of the choice that the policy prefers."""
+    """Return the probability of the preferred choice."""
     spec = network.spaces.action
     masks = ActionMasks.of_flat(spec, np.ones((1, spec.flat_size), dtype=np.bool_))
     noise, nowhere = np.zeros((1, 1)), np.zeros((1, 0), dtype=np.int64)
@@ -62,8 +62,8 @@ def evaluated(network: FactoredRecurrentActorCritic) -> float:
 
 
 @pytest.mark.parametrize("choices", SIZES)
-def test_in_gymnasium_the_best_choice_can_have_99_percent_however_many_there_are(choices: int) -> None:
-    """Against exact fractions: 0.002 for each choice, of 1% at most; in acting, in the network itself, in learning."""
+def test_in_gymnasium_the_best_choice_can_have_99_percent_for_any_number_of_choices(choices: int) -> None:
+    """Floors are 0.002 per choice and 1% in total, in the network's `act`, in `ActingPolicy` and in evaluation."""
     floor = min(Fraction(2, 1000), Fraction(1, 100) / choices)
     expected = float(1 - (choices - 1) * floor)
     assert expected > 0.99
@@ -73,8 +73,8 @@ def test_in_gymnasium_the_best_choice_can_have_99_percent_however_many_there_are
 
 
 @pytest.mark.parametrize("choices", SIZES)
-def test_on_seed_hosts_each_choice_keeps_its_own_floor(choices: int) -> None:
-    """A head of seed hosts has few choices; its bound is a half."""
+def test_in_the_seed_environment_each_choice_has_the_full_floor(choices: int) -> None:
+    """Heads of the seed environment have few choices, and the bound is 0.5."""
     network = toy_network()
     logits = torch.tensor([0.0] + [-1000.0] * (choices - 1))
     mask = torch.ones(choices, dtype=torch.bool)
@@ -87,7 +87,7 @@ def test_on_seed_hosts_each_choice_keeps_its_own_floor(choices: int) -> None:
 
 
 def autograd(logits: Tensor, masks: Tensor, actions: Tensor, mass: float) -> tuple[Tensor, Tensor]:
-    """Log-probs and normalised entropies, straight from the definition in float64."""
+    """Compute log-probs and normalised entropies from their definition in float64."""
     p = logits.double().masked_fill(~masks, -torch.inf).softmax(-1)
     legal = masks.sum(-1, keepdim=True).double()
     floor = torch.minimum(torch.tensor(0.02, dtype=torch.float64), mass / legal)
@@ -97,7 +97,7 @@ def autograd(logits: Tensor, masks: Tensor, actions: Tensor, mass: float) -> tup
 
 
 @pytest.mark.parametrize("mass", [0.01, 0.1, 0.5])
-def test_the_gradient_is_that_of_the_bounded_floors(mass: float) -> None:
+def test_the_gradient_is_correct_with_bounded_floors(mass: float) -> None:
     torch.manual_seed(0)
     logits, masks = 2 * torch.randn(40, 7), torch.rand(40, 7) < 0.6
     masks[:, 3] = True
@@ -117,13 +117,13 @@ def test_the_gradient_is_that_of_the_bounded_floors(mass: float) -> None:
 
 
 def without_bound(weights: WeightSet) -> WeightSet:
-    """As files were before they stated the bound."""
-    told = json.loads(weights.architecture)
-    del told["policy"]["floor_mass"]
-    return dataclasses.replace(weights, architecture=json.dumps(told))
+    """Return weights in the format of older files, which do not state the bound."""
+    stored = json.loads(weights.architecture)
+    del stored["policy"]["floor_mass"]
+    return dataclasses.replace(weights, architecture=json.dumps(stored))
 
 
-def test_weights_state_the_bound_that_is_in_force() -> None:
+def test_weights_state_the_resolved_bound() -> None:
     for network, mass in ((decided(gym_spaces(4)), 0.01), (toy_network(), 0.5), (toy_network(floor_mass=0.05), 0.05)):
         weights = to_weights(network, 1, 1, 8)
         assert json.loads(weights.architecture)["policy"]["floor_mass"] == mass

@@ -1,4 +1,4 @@
-"""All heads scored at once, with a gradient of our own: against one head at a time by autograd, and by differences."""
+"""`HeadScorer` and its explicit gradient, compared with single heads under autograd and with finite differences."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def check(floor: float) -> None:
         results.append([*out, grad])
     for expected, actual in zip(*results, strict=True):
         assert torch.allclose(expected, actual, atol=1e-5)
-    assert bool((results[1][2][~masks] == 0).all())  # an illegal choice is not pushed at all
+    assert bool((results[1][2][~masks] == 0).all())  # illegal choices have no gradient
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.002, 0.2])
-def test_scores_and_gradients_are_those_of_each_head_alone(floor: float) -> None:
-    """0.2 is above 1 / (2 k) for five legal choices, where the floor gives way."""
+def test_scores_and_gradients_equal_those_of_single_heads(floor: float) -> None:
+    """A floor of 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies."""
     check(floor)
 
 
@@ -64,7 +64,7 @@ def unlimited_share(legal: Tensor, floor: float, mass: float) -> Tensor:
 
 
 @pytest.mark.parametrize("wrong", [without_share, unlimited_share])
-def test_a_gradient_that_takes_another_floor_is_caught(
+def test_a_gradient_with_a_different_floor_is_detected(
     wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring_module, "floor_share", wrong)
@@ -72,7 +72,7 @@ def test_a_gradient_that_takes_another_floor_is_caught(
         check(0.2)
 
 
-def test_a_head_put_in_its_neighbours_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_in_the_wrong_position_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     make: Any = HeadScorer.__init__
 
     def shifted(self: HeadScorer, sizes: tuple[int, ...]) -> None:
@@ -84,7 +84,7 @@ def test_a_head_put_in_its_neighbours_place_is_caught(monkeypatch: pytest.Monkey
         check(0.002)
 
 
-def test_a_row_without_a_legal_choice_in_an_irrelevant_head_gives_and_gets_nothing() -> None:
+def test_an_irrelevant_head_without_legal_choices_has_zero_scores_and_gradients() -> None:
     logits, masks, actions, relevant = case()
     masks[3, 3:4], relevant[3, 1] = False, False
     out = HeadScorer(SIZES)(logits, masks, actions, relevant, 0.002)

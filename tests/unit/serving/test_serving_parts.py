@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from actors.metrics.registry import SERVE
 from actors.policy.acting.exported import example_inputs
-from actors.policy.acting.programs import Programs
+from actors.policy.acting.programs import TracedPolicy
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
 from actors.serving.messages import MessageLayout, digest, parse_step, stack, step_request
@@ -105,7 +105,7 @@ def test_the_digest_tells_requests_apart_by_what_they_ask() -> None:
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory", "feedforward"])
 def test_traced_programs_are_the_network_at_any_batch_and_with_other_weights(core: str) -> None:
     first, second = toy_network(0, core=core), toy_network(1, core=core)
-    programs = Programs(first)
+    programs = TracedPolicy(first)
     for network, own in ((second, programs.of(second)), (first, programs)):
         for n in (1, 2, 7):
             inputs = list(example_inputs(network, n))
