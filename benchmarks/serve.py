@@ -19,8 +19,8 @@ import psutil
 from actors.serving.client.endpoint import METHODS
 from actors.wire import policy_pb2
 from benchmarks.form import Target, parser, publish
-from benchmarks.serving.load import Load, closed_loop, open_loop
-from benchmarks.serving.process import SPACES, Process, running
+from benchmarks.serving.load import LoadResult, closed_loop, open_loop
+from benchmarks.serving.process import SPACES, ServerProcess, running_server
 
 THROUGHPUT = {"unary": 0.5, "stream": 0.4}  # of the echo's, at least
 SLOWER = 2.5  # times the echo's p99, at most
@@ -37,7 +37,7 @@ def main() -> None:
     targets: list[Target] = []
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    with running("policy", port) as policy, running("echo") as echo:
+    with running_server("policy", port) as policy, running_server("echo") as echo:
         for kind in ("unary", "stream"):
             for sessions in sizes:
                 row = closed(kind, sessions, policy, echo, port, rounds, seconds)
@@ -57,9 +57,9 @@ def main() -> None:
                     name = f"open loop, {PACED} sessions at {PACE_HZ:g}/s, {kind}: {allowed_ms:g} ms over p99"
                     targets.append(Target(name, allowed_ms / load.p99_ms, 1.0))
     if not quick:
-        with running("policy") as fresh:
+        with running_server("policy") as fresh:
             rows.append(asyncio.run(memory(fresh, OPENED)))
-        with running("policy", ttl_s=1.0) as brief:
+        with running_server("policy", ttl_s=1.0) as brief:
             row = asyncio.run(churn(brief))
             rows.append(row)
             targets.append(
@@ -69,11 +69,11 @@ def main() -> None:
 
 
 def closed(
-    kind: str, sessions: int, policy: Process, echo: Process, port: int, rounds: int, seconds: float,
+    kind: str, sessions: int, policy: ServerProcess, echo: ServerProcess, port: int, rounds: int, seconds: float,
     export: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    ours: list[Load] = []
-    theirs: list[Load] = []
+    ours: list[LoadResult] = []
+    theirs: list[LoadResult] = []
     before = batches(port)
     for _ in range(rounds):
         theirs.append(asyncio.run(closed_loop(echo.address, sessions, kind == "stream", seconds, export)))
@@ -100,24 +100,24 @@ def batches(port: int) -> tuple[float, float]:
     return float(found["tamiyo_serve_batch_steps_sum"]), float(found["tamiyo_serve_batch_steps_count"])
 
 
-async def memory(policy: Process, count: int) -> dict[str, Any]:
+async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:
     """What the server grows by for each session that has stepped once."""
-    process = psutil.Process(policy.pid)
+    process = psutil.ServerProcess(policy.pid)
     before = process.memory_info().rss
     async with grpc.aio.insecure_channel(policy.address) as channel:
-        from benchmarks.serving.load import Player
+        from benchmarks.serving.load import SteppingSession
 
         opening: Any = channel.unary_unary(*METHODS["OpenSession"])
         for start in range(0, count, 100):
             request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
             opened = await asyncio.gather(*(opening(request) for _ in range(start, start + 100)))
-            await asyncio.gather(*(Player(channel, o.session_id, False, False).step() for o in opened))
+            await asyncio.gather(*(SteppingSession(channel, o.session_id, False, False).step() for o in opened))
     return {"sessions opened": count, "KiB a session": (process.memory_info().rss - before) / count / 1024}
 
 
-async def churn(policy: Process, count: int = 100_000) -> dict[str, Any]:
+async def churn(policy: ServerProcess, count: int = 100_000) -> dict[str, Any]:
     """Open that many, of which all expire within a second or two."""
-    process, request = psutil.Process(policy.pid), policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
+    process, request = psutil.ServerProcess(policy.pid), policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
     opened, before = 0, 0.0
     async with grpc.aio.insecure_channel(policy.address) as channel:
         opening: Any = channel.unary_unary(*METHODS["OpenSession"])

@@ -1,4 +1,4 @@
-"""Load on a server: sessions that step as fast as they are answered, or at a fixed pace."""
+"""LoadResult on a server: sessions that step as fast as they are answered, or at a fixed pace."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CHANNELS = 4
 Step = Callable[[], Awaitable[None]]
 
 
-class Load(NamedTuple):
+class LoadResult(NamedTuple):
     steps_per_s: float
     p50_ms: float
     p99_ms: float
 
 
-class Player:
+class SteppingSession:
     """One session that steps over and over with the same observation."""
 
     def __init__(self, channel: grpc.aio.Channel, session: str, stream: bool, export: bool) -> None:
@@ -59,7 +59,9 @@ class Player:
             self._stream.cancel()
 
 
-async def players(address: str, count: int, stream: bool, export: bool) -> tuple[list[grpc.aio.Channel], list[Player]]:
+async def open_sessions(
+    address: str, count: int, stream: bool, export: bool
+) -> tuple[list[grpc.aio.Channel], list[SteppingSession]]:
     gc.freeze()  # the client's own stalls are not the server's
     channels = [
         grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
@@ -70,37 +72,37 @@ async def players(address: str, count: int, stream: bool, export: bool) -> tuple
     for i in range(count):
         channel: Any = channels[i % len(channels)]
         opened = await channel.unary_unary(*METHODS["OpenSession"])(opening)
-        found.append(Player(channel, opened.session_id, stream, export))
+        found.append(SteppingSession(channel, opened.session_id, stream, export))
     return channels, found
 
 
-async def closed_loop(address: str, sessions: int, stream: bool, seconds: float, export: bool = False) -> Load:
+async def closed_loop(address: str, sessions: int, stream: bool, seconds: float, export: bool = False) -> LoadResult:
     """Every session steps again as soon as it is answered; the first fifth of the time is a warm-up."""
-    channels, all_players = await players(address, sessions, stream, export)
+    channels, sessions_ = await open_sessions(address, sessions, stream, export)
     begin = time.perf_counter()
     start, end = begin + 0.2 * seconds, begin + 1.2 * seconds
     took: list[float] = []
 
-    async def play(player: Player) -> None:
+    async def play(player: SteppingSession) -> None:
         while (before := time.perf_counter()) < end:
             await player.step()
             after = time.perf_counter()
             if before >= start:
                 took.append(after - before)
 
-    await asyncio.gather(*(play(p) for p in all_players))
-    await _end(channels, all_players)
+    await asyncio.gather(*(play(p) for p in sessions_))
+    await _end(channels, sessions_)
     return _load(took, seconds)
 
 
-async def open_loop(address: str, sessions: int, pace_hz: float, stream: bool, seconds: float) -> Load:
+async def open_loop(address: str, sessions: int, pace_hz: float, stream: bool, seconds: float) -> LoadResult:
     """Every session steps at its pace, from random first moments; a late step counts from when it was due."""
-    channels, all_players = await players(address, sessions, stream, export=False)
+    channels, sessions_ = await open_sessions(address, sessions, stream, export=False)
     rng = np.random.default_rng(1)
     begin = time.perf_counter() + 0.2
     took: list[float] = []
 
-    async def play(player: Player, offset_s: float) -> None:
+    async def play(player: SteppingSession, offset_s: float) -> None:
         for i in range(int(seconds * pace_hz)):
             due = begin + offset_s + i / pace_hz
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
@@ -108,18 +110,18 @@ async def open_loop(address: str, sessions: int, pace_hz: float, stream: bool, s
             if i >= pace_hz * seconds * 0.1:
                 took.append(time.perf_counter() - due)
 
-    await asyncio.gather(*(play(p, o) for p, o in zip(all_players, rng.random(sessions) / pace_hz, strict=True)))
-    await _end(channels, all_players)
+    await asyncio.gather(*(play(p, o) for p, o in zip(sessions_, rng.random(sessions) / pace_hz, strict=True)))
+    await _end(channels, sessions_)
     return _load(took, 0.9 * seconds)
 
 
-async def _end(channels: list[grpc.aio.Channel], all_players: list[Player]) -> None:
-    for player in all_players:
+async def _end(channels: list[grpc.aio.Channel], sessions_: list[SteppingSession]) -> None:
+    for player in sessions_:
         player.end()
     for channel in channels:
         await channel.close(None)
 
 
-def _load(took: list[float], seconds: float) -> Load:
+def _load(took: list[float], seconds: float) -> LoadResult:
     p50, p99 = np.quantile(took, [0.5, 0.99]) * 1e3
-    return Load(len(took) / seconds, float(p50), float(p99))
+    return LoadResult(len(took) / seconds, float(p50), float(p99))

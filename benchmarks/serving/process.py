@@ -18,26 +18,26 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.handlers import SERVICE
-from actors.serving.server.server import Fixed, PolicyServer, serve
+from actors.serving.server.server import FixedWeights, PolicyServer, serve
 from actors.wire import policy_pb2
-from deploy.commands.serve import set_up_log
+from deploy.commands.serve import configure_log
 
 SPACES = seed_spaces(3, "tamiyo")
 
 
-class Process(NamedTuple):
+class ServerProcess(NamedTuple):
     address: str
     pid: int
 
 
 @contextmanager
-def running(kind: str, metrics_port: int = 0, ttl_s: float = 3600.0) -> Iterator[Process]:
+def running_server(kind: str, metrics_port: int = 0, ttl_s: float = 3600.0) -> Iterator[ServerProcess]:
     """`policy` or `echo`, until the block ends."""
     command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), str(ttl_s)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
-        yield Process(process.stdout.readline().strip(), process.pid)
+        yield ServerProcess(process.stdout.readline().strip(), process.pid)
     finally:
         process.kill()
         process.wait()
@@ -58,7 +58,7 @@ async def policy(metrics_port: int, ttl_s: float) -> None:
 
         started.task = asyncio.create_task(tell())  # type: ignore[attr-defined]
 
-    await serve(options, Fixed(to_weights(network, 1, 1, 8)), started)
+    await serve(options, FixedWeights(to_weights(network, 1, 1, 8)), started)
 
 
 async def echo() -> None:
@@ -103,6 +103,6 @@ async def echo() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    set_up_log("json")
+    configure_log("json")
     kind, metrics_port, ttl_s = sys.argv[1:]
     asyncio.run(policy(int(metrics_port), float(ttl_s)) if kind == "policy" else echo())

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from actors.policy.publish import to_weights
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import Fixed, PolicyServer, Source
-from actors.serving.server.thread import serve_beside
+from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource
+from actors.serving.server.thread import serve_in_thread
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
@@ -25,24 +25,24 @@ from tests.support.toy import SPACES, random_masks, toy_network
 START_S = 30.0
 
 
-class Seen(NamedTuple):
+class StepInputs(NamedTuple):
     obs: NDArray[np.float32]
     blueprint_indices: NDArray[np.int64]
     masks: ActionMasks
 
 
-def seen(seed: int, step: int, spaces: Spaces = SPACES) -> Seen:
+def step_inputs(seed: int, step: int, spaces: Spaces = SPACES) -> StepInputs:
     """What an environment shows at a step."""
     rng = np.random.default_rng((seed, step))
     obs = rng.standard_normal(spaces.obs_size).astype(np.float32)
-    return Seen(obs, rng.integers(-1, spaces.num_blueprints, spaces.slots), random_masks(rng, spaces.action))
+    return StepInputs(obs, rng.integers(-1, spaces.num_blueprints, spaces.slots), random_masks(rng, spaces.action))
 
 
 def weights(seed: int = 0, version: int = 1, **changes: Any) -> WeightSet:
     return to_weights(toy_network(seed, **changes), version, 1, 8)
 
 
-class Shelf:
+class FakeWeightStore:
     """A weight store whose newest weights a test lays down."""
 
     def __init__(self, first: WeightSet | None = None) -> None:
@@ -53,7 +53,7 @@ class Shelf:
         return newest if newest is not None and newest.version > newer_than else None
 
 
-class Running:
+class RunningServer:
     """A server that runs; `call` runs a function in its loop."""
 
     def __init__(self, server: PolicyServer, loop: asyncio.AbstractEventLoop) -> None:
@@ -81,16 +81,16 @@ class Running:
 
 
 @contextmanager
-def serving(source: Source | None = None, loaded: bool = True, **options: Any) -> Iterator[Running]:
+def serving(source: WeightSource | None = None, loaded: bool = True, **options: Any) -> Iterator[RunningServer]:
     """Until the block ends, and then stopped as by SIGTERM."""
     given = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64, "poll_s": 0.05} | options))
-    with serve_beside(given, source or Fixed(weights())) as beside:
+    with serve_in_thread(given, source or FixedWeights(weights())) as beside:
         while loaded and beside.server.handlers.service is None and beside.thread.is_alive():
             time.sleep(0.01)
-        yield Running(beside.server, beside.loop)
+        yield RunningServer(beside.server, beside.loop)
     assert not beside.thread.is_alive(), "the server did not stop"
 
 
-def write(path: Path, text: str) -> Path:
+def write_file(path: Path, text: str) -> Path:
     path.write_text(text)
     return path

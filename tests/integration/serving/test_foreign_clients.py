@@ -14,7 +14,7 @@ import pytest
 
 from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
-from tests.support.serving import seen, serving
+from tests.support.serving import serving, step_inputs
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -41,7 +41,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def as_json(step: int) -> dict[str, Any]:
-    request = step_request("", step, *seen(0, step), True, False)
+    request = step_request("", step, *step_inputs(0, step), True, False)
     names = ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask")
     types = {1: "DTYPE_FLOAT32", 3: "DTYPE_INT16", 6: "DTYPE_BITS"}
     arrays = {name: getattr(request, name) for name in names}
@@ -54,7 +54,7 @@ def as_json(step: int) -> dict[str, Any]:
 def test_a_node_client_steps_a_session(node: Path) -> None:
     shutil.copy(SCRIPT, node)
     local = LocalPolicy(toy_network(), 1).open(SPACES)
-    expected = [local.step(*seen(0, step)).action.tolist() for step in range(5)]
+    expected = [local.step(*step_inputs(0, step)).action.tolist() for step in range(5)]
     with serving() as running:
         steps = json.dumps([as_json(step) for step in range(5)])
         ended = subprocess.run(

@@ -13,7 +13,7 @@ from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.local import LocalPolicy
 from actors.serving.client.session import Answer, PolicyError
-from tests.support.serving import Running, seen, serving, weights
+from tests.support.serving import RunningServer, serving, step_inputs, weights
 from tests.support.toy import POLICIES, SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -21,13 +21,13 @@ STEPS = 12
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     with serving() as running:
         yield running
 
 
 @pytest.fixture
-def client(server: Running) -> Iterator[PolicyClient]:
+def client(server: RunningServer) -> Iterator[PolicyClient]:
     with PolicyClient(server.address, deadline_s=10) as own:
         yield own
 
@@ -44,31 +44,31 @@ def test_a_served_session_answers_as_a_local_one(client: PolicyClient, determini
     local = LocalPolicy(toy_network(), version=1).open(SPACES, seed=7)
     with client.open(SPACES, seed=7) as session:
         for step in range(STEPS):
-            same(session.step(*seen(3, step), deterministic), local.step(*seen(3, step), deterministic))
+            same(session.step(*step_inputs(3, step), deterministic), local.step(*step_inputs(3, step), deterministic))
         session.reset(seed=8)
         local.reset(seed=8)
-        same(session.step(*seen(3, 0), deterministic), local.step(*seen(3, 0), deterministic))
+        same(session.step(*step_inputs(3, 0), deterministic), local.step(*step_inputs(3, 0), deterministic))
 
 
 @pytest.mark.parametrize("changes", [*POLICIES, {"blind": True}, {"causal_masks": False}])
 def test_every_core_and_critic_is_served(changes: dict[str, Any]) -> None:
-    from actors.serving.server.server import Fixed
+    from actors.serving.server.server import FixedWeights
 
-    with serving(Fixed(weights(**changes))) as running, PolicyClient(running.address) as client:
+    with serving(FixedWeights(weights(**changes))) as running, PolicyClient(running.address) as client:
         local = LocalPolicy(toy_network(**changes), version=1).open(SPACES, seed=5)
         session = client.open(SPACES, seed=5)
         for step in range(4):
-            same(session.step(*seen(1, step), step % 2 == 0), local.step(*seen(1, step), step % 2 == 0))
+            same(session.step(*step_inputs(1, step), step % 2 == 0), local.step(*step_inputs(1, step), step % 2 == 0))
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_sessions_that_share_batches_do_not_touch_each_other(server: Running, stream: bool) -> None:
+def test_sessions_that_share_batches_do_not_touch_each_other(server: RunningServer, stream: bool) -> None:
     """Forty at a time, greedy and sampled mixed, of two numbers of slots."""
 
     async def play(client: AsyncPolicyClient, seed: int) -> list[Answer]:
         spaces = SPACES if seed % 3 else SPACES.with_slots(4)
         async with await client.open(spaces, seed=seed) as session:
-            return [await session.step(*seen(seed, step, spaces), seed % 2 == 0) for step in range(STEPS)]
+            return [await session.step(*step_inputs(seed, step, spaces), seed % 2 == 0) for step in range(STEPS)]
 
     async def main() -> list[list[Answer]]:
         async with AsyncPolicyClient(server.address, stream=stream) as client:
@@ -79,9 +79,9 @@ def test_sessions_that_share_batches_do_not_touch_each_other(server: Running, st
         spaces = SPACES if seed % 3 else SPACES.with_slots(4)
         local = policy.open(spaces, seed=seed)
         for step, answer in enumerate(answers):
-            same(answer, local.step(*seen(seed, step, spaces), seed % 2 == 0))
-    batches = server.server.telemetry.registry.get_sample_value("tamiyo_serve_batch_steps_bucket", {"le": "1.0"})
-    total = server.server.telemetry.registry.get_sample_value("tamiyo_serve_batch_steps_count")
+            same(answer, local.step(*step_inputs(seed, step, spaces), seed % 2 == 0))
+    batches = server.server.metrics.registry.get_sample_value("tamiyo_serve_batch_steps_bucket", {"le": "1.0"})
+    total = server.server.metrics.registry.get_sample_value("tamiyo_serve_batch_steps_count")
     assert batches is not None
     assert total is not None
     assert batches < total  # some passes were shared
@@ -99,6 +99,6 @@ def test_a_closed_session_is_gone(client: PolicyClient) -> None:
     other = client.open(SPACES)
     session.close()
     session.close()
-    other.step(*seen(0, 0))
+    other.step(*step_inputs(0, 0))
     with pytest.raises(PolicyError):
-        client.open(SPACES.with_slots(4)).step(*seen(0, 0))  # shapes of two slots in a session of four
+        client.open(SPACES.with_slots(4)).step(*step_inputs(0, 0))  # shapes of two slots in a session of four

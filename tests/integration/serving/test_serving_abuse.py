@@ -17,7 +17,7 @@ from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, error_info
 from actors.wire import episode_pb2, policy_pb2
-from tests.support.serving import Running, seen, serving
+from tests.support.serving import RunningServer, serving, step_inputs
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -26,13 +26,13 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     with serving() as running:
         yield running
 
 
 @pytest.fixture
-def channel(server: Running) -> Iterator[grpc.Channel]:
+def channel(server: RunningServer) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(server.address) as own:
         yield own
 
@@ -43,7 +43,7 @@ def open_session(channel: grpc.Channel) -> str:
 
 
 def good(session: str, index: int = 0) -> Request:
-    return step_request(session, index, *seen(0, index), True, False)
+    return step_request(session, index, *step_inputs(0, index), True, False)
 
 
 def _short(r: Request) -> None:
@@ -133,7 +133,7 @@ def test_a_bad_step_is_refused_and_leaves_its_session_where_it_was(
         assert (caught.value.code(), error_info(caught.value).reason) == (INVALID, reason)
         assert caught.value.details()
         answer = step(good(session, index), timeout=10)
-        np.testing.assert_allclose(answer.log_probs, local.step(*seen(0, index)).log_probs, atol=1e-5)
+        np.testing.assert_allclose(answer.log_probs, local.step(*step_inputs(0, index)).log_probs, atol=1e-5)
 
 
 def test_bad_steps_in_a_batch_or_a_stream_leave_the_others_alone(channel: grpc.Channel) -> None:
@@ -145,7 +145,7 @@ def test_bad_steps_in_a_batch_or_a_stream_leave_the_others_alone(channel: grpc.C
             BAD[i // 2][0](request)
         requests.append(policy_pb2.StepStreamRequest(step=request))
     answers = {a.session_id: a for a in channel.stream_stream(*METHODS["StepStream"])(iter(requests), timeout=20)}
-    expected = LocalPolicy(toy_network(), 1).open(SPACES).step(*seen(0, 0))
+    expected = LocalPolicy(toy_network(), 1).open(SPACES).step(*step_inputs(0, 0))
     for i, session in enumerate(sessions):
         if i % 2:
             assert answers[session].failure.reason == BAD[i // 2][1]
@@ -195,7 +195,7 @@ def test_connections_that_say_nothing_are_closed_and_others_served() -> None:
             session = client.open(SPACES)
             start = time.monotonic()
             for step in range(20):
-                session.step(*seen(0, step))
+                session.step(*step_inputs(0, step))
             assert time.monotonic() - start < 5
         for connection in quiet:
             while connection.recv(4096):
@@ -224,16 +224,16 @@ def test_ten_thousand_opens_without_a_step_do_not_lock_others_out_for_long() -> 
         assert open_session(channel)
 
 
-def churn(running: Running, count: int) -> None:
+def churn(running: RunningServer, count: int) -> None:
     """Open sessions and let them expire, `count` times, in the server's loop."""
     service = running.service
     layout = service.models.layout(SPACES.hash)
 
     def some() -> None:
         for _ in range(1000):
-            session = service.sessions.open(layout, 1, service.models.hold(service.models.newest))
-            session.answer = b"x" * 60
-            session.touched_s -= 1e6
+            session = service.sessions.open(layout, 1, service.models.pin(service.models.newest))
+            session.last_response = b"x" * 60
+            session.last_used_s -= 1e6
         assert service.expire() == 1000
 
     for _ in range(count // 1000):
@@ -251,7 +251,7 @@ def flat_memory(sessions: int) -> None:
         finally:
             tracemalloc.stop()
         assert len(running.service.sessions) == 0
-        assert running.service.models.newest.sessions == 0
+        assert running.service.models.newest.num_sessions == 0
 
 
 def test_sessions_that_come_and_go_leave_nothing_behind() -> None:

@@ -29,10 +29,10 @@ from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
 from actors.serving.options import ServeOptions
 from actors.serving.refusal import Reason
-from actors.serving.server.server import Fixed
+from actors.serving.server.server import FixedWeights
 from learner.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.certificates import Authority
-from tests.support.serving import Shelf, seen, serving, weights, write
+from tests.support.serving import FakeWeightStore, serving, step_inputs, weights, write_file
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -46,11 +46,11 @@ def status(address: str, service: str = "tamiyo.v1.PolicyService") -> int:
         return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5).status
 
 
-def entered(address: str, **how: object) -> str:
+def connect_outcome(address: str, **how: object) -> str:
     """OK, or the reason or code of a refusal."""
     try:
         with PolicyClient(address, deadline_s=1.0, **how) as client:  # type: ignore[arg-type]
-            client.open(SPACES).step(*seen(0, 0))
+            client.open(SPACES).step(*step_inputs(0, 0))
     except PolicyError as error:
         return error.reason or error.code.name
     return "OK"
@@ -73,32 +73,32 @@ def test_it_refuses_to_bind_beyond_this_machine_unprotected() -> None:
 
 def test_tokens_are_asked_for_expire_and_can_be_replaced(tmp_path: Path) -> None:
     old = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
-    file = write(tmp_path / "tokens", f"good # ours\nstale {old}\n")
+    file = write_file(tmp_path / "tokens", f"good # ours\nstale {old}\n")
     with serving(token_file=file) as running:
-        assert entered(running.address, token="good") == "OK"
-        assert entered(running.address) == Reason.TOKEN_MISSING
-        assert entered(running.address, token="wrong") == Reason.TOKEN_INVALID
-        assert entered(running.address, token="stale") == Reason.TOKEN_EXPIRED
+        assert connect_outcome(running.address, token="good") == "OK"
+        assert connect_outcome(running.address) == Reason.TOKEN_MISSING
+        assert connect_outcome(running.address, token="wrong") == Reason.TOKEN_INVALID
+        assert connect_outcome(running.address, token="stale") == Reason.TOKEN_EXPIRED
         assert status(running.address) == SERVING  # health needs none
-        write(file, "fresh\n")
+        write_file(file, "fresh\n")
         os.utime(file, ns=(1, 1))
         time.sleep(1.1)
-        assert entered(running.address, token="fresh") == "OK"
-        assert entered(running.address, token="good") == Reason.TOKEN_INVALID
-        assert entered(running.address, token_file=file) == "OK"
+        assert connect_outcome(running.address, token="fresh") == "OK"
+        assert connect_outcome(running.address, token="good") == Reason.TOKEN_INVALID
+        assert connect_outcome(running.address, token_file=file) == "OK"
 
 
 def test_a_stream_ends_when_its_token_does(tmp_path: Path) -> None:
     soon = (datetime.now(UTC) + timedelta(seconds=1.5)).isoformat()
-    with serving(token_file=write(tmp_path / "tokens", f"brief {soon}\n")) as running:
+    with serving(token_file=write_file(tmp_path / "tokens", f"brief {soon}\n")) as running:
 
         async def main() -> None:
             async with AsyncPolicyClient(running.address, token="brief", stream=True, deadline_s=3) as client:
                 session = await client.open(SPACES)
-                await session.step(*seen(0, 0))
+                await session.step(*step_inputs(0, 0))
                 await asyncio.sleep(1.6)
                 with pytest.raises(PolicyError) as caught:
-                    await session.step(*seen(0, 1))
+                    await session.step(*step_inputs(0, 1))
                 assert caught.value.reason == Reason.TOKEN_EXPIRED
 
         asyncio.run(main())
@@ -113,30 +113,33 @@ def test_tls_and_client_certificates(tmp_path: Path) -> None:
     forged, forged_key = stranger.issue("client")
     ca = authority.certificate
     with serving(tls_cert=cert, tls_key=key) as running:
-        assert entered(running.address, root_certificates=ca) == "OK"
-        assert entered(running.address) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # plaintext
-        assert entered(running.address, root_certificates=stranger.certificate) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-        assert entered(running.address, root_certificates=ca) == "OK"
+        assert connect_outcome(running.address, root_certificates=ca) == "OK"
+        assert connect_outcome(running.address) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # plaintext
+        assert connect_outcome(running.address, root_certificates=stranger.certificate) in (
+            "UNAVAILABLE",
+            "DEADLINE_EXCEEDED",
+        )
+        assert connect_outcome(running.address, root_certificates=ca) == "OK"
     with serving(tls_cert=cert, tls_key=key, tls_client_ca=ca) as running:
-        assert entered(running.address, root_certificates=ca, client_cert=mine, client_key=secret) == "OK"
-        assert entered(running.address, root_certificates=ca) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-        assert entered(running.address, root_certificates=ca, client_cert=forged, client_key=forged_key) in (
+        assert connect_outcome(running.address, root_certificates=ca, client_cert=mine, client_key=secret) == "OK"
+        assert connect_outcome(running.address, root_certificates=ca) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+        assert connect_outcome(running.address, root_certificates=ca, client_cert=forged, client_key=forged_key) in (
             "UNAVAILABLE",
             "DEADLINE_EXCEEDED",
         )
 
 
 def test_health_follows_the_weights() -> None:
-    shelf = Shelf()
-    with serving(shelf, loaded=False) as running:
+    store = FakeWeightStore()
+    with serving(store, loaded=False) as running:
         assert status(running.address) == status(running.address, "") == NOT_SERVING
-        assert entered(running.address) == Reason.NOT_READY
-        shelf.newest = weights()
+        assert connect_outcome(running.address) == Reason.NOT_READY
+        store.newest = weights()
         deadline = time.monotonic() + 20
         while status(running.address) != SERVING:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert entered(running.address) == "OK"
+        assert connect_outcome(running.address) == "OK"
 
 
 def test_reflection_lists_the_service() -> None:
@@ -161,7 +164,7 @@ def test_connections_are_renewed_without_a_failed_step() -> None:
             session = await client.open(SPACES)
             end, step = time.monotonic() + 2.0, 0
             while time.monotonic() < end:
-                assert (await session.step(*seen(0, step))).step_index == step
+                assert (await session.step(*step_inputs(0, step))).step_index == step
                 step += 1
                 await asyncio.sleep(0.01)
 
@@ -175,7 +178,7 @@ def test_a_client_that_keeps_alive_is_not_sent_away() -> None:
     with serving(keepalive_s=0.4) as running:
         from actors.serving.client.endpoint import Endpoint
 
-        with Endpoint.of(running.address, keepalive_s=0.4).channel(0) as channel:
+        with Endpoint.parse(running.address, keepalive_s=0.4).channel(0) as channel:
             changes: list[grpc.ChannelConnectivity] = []
             channel.subscribe(changes.append, try_to_connect=True)
             grpc.channel_ready_future(channel).result(5)
@@ -213,9 +216,9 @@ def test_the_command_serves_a_checkpoint_shows_metrics_and_ends_in_order(tmp_pat
     flags = ("--metrics-port", str(port))
     with command(tmp_path, *flags) as (process, address), PolicyClient(address, deadline_s=30) as client:
         session = client.open(SPACES)
-        assert session.step(*seen(0, 0)).policy_version == 5
+        assert session.step(*step_inputs(0, 0)).policy_version == 5
         with pytest.raises(PolicyError):
-            client.open(SPACES.with_slots(3)).step(*seen(0, 0))
+            client.open(SPACES.with_slots(3)).step(*step_inputs(0, 0))
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
         assert "tamiyo_serve_steps_total 1.0" in page
         assert "tamiyo_serve_sessions 2.0" in page
@@ -231,7 +234,7 @@ def test_the_command_serves_a_checkpoint_shows_metrics_and_ends_in_order(tmp_pat
                 statuses = aiter(watch)
                 assert (await anext(statuses)).status == SERVING
                 step = channel.unary_unary(*METHODS["Step"])
-                request = step_request(session._conversation.session_id, 1, *seen(0, 1), True, False)
+                request = step_request(session._protocol.session_id, 1, *step_inputs(0, 1), True, False)
                 await step(request)
                 process.send_signal(signal.SIGTERM)
                 assert (await anext(statuses)).status == NOT_SERVING
@@ -256,17 +259,17 @@ def test_steps_under_way_are_answered_before_the_end() -> None:
             sessions = [await client.open(SPACES) for _ in range(2)]
             streaming = AsyncPolicyClient(running.address, deadline_s=20, stream=True)
             third = await streaming.open(SPACES)
-            await third.step(*seen(0, 0))
+            await third.step(*step_inputs(0, 0))
             batcher = running.service.batcher
             batcher.flush = lambda: None  # hold the batch back, as a slow pass would
-            tasks = [asyncio.create_task(s.step(*seen(0, 0))) for s in sessions]
-            tasks.append(asyncio.create_task(third.step(*seen(0, 1))))
+            tasks = [asyncio.create_task(s.step(*step_inputs(0, 0))) for s in sessions]
+            tasks.append(asyncio.create_task(third.step(*step_inputs(0, 1))))
             while len(batcher) < 3:
                 await asyncio.sleep(0.01)
             running.loop.call_soon_threadsafe(running.server.stop.set)
             while status(running.address) != NOT_SERVING:
                 await asyncio.sleep(0.01)
-            assert entered(running.address) == Reason.DRAINING
+            assert connect_outcome(running.address) == Reason.DRAINING
             del batcher.flush
             running.loop.call_soon_threadsafe(batcher.flush)
             answers = await asyncio.gather(*tasks)
@@ -276,5 +279,5 @@ def test_steps_under_way_are_answered_before_the_end() -> None:
                     await asyncio.sleep(0.01)
             await streaming.close()
 
-    with serving(Fixed(weights())) as running:
+    with serving(FixedWeights(weights())) as running:
         asyncio.run(main())

@@ -25,9 +25,9 @@ from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, error_info
 from actors.serving.server import admission
-from actors.serving.server.handlers import STREAM_STEPS
+from actors.serving.server.handlers import MAX_STREAM_STEPS
 from actors.wire import policy_pb2
-from tests.support.serving import Running, seen, serving, write
+from tests.support.serving import RunningServer, serving, step_inputs, write_file
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -99,10 +99,10 @@ def check(channel: grpc.Channel) -> int:
     return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5).status
 
 
-def entered(address: str, token: str) -> str:
+def connect_outcome(address: str, token: str) -> str:
     try:
         with PolicyClient(address, token=token, deadline_s=1.0) as client:
-            client.open(SPACES).step(*seen(0, 0))
+            client.open(SPACES).step(*step_inputs(0, 0))
     except PolicyError as error:
         return error.reason or error.code.name
     return "OK"
@@ -110,7 +110,7 @@ def entered(address: str, token: str) -> str:
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
-    return write(tmp_path / "tokens", "alice\nbob\n")
+    return write_file(tmp_path / "tokens", "alice\nbob\n")
 
 
 def test_calls_without_a_token_take_no_room(tokens: Path) -> None:
@@ -122,20 +122,20 @@ def test_calls_without_a_token_take_no_room(tokens: Path) -> None:
         half_open(channels, STREAM, 60) as streams,
     ):
         assert Counter(outcome(call) for call in (*steps, *streams)) == {Reason.TOKEN_MISSING: 120}
-        assert entered(running.address, "alice") == "OK"
+        assert connect_outcome(running.address, "alice") == "OK"
         assert check(channels[0]) == SERVING
 
 
 def test_health_is_told_whatever_else_is_under_way(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All calls taken, and more watches than the server keeps: the oldest watches give way."""
-    monkeypatch.setattr(admission, "HEALTH_CALLS", 20)
+    monkeypatch.setattr(admission, "MAX_HEALTH_CALLS", 20)
     with (
         serving(token_file=tokens, max_concurrent_calls=8, token_share=1.0) as running,
         connections(running.address, 2) as channels,
         half_open(channels[:1], STREAM, 8, "alice"),
     ):
         wait_for(lambda: running.server.handlers.calls == 8)
-        assert entered(running.address, "bob") == Reason.CALLS_FULL
+        assert connect_outcome(running.address, "bob") == Reason.CALLS_FULL
         assert check(channels[0]) == SERVING
         stub = health_pb2_grpc.HealthStub(channels[1])
         watches = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=60) for _ in range(30)]
@@ -159,10 +159,10 @@ def test_one_token_leaves_calls_for_the_others(tokens: Path) -> None:
         with half_open(channels, STREAM, 6, "alice") as streams:
             wait_for(lambda: sum(call.is_active() for call in streams) == 2)  # a quarter of eight
             assert {outcome(call) for call in streams if not call.is_active()} == {Reason.CALLS_FULL}
-            assert entered(running.address, "alice") == Reason.CALLS_FULL
-            assert entered(running.address, "bob") == "OK"
+            assert connect_outcome(running.address, "alice") == Reason.CALLS_FULL
+            assert connect_outcome(running.address, "bob") == "OK"
         wait_for(lambda: running.server.handlers.calls == 0)
-        assert entered(running.address, "alice") == "OK"
+        assert connect_outcome(running.address, "alice") == "OK"
 
 
 def test_a_call_whose_request_does_not_come_is_ended(tokens: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_call_whose_request_does_not_come_is_ended(tokens: Path) -> None:
         half_open(channels, "/grpc.health.v1.Health/Check", 5) as checks,
     ):
         assert {outcome(call) for call in (*steps, *checks)} == {Reason.IDLE}
-        assert entered(running.address, "alice") == "OK"
+        assert connect_outcome(running.address, "alice") == "OK"
 
 
 def test_an_idle_stream_is_ended_and_its_client_notices_nothing() -> None:
@@ -181,12 +181,12 @@ def test_an_idle_stream_is_ended_and_its_client_notices_nothing() -> None:
         async with AsyncPolicyClient(address, stream=True, deadline_s=10) as client:
             session = await client.open(SPACES)
             for step in range(2):
-                assert (await session.step(*seen(0, step))).step_index == step
+                assert (await session.step(*step_inputs(0, step))).step_index == step
                 await asyncio.sleep(2.5 * (1 - step))
 
     with serving(idle_timeout_s=0.5) as running:
         asyncio.run(main(running.address))
-        refusals = running.server.telemetry.registry.get_sample_value("tamiyo_serve_refusals_total", {"reason": "IDLE"})
+        refusals = running.server.metrics.registry.get_sample_value("tamiyo_serve_refusals_total", {"reason": "IDLE"})
         assert refusals == 1.0
 
 
@@ -212,20 +212,20 @@ def test_a_stream_that_is_not_read_is_not_computed_ahead() -> None:
     count, window = 5000, 64 * 1024
     own = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window)]
 
-    def computed(running: Running) -> float:
-        registry = running.server.telemetry.registry
+    def computed(running: RunningServer) -> float:
+        registry = running.server.metrics.registry
         return sum(registry.get_sample_value(f"tamiyo_serve_{name}_total") or 0.0 for name in ("steps", "replays"))
 
     with serving() as running, grpc.insecure_channel(running.address, own) as channel:
         opened = channel.unary_unary(*METHODS["OpenSession"])(policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash))
-        request = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *seen(0, 0), True, True))
+        request = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *step_inputs(0, 0), True, True))
         call = channel.stream_stream(*METHODS["StepStream"])(itertools.repeat(request, count), timeout=60)
         before = -1.0
         while (now := computed(running)) != before or not now:
             before = now
             time.sleep(0.5)
         smallest = running.service.sessions.rows.bytes_per_row  # an answer carries the state of the session
-        assert now <= STREAM_STEPS + 2 * window / smallest
+        assert now <= MAX_STREAM_STEPS + 2 * window / smallest
         answers = list(call)
     assert len(answers) == count
     assert all(answer.step == answers[0].step for answer in answers)
@@ -239,24 +239,24 @@ def test_one_token_leaves_sessions_for_the_others_and_its_idle_ones_give_way(tok
         PolicyClient(running.address, token="bob", deadline_s=5) as bob,
     ):
         mine = bob.open(SPACES)
-        mine.step(*seen(0, 0))
+        mine.step(*step_inputs(0, 0))
         sessions = [alice.open(SPACES, seed=i) for i in range(4)]  # a quarter of sixteen
         for session in sessions:
-            session.step(*seen(0, 0))
+            session.step(*step_inputs(0, 0))
         with pytest.raises(PolicyError) as caught:
             alice.open(SPACES)
         assert caught.value.reason == Reason.SESSIONS_FULL
-        assert bob.open(SPACES).step(*seen(0, 0)).step_index == 0
+        assert bob.open(SPACES).step(*step_inputs(0, 0)).step_index == 0
         time.sleep(0.6)
         for session in sessions[1:]:
-            session.step(*seen(0, 1))
-        alice.open(SPACES).step(*seen(0, 0))  # in the place of the first
-        counters = running.server.telemetry.registry
+            session.step(*step_inputs(0, 1))
+        alice.open(SPACES).step(*step_inputs(0, 0))  # in the place of the first
+        counters = running.server.metrics.registry
         assert counters.get_sample_value("tamiyo_serve_sessions_evicted_total") == 1.0
-        assert mine.step(*seen(0, 1)).step_index == 1
+        assert mine.step(*step_inputs(0, 1)).step_index == 1
         time.sleep(0.6)
-        answer, reference = sessions[0].step(*seen(0, 1)), local.open(SPACES)
-        expected = [reference.step(*seen(0, step)) for step in range(2)][1]
+        answer, reference = sessions[0].step(*step_inputs(0, 1)), local.open(SPACES)
+        expected = [reference.step(*step_inputs(0, step)) for step in range(2)][1]
         assert answer.step_index == 1
         np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=1e-5)
 
@@ -265,7 +265,7 @@ def test_where_all_rows_are_taken_the_one_who_holds_most_gives_way(tmp_path: Pat
     names = "abcde"
     with ExitStack() as stack:
         running = stack.enter_context(
-            serving(token_file=write(tmp_path / "tokens", "\n".join(names)), max_sessions=9, evict_after_s=0.0)
+            serving(token_file=write_file(tmp_path / "tokens", "\n".join(names)), max_sessions=9, evict_after_s=0.0)
         )
         clients = [stack.enter_context(PolicyClient(running.address, token=n, deadline_s=5)) for n in names]
         for client in clients[:4]:  # two each, a quarter of nine
@@ -275,5 +275,5 @@ def test_where_all_rows_are_taken_the_one_who_holds_most_gives_way(tmp_path: Pat
         assert len(running.service.sessions) == 9
         clients[4].open(SPACES)
         clients[4].open(SPACES)  # which has its share
-        held = Counter(s.owner for s in running.service.sessions._fresh.values())
+        held = Counter(s.owner for s in running.service.sessions._unstepped.values())
         assert sorted(held.values()) == [1, 2, 2, 2, 2]

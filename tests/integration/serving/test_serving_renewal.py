@@ -24,21 +24,21 @@ from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, error_info
 from actors.serving.server.auth import parse_tokens
 from actors.wire import policy_pb2
-from deploy.commands.health import fault
+from deploy.commands.health import failure_reason
 from deploy.commands.secrets import write_secrets
 from tests.integration.serving.test_serving_limits import bearer, half_open, outcome
 from tests.support.certificates import Authority
-from tests.support.serving import seen, serving, write
+from tests.support.serving import serving, step_inputs, write_file
 from tests.support.toy import SPACES
 
 pytestmark = pytest.mark.integration
-LOOKED_S = 1.2  # by then the server has looked at its tokens again
+RELOAD_S = 1.2  # by then the server has looked at its tokens again
 
 
-def entered(address: str, token: str) -> str:
+def connect_outcome(address: str, token: str) -> str:
     try:
         with PolicyClient(address, token=token, deadline_s=1.0) as client:
-            client.open(SPACES).step(*seen(0, 0))
+            client.open(SPACES).step(*step_inputs(0, 0))
     except PolicyError as error:
         return error.reason or error.code.name
     return "OK"
@@ -46,21 +46,21 @@ def entered(address: str, token: str) -> str:
 
 def replace(path: Path, text: str) -> None:
     """As an editor or a secret's mount does it: whole, and at once."""
-    write(path.with_suffix(".new"), text).replace(path)
+    write_file(path.with_suffix(".new"), text).replace(path)
 
 
 def test_a_token_that_is_removed_ends_its_streams(tmp_path: Path) -> None:
     """Those that step, those that are silent, and those of other services; another token's go on."""
-    file = write(tmp_path / "tokens", "old\nother\n")
+    file = write_file(tmp_path / "tokens", "old\nother\n")
 
     async def stepping(address: str) -> Reason | str:
         async with AsyncPolicyClient(address, token="old", stream=True, deadline_s=5) as client:
             session = await client.open(SPACES)
-            await session.step(*seen(0, 0))
+            await session.step(*step_inputs(0, 0))
             replace(file, "other\n")
             for step in range(1, 1000):
                 try:
-                    await session.step(*seen(0, step))
+                    await session.step(*step_inputs(0, step))
                 except PolicyError as error:
                     return error.reason
                 await asyncio.sleep(0.01)
@@ -83,11 +83,11 @@ def test_a_token_that_is_removed_ends_its_streams(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_is_not_read_takes_no_more_steps_of_a_removed_token(tmp_path: Path) -> None:
-    file = write(tmp_path / "tokens", "old\nother\n")
+    file = write_file(tmp_path / "tokens", "old\nother\n")
     with serving(token_file=file) as running, grpc.insecure_channel(running.address) as channel:
         opening = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
         opened = channel.unary_unary(*METHODS["OpenSession"])(opening, metadata=bearer("old"))
-        step = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *seen(0, 0), True, True))
+        step = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *step_inputs(0, 0), True, True))
         end = threading.Event()
 
         def flood() -> Iterator[policy_pb2.StepStreamRequest]:
@@ -97,7 +97,7 @@ def test_a_stream_that_is_not_read_takes_no_more_steps_of_a_removed_token(tmp_pa
         call = channel.stream_stream(*METHODS["StepStream"])(flood(), metadata=bearer("old"))
         time.sleep(0.5)
         replace(file, "other\n")
-        time.sleep(2 * LOOKED_S)
+        time.sleep(2 * RELOAD_S)
         try:
             with pytest.raises(grpc.RpcError) as caught:
                 list(call)
@@ -105,30 +105,30 @@ def test_a_stream_that_is_not_read_takes_no_more_steps_of_a_removed_token(tmp_pa
             end.set()
         assert error_info(caught.value).reason == Reason.TOKEN_INVALID
         assert running.server.handlers.calls == 0
-        assert entered(running.address, "other") == "OK"
+        assert connect_outcome(running.address, "other") == "OK"
 
 
 def test_a_missing_or_malformed_token_file_lets_nobody_in_and_is_logged(tmp_path: Path) -> None:
-    file = write(tmp_path / "tokens", "first\n")
+    file = write_file(tmp_path / "tokens", "first\n")
     with serving(token_file=file) as running, capture_logs() as logs:
         file.unlink()
-        time.sleep(LOOKED_S)
-        assert entered(running.address, "first") == Reason.TOKEN_INVALID
+        time.sleep(RELOAD_S)
+        assert connect_outcome(running.address, "first") == Reason.TOKEN_INVALID
         replace(file, "second\nfirst at-no-date\nthird 2999-01-01\n")
-        time.sleep(LOOKED_S)
-        assert entered(running.address, "first") == Reason.TOKEN_INVALID
-        assert entered(running.address, "second") == entered(running.address, "third") == "OK"
+        time.sleep(RELOAD_S)
+        assert connect_outcome(running.address, "first") == Reason.TOKEN_INVALID
+        assert connect_outcome(running.address, "second") == connect_outcome(running.address, "third") == "OK"
         replace(file, "")
-        time.sleep(LOOKED_S)
-        assert entered(running.address, "second") == Reason.TOKEN_INVALID
+        time.sleep(RELOAD_S)
+        assert connect_outcome(running.address, "second") == Reason.TOKEN_INVALID
         replace(file, "fourth\n")
-        time.sleep(LOOKED_S)
-        assert entered(running.address, "fourth") == "OK"
+        time.sleep(RELOAD_S)
+        assert connect_outcome(running.address, "fourth") == "OK"
     errors = [log for log in logs if log["log_level"] == "error"]
     assert [log["event"].partition(":")[0] for log in errors] == ["token file unreadable", "token file malformed"]
     assert errors[1]["lines"] == [2]
     assert not any(word in str(log) for log in logs for word in ("at-no-date", "second", "third", "fourth"))
-    reads = [(log["tokens"], log["removed"]) for log in logs if log["event"] == "token file read"]
+    reads = [(log["tokens"], log["removed"]) for log in logs if log["event"] == "token file reloaded"]
     assert reads == [(2, 0), (0, 2), (1, 0)]
 
 
@@ -139,8 +139,8 @@ def test_each_line_of_a_token_file_stands_for_itself(tmp_path: Path) -> None:
     assert found.malformed == [4, 7]
     end = 1896048000.0  # `date -u -d 2030-01-31 +%s`
     assert sorted(found.expiries.values()) == [end - 7200, end, float("inf"), float("inf")]
-    for text, told in (("a b", "line 1"), ("# none", "holds no token")):
-        with pytest.raises(UserError, match=told), serving(token_file=write(tmp_path / "tokens", text)):
+    for text, told in (("a b", "line 1"), ("# none", "contains no token")):
+        with pytest.raises(UserError, match=told), serving(token_file=write_file(tmp_path / "tokens", text)):
             pass
 
 
@@ -156,13 +156,13 @@ def test_a_renewed_certificate_is_in_force_at_once(tmp_path: Path) -> None:
 
         def check() -> None:
             while not stop.is_set():
-                faults.append(fault(f"grpcs://{running.address}", cert, 5.0))
+                faults.append(failure_reason(f"grpcs://{running.address}", cert, 5.0))
                 checked.release()
 
         checks = threading.Thread(target=check)
         with PolicyClient(running.address, root_certificates=cert, deadline_s=5) as client:
             session = client.open(SPACES)
-            session.step(*seen(0, 0))
+            session.step(*step_inputs(0, 0))
             checks.start()
             try:
                 for i in range(6):
@@ -173,9 +173,9 @@ def test_a_renewed_certificate_is_in_force_at_once(tmp_path: Path) -> None:
             finally:
                 stop.set()
                 checks.join()
-            assert session.step(*seen(0, 1)).step_index == 1  # on the connection that there was
+            assert session.step(*step_inputs(0, 1)).step_index == 1  # on the connection that there was
         with PolicyClient(running.address, root_certificates=cert, deadline_s=5) as client:
-            assert client.open(SPACES).step(*seen(0, 0)).step_index == 0
+            assert client.open(SPACES).step(*step_inputs(0, 0)).step_index == 0
     assert len(faults) >= 24
     assert set(faults) == {""}
 
@@ -187,17 +187,17 @@ def test_files_that_do_not_belong_together_leave_the_certificate_in_force(tmp_pa
     with serving(tls_cert=cert, tls_key=key) as running, capture_logs() as logs:
         address = f"grpcs://{running.address}"
         key.write_bytes(other_key.read_bytes())
-        assert fault(address, authority.certificate, 5.0) == ""
+        assert failure_reason(address, authority.certificate, 5.0) == ""
         cert.write_text("no certificate")
-        assert fault(address, authority.certificate, 5.0) == ""
+        assert failure_reason(address, authority.certificate, 5.0) == ""
         cert.unlink()
-        assert fault(address, authority.certificate, 5.0) == ""
+        assert failure_reason(address, authority.certificate, 5.0) == ""
         cert.write_bytes(other.read_bytes())
-        assert fault(address, authority.certificate, 5.0) == ""
+        assert failure_reason(address, authority.certificate, 5.0) == ""
     events = [log["event"] for log in logs if log["event"].startswith("certificate")]
-    assert events == ["certificate not renewed: the one before stays in force"] * 3 + ["certificate renewed"]
+    assert events == ["certificate not reloaded: the previous one stays in use"] * 3 + ["certificate reloaded"]
     key.write_bytes(b"no key")
-    with pytest.raises(UserError, match="cannot be used"), serving(tls_cert=cert, tls_key=key):
+    with pytest.raises(UserError, match="cannot use"), serving(tls_cert=cert, tls_key=key):
         pass
 
 
@@ -206,7 +206,7 @@ def test_a_renewed_client_authority_decides_who_enters(tmp_path: Path) -> None:
     (tmp_path / "next").mkdir()
     successor = Authority(tmp_path / "next")
     cert, key = authority.issue("server")
-    trusted = write(tmp_path / "clients.pem", authority.certificate.read_text())
+    trusted = write_file(tmp_path / "clients.pem", authority.certificate.read_text())
 
     def enters(name: str, of: Authority) -> bool:
         mine, secret = of.issue(name)
@@ -238,7 +238,7 @@ def test_metrics_are_shown_on_the_host_that_the_server_listens_on() -> None:
 
 def test_reflection_asks_for_a_token_where_the_server_does(tmp_path: Path) -> None:
     with (
-        serving(token_file=write(tmp_path / "tokens", "good\n")) as running,
+        serving(token_file=write_file(tmp_path / "tokens", "good\n")) as running,
         grpc.insecure_channel(running.address) as channel,
     ):
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)

@@ -18,17 +18,17 @@ from actors.serving.client.local import LocalPolicy
 from actors.serving.client.session import PolicyError, SessionLost
 from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, Refusal, error_info
-from actors.serving.server.server import Fixed
+from actors.serving.server.server import FixedWeights
 from actors.serving.server.sessions import Session
 from actors.wire import policy_pb2
-from tests.support.serving import Running, Shelf, seen, serving, weights, write
+from tests.support.serving import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     with serving(max_wait_ms=5.0) as running:
         yield running
 
@@ -49,13 +49,13 @@ class Raw:
     def step(self, session: str, index: int, look: int | None = None, **fields: bool) -> policy_pb2.StepResponse:
         options = {"deterministic": True, "export_state": False} | fields
         at = index if look is None else look
-        response = self("Step", step_request(session, index, *seen(0, at), **options))
+        response = self("Step", step_request(session, index, *step_inputs(0, at), **options))
         assert isinstance(response, policy_pb2.StepResponse)
         return response
 
 
 @pytest.fixture
-def raw(server: Running) -> Iterator[Raw]:
+def raw(server: RunningServer) -> Iterator[Raw]:
     own = Raw(server.address)
     yield own
     own.channel.close()
@@ -97,21 +97,21 @@ def test_a_repeat_joins_the_computation_under_way() -> None:
 
         async def main() -> None:
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
-            request = step_request(session.id, 0, *seen(0, 0), True, False)
-            calls = [service.begin(request) for _ in range(4)]
+            request = step_request(session.id, 0, *step_inputs(0, 0), True, False)
+            calls = [service.start_step(request) for _ in range(4)]
             with pytest.raises(Refusal) as caught:
-                service.begin(step_request(session.id, 0, *seen(0, 1), True, False))
+                service.start_step(step_request(session.id, 0, *step_inputs(0, 1), True, False))
             assert caught.value.reason == Reason.STEP_CONFLICT
             calls[0].cancel()
             # the next step may come before this one's answer, and waits for it
-            ahead = service.begin(step_request(session.id, 1, *seen(0, 1), True, False))
+            ahead = service.start_step(step_request(session.id, 1, *step_inputs(0, 1), True, False))
             async with asyncio.timeout(10):
                 answers = await asyncio.gather(*calls[1:])
                 following = policy_pb2.StepResponse.FromString(await ahead)
             assert answers[0] == answers[1] == answers[2]
             assert following.step_index == 1
             assert session.next_index == 2
-            assert running.server.telemetry.registry.get_sample_value("tamiyo_serve_steps_total") == 2
+            assert running.server.metrics.registry.get_sample_value("tamiyo_serve_steps_total") == 2
 
         asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
 
@@ -124,8 +124,8 @@ def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused()
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
 
             def begin(index: int) -> asyncio.Future[bytes]:
-                future: asyncio.Future[bytes] = service.begin(
-                    step_request(session.id, index, *seen(0, index), True, False)
+                future: asyncio.Future[bytes] = service.start_step(
+                    step_request(session.id, index, *step_inputs(0, index), True, False)
                 )
                 return future
 
@@ -134,7 +134,7 @@ def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused()
                 local = LocalPolicy(toy_network(), version=1).open(SPACES)
                 for index, answer in enumerate(answers):
                     assert answer.step_index == index
-                    assert list(answer.action) == local.step(*seen(0, index)).action.tolist()
+                    assert list(answer.action) == local.step(*step_inputs(0, index)).action.tolist()
                 late, gap = begin(4), begin(6)  # 5 never comes
                 with pytest.raises(Refusal) as caught:
                     await gap
@@ -155,7 +155,7 @@ def test_a_step_whose_client_is_gone_before_its_batch_is_not_taken() -> None:
 
         def withdrawn() -> Session:
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
-            service.begin(step_request(session.id, 0, *seen(0, 0), True, False)).cancel()
+            service.start_step(step_request(session.id, 0, *step_inputs(0, 0), True, False)).cancel()
             return session
 
         session = running.call(withdrawn)
@@ -171,7 +171,7 @@ def test_closing_waits_for_the_step_under_way() -> None:
 
         def close_early() -> tuple[object, object]:
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
-            answer = service.begin(step_request(session.id, 0, *seen(0, 0), True, False))
+            answer = service.start_step(step_request(session.id, 0, *step_inputs(0, 0), True, False))
             service.close_session(policy_pb2.CloseSessionRequest(session_id=session.id))
             assert service.sessions.find(session.id) is session
             return session, answer
@@ -181,7 +181,7 @@ def test_closing_waits_for_the_step_under_way() -> None:
             running.call(lambda: None)
         assert answer.done()  # type: ignore[attr-defined]
         assert service.sessions.find(session.id) is None  # type: ignore[attr-defined]
-        assert service.sessions.rows.free == 1
+        assert service.sessions.rows.num_free == 1
 
 
 def test_an_expired_session_says_so() -> None:
@@ -204,7 +204,9 @@ def test_an_expired_session_says_so() -> None:
             local = LocalPolicy(toy_network(), 1).open(SPACES)
             own = client.open(SPACES)
             for step in range(4):
-                assert own.step(*seen(0, step)).action.tolist() == local.step(*seen(0, step)).action.tolist()
+                assert (
+                    own.step(*step_inputs(0, step)).action.tolist() == local.step(*step_inputs(0, step)).action.tolist()
+                )
                 time.sleep(0.35)
                 running.call(running.service.expire)
                 assert len(running.service.sessions) == 0
@@ -212,37 +214,38 @@ def test_an_expired_session_says_so() -> None:
 
 def test_a_session_goes_on_at_another_replica(tmp_path: Path) -> None:
     """Its first server is stopped in the middle; the second has newer weights, and the first's too."""
-    key = write(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+    key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
     local = LocalPolicy(toy_network(), 1).open(SPACES, seed=9)
-    shelf = Shelf(weights())
-    with serving(shelf, state_key_file=key) as second:
-        held = second.call(lambda: second.service.models.hold(second.service.models.newest))
-        shelf.newest = weights(seed=1, version=2)
+    store = FakeWeightStore(weights())
+    with serving(store, state_key_file=key) as second:
+        held = second.call(lambda: second.service.models.pin(second.service.models.newest))
+        store.newest = weights(seed=1, version=2)
         wait_for_version(second, 2)
         with serving(state_key_file=key) as first:
             client = PolicyClient([first.address, second.address], deadline_s=20)
             session = client.open(SPACES, seed=9)
             for step in range(3):
                 assert (
-                    session.step(*seen(0, step), False).action.tolist() == local.step(*seen(0, step), False)[0].tolist()
+                    session.step(*step_inputs(0, step), False).action.tolist()
+                    == local.step(*step_inputs(0, step), False)[0].tolist()
                 )
         for step in range(3, 6):
-            mine, served = local.step(*seen(0, step), False), session.step(*seen(0, step), False)
+            mine, served = local.step(*step_inputs(0, step), False), session.step(*step_inputs(0, step), False)
             assert served.policy_version == 1
             assert served.action.tolist() == mine.action.tolist()
             np.testing.assert_allclose(served.log_probs, mine.log_probs, atol=1e-5)
-        assert held.sessions == 2
+        assert held.num_sessions == 2
         client.close()
 
 
 def test_an_imported_session_replays_its_last_answer_and_lands_on_newer_weights_if_it_must(tmp_path: Path) -> None:
-    key = write(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+    key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
     with serving(state_key_file=key) as first:
         raw = Raw(first.address)
         session = raw.open(seed=1)
         raw.step(session, 0)
         last = raw.step(session, 1, export_state=True)
-    with serving(Fixed(weights(seed=1, version=2)), state_key_file=key) as second:
+    with serving(FixedWeights(weights(seed=1, version=2)), state_key_file=key) as second:
         raw = Raw(second.address)
         gone = (grpc.StatusCode.FAILED_PRECONDITION, Reason.VERSION_GONE)
         assert refused(raw.open, exported_state=last.exported_state) == gone
@@ -256,7 +259,9 @@ def test_an_imported_session_replays_its_last_answer_and_lands_on_newer_weights_
         assert refused(raw.step, session, 1)[1] == Reason.STEP_GAP
 
 
-def test_a_state_of_another_key_or_with_a_changed_byte_is_refused(server: Running, raw: Raw, tmp_path: Path) -> None:
+def test_a_state_of_another_key_or_with_a_changed_byte_is_refused(
+    server: RunningServer, raw: Raw, tmp_path: Path
+) -> None:
     session = raw.open()
     sealed = raw.step(session, 0, export_state=True).exported_state
     invalid = (grpc.StatusCode.INVALID_ARGUMENT, Reason.STATE_INVALID)
@@ -268,13 +273,13 @@ def test_a_state_of_another_key_or_with_a_changed_byte_is_refused(server: Runnin
         assert refused(Raw(other.address).open, exported_state=sealed) == invalid
         with PolicyClient([server.address, other.address], deadline_s=5) as client:
             own = client.open(SPACES)
-            own.step(*seen(0, 0))
+            own.step(*step_inputs(0, 0))
             client._target = 1
-            with pytest.raises(SessionLost, match="cannot go on"):
-                own.step(*seen(0, 1))
+            with pytest.raises(SessionLost, match="cannot continue"):
+                own.step(*step_inputs(0, 1))
 
 
-def wait_for_version(running: Running, version: int) -> None:
+def wait_for_version(running: RunningServer, version: int) -> None:
     deadline = time.monotonic() + 20
     while running.service.models.newest.version != version:
         assert time.monotonic() < deadline, "the weights were not taken up"
@@ -289,28 +294,28 @@ def test_no_server_at_all_is_told_within_the_deadline() -> None:
     assert time.monotonic() - start < 3
 
 
-def test_a_session_goes_on_from_what_another_client_exported(server: Running) -> None:
+def test_a_session_goes_on_from_what_another_client_exported(server: RunningServer) -> None:
     with PolicyClient(server.address) as client, PolicyClient(server.address) as later:
         session = client.open(SPACES, seed=3)
         assert session.exported == b""
         for step in range(3):
-            session.step(*seen(2, step), deterministic=False)
+            session.step(*step_inputs(2, step), deterministic=False)
         other = later.open(SPACES, state=session.exported)
-        expected, answer = (s.step(*seen(2, 3), deterministic=False) for s in (session, other))
+        expected, answer = (s.step(*step_inputs(2, 3), deterministic=False) for s in (session, other))
         assert answer.step_index == expected.step_index == 3
         assert answer.action.tolist() == expected.action.tolist()
         np.testing.assert_allclose(answer.value, expected.value, rtol=1e-6)
 
 
-def test_so_it_does_with_the_asyncio_client(server: Running) -> None:
+def test_so_it_does_with_the_asyncio_client(server: RunningServer) -> None:
     async def main() -> None:
         async with AsyncPolicyClient(server.address) as client, AsyncPolicyClient(server.address, stream=True) as later:
             session = await client.open(SPACES, seed=3)
             assert session.exported == b""
             for step in range(3):
-                await session.step(*seen(2, step), deterministic=False)
+                await session.step(*step_inputs(2, step), deterministic=False)
             other = await later.open(SPACES, state=session.exported)
-            expected, answer = [await s.step(*seen(2, 3), deterministic=False) for s in (session, other)]
+            expected, answer = [await s.step(*step_inputs(2, 3), deterministic=False) for s in (session, other)]
             assert answer.step_index == expected.step_index == 3
             assert answer.action.tolist() == expected.action.tolist()
 

@@ -18,7 +18,7 @@ from actors.serving.noise import step_noise
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.conftest import Connect
-from tests.support.serving import Shelf, seen, serving, weights
+from tests.support.serving import FakeWeightStore, serving, step_inputs, weights
 from tests.support.toy import SPACES
 
 pytestmark = pytest.mark.integration
@@ -27,13 +27,13 @@ SESSIONS, LENGTH = 12, 6
 
 async def play(client: AsyncPolicyClient, seed: int, latest: bool) -> tuple[int, bool, list[Answer]]:
     async with await client.open(SPACES, seed=seed, latest=latest) as session:
-        return seed, latest, [await session.step(*seen(seed, step), seed % 2 == 0) for step in range(LENGTH)]
+        return seed, latest, [await session.step(*step_inputs(seed, step), seed % 2 == 0) for step in range(LENGTH)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream: bool) -> None:
     versions = {v: weights(seed=v, version=v) for v in range(1, 9)}
-    shelf = Shelf(versions[1])
+    store = FakeWeightStore(versions[1])
 
     async def main(address: str) -> list[tuple[int, bool, list[Answer]]]:
         played: list[tuple[int, bool, list[Answer]]] = []
@@ -41,19 +41,19 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
 
             async def keep_playing(worker: int) -> None:
                 seed = worker
-                while shelf.newest is not versions[8] or played[-1][2][-1].policy_version != 8:
+                while store.newest is not versions[8] or played[-1][2][-1].policy_version != 8:
                     played.append(await play(client, seed, latest=worker % 3 == 0))
                     seed += SESSIONS
 
             async def publish() -> None:
                 for v in range(2, 9):
                     await asyncio.sleep(0.15)
-                    shelf.newest = versions[v]
+                    store.newest = versions[v]
 
             await asyncio.gather(publish(), *(keep_playing(w) for w in range(SESSIONS)))
         return played
 
-    with serving(shelf, poll_s=0.02, session_ttl_s=3.0) as running:
+    with serving(store, poll_s=0.02, session_ttl_s=3.0) as running:
         played = asyncio.run(asyncio.wait_for(main(running.address), 60))
         deadline = time.monotonic() + 20  # a close is not insisted on: its session may have to expire
         while running.call(lambda: len(running.service.models.held)) > 1:
@@ -69,7 +69,7 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
         mixed += len(told) > 1
         state = networks[1].initial_state(1)
         for step, answer in enumerate(answers):
-            obs, blueprints, masks = seen(seed, step)
+            obs, blueprints, masks = step_inputs(seed, step)
             batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
             decision, state = networks[answer.policy_version].act(
                 obs[None], blueprints[None], batch, state, step_noise(seed, step, 4)[None], seed % 2 == 0
@@ -80,20 +80,20 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
 
 
 def test_versions_in_use_are_kept_and_bounded() -> None:
-    shelf = Shelf(weights(version=1))
-    with serving(shelf, max_versions=2) as running:
+    store = FakeWeightStore(weights(version=1))
+    with serving(store, max_versions=2) as running:
 
         async def main() -> list[int]:
             async with AsyncPolicyClient(running.address) as client:
                 sessions, newest = [], []
                 for version in (2, 3, 4):
                     sessions.append(await client.open(SPACES))
-                    await sessions[-1].step(*seen(0, 0))
-                    shelf.newest = weights(seed=version, version=version)
+                    await sessions[-1].step(*step_inputs(0, 0))
+                    store.newest = weights(seed=version, version=version)
                     await asyncio.sleep(0.6)
                     newest.append((await client.model()).policy_version)
                 assert [s.policy_version for s in sessions] == [1, 2, 2]
-                assert [(await s.step(*seen(0, 1))).policy_version for s in sessions] == [1, 2, 2]
+                assert [(await s.step(*step_inputs(0, 1))).policy_version for s in sessions] == [1, 2, 2]
                 await sessions[0].close()
                 await asyncio.sleep(0.6)
                 newest.append((await client.model()).policy_version)
@@ -128,12 +128,12 @@ def test_a_store_that_lost_the_newest_weights_leaves_those_in_memory(
     publish(1)
     with serving(connect(embedded_redis.url, None, namespace), poll_s=0.02) as running:
         with PolicyClient(running.address) as client, client.open(SPACES) as session:
-            session.step(*seen(0, 0))
+            session.step(*step_inputs(0, 0))
             key = learner._weights.key
             newest = {"head": 2, "manifest:2": b"{}", "payload:2": key(f"weights:{generation}:2")}
             learner._weights.client.hset(key("weights"), mapping=newest)  # published, and evicted since
             time.sleep(0.2)
-            assert session.step(*seen(0, 1)).policy_version == 1
+            assert session.step(*step_inputs(0, 1)).policy_version == 1
         publish(3)
         deadline = time.monotonic() + 10
         while running.service.models.newest.version != 3:
@@ -145,5 +145,8 @@ def test_a_local_session_is_the_same_whatever_else_it_shares_its_policy_with() -
     policy = LocalPolicy(from_weights(weights()), 1)
     alone, beside = policy.open(SPACES, seed=1), policy.open(SPACES, seed=1)
     for step in range(4):
-        policy.open(SPACES, seed=2).step(*seen(5, step))
-        assert alone.step(*seen(0, step), False)[0].tolist() == beside.step(*seen(0, step), False)[0].tolist()
+        policy.open(SPACES, seed=2).step(*step_inputs(5, step))
+        assert (
+            alone.step(*step_inputs(0, step), False)[0].tolist()
+            == beside.step(*step_inputs(0, step), False)[0].tolist()
+        )

@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from deploy import cli
 from deploy.commands.certificate import self_signed
-from deploy.commands.health import fault
+from deploy.commands.health import failure_reason
 from tests.support.composing import free_ports
 
 
@@ -105,6 +105,6 @@ def test_a_certificate_that_is_renewed_during_the_check_is_read_again(
             return contents.pop(0) if len(contents) > 1 else contents[0]
 
     contents = [self_signed(["localhost"]).certificate, renewed]
-    assert fault(address, Renewed(tmp_path / "serve.crt"), 5.0) == ""
+    assert failure_reason(address, Renewed(tmp_path / "serve.crt"), 5.0) == ""
     contents = [self_signed(["localhost"]).certificate]
-    assert "does not answer" in fault(address, Renewed(tmp_path / "serve.crt"), 5.0)
+    assert "does not answer" in failure_reason(address, Renewed(tmp_path / "serve.crt"), 5.0)

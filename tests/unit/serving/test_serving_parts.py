@@ -20,12 +20,12 @@ from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.programs import Programs
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
-from actors.serving.messages import MessageLayout, digest, parse_step, stack, step_request
+from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
 from actors.serving.noise import step_noise
-from actors.serving.server.telemetry import Telemetry
+from actors.serving.server.metrics import ServingMetrics
 from actors.types.actions import ActionMasks, independent_spec, playable
-from deploy.commands.serve import set_up_log
-from tests.support.serving import seen
+from deploy.commands.serve import configure_log
+from tests.support.serving import step_inputs
 from tests.support.toy import SPACES, SPEC, toy_network
 
 
@@ -69,9 +69,9 @@ def test_playable_without_slots() -> None:
 
 def test_masks_and_observations_come_out_as_they_went_in() -> None:
     layout = MessageLayout(SPACES)
-    sights = [seen(1, i) for i in range(9)]
+    sights = [step_inputs(1, i) for i in range(9)]
     queries = [parse_step(step_request("s", i, *s, True, False), layout) for i, s in enumerate(sights)]
-    batch = stack(queries, layout)
+    batch = make_step_batch(queries, layout)
     assert batch.refusals == [None] * 9
     for i, (obs, blueprints, masks) in enumerate(sights):
         np.testing.assert_array_equal(batch.obs[i], obs)
@@ -81,25 +81,25 @@ def test_masks_and_observations_come_out_as_they_went_in() -> None:
 
 
 def test_without_an_exact_mask_the_flat_one_holds_for_every_op_and_slot() -> None:
-    layout, (obs, blueprints, masks) = MessageLayout(SPACES), seen(2, 0)
+    layout, (obs, blueprints, masks) = MessageLayout(SPACES), step_inputs(2, 0)
     assert masks.slot is not None
     open_masks = ActionMasks(np.ones_like(masks.op), np.ones_like(masks.slot), np.ones_like(masks.rest))
     open_masks.rest[..., 1] = False
     request = step_request("s", 0, obs, blueprints, open_masks, True, False)
-    exact = stack([parse_step(request, layout)], layout)
+    exact = make_step_batch([parse_step(request, layout)], layout)
     request.ClearField("rest_mask")
-    loose = stack([parse_step(request, layout)], layout)
+    loose = make_step_batch([parse_step(request, layout)], layout)
     assert loose.refusals == [None]
     np.testing.assert_array_equal(loose.masks.rest, exact.masks.rest)
 
 
 def test_the_digest_tells_requests_apart_by_what_they_ask() -> None:
-    first = step_request("s", 0, *seen(0, 0), True, False)
-    assert digest(first) == digest(step_request("t", 5, *seen(0, 0), True, True))
-    assert digest(first) != digest(step_request("s", 0, *seen(0, 1), True, False))
-    assert digest(first) != digest(step_request("s", 0, *seen(0, 0), False, False))
+    first = step_request("s", 0, *step_inputs(0, 0), True, False)
+    assert request_digest(first) == request_digest(step_request("t", 5, *step_inputs(0, 0), True, True))
+    assert request_digest(first) != request_digest(step_request("s", 0, *step_inputs(0, 1), True, False))
+    assert request_digest(first) != request_digest(step_request("s", 0, *step_inputs(0, 0), False, False))
     first.ClearField("deterministic")  # whose default is true
-    assert digest(first) == digest(step_request("s", 0, *seen(0, 0), True, False))
+    assert request_digest(first) == request_digest(step_request("s", 0, *step_inputs(0, 0), True, False))
 
 
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory", "feedforward"])
@@ -130,7 +130,7 @@ def test_noise_depends_on_seed_and_index_alone() -> None:
 
 
 def test_every_metric_is_declared_and_shown() -> None:
-    shown = {m.name.removeprefix("tamiyo_") for m in Telemetry().registry.collect()}
+    shown = {m.name.removeprefix("tamiyo_") for m in ServingMetrics().registry.collect()}
     assert shown == set(SERVE)
 
 
@@ -146,7 +146,7 @@ def test_a_log_goes_to_the_standard_error_of_its_own_time(monkeypatch: pytest.Mo
     """What stood there when the form was chosen may be closed by then."""
     first, second = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", first)
-    set_up_log("json")
+    configure_log("json")
     first.close()
     monkeypatch.setattr(sys, "stderr", second)
     try:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actors.policy.state import StateSizes
 from actors.serving.messages import MessageLayout
 from actors.serving.refusal import Refusal
-from actors.serving.server.sessions import Pending, Rows, Sessions
+from actors.serving.server.sessions import PendingStep, SessionTable, StateTable
 from tests.support.toy import SPACES
 
 ROWS, SHARE, IDLE_S = 6, 2, 10.0
@@ -25,7 +25,7 @@ class Known:
     """A session as the account has it."""
 
     owner: str
-    touched_s: float
+    last_used_s: float
     busy: bool = False
 
 
@@ -34,8 +34,8 @@ def victims(known: dict[str, Known], owner: str, now: float) -> set[str] | None:
 
     def idle_of(holder: str) -> set[str]:
         waiting = {i: k for i, k in known.items() if k.owner == holder and not k.busy}
-        oldest = min(waiting, key=lambda i: waiting[i].touched_s, default=None)
-        return {oldest} if oldest is not None and now - waiting[oldest].touched_s >= IDLE_S else set()
+        oldest = min(waiting, key=lambda i: waiting[i].last_used_s, default=None)
+        return {oldest} if oldest is not None and now - waiting[oldest].last_used_s >= IDLE_S else set()
 
     held = Counter(k.owner for k in known.values())
     if owner and held[owner] >= SHARE:
@@ -58,16 +58,16 @@ OPERATIONS = st.lists(
 @settings(max_examples=300, deadline=None)
 def test_sessions_are_opened_and_give_way_as_the_rules_say(operations: list[tuple[str, str, int]]) -> None:
     now = 1000.0
-    rows = Rows(StateSizes((1, 1), (1, 1), (0, 0), (0, 0)), ROWS, torch.device("cpu"))
-    sessions = Sessions(rows, 1e9, 1e9, lambda: now, lambda _: None, SHARE, IDLE_S)
+    rows = StateTable(StateSizes((1, 1), (1, 1), (0, 0), (0, 0)), ROWS, torch.device("cpu"))
+    sessions = SessionTable(rows, 1e9, 1e9, lambda: now, lambda _: None, lambda: SHARE, IDLE_S)
     known: dict[str, Known] = {}
     for kind, owner, pick in operations:
         now += 0.001  # no two moments are equal
-        chosen = sorted(known, key=lambda i: known[i].touched_s)[pick] if pick < len(known) else None
+        chosen = sorted(known, key=lambda i: known[i].last_used_s)[pick] if pick < len(known) else None
         if kind == "o":
             expected = victims(known, owner, now)
             if expected is not None and not expected:
-                with pytest.raises(Refusal, match="come back later"):
+                with pytest.raises(Refusal, match="try again later"):
                     sessions.open(LAYOUT, 0, None, owner=owner)
                 continue
             opened = sessions.open(LAYOUT, 0, None, owner=owner)
@@ -84,15 +84,15 @@ def test_sessions_are_opened_and_give_way_as_the_rules_say(operations: list[tupl
             assert session is not None
             if kind == "t":
                 sessions.touch(session)
-                known[chosen].touched_s = now
+                known[chosen].last_used_s = now
             elif kind == "s" and session.pending is None:
-                session.pending, known[chosen].busy = Pending(0, b"", False), True
+                session.pending, known[chosen].busy = PendingStep(0, b"", False), True
             elif kind == "s":
                 session.pending, known[chosen].busy = None, False
                 sessions.touch(session)  # as a step does at its begin, and the batcher's wait is short
-                known[chosen].touched_s = now
+                known[chosen].last_used_s = now
             elif kind == "c":
                 sessions.close(session)
                 del known[chosen]
-        assert len(sessions) == len(known) == ROWS - rows.free
+        assert len(sessions) == len(known) == ROWS - rows.num_free
         assert all(sessions.find(i) is not None for i in known)
