@@ -1,4 +1,4 @@
-"""The .proto files are enough: a Node client that is made from them, and what buf says of them."""
+"""A Node client generated from the .proto files, and checks of these files with buf."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PACKAGES = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1", "@bufbuild/buf@1
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the Node packages; skips where there is no npm, or no registry that it reaches."""
+    """A folder with the Node packages. Skips the tests if npm is missing or cannot reach a registry."""
     if shutil.which("npm") is None or shutil.which("node") is None:
         pytest.skip("node and npm are not installed")
     folder = tmp_path_factory.mktemp("node")
@@ -34,7 +34,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     except subprocess.TimeoutExpired:
-        pytest.skip("npm's registry did not answer in time")
+        pytest.skip("npm's registry did not respond in time")
     if ended.returncode != 0:
         pytest.skip(f"npm could not install the packages: {ended.stderr.strip()[-200:]}")
     return folder
@@ -62,10 +62,10 @@ def test_a_node_client_steps_a_session(node: Path) -> None:
             cwd=node, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["heads"] == list(SPACES.action.names)
-    assert told["answers"] == told["streamed"] == expected
-    assert told["refused"] == {"code": "FAILED_PRECONDITION", "details": 1}
+    report = json.loads(ended.stdout)
+    assert report["heads"] == list(SPACES.action.names)
+    assert report["answers"] == report["streamed"] == expected
+    assert report["refused"] == {"code": "FAILED_PRECONDITION", "details": 1}
 
 
 def buf(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -75,12 +75,12 @@ def buf(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_buf_finds_nothing_in_the_definitions(node: Path) -> None:
+def test_buf_lint_passes(node: Path) -> None:
     ended = buf(node, "lint", "proto")
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
-def test_nothing_breaks_those_who_use_the_last_release(node: Path, tmp_path: Path) -> None:
+def test_no_breaking_change_since_the_last_release(node: Path, tmp_path: Path) -> None:
     tag = last_tag()
     if tag is None or not git("ls-tree", tag, "proto"):
         pytest.skip("there is no release to compare with yet")
@@ -92,8 +92,8 @@ def test_nothing_breaks_those_who_use_the_last_release(node: Path, tmp_path: Pat
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
-def test_a_breaking_change_is_found(node: Path, tmp_path: Path) -> None:
-    """The comparison itself, against definitions in which one field had another number."""
+def test_buf_detects_a_breaking_change(node: Path, tmp_path: Path) -> None:
+    """Compare with definitions in which one field has another number."""
     before = tmp_path / "proto"
     shutil.copytree(ROOT / "proto", before)
     policy = before / "actors" / "wire" / "policy.proto"

@@ -1,4 +1,4 @@
-"""Served answers are those of a policy in this process, whoever else is asking."""
+"""Served answers equal those of a local policy, alone and in shared batches."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[PolicyClient]:
-    with PolicyClient(server.address, deadline_s=10) as own:
-        yield own
+    with PolicyClient(server.address, deadline_s=10) as policy_client:
+        yield policy_client
 
 
-def same(served: Answer, local: Answer) -> None:
+def assert_same(served: Answer, local: Answer) -> None:
     assert served.action.tolist() == local.action.tolist()
     np.testing.assert_allclose(served.log_probs, local.log_probs, atol=1e-5)
     np.testing.assert_allclose(served.value, local.value, rtol=1e-5, atol=1e-4)
@@ -40,30 +40,34 @@ def same(served: Answer, local: Answer) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_served_session_answers_as_a_local_one(client: PolicyClient, deterministic: bool) -> None:
+def test_a_served_session_answers_like_a_local_one(client: PolicyClient, deterministic: bool) -> None:
     local = LocalPolicy(toy_network(), version=1).open(SPACES, seed=7)
     with client.open(SPACES, seed=7) as session:
         for step in range(STEPS):
-            same(session.step(*step_inputs(3, step), deterministic), local.step(*step_inputs(3, step), deterministic))
+            assert_same(
+                session.step(*step_inputs(3, step), deterministic), local.step(*step_inputs(3, step), deterministic)
+            )
         session.reset(seed=8)
         local.reset(seed=8)
-        same(session.step(*step_inputs(3, 0), deterministic), local.step(*step_inputs(3, 0), deterministic))
+        assert_same(session.step(*step_inputs(3, 0), deterministic), local.step(*step_inputs(3, 0), deterministic))
 
 
 @pytest.mark.parametrize("changes", [*POLICIES, {"blind": True}, {"causal_masks": False}])
-def test_every_core_and_critic_is_served(changes: dict[str, Any]) -> None:
+def test_every_core_and_critic_can_be_served(changes: dict[str, Any]) -> None:
     from actors.serving.server.server import FixedWeights
 
     with serving(FixedWeights(weights(**changes))) as running, PolicyClient(running.address) as client:
         local = LocalPolicy(toy_network(**changes), version=1).open(SPACES, seed=5)
         session = client.open(SPACES, seed=5)
         for step in range(4):
-            same(session.step(*step_inputs(1, step), step % 2 == 0), local.step(*step_inputs(1, step), step % 2 == 0))
+            assert_same(
+                session.step(*step_inputs(1, step), step % 2 == 0), local.step(*step_inputs(1, step), step % 2 == 0)
+            )
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_sessions_that_share_batches_do_not_touch_each_other(server: RunningServer, stream: bool) -> None:
-    """Forty at a time, greedy and sampled mixed, of two numbers of slots."""
+def test_sessions_that_share_batches_do_not_affect_each_other(server: RunningServer, stream: bool) -> None:
+    """Forty concurrent sessions, deterministic and sampled, with two numbers of slots."""
 
     async def play(client: AsyncPolicyClient, seed: int) -> list[Answer]:
         spaces = SPACES if seed % 3 else SPACES.with_slots(4)
@@ -79,7 +83,7 @@ def test_sessions_that_share_batches_do_not_touch_each_other(server: RunningServ
         spaces = SPACES if seed % 3 else SPACES.with_slots(4)
         local = policy.open(spaces, seed=seed)
         for step, answer in enumerate(answers):
-            same(answer, local.step(*step_inputs(seed, step, spaces), seed % 2 == 0))
+            assert_same(answer, local.step(*step_inputs(seed, step, spaces), seed % 2 == 0))
     batches = server.server.metrics.registry.get_sample_value("tamiyo_serve_batch_steps_bucket", {"le": "1.0"})
     total = server.server.metrics.registry.get_sample_value("tamiyo_serve_batch_steps_count")
     assert batches is not None
@@ -87,14 +91,14 @@ def test_sessions_that_share_batches_do_not_touch_each_other(server: RunningServ
     assert batches < total  # some passes were shared
 
 
-def test_the_model_is_told(client: PolicyClient) -> None:
+def test_get_model_describes_the_model(client: PolicyClient) -> None:
     model = client.model()
     assert model.policy_version == 1
     assert {a.slots for a in model.accepted} == set(range(1, 9))
     assert [h.name for h in model.heads] == list(SPACES.action.names)
 
 
-def test_a_closed_session_is_gone(client: PolicyClient) -> None:
+def test_closing_a_session_twice_does_not_affect_other_sessions(client: PolicyClient) -> None:
     session = client.open(SPACES)
     other = client.open(SPACES)
     session.close()

@@ -1,4 +1,4 @@
-"""What one client can take from the others: calls, streams, sessions and memory, with a token and without."""
+"""Limits that keep one client from exhausting the server: calls, streams, sessions and memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def connections(address: str, count: int) -> Iterator[list[grpc.Channel]]:
 
 
 class Silent:
-    """An iterator of requests that has none until `end`."""
+    """An iterator of requests that blocks until `end`."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[None] = queue.Queue()
@@ -65,7 +65,7 @@ class Silent:
 
 @contextmanager
 def half_open(channels: list[grpc.Channel], method: str, count: int, token: str = "") -> Iterator[list[Any]]:
-    """Calls that have begun and send no request."""
+    """Start calls that send no request."""
     requests = [Silent() for _ in range(count)]
     metadata = bearer(token) if token else None
     calls = [
@@ -81,7 +81,7 @@ def half_open(channels: list[grpc.Channel], method: str, count: int, token: str 
 
 
 def outcome(call: Any, timeout_s: float = 10.0) -> str:
-    """How a call ended, or `open`."""
+    """Return the reason or status code with which a call ended, or `open`."""
     end = time.monotonic() + timeout_s
     while call.is_active() and time.monotonic() < end:
         time.sleep(0.01)
@@ -113,8 +113,8 @@ def tokens(tmp_path: Path) -> Path:
     return write_file(tmp_path / "tokens", "alice\nbob\n")
 
 
-def test_calls_without_a_token_take_no_room(tokens: Path) -> None:
-    """They are refused before their request has come, and so never wait."""
+def test_calls_without_a_token_do_not_count_against_the_limits(tokens: Path) -> None:
+    """They are refused before their request arrives."""
     with (
         serving(token_file=tokens, max_concurrent_calls=8) as running,
         connections(running.address, 4) as channels,
@@ -126,8 +126,8 @@ def test_calls_without_a_token_take_no_room(tokens: Path) -> None:
         assert check(channels[0]) == SERVING
 
 
-def test_health_is_told_whatever_else_is_under_way(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All calls taken, and more watches than the server keeps: the oldest watches give way."""
+def test_health_checks_are_answered_while_all_calls_are_taken(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If there are more health calls than the limit, the oldest are ended."""
     monkeypatch.setattr(admission, "MAX_HEALTH_CALLS", 20)
     with (
         serving(token_file=tokens, max_concurrent_calls=8, token_share=1.0) as running,
@@ -151,13 +151,13 @@ def test_health_is_told_whatever_else_is_under_way(tokens: Path, monkeypatch: py
             watch.cancel()
 
 
-def test_one_token_leaves_calls_for_the_others(tokens: Path) -> None:
+def test_one_of_several_tokens_can_use_only_its_share_of_the_calls(tokens: Path) -> None:
     with (
         serving(token_file=tokens, max_concurrent_calls=8) as running,
         connections(running.address, 1) as channels,
     ):
         with half_open(channels, STREAM, 6, "alice") as streams:
-            wait_for(lambda: sum(call.is_active() for call in streams) == 2)  # a quarter of eight
+            wait_for(lambda: sum(call.is_active() for call in streams) == 2)  # a quarter of 8
             assert {outcome(call) for call in streams if not call.is_active()} == {Reason.CALLS_FULL}
             assert connect_outcome(running.address, "alice") == Reason.CALLS_FULL
             assert connect_outcome(running.address, "bob") == "OK"
@@ -165,7 +165,32 @@ def test_one_token_leaves_calls_for_the_others(tokens: Path) -> None:
         assert connect_outcome(running.address, "alice") == "OK"
 
 
-def test_a_call_whose_request_does_not_come_is_ended(tokens: Path) -> None:
+def test_a_single_valid_token_may_use_all_calls_and_sessions(tmp_path: Path) -> None:
+    """The share applies from the second valid token on, also if that is added while the server runs."""
+    past = "2020-01-01"
+    file = write_file(tmp_path / "tokens", f"alice\nexpired {past}\n")
+    with (
+        serving(token_file=file, max_concurrent_calls=8, max_sessions=8, evict_after_s=60) as running,
+        connections(running.address, 1) as channels,
+        PolicyClient(running.address, token="alice", deadline_s=2) as client,
+    ):
+        sessions = [client.open(SPACES) for _ in range(8)]
+        assert all(session.step(*step_inputs(0, 0)).step_index == 0 for session in sessions)
+        with half_open(channels, STREAM, 8, "alice"):
+            wait_for(lambda: running.server.handlers.calls == 8)
+        wait_for(lambda: running.server.handlers.calls == 0)
+        for session in sessions[2:]:
+            session.close()
+        replacement = write_file(tmp_path / "new", "alice\nbob\n")
+        replacement.replace(file)
+        wait_for(lambda: connect_outcome(running.address, "bob") == "OK")
+        with pytest.raises(PolicyError) as caught:
+            client.open(SPACES)
+        assert caught.value.reason == Reason.SESSIONS_FULL
+        assert [session.step(*step_inputs(0, 1)).step_index for session in sessions[:2]] == [1, 1]
+
+
+def test_a_call_without_a_request_is_ended(tokens: Path) -> None:
     with (
         serving(token_file=tokens, request_timeout_s=0.3) as running,
         connections(running.address, 1) as channels,
@@ -176,7 +201,7 @@ def test_a_call_whose_request_does_not_come_is_ended(tokens: Path) -> None:
         assert connect_outcome(running.address, "alice") == "OK"
 
 
-def test_an_idle_stream_is_ended_and_its_client_notices_nothing() -> None:
+def test_an_idle_stream_is_ended_and_the_client_opens_another() -> None:
     async def main(address: str) -> None:
         async with AsyncPolicyClient(address, stream=True, deadline_s=10) as client:
             session = await client.open(SPACES)
@@ -190,7 +215,7 @@ def test_an_idle_stream_is_ended_and_its_client_notices_nothing() -> None:
         assert refusals == 1.0
 
 
-def test_one_connection_has_few_calls_at_a_time_and_none_of_those_beyond_fails() -> None:
+def test_calls_beyond_the_limit_of_a_connection_are_queued() -> None:
     with (
         serving(max_connection_streams=10, max_sessions=300) as running,
         connections(running.address, 2) as channels,
@@ -206,9 +231,9 @@ def test_one_connection_has_few_calls_at_a_time_and_none_of_those_beyond_fails()
             assert running.server.handlers.calls == 10
 
 
-def test_a_stream_that_is_not_read_is_not_computed_ahead() -> None:
-    """Of five thousand steps, those that fit the room of the stream and the windows of the connection; once the client
-    reads, it gets every answer."""
+def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
+    """Of 5,000 steps, only those are computed that fit the limit of the stream and the windows of the connection. Once
+    the client reads, it receives every answer."""
     count, window = 5000, 64 * 1024
     own = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window)]
 
@@ -231,16 +256,16 @@ def test_a_stream_that_is_not_read_is_not_computed_ahead() -> None:
     assert all(answer.step == answers[0].step for answer in answers)
 
 
-def test_one_token_leaves_sessions_for_the_others_and_its_idle_ones_give_way(tokens: Path) -> None:
+def test_one_of_several_tokens_can_use_only_its_share_of_the_sessions(tokens: Path) -> None:
     local = LocalPolicy(toy_network(), version=1)
     with (
         serving(token_file=tokens, max_sessions=16, evict_after_s=0.5) as running,
         PolicyClient(running.address, token="alice", deadline_s=5) as alice,
         PolicyClient(running.address, token="bob", deadline_s=5) as bob,
     ):
-        mine = bob.open(SPACES)
-        mine.step(*step_inputs(0, 0))
-        sessions = [alice.open(SPACES, seed=i) for i in range(4)]  # a quarter of sixteen
+        session_of_bob = bob.open(SPACES)
+        session_of_bob.step(*step_inputs(0, 0))
+        sessions = [alice.open(SPACES, seed=i) for i in range(4)]  # a quarter of 16
         for session in sessions:
             session.step(*step_inputs(0, 0))
         with pytest.raises(PolicyError) as caught:
@@ -250,10 +275,10 @@ def test_one_token_leaves_sessions_for_the_others_and_its_idle_ones_give_way(tok
         time.sleep(0.6)
         for session in sessions[1:]:
             session.step(*step_inputs(0, 1))
-        alice.open(SPACES).step(*step_inputs(0, 0))  # in the place of the first
+        alice.open(SPACES).step(*step_inputs(0, 0))  # evicts the first
         counters = running.server.metrics.registry
         assert counters.get_sample_value("tamiyo_serve_sessions_evicted_total") == 1.0
-        assert mine.step(*step_inputs(0, 1)).step_index == 1
+        assert session_of_bob.step(*step_inputs(0, 1)).step_index == 1
         time.sleep(0.6)
         answer, reference = sessions[0].step(*step_inputs(0, 1)), local.open(SPACES)
         expected = [reference.step(*step_inputs(0, step)) for step in range(2)][1]
@@ -261,19 +286,19 @@ def test_one_token_leaves_sessions_for_the_others_and_its_idle_ones_give_way(tok
         np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=1e-5)
 
 
-def test_where_all_rows_are_taken_the_one_who_holds_most_gives_way(tmp_path: Path) -> None:
+def test_if_all_rows_are_taken_the_owner_with_most_sessions_loses_one(tmp_path: Path) -> None:
     names = "abcde"
     with ExitStack() as stack:
         running = stack.enter_context(
             serving(token_file=write_file(tmp_path / "tokens", "\n".join(names)), max_sessions=9, evict_after_s=0.0)
         )
         clients = [stack.enter_context(PolicyClient(running.address, token=n, deadline_s=5)) for n in names]
-        for client in clients[:4]:  # two each, a quarter of nine
+        for client in clients[:4]:  # two each, a quarter of 9
             for _ in range(2):
                 client.open(SPACES)
         clients[4].open(SPACES)
         assert len(running.service.sessions) == 9
         clients[4].open(SPACES)
-        clients[4].open(SPACES)  # which has its share
+        clients[4].open(SPACES)  # evicts one of its own: it has reached its limit
         held = Counter(s.owner for s in running.service.sessions._unstepped.values())
         assert sorted(held.values()) == [1, 2, 2, 2, 2]

@@ -1,4 +1,4 @@
-"""A step is decided once: repeated, joined, refused, exported and gone on with elsewhere."""
+"""Steps are idempotent: repeats, concurrent repeats, conflicts, and sessions continued at another server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server() -> Iterator[RunningServer]:
 
 
 class Raw:
-    """The service without our clients."""
+    """Calls of the service without the client classes."""
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)
@@ -46,19 +46,19 @@ class Raw:
         request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash, **fields)  # type: ignore[arg-type]
         return self("OpenSession", request).session_id  # type: ignore[attr-defined]
 
-    def step(self, session: str, index: int, look: int | None = None, **fields: bool) -> policy_pb2.StepResponse:
+    def step(self, session: str, index: int, inputs_of: int | None = None, **fields: bool) -> policy_pb2.StepResponse:
         options = {"deterministic": True, "export_state": False} | fields
-        at = index if look is None else look
-        response = self("Step", step_request(session, index, *step_inputs(0, at), **options))
+        inputs = step_inputs(0, index if inputs_of is None else inputs_of)
+        response = self("Step", step_request(session, index, *inputs, **options))
         assert isinstance(response, policy_pb2.StepResponse)
         return response
 
 
 @pytest.fixture
 def raw(server: RunningServer) -> Iterator[Raw]:
-    own = Raw(server.address)
-    yield own
-    own.channel.close()
+    raw_service = Raw(server.address)
+    yield raw_service
+    raw_service.channel.close()
 
 
 def refused(call: object, *arguments: object, **fields: object) -> tuple[grpc.StatusCode, str]:
@@ -67,7 +67,7 @@ def refused(call: object, *arguments: object, **fields: object) -> tuple[grpc.St
     return caught.value.code(), error_info(caught.value).reason
 
 
-def test_a_repeated_step_gives_the_same_answer_and_moves_nothing(raw: Raw) -> None:
+def test_a_repeated_step_returns_the_same_answer_and_does_not_advance_the_session(raw: Raw) -> None:
     twice, once = raw.open(seed=3), raw.open(seed=3)
     for index in range(6):
         answers = [raw.step(twice, index, deterministic=False) for _ in range(3)]
@@ -77,12 +77,12 @@ def test_a_repeated_step_gives_the_same_answer_and_moves_nothing(raw: Raw) -> No
         np.testing.assert_allclose(answers[0].log_probs, other.log_probs, atol=1e-6)
 
 
-def test_other_contents_and_gaps_are_refused(raw: Raw) -> None:
+def test_repeats_with_other_contents_and_gaps_are_refused(raw: Raw) -> None:
     session = raw.open()
     raw.step(session, 0)
     conflict = (grpc.StatusCode.ABORTED, Reason.STEP_CONFLICT)
     gap = (grpc.StatusCode.FAILED_PRECONDITION, Reason.STEP_GAP)
-    assert refused(raw.step, session, 0, look=5) == conflict
+    assert refused(raw.step, session, 0, inputs_of=5) == conflict
     assert refused(raw.step, session, 0, deterministic=False) == conflict
     assert refused(raw.step, session, 2) == gap
     first = raw.step(session, 1)
@@ -90,8 +90,8 @@ def test_other_contents_and_gaps_are_refused(raw: Raw) -> None:
     assert raw.step(session, 1) == first
 
 
-def test_a_repeat_joins_the_computation_under_way() -> None:
-    """Four calls before the pass, one of which its client gives up, and one with other contents: one step."""
+def test_a_repeat_joins_the_step_in_progress() -> None:
+    """Four equal calls before the forward pass, of which one is cancelled, result in one step."""
     with serving() as running:
         service = running.service
 
@@ -103,7 +103,7 @@ def test_a_repeat_joins_the_computation_under_way() -> None:
                 service.start_step(step_request(session.id, 0, *step_inputs(0, 1), True, False))
             assert caught.value.reason == Reason.STEP_CONFLICT
             calls[0].cancel()
-            # the next step may come before this one's answer, and waits for it
+            # the next step may arrive before this one is answered
             ahead = service.start_step(step_request(session.id, 1, *step_inputs(0, 1), True, False))
             async with asyncio.timeout(10):
                 answers = await asyncio.gather(*calls[1:])
@@ -116,7 +116,7 @@ def test_a_repeat_joins_the_computation_under_way() -> None:
         asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
 
 
-def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused() -> None:
+def test_steps_sent_ahead_are_answered_in_order_and_a_gap_is_refused() -> None:
     with serving() as running:
         service = running.service
 
@@ -135,7 +135,7 @@ def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused()
                 for index, answer in enumerate(answers):
                     assert answer.step_index == index
                     assert list(answer.action) == local.step(*step_inputs(0, index)).action.tolist()
-                late, gap = begin(4), begin(6)  # 5 never comes
+                late, gap = begin(4), begin(6)  # 5 is missing
                 with pytest.raises(Refusal) as caught:
                     await gap
                 assert caught.value.reason == Reason.STEP_GAP
@@ -149,23 +149,23 @@ def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused()
         asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
 
 
-def test_a_step_whose_client_is_gone_before_its_batch_is_not_taken() -> None:
+def test_a_step_that_is_cancelled_before_its_batch_is_dropped() -> None:
     with serving() as running:
         service = running.service
 
-        def withdrawn() -> Session:
+        def cancelled_step() -> Session:
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
             service.start_step(step_request(session.id, 0, *step_inputs(0, 0), True, False)).cancel()
             return session
 
-        session = running.call(withdrawn)
+        session = running.call(cancelled_step)
         running.call(lambda: None)
         assert session.next_index == 0
         assert session.pending is None
 
 
-def test_closing_waits_for_the_step_under_way() -> None:
-    """Its row goes to nobody else while the pass still writes to it."""
+def test_closing_waits_for_the_step_in_progress() -> None:
+    """The row is not reused while the forward pass may still write to it."""
     with serving(max_sessions=1) as running:
         service = running.service
 
@@ -184,7 +184,7 @@ def test_closing_waits_for_the_step_under_way() -> None:
         assert service.sessions.rows.num_free == 1
 
 
-def test_an_expired_session_says_so() -> None:
+def test_an_expired_session_is_refused_as_expired_and_reopened_by_the_client() -> None:
     with serving(session_ttl_s=0.3, first_step_ttl_s=0.1) as running:
         raw = Raw(running.address)
         session, fresh = raw.open(), raw.open()
@@ -199,7 +199,7 @@ def test_an_expired_session_says_so() -> None:
         assert (info.reason, info.metadata["import_required"]) == (Reason.SESSION_EXPIRED, "true")
         assert info.metadata["session_ttl_s"] == "0.3"
         assert refused(raw.step, "nobody", 0) == (grpc.StatusCode.NOT_FOUND, Reason.SESSION_UNKNOWN)
-        # our own client opens it again by itself
+        # PolicyClient opens it again
         with PolicyClient(running.address) as client:
             local = LocalPolicy(toy_network(), 1).open(SPACES)
             own = client.open(SPACES)
@@ -212,8 +212,8 @@ def test_an_expired_session_says_so() -> None:
                 assert len(running.service.sessions) == 0
 
 
-def test_a_session_goes_on_at_another_replica(tmp_path: Path) -> None:
-    """Its first server is stopped in the middle; the second has newer weights, and the first's too."""
+def test_a_session_continues_at_another_replica(tmp_path: Path) -> None:
+    """The first server is stopped in the middle; the second has newer weights, and still those of the first."""
     key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
     local = LocalPolicy(toy_network(), 1).open(SPACES, seed=9)
     store = FakeWeightStore(weights())
@@ -238,7 +238,7 @@ def test_a_session_goes_on_at_another_replica(tmp_path: Path) -> None:
         client.close()
 
 
-def test_an_imported_session_replays_its_last_answer_and_lands_on_newer_weights_if_it_must(tmp_path: Path) -> None:
+def test_an_imported_session_replays_its_last_answer_and_may_switch_to_newer_weights(tmp_path: Path) -> None:
     key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
     with serving(state_key_file=key) as first:
         raw = Raw(first.address)
@@ -254,14 +254,12 @@ def test_an_imported_session_replays_its_last_answer_and_lands_on_newer_weights_
         replayed = raw.step(session, 1)
         assert (replayed.action, replayed.policy_version) == (last.action, 1)
         assert raw.step(session, 2).policy_version == 2
-        # importing again, as a client whose first try was cut off would, does not take the step back
+        # a repeated import, like that of a client whose first attempt was lost, does not undo the step
         raw.open(exported_state=last.exported_state, other_version=True)
         assert refused(raw.step, session, 1)[1] == Reason.STEP_GAP
 
 
-def test_a_state_of_another_key_or_with_a_changed_byte_is_refused(
-    server: RunningServer, raw: Raw, tmp_path: Path
-) -> None:
+def test_a_forged_or_damaged_state_is_refused(server: RunningServer, raw: Raw, tmp_path: Path) -> None:
     session = raw.open()
     sealed = raw.step(session, 0, export_state=True).exported_state
     invalid = (grpc.StatusCode.INVALID_ARGUMENT, Reason.STATE_INVALID)
@@ -282,11 +280,11 @@ def test_a_state_of_another_key_or_with_a_changed_byte_is_refused(
 def wait_for_version(running: RunningServer, version: int) -> None:
     deadline = time.monotonic() + 20
     while running.service.models.newest.version != version:
-        assert time.monotonic() < deadline, "the weights were not taken up"
+        assert time.monotonic() < deadline, "the weights were not adopted"
         time.sleep(0.01)
 
 
-def test_no_server_at_all_is_told_within_the_deadline() -> None:
+def test_an_unreachable_server_is_reported_within_the_deadline() -> None:
     start = time.monotonic()
     with PolicyClient("127.0.0.1:1", deadline_s=0.5) as client, pytest.raises(PolicyError) as caught:
         client.open(SPACES)
@@ -294,7 +292,7 @@ def test_no_server_at_all_is_told_within_the_deadline() -> None:
     assert time.monotonic() - start < 3
 
 
-def test_a_session_goes_on_from_what_another_client_exported(server: RunningServer) -> None:
+def test_a_session_continues_from_the_state_that_another_client_exported(server: RunningServer) -> None:
     with PolicyClient(server.address) as client, PolicyClient(server.address) as later:
         session = client.open(SPACES, seed=3)
         assert session.exported == b""
@@ -307,7 +305,7 @@ def test_a_session_goes_on_from_what_another_client_exported(server: RunningServ
         np.testing.assert_allclose(answer.value, expected.value, rtol=1e-6)
 
 
-def test_so_it_does_with_the_asyncio_client(server: RunningServer) -> None:
+def test_an_asyncio_session_continues_from_the_state_that_another_client_exported(server: RunningServer) -> None:
     async def main() -> None:
         async with AsyncPolicyClient(server.address) as client, AsyncPolicyClient(server.address, stream=True) as later:
             session = await client.open(SPACES, seed=3)

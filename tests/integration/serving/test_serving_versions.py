@@ -1,4 +1,4 @@
-"""New weights under load: no call fails, and every answer is that of the version it names."""
+"""New weights under load: no call fails, and every answer is that of the version it reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def play(client: AsyncPolicyClient, seed: int, latest: bool) -> tuple[int,
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream: bool) -> None:
+def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool) -> None:
     versions = {v: weights(seed=v, version=v) for v in range(1, 9)}
     store = FakeWeightStore(versions[1])
 
@@ -55,7 +55,7 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
 
     with serving(store, poll_s=0.02, session_ttl_s=3.0) as running:
         played = asyncio.run(asyncio.wait_for(main(running.address), 60))
-        deadline = time.monotonic() + 20  # a close is not insisted on: its session may have to expire
+        deadline = time.monotonic() + 20  # a failed close is ignored: the session then has to expire
         while running.call(lambda: len(running.service.models.held)) > 1:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -64,9 +64,9 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
     networks = {v: from_weights(w) for v, w in versions.items()}
     mixed = 0
     for seed, latest, answers in played:
-        told = {a.policy_version for a in answers}
-        assert latest or len(told) == 1  # pinned
-        mixed += len(told) > 1
+        reported = {a.policy_version for a in answers}
+        assert latest or len(reported) == 1  # pinned
+        mixed += len(reported) > 1
         state = networks[1].initial_state(1)
         for step, answer in enumerate(answers):
             obs, blueprints, masks = step_inputs(seed, step)
@@ -79,7 +79,7 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
     assert mixed or not any(latest for _, latest, _ in played)
 
 
-def test_versions_in_use_are_kept_and_bounded() -> None:
+def test_at_most_max_versions_are_held_and_none_in_use_is_released() -> None:
     store = FakeWeightStore(weights(version=1))
     with serving(store, max_versions=2) as running:
 
@@ -102,7 +102,7 @@ def test_versions_in_use_are_kept_and_bounded() -> None:
         assert asyncio.run(main()) == [2, 2, 2, 4]
 
 
-def test_weights_come_from_the_store_that_a_learner_publishes_to(open_transport: Connect) -> None:
+def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Connect) -> None:
     learner, reader = open_transport(), open_transport()
     generation = learner.open_generation(-1, "learner")
     with serving(reader, loaded=False) as running:
@@ -116,7 +116,7 @@ def test_weights_come_from_the_store_that_a_learner_publishes_to(open_transport:
                 time.sleep(0.01)
 
 
-def test_a_store_that_lost_the_newest_weights_leaves_those_in_memory(
+def test_if_the_store_lost_the_newest_weights_those_in_memory_are_served(
     embedded_redis: EmbeddedRedis, namespace: str
 ) -> None:
     learner = connect(embedded_redis.url, None, namespace)
@@ -131,7 +131,7 @@ def test_a_store_that_lost_the_newest_weights_leaves_those_in_memory(
             session.step(*step_inputs(0, 0))
             key = learner._weights.key
             newest = {"head": 2, "manifest:2": b"{}", "payload:2": key(f"weights:{generation}:2")}
-            learner._weights.client.hset(key("weights"), mapping=newest)  # published, and evicted since
+            learner._weights.client.hset(key("weights"), mapping=newest)  # published, and evicted by the store
             time.sleep(0.2)
             assert session.step(*step_inputs(0, 1)).policy_version == 1
         publish(3)
@@ -141,12 +141,12 @@ def test_a_store_that_lost_the_newest_weights_leaves_those_in_memory(
             time.sleep(0.02)
 
 
-def test_a_local_session_is_the_same_whatever_else_it_shares_its_policy_with() -> None:
+def test_local_sessions_of_one_policy_do_not_affect_each_other() -> None:
     policy = LocalPolicy(from_weights(weights()), 1)
-    alone, beside = policy.open(SPACES, seed=1), policy.open(SPACES, seed=1)
+    first, second = policy.open(SPACES, seed=1), policy.open(SPACES, seed=1)
     for step in range(4):
         policy.open(SPACES, seed=2).step(*step_inputs(5, step))
         assert (
-            alone.step(*step_inputs(0, step), False)[0].tolist()
-            == beside.step(*step_inputs(0, step), False)[0].tolist()
+            first.step(*step_inputs(0, step), False)[0].tolist()
+            == second.step(*step_inputs(0, step), False)[0].tolist()
         )
