@@ -57,7 +57,7 @@ def test_http_is_well_with_status_200_alone(page: str, capsys: pytest.CaptureFix
     assert cli.main(["health", f"{page}/well", f"{page}/ill"]) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
         f"{page}/well: healthy",
-        f"{page}/ill: answers with status 503",
+        f"{page}/ill: returned status 503",
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_policy_server_is_well_while_it_serves(
 @pytest.mark.parametrize("address", ["ftp://host:1/", "http://host/", "localhost:1"])
 def test_what_is_no_address_is_refused(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["health", address]) == 2
-    assert "is no address to look at" in capsys.readouterr().err
+    assert "is not a valid address" in capsys.readouterr().err
 
 
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
