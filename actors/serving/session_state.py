@@ -36,15 +36,15 @@ def read_key(path: Path | None) -> bytes:
     return key
 
 
-def seal(state: policy_pb2.SessionState, memory: PolicyState, row: int, key: bytes) -> bytes:
-    """Serialise and sign `state` with row `row` of `memory`."""
-    state.state.CopyFrom(pack_state("state", memory.row(row)))
+def seal(state: policy_pb2.SessionState, policy_state: PolicyState, row: int, key: bytes) -> bytes:
+    """Serialise and sign `state` with row `row` of `policy_state`."""
+    state.state.CopyFrom(pack_state("state", policy_state.row(row)))
     body = state.SerializeToString()
     return policy_pb2.SignedState(state=body, signature=_sign(body, key)).SerializeToString()
 
 
 def unseal(data: bytes, sizes: StateSizes, key: bytes) -> tuple[policy_pb2.SessionState, PolicyState]:
-    """Verify and parse the output of `seal`; the returned memory has one row.
+    """Verify and parse the output of `seal`; the returned `PolicyState` has one row.
 
     Raises `Refusal` if `data` was not signed with `key`, or is of a policy of another size.
     """
@@ -63,10 +63,10 @@ def unseal(data: bytes, sizes: StateSizes, key: bytes) -> tuple[policy_pb2.Sessi
         arrays = unpack_state("state", state.state).arrays
     except (DecodeError, InvalidEpisode) as error:
         raise Refusal(Reason.STATE_INVALID, str(error)) from error
-    memory = PolicyState(*(torch.from_numpy(a) for a in arrays))
-    if any(t.shape != (n, 1, width) for t, (n, width) in zip(memory, sizes, strict=True)):
+    policy_state = PolicyState(*(torch.from_numpy(a) for a in arrays))
+    if any(t.shape != (n, 1, width) for t, (n, width) in zip(policy_state, sizes, strict=True)):
         raise Refusal(Reason.STATE_INVALID, "exported_state belongs to a policy of another size")
-    return state, memory
+    return state, policy_state
 
 
 def _sign(body: bytes, key: bytes) -> bytes:

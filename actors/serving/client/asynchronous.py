@@ -30,16 +30,16 @@ class AsyncPolicyClient:
     Retries and recovery are those of `PolicyClient`. The client belongs to one event loop.
 
     Args:
-        target: Address of the server, host:port, or the addresses of several replicas: a list, or one string with
-            commas. If one does not answer, the client tries the next.
+        target: Address of the server, host:port, or the addresses of several replicas: a list, or a string separated
+            by commas. If one does not answer, the client tries the next.
         token: Bearer token.
-        token_file: File with the bearer token instead; it is read at every call, so that the token can be replaced.
-        tls: Connect with TLS and the system's certificate authorities.
-        root_certificates: Connect with TLS and trust this certificate (PEM).
+        token_file: File with the bearer token; it is read at every call, so that the token can be replaced.
+        tls: Connect with TLS and trust the default certificate authorities of gRPC.
+        root_certificates: Connect with TLS and trust the certificates in this file (PEM).
         client_cert: Certificate of the client for mutual TLS (PEM).
         client_key: Private key of `client_cert` (PEM).
-        deadline_s: Seconds that one step or open may take in all, retries included.
-        attempt_s: Seconds that one attempt of it may take.
+        deadline_s: Timeout of a step or open in seconds, retries included.
+        attempt_s: Timeout of each attempt in seconds.
         stream: Send all steps over one bidirectional stream per server. This is faster with many sessions.
     """
 

@@ -63,9 +63,9 @@ class LocalSession:
         self._network, self._seed, self._next_index = network, seed, 0
         self._state = network.initial_state(1)
         if state:
-            imported, memory = unseal(state, network.core.sizes, LOCAL_KEY)
+            imported, policy_state = unseal(state, network.core.sizes, LOCAL_KEY)
             self._seed, self._next_index = imported.seed, imported.next_step_index
-            self._state = PolicyState(*(t.to(own.device) for t, own in zip(memory, self._state, strict=True)))
+            self._state = PolicyState(*(t.to(own.device) for t, own in zip(policy_state, self._state, strict=True)))
 
     def __enter__(self) -> LocalSession:
         return self

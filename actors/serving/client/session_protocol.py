@@ -51,6 +51,7 @@ class Call(NamedTuple):
 
 
 Operation = Generator[Call, Any, Any]
+"""Yields calls, is sent their responses, and returns a result."""
 
 
 def retry_call(method: str, request: Message, retry_budget: RetryBudget, deadline_s: float | None = None) -> Operation:
@@ -86,6 +87,7 @@ class SessionProtocol:
         self.exported = exported  # state after the last answer
 
     def open(self, deadline_s: float | None = None) -> Operation:
+        """Open the session, or continue it from its exported state."""
         request = policy_pb2.OpenSessionRequest(
             spaces_hash=self.spaces.hash,
             seed=self.seed,
@@ -106,6 +108,7 @@ class SessionProtocol:
         masks: ActionMasks,
         deterministic: bool,
     ) -> Operation:
+        """Take the next step, reopening the session if the server has lost it. Returns an `Answer`."""
         deadline_s = time.monotonic() + self.retry_budget.deadline_s
         request = step_request(
             self.session_id, self.next_index, obs, blueprint_indices, masks, deterministic, export_state=True
@@ -142,6 +145,7 @@ class SessionProtocol:
             raise
 
     def reset(self, seed: int) -> Operation:
+        """Restart the session at step 0."""
         request = policy_pb2.ResetSessionRequest(session_id=self.session_id, seed=seed)
         self.seed, self.next_index, self.exported = seed, 0, b""
         try:

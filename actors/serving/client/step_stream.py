@@ -10,7 +10,7 @@ import grpc
 from actors.serving.client.session import PolicyError
 from actors.wire import policy_pb2
 
-Key = tuple[str, int]
+Key = tuple[str, int]  # session id, step index
 
 
 class StepStream:
@@ -25,6 +25,7 @@ class StepStream:
 
     @property
     def ended(self) -> bool:
+        """Whether the stream has ended, for whatever reason."""
         return self._reader.done()
 
     async def step(self, request: policy_pb2.StepRequest, timeout_s: float) -> policy_pb2.StepResponse:
@@ -46,6 +47,7 @@ class StepStream:
                 del self._pending[key]
 
     def close(self) -> None:
+        """Cancel the stream."""
         self._reader.cancel()
         self._stream.cancel()
 

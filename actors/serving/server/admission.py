@@ -139,7 +139,11 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             raise Refusal(
                 Reason.CALLS_FULL, f"{len(self._calls)} calls are in progress, the limit of this server: try again"
             )
-        if self._tokens is not None and self._tokens.several and self._by_owner[owner] >= options.calls_per_token:
+        if (
+            self._tokens is not None
+            and self._tokens.multiple_valid
+            and self._by_owner[owner] >= options.calls_per_token
+        ):
             raise Refusal(
                 Reason.CALLS_FULL,
                 f"{self._by_owner[owner]} calls with this token are in progress, its limit: try again",

@@ -29,8 +29,9 @@ class ParsedTokens(NamedTuple):
 class TokenFile:
     """The valid tokens. A line of the file is `TOKEN [EXPIRY]`; `#` begins a comment.
 
-    After the start, a malformed line is ignored, and while the file is missing or unreadable no token is valid. Both
-    are logged as errors. The owner of a call is identified by the hash of its token.
+    At the start, a malformed line or an unreadable file raises `UserError`. Later, a malformed line is ignored, and
+    while the file is missing or unreadable no token is valid; both are logged as errors. The owner of a call is
+    identified by the hash of its token.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -71,7 +72,7 @@ class TokenFile:
             raise Refusal(Reason.TOKEN_EXPIRED, "expired token: ask the operator of this server for a new one")
 
     @property
-    def several(self) -> bool:
+    def multiple_valid(self) -> bool:
         """Whether more than one token is valid now."""
         self.refresh()
         now = self._clock()

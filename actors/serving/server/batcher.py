@@ -64,14 +64,14 @@ class Batcher:
 
     def __init__(
         self,
-        rows: StateTable,
+        state_table: StateTable,
         newest: Callable[[], ServedModel],
         finish: Callable[[QueuedStep, BatchResult | Exception, int], None],
         observe: Callable[[int, float], None],
         max_batch: int,
         max_wait_s: float,
     ) -> None:
-        self._rows, self._newest, self._finish, self._observe = rows, newest, finish, observe
+        self._state_table, self._newest, self._finish, self._observe = state_table, newest, finish, observe
         self._max_batch, self._max_wait_s = max_batch, max_wait_s
         self._waiting: list[QueuedStep] = []
         self._timer: asyncio.Handle | None = None
@@ -172,7 +172,7 @@ class Batcher:
         blueprints: NDArray[np.int64],
         masks: ActionMasks,
     ) -> BatchResult:
-        programs, state = model.programs(layout.spaces), self._rows.state
+        programs, state = model.programs(layout.spaces), self._state_table.state
         device = state.h.device
         rows = torch.tensor([step.session.row for step in steps], device=device)
         inputs: list[Tensor] = [torch.from_numpy(a).to(device) for a in (obs, blueprints)]

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.auth import TokenFile
 from actors.serving.server.metrics import ServingMetrics
+from actors.serving.server.model_info import model_info
 from actors.serving.server.service import PolicyService
 from actors.wire import policy_pb2
 
@@ -70,6 +71,7 @@ class Handlers:
         )  # fmt: skip
 
     def _ready(self, request: Message | None) -> PolicyService:
+        """Return the service. Raises `Refusal` if the request is malformed (None) or no weights are loaded."""
         if request is None:
             raise Refusal(Reason.MALFORMED, "the request is not a message of tamiyo.v1")
         if self.service is None:
@@ -78,7 +80,8 @@ class Handlers:
 
     async def _get_model(self, request: policy_pb2.GetModelRequest | None, context: Context) -> Message:
         async def get() -> Message:
-            return self._ready(request).get_model()
+            service = self._ready(request)
+            return model_info(service.models, service.options)
 
         return await self._handle("GetModel", context, get)
 
@@ -151,7 +154,7 @@ class Handlers:
         try:
             while (response := await stream.answers.get()) is not None:
                 await context.write(response)
-                stream.capacity.release()  # only now, so that a client that does not read is not computed ahead for
+                stream.capacity.release()  # only after the write, which blocks if the client does not read
             if stream.end_reason is not None:
                 self.record_refusal(stream.end_reason, "StepStream", stream.request_id)
                 await context.abort(stream.end_reason.code, stream.end_reason.message, stream.end_reason.trailers())

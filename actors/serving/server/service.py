@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 
@@ -39,14 +38,14 @@ class PolicyService:
         self.models, self.options, self.metrics = models, options, metrics
         self.draining = False
         self._key, self._log = key, structlog.get_logger("tamiyo.serving")
-        rows = StateTable(models.state_sizes, options.max_sessions, models.device)
+        state_table = StateTable(models.state_sizes, options.max_sessions, models.device)
         self.sessions = SessionTable(
-            rows, options.session_ttl_s, options.first_step_ttl_s, time.monotonic, models.unpin,
-            max_per_owner=lambda: options.sessions_per_token if tokens is not None and tokens.several else None,
+            state_table, options.session_ttl_s, options.first_step_ttl_s, time.monotonic, models.unpin,
+            max_per_owner=lambda: options.sessions_per_token if tokens is not None and tokens.multiple_valid else None,
             evict_after_s=options.evict_after_s,
         )  # fmt: skip
         self.batcher = Batcher(
-            rows,
+            state_table,
             lambda: models.newest,
             self._finish,
             metrics.observe_batch,
@@ -73,26 +72,6 @@ class PolicyService:
         self.models.adopt(model)
         self.metrics.swaps.inc()
         self.update_gauges()
-
-    def get_model(self) -> policy_pb2.GetModelResponse:
-        """Describe the served model and the limits of the server."""
-        models = self.models
-        response = policy_pb2.GetModelResponse(
-            policy_version=models.newest.version,
-            generation=models.newest.generation,
-            held_versions=sorted(models.held),
-            spaces_json=models.spaces.to_json(),
-            session_ttl_s=self.options.session_ttl_s,
-            first_step_ttl_s=self.options.first_step_ttl_s,
-            max_message_bytes=self.options.max_message_bytes,
-            server=f"tamiyo {_version()}",
-        )
-        for spaces_hash, layout in models.layouts.items():
-            spaces = layout.spaces
-            response.accepted.add(slots=spaces.slots, spaces_hash=spaces_hash, obs_size=spaces.obs_size)
-        for head in models.spaces.action.heads:
-            response.heads.add(name=head.name, choices=head.choices)
-        return response
 
     async def open_session(
         self, request: policy_pb2.OpenSessionRequest, owner: str = ""
@@ -126,7 +105,7 @@ class PolicyService:
     def _import_session(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Session:
         """Continue an exported session. If it is still open here and not behind the export, it is kept unchanged, so
         that an import can be retried."""
-        state, memory = unseal(request.exported_state, self.models.state_sizes, self._key)
+        state, policy_state = unseal(request.exported_state, self.models.state_sizes, self._key)
         if state.spaces_hash != request.spaces_hash or state.architecture_hash != self.models.architecture:
             raise Refusal(Reason.STATE_INVALID, "exported_state belongs to other spaces or to another policy")
         existing = self.sessions.find(state.session_id)
@@ -154,7 +133,7 @@ class PolicyService:
         session.next_index, session.last_digest, session.last_response = (
             state.next_step_index, state.last_request, state.last_response
         )  # fmt: skip
-        self.sessions.rows.write(session.row, memory)
+        self.sessions.state_table.write(session.row, policy_state)
         self.metrics.imported.inc()
         return session
 
@@ -180,8 +159,8 @@ class PolicyService:
 
     @property
     def max_response_bytes(self) -> int:
-        """Approximate size of a StepResponse with exported state."""
-        return self.sessions.rows.bytes_per_row + _MAX_RESPONSE_BYTES
+        """Estimate of the largest StepResponse with exported state."""
+        return self.sessions.state_table.bytes_per_row + _MAX_RESPONSE_BYTES
 
     def start_step(self, request: policy_pb2.StepRequest) -> asyncio.Future[bytes]:
         """Start a step, or, if the request repeats one, join the step in progress or return the stored answer.
@@ -240,7 +219,7 @@ class PolicyService:
             except Refusal as refusal:
                 waiter.set_exception(refusal)
                 return
-            step.add_done_callback(lambda done: _copy_result(done, waiter))
+            step.add_done_callback(lambda source: _copy_result(source, waiter))
             waiter.add_done_callback(lambda done: step.cancel() if done.cancelled() else None)
 
         self._call_after(pending, start)
@@ -299,7 +278,7 @@ class PolicyService:
             last_request=session.last_digest,
             last_response=session.last_response,
         )
-        sealed = seal(state, self.sessions.rows.state, session.row, self._key)
+        sealed = seal(state, self.sessions.state_table.state, session.row, self._key)
         # Concatenating serialised messages merges them, so the field can be appended to the stored response.
         return session.last_response + policy_pb2.StepResponse(exported_state=sealed).SerializeToString()
 
@@ -310,18 +289,11 @@ def _conflict(index: int) -> Refusal:
     )
 
 
-def _copy_result(done: asyncio.Future[bytes], waiter: asyncio.Future[bytes]) -> None:
-    if waiter.done() or done.cancelled():
+def _copy_result(source: asyncio.Future[bytes], waiter: asyncio.Future[bytes]) -> None:
+    if waiter.done() or source.cancelled():
         return
-    error = done.exception()
+    error = source.exception()
     if error is not None:
         waiter.set_exception(error)
     else:
-        waiter.set_result(done.result())
-
-
-def _version() -> str:
-    try:
-        return version("tamiyo")
-    except PackageNotFoundError:
-        return "(not installed)"
+        waiter.set_result(source.result())

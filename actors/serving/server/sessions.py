@@ -82,7 +82,7 @@ class StateTable:
 
 
 class SessionTable:
-    """The open sessions: at most one per row of `rows`, and at most `max_per_owner()` per owner.
+    """The open sessions: at most one per row of `state_table`, and at most `max_per_owner()` per owner.
 
     A session expires after `ttl_s` without a step, or after `first_ttl_s` if it has never stepped. It is idle after
     `evict_after_s` without a step, unless a step is in progress.
@@ -94,7 +94,7 @@ class SessionTable:
 
     def __init__(
         self,
-        rows: StateTable,
+        state_table: StateTable,
         ttl_s: float,
         first_ttl_s: float,
         clock: Callable[[], float],
@@ -102,7 +102,7 @@ class SessionTable:
         max_per_owner: Callable[[], int | None],  # None: no limit; owner "" never has one
         evict_after_s: float,
     ) -> None:
-        self.rows, self.ttl_s, self.first_ttl_s = rows, ttl_s, first_ttl_s
+        self.state_table, self.ttl_s, self.first_ttl_s = state_table, ttl_s, first_ttl_s
         self.evict_after_s = evict_after_s
         self.evicted = 0  # so far
         self._clock, self._unpin, self._max_per_owner = clock, unpin, max_per_owner
@@ -149,7 +149,9 @@ class SessionTable:
     ) -> Session:
         """Open a session. Raises `Refusal` if there is no room and no session can be evicted."""
         self._make_room(owner)
-        session = Session(session_id or secrets.token_urlsafe(18), self.rows.allocate(), layout, seed, pinned, owner)
+        session = Session(
+            session_id or secrets.token_urlsafe(18), self.state_table.allocate(), layout, seed, pinned, owner
+        )
         session.last_used_s = self._clock()
         self._unstepped[session.id] = session
         self._by_owner.setdefault(owner, OrderedDict())[session.id] = session
@@ -172,7 +174,7 @@ class SessionTable:
         del owned[session.id]
         if not owned:
             del self._by_owner[session.owner]
-        self.rows.free(session.row)
+        self.state_table.free(session.row)
         if session.pinned is not None:
             self._unpin(session.pinned)
 
@@ -202,9 +204,9 @@ class SessionTable:
                 Reason.SESSIONS_FULL,
                 f"{own} sessions with this token are open, its limit is {limit}: close some, or try again later",
             )
-        if not self.rows.num_free:
+        if not self.state_table.num_free:
             self.expire()
-        if self.rows.num_free:
+        if self.state_table.num_free:
             return
         larger = sorted((o for o, held in self._by_owner.items() if len(held) > own), key=self._count, reverse=True)
         if not any(self._evict(candidate) for candidate in (owner, *larger)):

@@ -181,7 +181,7 @@ def test_closing_waits_for_the_step_in_progress() -> None:
             running.call(lambda: None)
         assert answer.done()  # type: ignore[attr-defined]
         assert service.sessions.find(session.id) is None  # type: ignore[attr-defined]
-        assert service.sessions.rows.num_free == 1
+        assert service.sessions.state_table.num_free == 1
 
 
 def test_an_expired_session_is_refused_as_expired_and_reopened_by_the_client() -> None:
