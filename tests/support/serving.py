@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.policy.publish import to_weights
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.session import PolicyError
 from actors.serving.options import ServeOptions
 from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource
 from actors.serving.server.thread import serve_in_thread
@@ -99,3 +101,13 @@ def write_file(path: Path, text: str) -> Path:
     """Write `text` to `path` and return `path`."""
     path.write_text(text)
     return path
+
+
+def connect_outcome(address: str, **options: object) -> str:
+    """Take one step. Return OK, or the reason or status code of the refusal."""
+    try:
+        with PolicyClient(address, deadline_s=1.0, **options) as client:  # type: ignore[arg-type]
+            client.open(SPACES).step(*step_inputs(0, 0))
+    except PolicyError as error:
+        return error.reason or error.code.name
+    return "OK"

@@ -75,15 +75,15 @@ class AsyncPolicyClient:
 
     async def model(self) -> policy_pb2.GetModelResponse:
         """Return the served version, spaces and limits. Raises `PolicyError`."""
-        response: policy_pb2.GetModelResponse = await self.run(
+        response: policy_pb2.GetModelResponse = await self._perform(
             retry_call("GetModel", policy_pb2.GetModelRequest(), self.retry_budget)
         )
         return response
 
     async def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> AsyncSession:
-        """Open a session; see `SessionOpener.open`. Raises `PolicyError`."""
+        """Open a session; see `PolicyClient.open`. Raises `PolicyError`."""
         protocol = SessionProtocol(spaces, seed, latest, self.retry_budget, state)
-        await self.run(protocol.open())
+        await self._perform(protocol.open())
         return AsyncSession(self, protocol)
 
     async def close(self) -> None:
@@ -96,7 +96,7 @@ class AsyncPolicyClient:
         self._channels.clear()
         self._methods.clear()
 
-    async def run(self, operation: Operation) -> Any:
+    async def _perform(self, operation: Operation) -> Any:
         """Perform the calls of `operation` and return its result."""
         try:
             call = next(operation)
@@ -170,11 +170,11 @@ class AsyncSession:
         masks: ActionMasks,
         deterministic: bool = True,
     ) -> Answer:
-        answer: Answer = await self._client.run(self._protocol.step(obs, blueprint_indices, masks, deterministic))
+        answer: Answer = await self._client._perform(self._protocol.step(obs, blueprint_indices, masks, deterministic))
         return answer
 
     async def reset(self, seed: int = 0) -> None:
-        await self._client.run(self._protocol.reset(seed))
+        await self._client._perform(self._protocol.reset(seed))
 
     async def close(self) -> None:
-        await self._client.run(self._protocol.close())
+        await self._client._perform(self._protocol.close())

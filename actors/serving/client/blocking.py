@@ -76,13 +76,21 @@ class PolicyClient:
     def model(self) -> policy_pb2.GetModelResponse:
         """Return the served version, spaces and limits. Raises `PolicyError`."""
         operation = retry_call("GetModel", policy_pb2.GetModelRequest(), self.retry_budget)
-        response: policy_pb2.GetModelResponse = self.run(operation)
+        response: policy_pb2.GetModelResponse = self._perform(operation)
         return response
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> ClientSession:
-        """Open a session; see `SessionOpener.open`. Raises `PolicyError`."""
+        """Open a session. Raises `PolicyError`.
+
+        Args:
+            spaces: Spaces of the environment.
+            seed: Seed of sampled actions.
+            latest: Switch to new weights during the session, instead of keeping those of its start.
+            state: `PolicySession.exported` of another session, which this one continues. `seed` and `latest` of that
+                session then apply.
+        """
         protocol = SessionProtocol(spaces, seed, latest, self.retry_budget, state)
-        self.run(protocol.open())
+        self._perform(protocol.open())
         return ClientSession(self, protocol)
 
     def close(self) -> None:
@@ -93,7 +101,7 @@ class PolicyClient:
             self._channels.clear()
             self._methods.clear()
 
-    def run(self, operation: Operation) -> Any:
+    def _perform(self, operation: Operation) -> Any:
         """Perform the calls of `operation` and return its result."""
         try:
             call = next(operation)
@@ -156,11 +164,11 @@ class ClientSession:
         masks: ActionMasks,
         deterministic: bool = True,
     ) -> Answer:
-        answer: Answer = self._client.run(self._protocol.step(obs, blueprint_indices, masks, deterministic))
+        answer: Answer = self._client._perform(self._protocol.step(obs, blueprint_indices, masks, deterministic))
         return answer
 
     def reset(self, seed: int = 0) -> None:
-        self._client.run(self._protocol.reset(seed))
+        self._client._perform(self._protocol.reset(seed))
 
     def close(self) -> None:
-        self._client.run(self._protocol.close())
+        self._client._perform(self._protocol.close())

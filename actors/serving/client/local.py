@@ -42,9 +42,10 @@ class LocalPolicy:
         self.close()
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
-        """Open a session; see `SessionOpener.open`.
+        """Open a session; see `PolicyClient.open`. `latest` has no effect.
 
-        Raises `UserError` if the policy does not fit `spaces`, and `Refusal` if `state` is not one of its own.
+        Raises `UserError` if the policy does not fit `spaces`, and `Refusal` if `state` is not the exported state of a
+        session of a `LocalPolicy`.
         """
         if spaces.hash not in self._networks:
             weights = to_weights(self._own, self.version, 0, 1)
@@ -52,7 +53,7 @@ class LocalPolicy:
         return LocalSession(self._networks[spaces.hash], self.version, seed, state)
 
     def close(self) -> None:
-        """Do nothing: there is no resource to release."""
+        """Do nothing; a local policy holds no connection."""
 
 
 class LocalSession:
@@ -115,4 +116,4 @@ class LocalSession:
         self._state = self._network.initial_state(1)
 
     def close(self) -> None:
-        """Do nothing: there is no resource to release."""
+        """Do nothing; a local policy holds no connection."""

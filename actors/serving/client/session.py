@@ -15,23 +15,30 @@ from actors.wire import policy_pb2
 
 
 class Answer(NamedTuple):
-    """The action that the policy chose in one step."""
+    """The action that the policy chose in one step.
 
-    action: NDArray[np.int64]  # [H] choice per head; 0 for heads that are irrelevant to the op
-    log_probs: NDArray[np.float32]  # [H]; 0 for irrelevant heads
-    value: float  # denormalised: V, or Q of the chosen op
+    Attributes:
+        action: `[H]` choice of each head; 0 for heads that are irrelevant to the op.
+        log_probs: `[H]` log-probability of each choice; 0 for irrelevant heads.
+        value: Value estimate, denormalised: V, or Q of the chosen op.
+        policy_version: Version of the weights that chose the action.
+        step_index: Index of the step in the session, from 0.
+    """
+
+    action: NDArray[np.int64]
+    log_probs: NDArray[np.float32]
+    value: float
     policy_version: int
     step_index: int
 
 
 class PolicySession(Protocol):
-    """One episode of an environment: the policy's recurrent state, advanced by each step.
-
-    `policy_version` is the version of the weights that gave the last answer.
-    """
+    """One episode of an environment: the policy's recurrent state, advanced by each step."""
 
     @property
-    def policy_version(self) -> int: ...
+    def policy_version(self) -> int:
+        """Version of the weights of the last answer."""
+        ...
 
     @property
     def exported(self) -> bytes:
@@ -59,22 +66,16 @@ class PolicySession(Protocol):
         """Start a new episode: zero recurrent state, step 0, and the newest weights."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the session and free its place at the server."""
+        ...
 
 
 class SessionOpener(Protocol):
     """A client of a policy server, or a policy in this process."""
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> PolicySession:
-        """Open a session.
-
-        Args:
-            spaces: Spaces of the environment.
-            seed: Seed of sampled actions.
-            latest: Switch to new weights during the session, instead of keeping those of its start.
-            state: `PolicySession.exported` of another session, which this one continues; its seed then applies. It
-                must come from the same kind of opener.
-        """
+        """Open a session; see `PolicyClient.open`. `state` must come from a session of the same kind of opener."""
         ...
 
     def close(self) -> None: ...
@@ -84,7 +85,7 @@ class PolicyError(RuntimeError):
     """A request to a policy failed.
 
     `code` is the gRPC status code. `reason` is the reason in `ErrorInfo`, listed in proto/actors/wire/policy.proto, or
-    empty. `import_required` says that the session must be opened again from its exported state.
+    empty. `import_required` tells that the session must be opened again from its exported state.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", import_required: bool = False) -> None:

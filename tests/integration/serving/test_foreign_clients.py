@@ -32,11 +32,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "package.json").write_text("{}")
     command = ["npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", *PACKAGES]
     try:
-        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     except subprocess.TimeoutExpired:
         pytest.skip("npm's registry did not respond in time")
-    if ended.returncode != 0:
-        pytest.skip(f"npm could not install the packages: {ended.stderr.strip()[-200:]}")
+    if result.returncode != 0:
+        pytest.skip(f"npm could not install the packages: {result.stderr.strip()[-200:]}")
     return folder
 
 
@@ -57,12 +57,12 @@ def test_a_node_client_steps_a_session(node: Path) -> None:
     expected = [local.step(*step_inputs(0, step)).action.tolist() for step in range(5)]
     with serving() as running:
         steps = json.dumps([as_json(step) for step in range(5)])
-        ended = subprocess.run(
+        result = subprocess.run(
             ["node", SCRIPT.name, str(ROOT / "proto"), running.address, steps],
             cwd=node, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    report = json.loads(ended.stdout)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
     assert report["heads"] == list(SPACES.action.names)
     assert report["answers"] == report["streamed"] == expected
     assert report["refused"] == {"code": "FAILED_PRECONDITION", "details": 1}
@@ -76,8 +76,8 @@ def buf(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_buf_lint_passes(node: Path) -> None:
-    ended = buf(node, "lint", "proto")
-    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    result = buf(node, "lint", "proto")
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
 
 
 def test_no_breaking_change_since_the_last_release(node: Path, tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_no_breaking_change_since_the_last_release(node: Path, tmp_path: Path) -
     archive.write_bytes(
         subprocess.run(["git", "archive", tag, "proto"], cwd=ROOT, check=True, capture_output=True).stdout
     )
-    ended = buf(node, "breaking", "proto", "--against", f"{archive}#subdir=proto")
-    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    result = buf(node, "breaking", "proto", "--against", f"{archive}#subdir=proto")
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
 
 
 def test_buf_detects_a_breaking_change(node: Path, tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_buf_detects_a_breaking_change(node: Path, tmp_path: Path) -> None:
     policy.write_text(
         policy.read_text().replace("uint64 step_index = 2; // required", "uint64 step_index = 12; // required")
     )
-    ended = buf(node, "breaking", "proto", "--against", str(before))
-    assert ended.returncode != 0
-    assert "step_index" in ended.stdout
+    result = buf(node, "breaking", "proto", "--against", str(before))
+    assert result.returncode != 0
+    assert "step_index" in result.stdout
 
 
 def last_tag() -> str | None:
@@ -111,5 +111,5 @@ def last_tag() -> str | None:
 
 
 def git(*arguments: Sequence[str] | str) -> str:
-    ended = subprocess.run(["git", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False)
-    return ended.stdout.strip()
+    result = subprocess.run(["git", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False)
+    return result.stdout.strip()

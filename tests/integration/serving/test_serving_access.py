@@ -32,7 +32,7 @@ from actors.serving.refusal import Reason
 from actors.serving.server.server import FixedWeights
 from learner.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.certificates import Authority
-from tests.support.serving import FakeWeightStore, serving, step_inputs, weights, write_file
+from tests.support.serving import FakeWeightStore, connect_outcome, serving, step_inputs, weights, write_file
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -44,16 +44,6 @@ def status(address: str, service: str = "tamiyo.v1.PolicyService") -> int:
     with grpc.insecure_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5).status
-
-
-def connect_outcome(address: str, **options: object) -> str:
-    """Take one step. Return OK, or the reason or status code of the refusal."""
-    try:
-        with PolicyClient(address, deadline_s=1.0, **options) as client:  # type: ignore[arg-type]
-            client.open(SPACES).step(*step_inputs(0, 0))
-    except PolicyError as error:
-        return error.reason or error.code.name
-    return "OK"
 
 
 def test_non_loopback_addresses_require_tls_and_tokens() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -23,11 +20,12 @@ from actors.serving.client.endpoint import METHODS
 from actors.serving.client.local import LocalPolicy
 from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason, error_info
+from actors.serving.refusal import Reason
 from actors.serving.server import admission
 from actors.serving.server.handlers import MAX_STREAM_STEPS
 from actors.wire import policy_pb2
-from tests.support.serving import RunningServer, serving, step_inputs, write_file
+from tests.support.serving import RunningServer, connect_outcome, serving, step_inputs, write_file
+from tests.support.serving_calls import connections, half_open, outcome, wait_for
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -35,77 +33,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 STEP, STREAM = METHODS["Step"][0], METHODS["StepStream"][0]
 
 
-def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {token}"),)
-
-
-@contextmanager
-def connections(address: str, count: int) -> Iterator[list[grpc.Channel]]:
-    with ExitStack() as stack:
-        own = [("grpc.use_local_subchannel_pool", 1)]
-        yield [stack.enter_context(grpc.insecure_channel(address, own)) for _ in range(count)]
-
-
-class Silent:
-    """An iterator of requests that blocks until `end`."""
-
-    def __init__(self) -> None:
-        self._queue: queue.Queue[None] = queue.Queue()
-
-    def __iter__(self) -> Silent:
-        return self
-
-    def __next__(self) -> bytes:
-        self._queue.get()
-        raise StopIteration
-
-    def end(self) -> None:
-        self._queue.put(None)
-
-
-@contextmanager
-def half_open(channels: list[grpc.Channel], method: str, count: int, token: str = "") -> Iterator[list[Any]]:
-    """Start calls that send no request."""
-    requests = [Silent() for _ in range(count)]
-    metadata = bearer(token) if token else None
-    calls = [
-        channels[i % len(channels)].stream_stream(method)(request, metadata=metadata)
-        for i, request in enumerate(requests)
-    ]
-    try:
-        yield calls
-    finally:
-        for call, request in zip(calls, requests, strict=True):
-            call.cancel()
-            request.end()
-
-
-def outcome(call: Any, timeout_s: float = 10.0) -> str:
-    """Return the reason or status code with which a call ended, or `open`."""
-    end = time.monotonic() + timeout_s
-    while call.is_active() and time.monotonic() < end:
-        time.sleep(0.01)
-    return "open" if call.is_active() else error_info(call).reason or call.code().name
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def check(channel: grpc.Channel) -> int:
     return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5).status
-
-
-def connect_outcome(address: str, token: str) -> str:
-    try:
-        with PolicyClient(address, token=token, deadline_s=1.0) as client:
-            client.open(SPACES).step(*step_inputs(0, 0))
-    except PolicyError as error:
-        return error.reason or error.code.name
-    return "OK"
 
 
 @pytest.fixture
@@ -122,7 +51,7 @@ def test_calls_without_a_token_do_not_count_against_the_limits(tokens: Path) -> 
         half_open(channels, STREAM, 60) as streams,
     ):
         assert Counter(outcome(call) for call in (*steps, *streams)) == {Reason.TOKEN_MISSING: 120}
-        assert connect_outcome(running.address, "alice") == "OK"
+        assert connect_outcome(running.address, token="alice") == "OK"
         assert check(channels[0]) == SERVING
 
 
@@ -135,7 +64,7 @@ def test_health_checks_are_answered_while_all_calls_are_taken(tokens: Path, monk
         half_open(channels[:1], STREAM, 8, "alice"),
     ):
         wait_for(lambda: running.server.handlers.calls == 8)
-        assert connect_outcome(running.address, "bob") == Reason.CALLS_FULL
+        assert connect_outcome(running.address, token="bob") == Reason.CALLS_FULL
         assert check(channels[0]) == SERVING
         stub = health_pb2_grpc.HealthStub(channels[1])
         watches = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=60) for _ in range(30)]
@@ -159,10 +88,10 @@ def test_one_of_several_tokens_can_use_only_its_share_of_the_calls(tokens: Path)
         with half_open(channels, STREAM, 6, "alice") as streams:
             wait_for(lambda: sum(call.is_active() for call in streams) == 2)  # a quarter of 8
             assert {outcome(call) for call in streams if not call.is_active()} == {Reason.CALLS_FULL}
-            assert connect_outcome(running.address, "alice") == Reason.CALLS_FULL
-            assert connect_outcome(running.address, "bob") == "OK"
+            assert connect_outcome(running.address, token="alice") == Reason.CALLS_FULL
+            assert connect_outcome(running.address, token="bob") == "OK"
         wait_for(lambda: running.server.handlers.calls == 0)
-        assert connect_outcome(running.address, "alice") == "OK"
+        assert connect_outcome(running.address, token="alice") == "OK"
 
 
 def test_a_single_valid_token_may_use_all_calls_and_sessions(tmp_path: Path) -> None:
@@ -183,7 +112,7 @@ def test_a_single_valid_token_may_use_all_calls_and_sessions(tmp_path: Path) -> 
             session.close()
         replacement = write_file(tmp_path / "new", "alice\nbob\n")
         replacement.replace(file)
-        wait_for(lambda: connect_outcome(running.address, "bob") == "OK")
+        wait_for(lambda: connect_outcome(running.address, token="bob") == "OK")
         with pytest.raises(PolicyError) as caught:
             client.open(SPACES)
         assert caught.value.reason == Reason.SESSIONS_FULL
@@ -198,7 +127,7 @@ def test_a_call_without_a_request_is_ended(tokens: Path) -> None:
         half_open(channels, "/grpc.health.v1.Health/Check", 5) as checks,
     ):
         assert {outcome(call) for call in (*steps, *checks)} == {Reason.IDLE}
-        assert connect_outcome(running.address, "alice") == "OK"
+        assert connect_outcome(running.address, token="alice") == "OK"
 
 
 def test_an_idle_stream_is_ended_and_the_client_opens_another() -> None:
@@ -235,13 +164,13 @@ def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
     """Of 5,000 steps, only those are computed that fit the limit of the stream and the windows of the connection. Once
     the client reads, it receives every answer."""
     count, window = 5000, 64 * 1024
-    own = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window)]
+    channel_options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window)]
 
     def computed(running: RunningServer) -> float:
         registry = running.server.metrics.registry
         return sum(registry.get_sample_value(f"tamiyo_serve_{name}_total") or 0.0 for name in ("steps", "replays"))
 
-    with serving() as running, grpc.insecure_channel(running.address, own) as channel:
+    with serving() as running, grpc.insecure_channel(running.address, channel_options) as channel:
         opened = channel.unary_unary(*METHODS["OpenSession"])(policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash))
         request = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *step_inputs(0, 0), True, True))
         call = channel.stream_stream(*METHODS["StepStream"])(itertools.repeat(request, count), timeout=60)

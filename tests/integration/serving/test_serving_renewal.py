@@ -26,22 +26,13 @@ from actors.serving.server.auth import parse_tokens
 from actors.wire import policy_pb2
 from deploy.commands.health import failure_reason
 from deploy.commands.secrets import write_secrets
-from tests.integration.serving.test_serving_limits import bearer, half_open, outcome
 from tests.support.certificates import Authority
-from tests.support.serving import serving, step_inputs, write_file
+from tests.support.serving import connect_outcome, serving, step_inputs, write_file
+from tests.support.serving_calls import bearer, half_open, outcome
 from tests.support.toy import SPACES
 
 pytestmark = pytest.mark.integration
 RELOAD_S = 1.2  # by then the server has checked its token file again
-
-
-def connect_outcome(address: str, token: str) -> str:
-    try:
-        with PolicyClient(address, token=token, deadline_s=1.0) as client:
-            client.open(SPACES).step(*step_inputs(0, 0))
-    except PolicyError as error:
-        return error.reason or error.code.name
-    return "OK"
 
 
 def replace(path: Path, text: str) -> None:
@@ -105,7 +96,7 @@ def test_a_stream_whose_client_does_not_read_ends_when_its_token_is_removed(tmp_
             end.set()
         assert error_info(caught.value).reason == Reason.TOKEN_INVALID
         assert running.server.handlers.calls == 0
-        assert connect_outcome(running.address, "other") == "OK"
+        assert connect_outcome(running.address, token="other") == "OK"
 
 
 def test_a_missing_or_malformed_token_file_admits_no_client_and_is_logged(tmp_path: Path) -> None:
@@ -113,17 +104,19 @@ def test_a_missing_or_malformed_token_file_admits_no_client_and_is_logged(tmp_pa
     with serving(token_file=file) as running, capture_logs() as logs:
         file.unlink()
         time.sleep(RELOAD_S)
-        assert connect_outcome(running.address, "first") == Reason.TOKEN_INVALID
+        assert connect_outcome(running.address, token="first") == Reason.TOKEN_INVALID
         replace(file, "second\nfirst at-no-date\nthird 2999-01-01\n")
         time.sleep(RELOAD_S)
-        assert connect_outcome(running.address, "first") == Reason.TOKEN_INVALID
-        assert connect_outcome(running.address, "second") == connect_outcome(running.address, "third") == "OK"
+        assert connect_outcome(running.address, token="first") == Reason.TOKEN_INVALID
+        assert (
+            connect_outcome(running.address, token="second") == connect_outcome(running.address, token="third") == "OK"
+        )
         replace(file, "")
         time.sleep(RELOAD_S)
-        assert connect_outcome(running.address, "second") == Reason.TOKEN_INVALID
+        assert connect_outcome(running.address, token="second") == Reason.TOKEN_INVALID
         replace(file, "fourth\n")
         time.sleep(RELOAD_S)
-        assert connect_outcome(running.address, "fourth") == "OK"
+        assert connect_outcome(running.address, token="fourth") == "OK"
     errors = [log for log in logs if log["log_level"] == "error"]
     assert [log["event"].partition(":")[0] for log in errors] == ["token file unreadable", "token file malformed"]
     assert errors[1]["lines"] == [2]

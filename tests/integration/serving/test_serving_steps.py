@@ -33,7 +33,7 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-class Raw:
+class RawClient:
     """Calls of the service without the client classes."""
 
     def __init__(self, address: str) -> None:
@@ -55,8 +55,8 @@ class Raw:
 
 
 @pytest.fixture
-def raw(server: RunningServer) -> Iterator[Raw]:
-    raw_service = Raw(server.address)
+def raw(server: RunningServer) -> Iterator[RawClient]:
+    raw_service = RawClient(server.address)
     yield raw_service
     raw_service.channel.close()
 
@@ -67,7 +67,7 @@ def refused(call: object, *arguments: object, **fields: object) -> tuple[grpc.St
     return caught.value.code(), error_info(caught.value).reason
 
 
-def test_a_repeated_step_returns_the_same_answer_and_does_not_advance_the_session(raw: Raw) -> None:
+def test_a_repeated_step_returns_the_same_answer_and_does_not_advance_the_session(raw: RawClient) -> None:
     twice, once = raw.open(seed=3), raw.open(seed=3)
     for index in range(6):
         answers = [raw.step(twice, index, deterministic=False) for _ in range(3)]
@@ -77,7 +77,7 @@ def test_a_repeated_step_returns_the_same_answer_and_does_not_advance_the_sessio
         np.testing.assert_allclose(answers[0].log_probs, other.log_probs, atol=1e-6)
 
 
-def test_repeats_with_other_contents_and_gaps_are_refused(raw: Raw) -> None:
+def test_repeats_with_other_contents_and_gaps_are_refused(raw: RawClient) -> None:
     session = raw.open()
     raw.step(session, 0)
     conflict = (grpc.StatusCode.ABORTED, Reason.STEP_CONFLICT)
@@ -186,7 +186,7 @@ def test_closing_waits_for_the_step_in_progress() -> None:
 
 def test_an_expired_session_is_refused_as_expired_and_reopened_by_the_client() -> None:
     with serving(session_ttl_s=0.3, first_step_ttl_s=0.1) as running:
-        raw = Raw(running.address)
+        raw = RawClient(running.address)
         session, fresh = raw.open(), raw.open()
         raw.step(session, 0)
         time.sleep(0.15)
@@ -241,12 +241,12 @@ def test_a_session_continues_at_another_replica(tmp_path: Path) -> None:
 def test_an_imported_session_replays_its_last_answer_and_may_switch_to_newer_weights(tmp_path: Path) -> None:
     key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
     with serving(state_key_file=key) as first:
-        raw = Raw(first.address)
+        raw = RawClient(first.address)
         session = raw.open(seed=1)
         raw.step(session, 0)
         last = raw.step(session, 1, export_state=True)
     with serving(FixedWeights(weights(seed=1, version=2)), state_key_file=key) as second:
-        raw = Raw(second.address)
+        raw = RawClient(second.address)
         gone = (grpc.StatusCode.FAILED_PRECONDITION, Reason.VERSION_GONE)
         assert refused(raw.open, exported_state=last.exported_state) == gone
         again = raw.open(exported_state=last.exported_state, other_version=True)
@@ -259,7 +259,7 @@ def test_an_imported_session_replays_its_last_answer_and_may_switch_to_newer_wei
         assert refused(raw.step, session, 1)[1] == Reason.STEP_GAP
 
 
-def test_a_forged_or_damaged_state_is_refused(server: RunningServer, raw: Raw, tmp_path: Path) -> None:
+def test_a_forged_or_damaged_state_is_refused(server: RunningServer, raw: RawClient, tmp_path: Path) -> None:
     session = raw.open()
     sealed = raw.step(session, 0, export_state=True).exported_state
     invalid = (grpc.StatusCode.INVALID_ARGUMENT, Reason.STATE_INVALID)
@@ -268,7 +268,7 @@ def test_a_forged_or_damaged_state_is_refused(server: RunningServer, raw: Raw, t
     assert refused(raw.open, exported_state=bytes(changed)) == invalid
     assert refused(raw.open, exported_state=b"nonsense") == invalid
     with serving() as other:
-        assert refused(Raw(other.address).open, exported_state=sealed) == invalid
+        assert refused(RawClient(other.address).open, exported_state=sealed) == invalid
         with PolicyClient([server.address, other.address], deadline_s=5) as client:
             own = client.open(SPACES)
             own.step(*step_inputs(0, 0))

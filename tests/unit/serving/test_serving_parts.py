@@ -141,8 +141,8 @@ def test_importing_the_clients_imports_neither_torch_nor_ray() -> None:
     script = (
         "import sys, tamiyo; tamiyo.PolicyClient; tamiyo.AsyncPolicyClient; print(*{'torch', 'ray'} & set(sys.modules))"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == []
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
 
 
 def test_the_log_goes_to_the_current_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
