@@ -23,8 +23,7 @@ class ServeOptions:
     max_sessions: int = 10_000
     """Maximum number of open sessions. Their recurrent state is allocated at start."""
     token_share: float = 0.25
-    """Largest fraction of max_sessions and of max_concurrent_calls that one token may use while several tokens are
-    valid. A single token may use all of them."""
+    """Fraction of all sessions and calls that one token may use while several are valid; a single one may use all."""
     evict_after_s: float = 3.0
     """Seconds without a step after which a session is idle: it may be evicted when a new session needs its place."""
     session_ttl_s: float = 3600.0
@@ -50,8 +49,7 @@ class ServeOptions:
     token_file: Path | None = None
     """File of bearer tokens, one per line, each with an optional expiry time (ISO 8601). Reloaded when it changes."""
     state_key_file: Path | None = None
-    """File with the key that signs exported sessions; use the same one for all replicas. Without it, exported sessions
-    are valid for this process only."""
+    """File with the key that signs exported sessions, the same for all replicas. Default: a key of this process."""
     insecure: bool = False
     """Allow listening on a non-loopback address without TLS or tokens."""
     metrics_port: int | None = None
@@ -120,10 +118,12 @@ class ServeOptions:
 
     @property
     def sessions_per_token(self) -> int:
+        """Maximum number of sessions of one token while several tokens are valid."""
         return max(1, int(self.token_share * self.max_sessions))
 
     @property
     def calls_per_token(self) -> int:
+        """Maximum number of concurrent calls of one token while several tokens are valid."""
         return max(1, int(self.token_share * self.max_concurrent_calls))
 
     @property
@@ -141,6 +141,7 @@ class ServeOptions:
 
     @property
     def host(self) -> str:
+        """Host of `listen`; 127.0.0.1 for a Unix socket. Raises `ConfigError` if `listen` is malformed."""
         if self.listen.startswith("unix:"):
             return "127.0.0.1"
         host, colon, port = self.listen.rpartition(":")
@@ -150,6 +151,7 @@ class ServeOptions:
 
 
 def server_channel_options(options: ServeOptions) -> ChannelOptions:
+    """Return the gRPC channel options of the server."""
     return [
         ("grpc.max_receive_message_length", options.max_message_bytes),
         ("grpc.max_send_message_length", options.max_message_bytes),
@@ -172,6 +174,7 @@ def server_channel_options(options: ServeOptions) -> ChannelOptions:
 
 
 def client_channel_options(keepalive_s: float = KEEPALIVE_S) -> ChannelOptions:
+    """Return the gRPC channel options of clients."""
     return [
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", _ms(keepalive_s)),

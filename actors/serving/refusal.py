@@ -69,10 +69,11 @@ class Refusal(Exception):
 
     @property
     def code(self) -> grpc.StatusCode:
+        """The status code that belongs to `reason`."""
         return CODES[self.reason]
 
     @property
-    def number(self) -> int:
+    def code_number(self) -> int:
         """The number of `code` in google.rpc.Code."""
         number: int = self.code.value[0]
         return number
@@ -81,7 +82,7 @@ class Refusal(Exception):
         """Return the trailing metadata: a `google.rpc.Status` with an `ErrorInfo`, under gRPC's standard key."""
         info = AnyMessage()
         info.Pack(ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata))
-        status = Status(code=self.number, message=self.message, details=[info])
+        status = Status(code=self.code_number, message=self.message, details=[info])
         return ((DETAILS_KEY, status.SerializeToString()),)
 
 

@@ -69,6 +69,7 @@ def outcome(call: Any, timeout_s: float = 10.0) -> str:
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait until `condition()` is true, and fail after `timeout_s`."""
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end

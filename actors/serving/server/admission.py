@@ -35,10 +35,10 @@ MethodBehavior = Callable[[Any, Context], Awaitable[Any]]
 class _ActiveCall:
     """A call that was admitted and has not ended."""
 
-    owner: str  # hash of its token; "" if tokens are not used
+    owner: str  # hash of its token; "" if tokens are not used, and for health checks
     task: asyncio.Task[Any]
     due_s: float  # time by which the next request must arrive, by `time.monotonic`
-    ended: Refusal | None = None  # set if the server ends the call
+    end_reason: Refusal | None = None  # set if the server ends the call
 
 
 class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -70,7 +70,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """End calls whose token is no longer valid, and calls whose next request is overdue."""
         now = time.monotonic()
         for call in (*self._calls, *self._health):
-            if call.ended is not None:
+            if call.end_reason is not None:
                 continue
             try:
                 if self._tokens is not None and call.owner:
@@ -91,7 +91,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         async def serve(requests: AsyncIterator[Any], context: Context) -> Any:
             call: _ActiveCall | None = None
             try:
-                call = self._enter(method, context, streaming)
+                call = self._admit(method, context, streaming)
                 incoming = _RequestStream(requests, call, self._tokens, self._options.idle_timeout_s)
                 if streaming:
                     return await behavior(incoming, context)
@@ -104,13 +104,13 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 await self._abort(refusal, method, context)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
-                if call is None or call.ended is None or task is None:
+                if call is None or call.end_reason is None or task is None:
                     raise
                 task.uncancel()
-                await self._abort(call.ended, method, context)
+                await self._abort(call.end_reason, method, context)
             finally:
                 if call is not None:
-                    self._leave(call)
+                    self._release(call)
 
         make_handler = (
             grpc.stream_stream_rpc_method_handler
@@ -119,7 +119,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         )
         return make_handler(serve, handler.request_deserializer, handler.response_serializer)
 
-    def _enter(self, method: str, context: Context, streaming: bool) -> _ActiveCall:
+    def _admit(self, method: str, context: Context, streaming: bool) -> _ActiveCall:
         """Check the token and the limits, and register the call. Raises `Refusal`."""
         options, owner = self._options, ""
         task = asyncio.current_task()
@@ -153,7 +153,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._by_owner[owner] += 1
         return call
 
-    def _leave(self, call: _ActiveCall) -> None:
+    def _release(self, call: _ActiveCall) -> None:
         self._health.pop(call, None)
         if call in self._calls:
             self._calls.remove(call)
@@ -185,8 +185,8 @@ class _RequestStream:
 
 
 def _end(call: _ActiveCall, refusal: Refusal) -> None:
-    if call.ended is None:
-        call.ended = refusal
+    if call.end_reason is None:
+        call.end_reason = refusal
         call.task.cancel()
 
 

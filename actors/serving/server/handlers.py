@@ -228,7 +228,7 @@ class _StepStreamCall:
         if isinstance(error, Refusal):
             self._handlers.record_refusal(error, "StepStream", self.request_id)
             failure = policy_pb2.StepFailure(
-                code=error.number, reason=error.reason, message=error.message, metadata=error.metadata
+                code=error.code_number, reason=error.reason, message=error.message, metadata=error.metadata
             )
         else:
             self._handlers._log.error("failed", method="StepStream", request_id=self.request_id, exc_info=error)

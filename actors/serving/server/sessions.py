@@ -37,7 +37,7 @@ class Session:
     """One open session."""
 
     id: str
-    row: int  # of the state table
+    row: int  # index into the state table
     layout: MessageLayout
     seed: int
     pinned: ServedModel | None  # None: always use the newest
@@ -59,6 +59,7 @@ class StateTable:
 
     @property
     def num_free(self) -> int:
+        """Number of free rows."""
         return len(self._free)
 
     def allocate(self) -> int:
@@ -69,6 +70,7 @@ class StateTable:
         return row
 
     def free(self, row: int) -> None:
+        """Make a row available again."""
         self._free.append(row)
 
     def write(self, row: int, state: PolicyState) -> None:
@@ -78,6 +80,7 @@ class StateTable:
 
     @property
     def bytes_per_row(self) -> int:
+        """Size of the recurrent state of one session."""
         return sum(t.element_size() * t.shape[0] * t.shape[2] for t in self.state)
 
 
