@@ -1,7 +1,7 @@
-"""The policy endpoint against an echo server of the same kind: throughput and latency, occupancy, memory.
+"""Compare the policy server with an echo server: throughput, latency, batch size and memory.
 
-Both servers run in processes of their own and are loaded in turns, so that whatever else the machine does falls on
-both; ratios are medians over rounds.
+Both run in their own processes and are loaded alternately, so that other load of the machine affects both. Ratios are
+medians over rounds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import psutil
 from actors.serving.client.endpoint import METHODS
 from actors.wire import policy_pb2
 from benchmarks.form import Target, parser, publish
-from benchmarks.serving.load import Load, closed_loop, open_loop
-from benchmarks.serving.process import SPACES, Process, running
+from benchmarks.serving.load import LoadResult, closed_loop, open_loop
+from benchmarks.serving.process import SPACES, ServerProcess, running_server
 
-THROUGHPUT = {"unary": 0.5, "stream": 0.4}  # of the echo's, at least
-SLOWER = 2.5  # times the echo's p99, at most
-PACED, PACE_HZ = 64, 20.0
-PACED_P99_MS = {"stream": 10.0, "unary": 20.0}
-OPENED = 5_000  # sessions whose memory is measured
+MIN_THROUGHPUT = {"unary": 0.5, "stream": 0.4}  # as a fraction of the echo server's
+MAX_P99 = 2.5  # as a multiple of the echo server's
+PACED_SESSIONS, PACE_HZ = 64, 20.0
+MAX_PACED_P99_MS = {"stream": 10.0, "unary": 20.0}
+MEMORY_SESSIONS = 5_000
 
 
 def main() -> None:
@@ -37,29 +37,33 @@ def main() -> None:
     targets: list[Target] = []
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    with running("policy", port) as policy, running("echo") as echo:
+    with running_server("policy", port) as policy, running_server("echo") as echo:
         for kind in ("unary", "stream"):
             for sessions in sizes:
-                row = closed(kind, sessions, policy, echo, port, rounds, seconds)
+                row = measure(kind, sessions, policy, echo, port, rounds, seconds)
                 rows.append(row)
                 name = f"{kind}, {sessions} sessions"
-                targets.append(Target(f"{name}: steps/s over echo's", row["of echo"], THROUGHPUT[kind]))
-                targets.append(Target(f"{name}: echo's p99 over ours, of 1/{SLOWER}", row["p99 of echo"] * SLOWER, 1.0))
-        rows.append(closed("unary", 16, policy, echo, port, rounds, seconds, export=True) | {"kind": "unary, state"})
-        for kind, allowed_ms in PACED_P99_MS.items():
+                targets.append(Target(f"{name}: steps/s over echo's", row["of echo"], MIN_THROUGHPUT[kind]))
+                targets.append(
+                    Target(f"{name}: echo's p99 over ours, of 1/{MAX_P99}", row["p99 of echo"] * MAX_P99, 1.0)
+                )
+        rows.append(measure("unary", 16, policy, echo, port, rounds, seconds, export=True) | {"kind": "unary, state"})
+        for kind, allowed_ms in MAX_PACED_P99_MS.items():
             for server, process in (("policy", policy), ("echo", echo)):
-                load = asyncio.run(open_loop(process.address, PACED, PACE_HZ, kind == "stream", 1.0 if quick else 10.0))
+                load = asyncio.run(
+                    open_loop(process.address, PACED_SESSIONS, PACE_HZ, kind == "stream", 1.0 if quick else 10.0)
+                )
                 rows.append(
                     {"open loop": kind, "server": server, "steps/s": load.steps_per_s, "p50 ms": load.p50_ms,
                      "p99 ms": load.p99_ms}
                 )  # fmt: skip
                 if server == "policy":
-                    name = f"open loop, {PACED} sessions at {PACE_HZ:g}/s, {kind}: {allowed_ms:g} ms over p99"
+                    name = f"open loop, {PACED_SESSIONS} sessions at {PACE_HZ:g}/s, {kind}: {allowed_ms:g} ms over p99"
                     targets.append(Target(name, allowed_ms / load.p99_ms, 1.0))
     if not quick:
-        with running("policy") as fresh:
-            rows.append(asyncio.run(memory(fresh, OPENED)))
-        with running("policy", ttl_s=1.0) as brief:
+        with running_server("policy") as fresh:
+            rows.append(asyncio.run(memory(fresh, MEMORY_SESSIONS)))
+        with running_server("policy", ttl_s=1.0) as brief:
             row = asyncio.run(churn(brief))
             rows.append(row)
             targets.append(
@@ -68,12 +72,13 @@ def main() -> None:
     publish(rows, targets, options.json)
 
 
-def closed(
-    kind: str, sessions: int, policy: Process, echo: Process, port: int, rounds: int, seconds: float,
+def measure(
+    kind: str, sessions: int, policy: ServerProcess, echo: ServerProcess, port: int, rounds: int, seconds: float,
     export: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    ours: list[Load] = []
-    theirs: list[Load] = []
+    """Load both servers alternately with closed loops. Returns a row of the table."""
+    ours: list[LoadResult] = []
+    theirs: list[LoadResult] = []
     before = batches(port)
     for _ in range(rounds):
         theirs.append(asyncio.run(closed_loop(echo.address, sessions, kind == "stream", seconds, export)))
@@ -94,37 +99,37 @@ def closed(
 
 
 def batches(port: int) -> tuple[float, float]:
-    """(steps, batches) so far, from the server's own metrics."""
+    """Return the total numbers of steps and of batches, from the server's metrics."""
     page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     found = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("tamiyo_serve_batch_steps_"))
     return float(found["tamiyo_serve_batch_steps_sum"]), float(found["tamiyo_serve_batch_steps_count"])
 
 
-async def memory(policy: Process, count: int) -> dict[str, Any]:
-    """What the server grows by for each session that has stepped once."""
-    process = psutil.Process(policy.pid)
+async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:
+    """Measure the memory of the server per session that has stepped once."""
+    process = psutil.ServerProcess(policy.pid)
     before = process.memory_info().rss
     async with grpc.aio.insecure_channel(policy.address) as channel:
-        from benchmarks.serving.load import Player
+        from benchmarks.serving.load import SteppingSession
 
         opening: Any = channel.unary_unary(*METHODS["OpenSession"])
         for start in range(0, count, 100):
             request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
             opened = await asyncio.gather(*(opening(request) for _ in range(start, start + 100)))
-            await asyncio.gather(*(Player(channel, o.session_id, False, False).step() for o in opened))
+            await asyncio.gather(*(SteppingSession(channel, o.session_id, False, False).step() for o in opened))
     return {"sessions opened": count, "KiB a session": (process.memory_info().rss - before) / count / 1024}
 
 
-async def churn(policy: Process, count: int = 100_000) -> dict[str, Any]:
-    """Open that many, of which all expire within a second or two."""
-    process, request = psutil.Process(policy.pid), policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
+async def churn(policy: ServerProcess, count: int = 100_000) -> dict[str, Any]:
+    """Open `count` sessions, which expire after 1 s, and measure the memory of the server before and after."""
+    process, request = psutil.ServerProcess(policy.pid), policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
     opened, before = 0, 0.0
     async with grpc.aio.insecure_channel(policy.address) as channel:
         opening: Any = channel.unary_unary(*METHODS["OpenSession"])
         while opened < count:
             results = await asyncio.gather(*(opening(request) for _ in range(100)), return_exceptions=True)
             opened += sum(not isinstance(r, BaseException) for r in results)
-            if opened < 20_000:  # by then every row has been in use, and the memory of expired ids is full
+            if opened < 20_000:  # by then every row was used once, and the table of closed ids is full
                 before = process.memory_info().rss / 2**20
     return {"sessions come and gone": count, "MiB before": before, "MiB after": process.memory_info().rss / 2**20}
 

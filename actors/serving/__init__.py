@@ -1,1 +1,1 @@
-"""The policy as a service: a gRPC server whose sessions are remote environments, and the clients that talk to it."""
+"""Policy serving over gRPC: the server, its clients, and the messages they share."""

@@ -1,4 +1,4 @@
-"""Steps as numpy and as messages: what a request must look like, and how many of them become one batch."""
+"""Convert steps between numpy arrays and protobuf messages, validate requests, and stack them into batches."""
 
 from __future__ import annotations
 
@@ -23,110 +23,110 @@ _INT_TYPES: dict[int, np.dtype[np.signedinteger]] = {
     episode_pb2.DTYPE_INT32: np.dtype("<i4"),
     episode_pb2.DTYPE_INT64: np.dtype("<i8"),
 }
-_NAMES: dict[episode_pb2.Dtype, str] = {
+_DTYPE_NAMES: dict[episode_pb2.Dtype, str] = {
     episode_pb2.DTYPE_FLOAT32: "float32",
     episode_pb2.DTYPE_BITS: "bits",
 }
 
 
-class Form:
-    """What one array of a request must look like."""
+class ArraySpec:
+    """Dtype and shape that one array of a request must have."""
 
     def __init__(self, name: str, dtype: episode_pb2.Dtype, shape: tuple[int, ...]) -> None:
         self.name, self.dtype, self.shape = name, dtype, list(shape)
-        self.count = math.prod(shape)
-        self.bytes = 4 * self.count if dtype == episode_pb2.DTYPE_FLOAT32 else -(-self.count // 8)
+        self.num_elements = math.prod(shape)
+        self.num_bytes = 4 * self.num_elements if dtype == episode_pb2.DTYPE_FLOAT32 else -(-self.num_elements // 8)
 
-    def take(self, array: episode_pb2.Array) -> bytes:
-        """Raises `Refusal` where it does not."""
+    def read(self, array: episode_pb2.Array) -> bytes:
+        """Return the bytes of `array`. Raises `Refusal` if its dtype, shape or size is wrong."""
         if array.dtype != self.dtype:
-            wanted = f"{_NAMES[self.dtype]} ({self.dtype})"
-            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has dtype {array.dtype}, expected {wanted}")
+            expected = f"{_DTYPE_NAMES[self.dtype]} ({self.dtype})"
+            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has dtype {array.dtype}, expected {expected}")
         if array.shape != self.shape:
             raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has shape {list(array.shape)}, expected {self.shape}")
         data = array.data
-        if len(data) != self.bytes:
-            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has {len(data)} bytes, {self.bytes} belong to its shape")
+        if len(data) != self.num_bytes:
+            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has {len(data)} bytes, expected {self.num_bytes}")
         return data
 
-    def unpack(self, parts: Sequence[bytes]) -> NDArray[np.bool_]:
-        """`[N, ...]` from bits."""
-        packed = np.frombuffer(b"".join(parts), np.uint8).reshape(len(parts), self.bytes)
-        return np.unpackbits(packed, axis=1, count=self.count).view(np.bool_).reshape(len(parts), *self.shape)
+    def unpack(self, packed: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Unpack the bits of N arrays into one boolean array of shape `[N, *shape]`."""
+        rows = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), self.num_bytes)
+        return np.unpackbits(rows, axis=1, count=self.num_elements).view(np.bool_).reshape(len(packed), *self.shape)
 
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """The shapes of a step's arrays in one kind of space."""
+    """The array specs of a step request, for given spaces."""
 
     spaces: Spaces
 
     @cached_property
-    def obs(self) -> Form:
-        return Form("obs", episode_pb2.DTYPE_FLOAT32, (self.spaces.obs_size,))
+    def obs(self) -> ArraySpec:
+        return ArraySpec("obs", episode_pb2.DTYPE_FLOAT32, (self.spaces.obs_size,))
 
     @cached_property
-    def mask(self) -> Form:
-        return Form("mask", episode_pb2.DTYPE_BITS, (self.spaces.action.flat_size,))
+    def mask(self) -> ArraySpec:
+        return ArraySpec("mask", episode_pb2.DTYPE_BITS, (self.spaces.action.flat_size,))
 
     @cached_property
-    def slot_mask(self) -> Form:
+    def slot_mask(self) -> ArraySpec:
         spec = self.spaces.action
-        return Form("slot_mask_by_op", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots))
+        return ArraySpec("slot_mask_by_op", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots))
 
     @cached_property
-    def rest_mask(self) -> Form:
+    def rest_mask(self) -> ArraySpec:
         spec = self.spaces.action
-        return Form("rest_mask", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots, spec.rest_size))
+        return ArraySpec("rest_mask", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots, spec.rest_size))
 
 
 @dataclass(slots=True)
 class StepQuery:
-    """One step's arrays as they came, of the right types and shapes; their contents are checked by the batch."""
+    """One step's arrays, with dtype and shape already validated. `make_step_batch` validates their contents."""
 
     obs: bytes
     blueprint_indices: NDArray[np.int64]  # [S]
     mask: bytes
     slot_mask: bytes
-    rest_mask: bytes  # empty: as `mask` has it
+    rest_mask: bytes  # empty if absent: the flat `mask` then holds for every op and slot
     deterministic: bool
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """N queries, and what is wrong with each."""
+    """N stacked queries, and for each the reason to refuse it, or None."""
 
     obs: NDArray[np.float32]  # [N, D]
     blueprint_indices: NDArray[np.int64]  # [N, S]
     masks: ActionMasks
-    refusals: list[Refusal | None]  # N
+    refusals: list[Refusal | None]  # [N]
 
 
-def digest(request: policy_pb2.StepRequest) -> bytes:
-    """Equal for requests that ask for the same decision."""
-    found = hashlib.blake2b(digest_size=16)
+def request_digest(request: policy_pb2.StepRequest) -> bytes:
+    """Hash the contents of a request. Requests with equal contents have equal digests, whatever their session."""
+    digest = hashlib.blake2b(digest_size=16)
     arrays = (request.obs, request.blueprint_indices, request.mask, request.slot_mask_by_op, request.rest_mask)
     for array in arrays:
-        found.update(b"%d:" % len(array.data))
-        found.update(array.data)
-    found.update(b"0" if request.HasField("deterministic") and not request.deterministic else b"1")
-    return found.digest()
+        digest.update(b"%d:" % len(array.data))
+        digest.update(array.data)
+    digest.update(b"0" if request.HasField("deterministic") and not request.deterministic else b"1")
+    return digest.digest()
 
 
 def parse_step(request: policy_pb2.StepRequest, layout: MessageLayout) -> StepQuery:
-    """Raises `Refusal` on a wrong type, shape or number of bytes."""
-    obs, mask = layout.obs.take(request.obs), layout.mask.take(request.mask)
+    """Extract the arrays of a request. Raises `Refusal` if one has the wrong dtype, shape or size."""
+    obs, mask = layout.obs.read(request.obs), layout.mask.read(request.mask)
     slot_mask = rest_mask = b""
     if layout.spaces.action.conditioned:
-        slot_mask = layout.slot_mask.take(request.slot_mask_by_op)
+        slot_mask = layout.slot_mask.read(request.slot_mask_by_op)
         if request.HasField("rest_mask"):
-            rest_mask = layout.rest_mask.take(request.rest_mask)
-    blueprints = _blueprints(request.blueprint_indices, layout.spaces.slots)
+            rest_mask = layout.rest_mask.read(request.rest_mask)
+    blueprints = _parse_blueprint_indices(request.blueprint_indices, layout.spaces.slots)
     deterministic = request.deterministic if request.HasField("deterministic") else True
     return StepQuery(obs, blueprints, mask, slot_mask, rest_mask, deterministic)
 
 
-def _blueprints(array: episode_pb2.Array, slots: int) -> NDArray[np.int64]:
+def _parse_blueprint_indices(array: episode_pb2.Array, slots: int) -> NDArray[np.int64]:
     if not slots and not array.data:
         return np.zeros(0, dtype=np.int64)
     if array.dtype not in _INT_TYPES:
@@ -140,14 +140,14 @@ def _blueprints(array: episode_pb2.Array, slots: int) -> NDArray[np.int64]:
     return np.frombuffer(array.data, dtype).astype(np.int64)
 
 
-def stack(queries: Sequence[StepQuery], layout: MessageLayout) -> StepBatch:
-    """Every query's contents, checked together: what is wrong with one does not touch the others."""
+def make_step_batch(queries: Sequence[StepQuery], layout: MessageLayout) -> StepBatch:
+    """Stack queries and validate their contents. An invalid query does not affect the others."""
     spaces, spec, n = layout.spaces, layout.spaces.action, len(queries)
     obs = np.frombuffer(b"".join([q.obs for q in queries]), "<f4").reshape(n, spaces.obs_size).astype(np.float32)
     blueprints = np.stack([q.blueprint_indices for q in queries])
     flat = layout.mask.unpack([q.mask for q in queries])
     if spec.conditioned:
-        masks = _conditioned(queries, layout, flat)
+        masks = _conditioned_masks(queries, layout, flat)
         agree = (masks.flat() == flat).all(-1)
     else:
         masks, agree = ActionMasks.of_flat(spec, flat), np.ones(n, dtype=np.bool_)
@@ -162,17 +162,21 @@ def stack(queries: Sequence[StepQuery], layout: MessageLayout) -> StepBatch:
 
 def _refusal(finite: bool, in_range: bool, possible: bool, spaces: Spaces) -> Refusal:
     if not finite:
-        return Refusal(Reason.NOT_FINITE, "obs holds NaN or Inf: unknown features have values of their own")
+        return Refusal(
+            Reason.NOT_FINITE, "obs contains NaN or Inf: encode missing features with their documented values"
+        )
     if not in_range:
-        return Refusal(Reason.OUT_OF_RANGE, f"blueprint_indices are -1 (empty) to {spaces.num_blueprints - 1}")
+        return Refusal(
+            Reason.OUT_OF_RANGE, f"blueprint_indices must be between -1 (empty) and {spaces.num_blueprints - 1}"
+        )
     if not possible:
-        return Refusal(Reason.ILLEGAL_MASK, "the masks leave no op, or a legal op without a choice that it needs")
-    return Refusal(Reason.ILLEGAL_MASK, "mask is not the union of slot_mask_by_op and rest_mask over legal ops")
+        return Refusal(Reason.ILLEGAL_MASK, "the masks allow no op, or allow an op but no choice for one of its heads")
+    return Refusal(Reason.ILLEGAL_MASK, "mask is not the union of slot_mask_by_op and rest_mask over the legal ops")
 
 
-def _conditioned(queries: Sequence[StepQuery], layout: MessageLayout, flat: NDArray[np.bool_]) -> ActionMasks:
+def _conditioned_masks(queries: Sequence[StepQuery], layout: MessageLayout, flat: NDArray[np.bool_]) -> ActionMasks:
     slot = layout.slot_mask.unpack([q.slot_mask for q in queries])
-    absent = bytes(layout.rest_mask.bytes)
+    absent = bytes(layout.rest_mask.num_bytes)
     rest = layout.rest_mask.unpack([q.rest_mask or absent for q in queries])
     for i, query in enumerate(queries):
         if not query.rest_mask:
@@ -189,26 +193,28 @@ def step_request(
     deterministic: bool,
     export_state: bool,
 ) -> policy_pb2.StepRequest:
-    """Of one environment: `obs [D]`, `blueprint_indices [S]`, and masks without a batch dimension."""
+    """Build the request of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch dimension."""
     request = policy_pb2.StepRequest(
         session_id=session_id,
         step_index=step_index,
-        obs=_array(episode_pb2.DTYPE_FLOAT32, np.asarray(obs, dtype="<f4")),
-        mask=_packed(masks.flat()),
+        obs=_to_array(episode_pb2.DTYPE_FLOAT32, np.asarray(obs, dtype="<f4")),
+        mask=_pack_mask(masks.flat()),
         deterministic=deterministic,
         export_state=export_state,
     )
     if len(blueprint_indices):
-        request.blueprint_indices.CopyFrom(_array(episode_pb2.DTYPE_INT16, np.asarray(blueprint_indices).astype("<i2")))
+        request.blueprint_indices.CopyFrom(
+            _to_array(episode_pb2.DTYPE_INT16, np.asarray(blueprint_indices).astype("<i2"))
+        )
     if masks.slot is not None:
-        request.slot_mask_by_op.CopyFrom(_packed(masks.slot))
-        request.rest_mask.CopyFrom(_packed(masks.rest))
+        request.slot_mask_by_op.CopyFrom(_pack_mask(masks.slot))
+        request.rest_mask.CopyFrom(_pack_mask(masks.rest))
     return request
 
 
-def _array(dtype: episode_pb2.Dtype, array: NDArray[np.generic]) -> episode_pb2.Array:
+def _to_array(dtype: episode_pb2.Dtype, array: NDArray[np.generic]) -> episode_pb2.Array:
     return episode_pb2.Array(dtype=dtype, shape=array.shape, data=array.tobytes())
 
 
-def _packed(mask: NDArray[np.bool_]) -> episode_pb2.Array:
+def _pack_mask(mask: NDArray[np.bool_]) -> episode_pb2.Array:
     return episode_pb2.Array(dtype=episode_pb2.DTYPE_BITS, shape=mask.shape, data=np.packbits(mask.ravel()).tobytes())

@@ -1,4 +1,4 @@
-"""The noise of a sampled step: a function of the session's seed and the step's index, on whatever machine."""
+"""Sampling noise of a step: a function of session seed and step index only, so that all replicas sample alike."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from actors.env.rng import Purpose, stream
 
-SERVED = 0  # in the place of a run's seed
+SERVING_SEED = 0  # used where a training run has its own seed
 
 
 def step_noise(seed: int, step_index: int, heads: int) -> NDArray[np.float64]:
-    """`[heads]` uniform in [0, 1)."""
-    return stream(SERVED, seed, Purpose.POLICY, step_index).random(heads)
+    """Return `[heads]` uniform samples from [0, 1)."""
+    return stream(SERVING_SEED, seed, Purpose.POLICY, step_index).random(heads)

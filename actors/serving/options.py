@@ -1,4 +1,4 @@
-"""How a server is run, and the settings of gRPC that server and clients must agree upon."""
+"""Options of the policy server, and the gRPC channel options of server and clients."""
 
 from __future__ import annotations
 
@@ -9,77 +9,77 @@ from pathlib import Path
 from actors.config import ConfigError, require
 
 MAX_MESSAGE_BYTES = 1 << 20
-KEEPALIVE_S = 60.0  # a client's; a server refuses pings that come twice as often
+KEEPALIVE_S = 60.0  # ping interval of clients; servers allow pings up to twice as often
 
 ChannelOptions = list[tuple[str, int | str]]
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Everything but what is served."""
+    """Options of the policy server, apart from the weights that it serves."""
 
     listen: str = "127.0.0.1:50051"
-    """host:port, or unix:/path. Port 0 takes a free one."""
+    """Address to listen on: host:port or unix:/path. Port 0 chooses a free port."""
     max_sessions: int = 10_000
-    """Sessions at a time; their memory is set aside at the start."""
+    """Maximum number of open sessions. Their recurrent state is allocated at start."""
     token_share: float = 0.25
-    """Largest share of the sessions, and of the calls at a time, that one token may hold."""
+    """Fraction of all sessions and calls that one token may use while several are valid; a single one may use all."""
     evict_after_s: float = 3.0
-    """A session without a step for so long may give way to a new one where its token's share is used up."""
+    """Seconds without a step after which a session is idle: it may be evicted when a new session needs its place."""
     session_ttl_s: float = 3600.0
-    """A session without a step for so long expires."""
+    """Seconds without a step after which a session expires."""
     first_step_ttl_s: float = 300.0
-    """The same before its first step."""
+    """Seconds after which a session that has never stepped expires."""
     max_batch: int = 256
-    """Steps in one forward pass."""
+    """Maximum number of steps in one forward pass."""
     max_wait_ms: float = 3.0
-    """Longest time that a step waits for others to share its pass."""
+    """Milliseconds that a step may wait for other steps to share its forward pass."""
     max_versions: int = 8
-    """Versions of the weights that are held while sessions are pinned to them."""
+    """Maximum number of weight versions kept in memory for the sessions pinned to them."""
     poll_s: float = 1.0
-    """Time between two looks for new weights."""
+    """Seconds between checks for new weights."""
     device: str = "cpu"
-    """Where the policy runs: cpu, cuda or auto (cuda where present)."""
+    """Device of the policy: cpu, cuda, or auto (cuda if available)."""
     tls_cert: Path | None = None
-    """Certificate chain of the server, PEM."""
+    """TLS certificate chain of the server (PEM)."""
     tls_key: Path | None = None
-    """Its private key, PEM."""
+    """Private key of the certificate (PEM)."""
     tls_client_ca: Path | None = None
-    """Clients must show a certificate of this authority, PEM (mTLS)."""
+    """Certificate authority (PEM) that must have signed the certificates of clients (mutual TLS)."""
     token_file: Path | None = None
-    """Bearer tokens, one a line, an optional time of expiry (ISO 8601) after a space; read again when it changes."""
+    """File of bearer tokens, one per line, each with an optional expiry time (ISO 8601). Reloaded when it changes."""
     state_key_file: Path | None = None
-    """Signs exported sessions; replicas share it. Without it they are good for this process only."""
+    """File with the key that signs exported sessions, the same for all replicas. Default: a key of this process."""
     insecure: bool = False
-    """Listen beyond this machine without TLS or tokens."""
+    """Allow listening on a non-loopback address without TLS or tokens."""
     metrics_port: int | None = None
-    """Prometheus metrics, on the host of `listen` (127.0.0.1 with unix:); they ask for no token."""
+    """Port for Prometheus metrics, on the host of `listen` (127.0.0.1 for unix:). No token is required."""
     max_connection_age_s: float = 1800.0
-    """Clients are asked to connect anew after so long."""
+    """Seconds after which clients are asked to reconnect."""
     max_connection_age_grace_s: float = 60.0
-    """What is left to their calls then."""
+    """Seconds that the calls of such a connection then have to complete."""
     handshake_timeout_s: float = 10.0
-    """A connection that has not introduced itself by then is closed."""
+    """Seconds within which a new connection must complete its handshake."""
     request_timeout_s: float = 10.0
-    """A call whose request has not come by then is ended."""
+    """Seconds within which the request of a call must arrive."""
     idle_timeout_s: float = 300.0
-    """Streams without a request, and connections without a call, are closed after so long."""
+    """Seconds after which streams without requests and connections without calls are closed."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
-    """Largest request."""
+    """Maximum size of a request in bytes."""
     max_concurrent_calls: int = 4096
-    """Calls at a time; those beyond are refused. Health checks do not count."""
+    """Maximum number of concurrent calls; further calls are refused. Health checks are not counted."""
     max_connection_streams: int = 100
-    """Calls at a time on one connection; clients hold back those beyond."""
+    """Maximum number of concurrent calls per connection; clients queue further calls."""
     keepalive_s: float = KEEPALIVE_S
-    """How often an idle connection is probed."""
+    """Seconds between keepalive pings on an idle connection."""
     drain_s: float = 20.0
-    """Longest time that calls under way get to finish after SIGTERM."""
+    """Seconds that calls in progress have to complete after SIGTERM."""
     reflection: bool = True
-    """Whether the server describes its services to tools."""
+    """Enable gRPC server reflection."""
 
     def __post_init__(self) -> None:
         for name in ("max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connection_streams"):
-            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: at least 1")
+            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in (
             "session_ttl_s",
             "first_step_ttl_s",
@@ -92,16 +92,19 @@ class ServeOptions:
             "keepalive_s",
         ):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be positive")
-        require(0 <= self.max_wait_ms <= 100, f"max_wait_ms is {self.max_wait_ms}: 0 to 100")
-        require(0 < self.token_share <= 1, f"token_share is {self.token_share}: above 0, up to 1")
-        require(self.evict_after_s >= 0, f"evict_after_s is {self.evict_after_s}: it cannot be negative")
-        require(self.drain_s >= 0, f"drain_s is {self.drain_s}: it cannot be negative")
-        require(1024 <= self.max_message_bytes <= 1 << 28, "max_message_bytes lies between 1 KiB and 256 MiB")
+        require(0 <= self.max_wait_ms <= 100, f"max_wait_ms is {self.max_wait_ms}: it must be between 0 and 100")
+        require(0 < self.token_share <= 1, f"token_share is {self.token_share}: it must be above 0 and at most 1")
+        require(self.evict_after_s >= 0, f"evict_after_s is {self.evict_after_s}: it must not be negative")
+        require(self.drain_s >= 0, f"drain_s is {self.drain_s}: it must not be negative")
+        require(
+            1024 <= self.max_message_bytes <= 1 << 28,
+            f"max_message_bytes is {self.max_message_bytes}: it must be between 1024 (1 KiB) and 268435456 (256 MiB)",
+        )
         require(
             (self.tls_cert is None) == (self.tls_key is None),
-            "TLS needs both a certificate and its key: give tls_cert and tls_key",
+            "TLS needs both a certificate and its key: set tls_cert and tls_key",
         )
-        require(self.tls_client_ca is None or self.tls_cert is not None, "tls_client_ca needs tls_cert and tls_key")
+        require(self.tls_client_ca is None or self.tls_cert is not None, "tls_client_ca requires tls_cert and tls_key")
         if not self.insecure and not self.is_local:
             missing = [
                 flag for flag, given in (("--tls-cert and --tls-key", self.tls_cert), ("--token-file", self.token_file))
@@ -109,21 +112,23 @@ class ServeOptions:
             ]  # fmt: skip
             if missing:
                 raise ConfigError(
-                    f"{self.listen} is reached from other machines: give {', '.join(missing)}, listen on 127.0.0.1, "
-                    "or spell out --insecure"
+                    f"{self.listen} is reachable from other machines: give {', '.join(missing)}, listen on 127.0.0.1, "
+                    "or pass --insecure"
                 )
 
     @property
     def sessions_per_token(self) -> int:
+        """Maximum number of sessions of one token while several tokens are valid."""
         return max(1, int(self.token_share * self.max_sessions))
 
     @property
     def calls_per_token(self) -> int:
+        """Maximum number of concurrent calls of one token while several tokens are valid."""
         return max(1, int(self.token_share * self.max_concurrent_calls))
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can connect."""
+        """Whether `listen` is a Unix socket or a loopback address."""
         if self.listen.startswith("unix:"):
             return True
         host = self.host
@@ -136,15 +141,17 @@ class ServeOptions:
 
     @property
     def host(self) -> str:
+        """Host of `listen`; 127.0.0.1 for a Unix socket. Raises `ConfigError` if `listen` is malformed."""
         if self.listen.startswith("unix:"):
             return "127.0.0.1"
         host, colon, port = self.listen.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(f"listen is {self.listen!r}: give host:port, as in 127.0.0.1:50051")
+            raise ConfigError(f"listen is {self.listen!r}: give host:port, for example 127.0.0.1:50051")
         return host.strip("[]")
 
 
 def server_channel_options(options: ServeOptions) -> ChannelOptions:
+    """Return the gRPC channel options of the server."""
     return [
         ("grpc.max_receive_message_length", options.max_message_bytes),
         ("grpc.max_send_message_length", options.max_message_bytes),
@@ -158,7 +165,8 @@ def server_channel_options(options: ServeOptions) -> ChannelOptions:
         ("grpc.http2.max_ping_strikes", 2),
         ("grpc.server_handshake_timeout_ms", _ms(options.handshake_timeout_s)),
         ("grpc.max_concurrent_streams", options.max_connection_streams),
-        # It counts calls that are answered but not yet forgotten, and so refuses a client that keeps to the limit.
+        # Overload protection also counts calls that are complete but not yet cleaned up, and so refuses clients that
+        # keep to max_concurrent_streams.
         ("grpc.http.overload_protection", 0),
         ("grpc.max_connection_idle_ms", _ms(options.idle_timeout_s)),
         ("grpc.so_reuseport", 0),
@@ -166,6 +174,7 @@ def server_channel_options(options: ServeOptions) -> ChannelOptions:
 
 
 def client_channel_options(keepalive_s: float = KEEPALIVE_S) -> ChannelOptions:
+    """Return the gRPC channel options of clients."""
     return [
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", _ms(keepalive_s)),
@@ -174,7 +183,7 @@ def client_channel_options(keepalive_s: float = KEEPALIVE_S) -> ChannelOptions:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
-        ("grpc.enable_retries", 0),  # a client's own retries know what it has asked before
+        ("grpc.enable_retries", 0),  # clients retry by themselves, with the same step index
     ]
 
 

@@ -1,4 +1,4 @@
-"""`Refusal`: why a request is turned down, as a gRPC status with machine-readable details."""
+"""`Refusal`: the exception that refuses a request, as a gRPC status with machine-readable details."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DETAILS_KEY = "grpc-status-details-bin"
 
 
 class Reason(StrEnum):
-    """What a program may act upon; the message beside it is for people."""
+    """Machine-readable reason of a refusal, sent as `ErrorInfo.reason`; the status message is for people."""
 
     SPACES_MISMATCH = "SPACES_MISMATCH"
     MALFORMED = "MALFORMED"
@@ -60,7 +60,7 @@ CODES: dict[Reason, grpc.StatusCode] = {
 
 
 class Refusal(Exception):
-    """Becomes the status of the call, or of one step of a stream."""
+    """Refuse a call, or one step of a stream. It is sent as a gRPC status."""
 
     def __init__(self, reason: Reason, message: str, **metadata: object) -> None:
         super().__init__(message)
@@ -69,29 +69,30 @@ class Refusal(Exception):
 
     @property
     def code(self) -> grpc.StatusCode:
+        """The status code that belongs to `reason`."""
         return CODES[self.reason]
 
     @property
-    def number(self) -> int:
-        """Of google.rpc.Code."""
+    def code_number(self) -> int:
+        """The number of `code` in google.rpc.Code."""
         number: int = self.code.value[0]
         return number
 
     def trailers(self) -> tuple[tuple[str, bytes], ...]:
-        """`google.rpc.Status` with an `ErrorInfo`, where gRPC libraries look for it."""
+        """Return the trailing metadata: a `google.rpc.Status` with an `ErrorInfo`, under gRPC's standard key."""
         info = AnyMessage()
         info.Pack(ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata))
-        status = Status(code=self.number, message=self.message, details=[info])
+        status = Status(code=self.code_number, message=self.message, details=[info])
         return ((DETAILS_KEY, status.SerializeToString()),)
 
 
 def error_info(error: grpc.RpcError) -> ErrorInfo:
-    """Our details of a failed call; empty where there are none, as when no server was reached."""
-    found = ErrorInfo()
+    """Return the `ErrorInfo` of a failed call; empty if there is none, for example if no server was reached."""
+    info = ErrorInfo()
     trailers: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
     for key, value in trailers or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
             for detail in Status.FromString(value).details:
-                if detail.Unpack(found) and found.domain == DOMAIN:
-                    return found
+                if detail.Unpack(info) and info.domain == DOMAIN:
+                    return info
     return ErrorInfo()

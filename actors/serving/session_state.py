@@ -1,4 +1,4 @@
-"""Sessions as signed bytes that a client keeps, and from which any replica with the same key goes on."""
+"""Exported sessions: signed bytes that a client keeps, and that any replica with the same key can import."""
 
 from __future__ import annotations
 
@@ -21,48 +21,52 @@ MIN_KEY_BYTES = 16
 
 
 def read_key(path: Path | None) -> bytes:
-    """A key of this process alone where no file is given. Raises `UserError`."""
+    """Read the key from `path`, or generate a random one if it is None. Raises `UserError`."""
     if path is None:
         return secrets.token_bytes(32)
     try:
         key = path.read_bytes().strip()
     except OSError as error:
-        raise UserError(f"the state key cannot be read ({error}): make one with `openssl rand -hex 32`") from error
+        raise UserError(f"cannot read the state key ({error}): create one with `openssl rand -hex 32`") from error
     if len(key) < MIN_KEY_BYTES:
         raise UserError(
-            f"{path} holds {len(key)} bytes, a state key has at least {MIN_KEY_BYTES}: `openssl rand -hex 32` makes one"
+            f"{path} has {len(key)} bytes, but a state key needs at least {MIN_KEY_BYTES}: create one with "
+            "`openssl rand -hex 32`"
         )
     return key
 
 
-def seal(state: policy_pb2.SessionState, memory: PolicyState, row: int, key: bytes) -> bytes:
-    """`state` with the memory of one row, signed."""
-    state.state.CopyFrom(pack_state("state", memory.row(row)))
+def seal(state: policy_pb2.SessionState, policy_state: PolicyState, row: int, key: bytes) -> bytes:
+    """Serialise and sign `state` with row `row` of `policy_state`."""
+    state.state.CopyFrom(pack_state("state", policy_state.row(row)))
     body = state.SerializeToString()
     return policy_pb2.SignedState(state=body, signature=_sign(body, key)).SerializeToString()
 
 
 def unseal(data: bytes, sizes: StateSizes, key: bytes) -> tuple[policy_pb2.SessionState, PolicyState]:
-    """What `seal` was given, the memory as one row. Raises `Refusal` on anything that was not sealed with this key."""
+    """Verify and parse the output of `seal`; the returned `PolicyState` has one row.
+
+    Raises `Refusal` if `data` was not signed with `key`, or is of a policy of another size.
+    """
     try:
         signed = policy_pb2.SignedState.FromString(data)
     except DecodeError as error:
-        raise Refusal(Reason.STATE_INVALID, "exported_state is not one of ours") from error
+        raise Refusal(Reason.STATE_INVALID, "exported_state is malformed") from error
     if not hmac.compare_digest(signed.signature, _sign(signed.state, key)):
         raise Refusal(
             Reason.STATE_INVALID,
-            "the signature of exported_state does not fit: replicas, and a server before and after a restart, share "
-            "one --state-key-file",
+            "exported_state has a wrong signature: start all replicas, and a server after a restart, with the same "
+            "--state-key-file",
         )
     try:
         state = policy_pb2.SessionState.FromString(signed.state)
         arrays = unpack_state("state", state.state).arrays
     except (DecodeError, InvalidEpisode) as error:
         raise Refusal(Reason.STATE_INVALID, str(error)) from error
-    memory = PolicyState(*(torch.from_numpy(a) for a in arrays))
-    if any(t.shape != (n, 1, width) for t, (n, width) in zip(memory, sizes, strict=True)):
-        raise Refusal(Reason.STATE_INVALID, "exported_state is of a policy of another size")
-    return state, memory
+    policy_state = PolicyState(*(torch.from_numpy(a) for a in arrays))
+    if any(t.shape != (n, 1, width) for t, (n, width) in zip(policy_state, sizes, strict=True)):
+        raise Refusal(Reason.STATE_INVALID, "exported_state belongs to a policy of another size")
+    return state, policy_state
 
 
 def _sign(body: bytes, key: bytes) -> bytes:

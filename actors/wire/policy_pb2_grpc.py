@@ -70,42 +70,43 @@ class PolicyServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetModel(self, request, context):
-        """What is served, and what a client must fit.
+        """Describe the served model, the spaces that it accepts, and the limits of the server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenSession(self, request, context):
-        """A new session, or one that goes on from an exported state.
+        """Open a new session, or continue one from its exported state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Step(self, request, context):
-        """One decision. Repeating a step is safe: it gives the same answer and moves nothing.
+        """Choose an action. Steps are idempotent: repeating one returns the same answer and does not advance the session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StepStream(self, request_iterator, context):
-        """The same for many steps, of any sessions; a step that fails does not end the stream. Answers come as they are ready.
+        """Many steps of any sessions. A failed step does not end the stream. Answers are sent in order of completion.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetSession(self, request, context):
-        """Back to the first step, with an empty memory.
+        """Restart a session at step 0, with zero state and the newest weights.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseSession(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Close a session. Closing an unknown session has no effect.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -1,1 +1,1 @@
-"""The parts of `python -m benchmarks.serve`."""
+"""Parts of `python -m benchmarks.serve`: the load, and the servers."""

@@ -1,4 +1,4 @@
-"""Load on a server: sessions that step as fast as they are answered, or at a fixed pace."""
+"""Generate load on a server: a closed loop (step again after each answer) or an open loop (fixed rate)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ CHANNELS = 4
 Step = Callable[[], Awaitable[None]]
 
 
-class Load(NamedTuple):
+class LoadResult(NamedTuple):
+    """Throughput, and quantiles of the latency."""
+
     steps_per_s: float
     p50_ms: float
     p99_ms: float
 
 
-class Player:
-    """One session that steps over and over with the same observation."""
+class SteppingSession:
+    """A session that repeats steps with the same observation."""
 
     def __init__(self, channel: grpc.aio.Channel, session: str, stream: bool, export: bool) -> None:
         rng = np.random.default_rng(0)
@@ -54,72 +56,76 @@ class Player:
                 raise RuntimeError(f"a step failed: {response}")
         self._request.step_index += 1
 
-    def end(self) -> None:
+    def close(self) -> None:
         if self._stream is not None:
             self._stream.cancel()
 
 
-async def players(address: str, count: int, stream: bool, export: bool) -> tuple[list[grpc.aio.Channel], list[Player]]:
-    gc.freeze()  # the client's own stalls are not the server's
+async def open_sessions(
+    address: str, count: int, stream: bool, export: bool
+) -> tuple[list[grpc.aio.Channel], list[SteppingSession]]:
+    """Open `count` sessions, spread over `CHANNELS` connections."""
+    gc.freeze()  # so that pauses of the client do not count as latency of the server
     channels = [
         grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         for _ in range(min(CHANNELS, count))
     ]  # fmt: skip
     opening = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
-    found = []
+    sessions = []
     for i in range(count):
         channel: Any = channels[i % len(channels)]
         opened = await channel.unary_unary(*METHODS["OpenSession"])(opening)
-        found.append(Player(channel, opened.session_id, stream, export))
-    return channels, found
+        sessions.append(SteppingSession(channel, opened.session_id, stream, export))
+    return channels, sessions
 
 
-async def closed_loop(address: str, sessions: int, stream: bool, seconds: float, export: bool = False) -> Load:
-    """Every session steps again as soon as it is answered; the first fifth of the time is a warm-up."""
-    channels, all_players = await players(address, sessions, stream, export)
+async def closed_loop(address: str, count: int, stream: bool, seconds: float, export: bool = False) -> LoadResult:
+    """Step every session again as soon as it is answered. A warm-up of `0.2 * seconds` is not measured."""
+    channels, sessions = await open_sessions(address, count, stream, export)
     begin = time.perf_counter()
     start, end = begin + 0.2 * seconds, begin + 1.2 * seconds
-    took: list[float] = []
+    latencies_s: list[float] = []
 
-    async def play(player: Player) -> None:
+    async def step_repeatedly(session: SteppingSession) -> None:
         while (before := time.perf_counter()) < end:
-            await player.step()
+            await session.step()
             after = time.perf_counter()
             if before >= start:
-                took.append(after - before)
+                latencies_s.append(after - before)
 
-    await asyncio.gather(*(play(p) for p in all_players))
-    await _end(channels, all_players)
-    return _load(took, seconds)
+    await asyncio.gather(*(step_repeatedly(s) for s in sessions))
+    await _close(channels, sessions)
+    return _result(latencies_s, seconds)
 
 
-async def open_loop(address: str, sessions: int, pace_hz: float, stream: bool, seconds: float) -> Load:
-    """Every session steps at its pace, from random first moments; a late step counts from when it was due."""
-    channels, all_players = await players(address, sessions, stream, export=False)
+async def open_loop(address: str, count: int, pace_hz: float, stream: bool, seconds: float) -> LoadResult:
+    """Step every session `pace_hz` times per second, from random start times. The latency of a step counts from the
+    time at which it was due. The first tenth is not measured."""
+    channels, sessions = await open_sessions(address, count, stream, export=False)
     rng = np.random.default_rng(1)
     begin = time.perf_counter() + 0.2
-    took: list[float] = []
+    latencies_s: list[float] = []
 
-    async def play(player: Player, offset_s: float) -> None:
+    async def step_repeatedly(session: SteppingSession, offset_s: float) -> None:
         for i in range(int(seconds * pace_hz)):
             due = begin + offset_s + i / pace_hz
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            await player.step()
+            await session.step()
             if i >= pace_hz * seconds * 0.1:
-                took.append(time.perf_counter() - due)
+                latencies_s.append(time.perf_counter() - due)
 
-    await asyncio.gather(*(play(p, o) for p, o in zip(all_players, rng.random(sessions) / pace_hz, strict=True)))
-    await _end(channels, all_players)
-    return _load(took, 0.9 * seconds)
+    await asyncio.gather(*(step_repeatedly(s, o) for s, o in zip(sessions, rng.random(count) / pace_hz, strict=True)))
+    await _close(channels, sessions)
+    return _result(latencies_s, 0.9 * seconds)
 
 
-async def _end(channels: list[grpc.aio.Channel], all_players: list[Player]) -> None:
-    for player in all_players:
-        player.end()
+async def _close(channels: list[grpc.aio.Channel], sessions: list[SteppingSession]) -> None:
+    for session in sessions:
+        session.close()
     for channel in channels:
         await channel.close(None)
 
 
-def _load(took: list[float], seconds: float) -> Load:
-    p50, p99 = np.quantile(took, [0.5, 0.99]) * 1e3
-    return Load(len(took) / seconds, float(p50), float(p99))
+def _result(latencies_s: list[float], seconds: float) -> LoadResult:
+    p50, p99 = np.quantile(latencies_s, [0.5, 0.99]) * 1e3
+    return LoadResult(len(latencies_s) / seconds, float(p50), float(p99))

@@ -1,4 +1,4 @@
-"""A server in a process of its own: the policy endpoint, or an echo of the same messages without a policy."""
+"""Run a server in its own process: the policy server, or an echo server with the same messages and no policy."""
 
 from __future__ import annotations
 
@@ -18,32 +18,35 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.handlers import SERVICE
-from actors.serving.server.server import Fixed, PolicyServer, serve
+from actors.serving.server.server import FixedWeights, PolicyServer, serve
 from actors.wire import policy_pb2
-from deploy.commands.serve import set_up_log
+from deploy.commands.serve import configure_log
 
 SPACES = seed_spaces(3, "tamiyo")
 
 
-class Process(NamedTuple):
+class ServerProcess(NamedTuple):
+    """A running server process."""
+
     address: str
     pid: int
 
 
 @contextmanager
-def running(kind: str, metrics_port: int = 0, ttl_s: float = 3600.0) -> Iterator[Process]:
-    """`policy` or `echo`, until the block ends."""
+def running_server(kind: str, metrics_port: int = 0, ttl_s: float = 3600.0) -> Iterator[ServerProcess]:
+    """Run a server of this kind, `policy` or `echo`, during a `with` block."""
     command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), str(ttl_s)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
-        yield Process(process.stdout.readline().strip(), process.pid)
+        yield ServerProcess(process.stdout.readline().strip(), process.pid)
     finally:
         process.kill()
         process.wait()
 
 
-async def policy(metrics_port: int, ttl_s: float) -> None:
+async def run_policy(metrics_port: int, ttl_s: float) -> None:
+    """Serve a policy with random weights, and print the address once they are loaded."""
     torch.manual_seed(0)
     network = FactoredRecurrentActorCritic(SPACES, PolicyConfig()).eval()
     options = ServeOptions(
@@ -51,18 +54,18 @@ async def policy(metrics_port: int, ttl_s: float) -> None:
     )
 
     async def started(server: PolicyServer) -> None:
-        async def tell() -> None:
+        async def print_address() -> None:
             while server.handlers.service is None:
                 await asyncio.sleep(0.01)
             print(server.address, flush=True)
 
-        started.task = asyncio.create_task(tell())  # type: ignore[attr-defined]
+        started.task = asyncio.create_task(print_address())  # type: ignore[attr-defined]
 
-    await serve(options, Fixed(to_weights(network, 1, 1, 8)), started)
+    await serve(options, FixedWeights(to_weights(network, 1, 1, 8)), started)
 
 
-async def echo() -> None:
-    """The same generic handlers, the same messages parsed and made."""
+async def run_echo() -> None:
+    """Parse and serialise the same messages with the same kind of handlers, without a policy."""
 
     def answer(request: policy_pb2.StepRequest) -> policy_pb2.StepResponse:
         return policy_pb2.StepResponse(
@@ -103,6 +106,6 @@ async def echo() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    set_up_log("json")
+    configure_log("json")
     kind, metrics_port, ttl_s = sys.argv[1:]
-    asyncio.run(policy(int(metrics_port), float(ttl_s)) if kind == "policy" else echo())
+    asyncio.run(run_policy(int(metrics_port), float(ttl_s)) if kind == "policy" else run_echo())

@@ -22,10 +22,10 @@ from actors.growth.decision import Decision, read_log
 from actors.growth.policy_advisor import ADDRESS_VARIABLE
 from actors.policy.saved import SHIPPED, read_weights
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import Fixed
-from actors.serving.server.thread import serve_beside
+from actors.serving.server.server import FixedWeights
+from actors.serving.server.thread import serve_in_thread
 from deploy.commands.rollout import timeline_table
-from deploy.commands.serve import set_up_log
+from deploy.commands.serve import configure_log
 
 
 def grow(script: Path, arguments: list[str], policy: Path | None, console: Console | None = None) -> int:
@@ -48,9 +48,9 @@ def grow(script: Path, arguments: list[str], policy: Path | None, console: Conso
 def _served(policy: Path) -> Iterator[str]:
     """The address of a server that lasts as long as the block."""
     weights = read_weights(policy)
-    set_up_log("text", logging.WARNING)
-    with serve_beside(ServeOptions(listen="127.0.0.1:0", max_sessions=8), Fixed(weights)) as beside:
-        yield beside.server.address
+    configure_log("text", logging.WARNING)
+    with serve_in_thread(ServeOptions(listen="127.0.0.1:0", max_sessions=8), FixedWeights(weights)) as running:
+        yield running.server.address
 
 
 def _show(decisions: list[Decision], console: Console) -> None:

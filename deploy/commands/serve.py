@@ -1,4 +1,4 @@
-"""`tamiyo serve`: weights from a checkpoint or a run's store, the log, and the server until SIGTERM."""
+"""`tamiyo serve`: serve the weights of a checkpoint, or those that a run publishes, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import structlog
 import torch
 
 from actors.errors import UserError
-from actors.serving.server.server import Fixed, PolicyServer, Source, serve
+from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource, serve
 from actors.transport.redis import connect
 from deploy.commands.serve_flags import ServeFlags
 from learner.checkpoint import load_checkpoint
 
 
 def run_server(flags: ServeFlags) -> int:
-    """Returns 0 after an orderly end. Raises `UserError`."""
+    """Run the server. Returns 0 after a graceful shutdown. Raises `UserError`."""
     if flags.threads < 1:
-        raise UserError(f"--threads is {flags.threads}: at least 1")
+        raise UserError(f"--threads is {flags.threads}: it must be at least 1")
     torch.set_num_threads(flags.threads)
-    set_up_log(flags.log)
-    source: Source
+    configure_log(flags.log)
+    source: WeightSource
     if flags.checkpoint is not None:
-        source = Fixed(load_checkpoint(flags.checkpoint).weights)
+        source = FixedWeights(load_checkpoint(flags.checkpoint).weights)
     else:
         assert flags.redis is not None
         source = connect(flags.redis, namespace=flags.name)
@@ -36,18 +36,18 @@ def run_server(flags: ServeFlags) -> int:
     return 0
 
 
-def set_up_log(form: str, level: int = logging.INFO) -> None:
-    """A line an event on standard error, as JSON or for people."""
-    render = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
+def configure_log(log_format: str, level: int = logging.INFO) -> None:
+    """Log events to standard error, one line each, as JSON or in a readable format."""
+    renderer = structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([structlog.processors.format_exc_info] if form == "json" else []),
-            render,
+            *([structlog.processors.format_exc_info] if log_format == "json" else []),
+            renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # as it stands when a server is made
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # looked up when a logger is created
         cache_logger_on_first_use=True,
     )

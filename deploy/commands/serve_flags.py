@@ -1,4 +1,4 @@
-"""Flags of `tamiyo serve`: what is served, and every field of `ServeOptions`."""
+"""Flags of `tamiyo serve`: the source of the weights, and the fields of `ServeOptions`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Options = Annotated[ServeOptions, tyro.conf.arg(name="")]
 
 @dataclass(frozen=True)
 class ServeFlags:
-    """Give one of --checkpoint and --redis."""
+    """Flags of `tamiyo serve`. Either --checkpoint or --redis is required."""
 
     checkpoint: Path | None = None
-    """A checkpoint file, or a run folder, whose newest one is served."""
+    """Checkpoint file, or run folder, of which the newest checkpoint is served."""
     redis: str | None = None
-    """URL of the server that a run publishes its weights to; new ones are taken up as they appear."""
+    """URL of the Redis server to which a run publishes its weights. New weights are served as they appear."""
     name: str = "tamiyo"
-    """Name of the run there (its run.name)."""
+    """Name of that run (its run.name)."""
     threads: int = 1
-    """Threads of the forward pass."""
+    """Number of threads of the forward pass."""
     log: Literal["json", "console"] = "json"
-    """Form of the log, on standard error."""
+    """Format of the log on standard error."""
     options: Options = field(default_factory=ServeOptions)
 
 
 def serve_flags(args: list[str]) -> ServeFlags:
-    """Raises `UserError` in one line, or SystemExit(0) after printing help."""
+    """Parse the flags. Raises `UserError` with a message of one line, or SystemExit(0) after printing help."""
     known = {"--help", "-h", *(f"--{f.name}" for f in (*fields(ServeFlags), *fields(ServeOptions)))}
     known |= {f"--no_{f.name}" for f in fields(ServeOptions)}
     for arg in args:
@@ -44,10 +44,10 @@ def serve_flags(args: list[str]) -> ServeFlags:
         flags = tyro.cli(
             ServeFlags,
             prog="tamiyo serve",
-            description="A policy as a gRPC service (tamiyo.v1.PolicyService).",
+            description="Serve a policy over gRPC (tamiyo.v1.PolicyService).",
             args=args,
             use_underscores=True,
         )
     if (flags.checkpoint is None) == (flags.redis is None):
-        raise UserError("give what to serve: --checkpoint PATH, or --redis URL of a run")
+        raise UserError("nothing to serve: give either --checkpoint PATH or --redis URL")
     return flags

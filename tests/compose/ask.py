@@ -11,7 +11,7 @@ from actors.env.env import seed_spaces
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.session import PolicyError
 from actors.serving.refusal import Reason
-from tests.support.serving import seen
+from tests.support.serving import step_inputs
 
 STEPS = 4
 
@@ -21,7 +21,7 @@ def ask(address: str, secrets: Path) -> list[int]:
     spaces, certificate = seed_spaces(3), secrets / "serve.crt"
     with PolicyClient(address, root_certificates=certificate, token_file=secrets / "serve.token") as client:
         session = client.open(spaces)
-        versions = [session.step(*seen(0, step, spaces)).policy_version for step in range(STEPS)]
+        versions = [session.step(*step_inputs(0, step, spaces)).policy_version for step in range(STEPS)]
         session.close()
     with PolicyClient(address, root_certificates=certificate, token="not the token") as stranger:
         with pytest.raises(PolicyError) as refused:

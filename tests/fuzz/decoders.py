@@ -33,7 +33,7 @@ from actors.codec import (
 from actors.errors import UserError
 from actors.policy.publish import to_weights
 from actors.policy.saved import read_weights
-from actors.serving.messages import MessageLayout, digest, parse_step, stack, step_request
+from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
 from actors.serving.refusal import Refusal
 from actors.serving.session_state import seal, unseal
 from actors.transport.base import EpisodeHeader
@@ -163,8 +163,8 @@ def _step(data: bytes) -> None:
     """Parse a request like the server: decode, hash and stack it with a valid one."""
     request, good = policy_pb2.StepRequest.FromString(data), policy_pb2.StepRequest.FromString(_request(0))
     layout = MessageLayout(SPACES)
-    digest(request)
-    batch = stack([parse_step(good, layout), parse_step(request, layout)], layout)
+    request_digest(request)
+    batch = make_step_batch([parse_step(good, layout), parse_step(request, layout)], layout)
     assert batch.refusals[0] is None
     if batch.refusals[1] is not None:
         raise batch.refusals[1]

@@ -41,7 +41,7 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.gym_envs import Scripted
 from tests.support.pretend_device import register
-from tests.support.serving import seen, serving
+from tests.support.serving import serving, step_inputs
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 
 CPU = torch.device("cpu")
@@ -174,7 +174,7 @@ def serve(device: torch.device) -> None:
             PolicyClient(running.address) as client,
             client.open(SPACES, seed=7) as session,
         ):
-            return [session.step(*seen(3, step), step % 2 == 0) for step in range(6)]
+            return [session.step(*step_inputs(3, step), step % 2 == 0) for step in range(6)]
 
     for ours, theirs in zip(answers(device), answers(CPU), strict=True):
         same(ours.action, theirs.action)

@@ -1,4 +1,4 @@
-"""A policy server in a thread of this process, and a game that sessions can play."""
+"""A policy server in a thread of this process, and inputs for its sessions."""
 
 from __future__ import annotations
 
@@ -14,36 +14,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.policy.publish import to_weights
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.session import PolicyError
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import Fixed, PolicyServer, Source
-from actors.serving.server.thread import serve_beside
+from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource
+from actors.serving.server.thread import serve_in_thread
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from tests.support.toy import SPACES, random_masks, toy_network
 
-START_S = 30.0
+CALL_S = 30.0
 
 
-class Seen(NamedTuple):
+class StepInputs(NamedTuple):
+    """The arguments of `PolicySession.step`, without a batch dimension."""
+
     obs: NDArray[np.float32]
     blueprint_indices: NDArray[np.int64]
     masks: ActionMasks
 
 
-def seen(seed: int, step: int, spaces: Spaces = SPACES) -> Seen:
-    """What an environment shows at a step."""
+def step_inputs(seed: int, step: int, spaces: Spaces = SPACES) -> StepInputs:
+    """Return random inputs, determined by `seed` and `step`."""
     rng = np.random.default_rng((seed, step))
     obs = rng.standard_normal(spaces.obs_size).astype(np.float32)
-    return Seen(obs, rng.integers(-1, spaces.num_blueprints, spaces.slots), random_masks(rng, spaces.action))
+    return StepInputs(obs, rng.integers(-1, spaces.num_blueprints, spaces.slots), random_masks(rng, spaces.action))
 
 
 def weights(seed: int = 0, version: int = 1, **changes: Any) -> WeightSet:
+    """Return the weights of `toy_network(seed, **changes)`."""
     return to_weights(toy_network(seed, **changes), version, 1, 8)
 
 
-class Shelf:
-    """A weight store whose newest weights a test lays down."""
+class FakeWeightStore:
+    """A weight store in memory: a test assigns `newest`."""
 
     def __init__(self, first: WeightSet | None = None) -> None:
         self.newest = first
@@ -53,8 +58,8 @@ class Shelf:
         return newest if newest is not None and newest.version > newer_than else None
 
 
-class Running:
-    """A server that runs; `call` runs a function in its loop."""
+class RunningServer:
+    """A running server."""
 
     def __init__(self, server: PolicyServer, loop: asyncio.AbstractEventLoop) -> None:
         self.server, self.loop = server, loop
@@ -68,6 +73,7 @@ class Running:
         return self.server.handlers.service
 
     def call(self, function: Callable[[], Any]) -> Any:
+        """Run `function` in the server's event loop and return its result."""
         done: Future[Any] = Future()
 
         def run() -> None:
@@ -77,20 +83,31 @@ class Running:
                 done.set_exception(error)
 
         self.loop.call_soon_threadsafe(run)
-        return done.result(START_S)
+        return done.result(CALL_S)
 
 
 @contextmanager
-def serving(source: Source | None = None, loaded: bool = True, **options: Any) -> Iterator[Running]:
-    """Until the block ends, and then stopped as by SIGTERM."""
-    given = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64, "poll_s": 0.05} | options))
-    with serve_beside(given, source or Fixed(weights())) as beside:
-        while loaded and beside.server.handlers.service is None and beside.thread.is_alive():
+def serving(source: WeightSource | None = None, loaded: bool = True, **options: Any) -> Iterator[RunningServer]:
+    """Run a server during a `with` block; with `loaded`, wait until it serves."""
+    serve_options = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64, "poll_s": 0.05} | options))
+    with serve_in_thread(serve_options, source or FixedWeights(weights())) as server_thread:
+        while loaded and server_thread.server.handlers.service is None and server_thread.thread.is_alive():
             time.sleep(0.01)
-        yield Running(beside.server, beside.loop)
-    assert not beside.thread.is_alive(), "the server did not stop"
+        yield RunningServer(server_thread.server, server_thread.loop)
+    assert not server_thread.thread.is_alive(), "the server did not stop"
 
 
-def write(path: Path, text: str) -> Path:
+def write_file(path: Path, text: str) -> Path:
+    """Write `text` to `path` and return `path`."""
     path.write_text(text)
     return path
+
+
+def connect_outcome(address: str, **options: object) -> str:
+    """Take one step. Return OK, or the reason or status code of the refusal."""
+    try:
+        with PolicyClient(address, deadline_s=1.0, **options) as client:  # type: ignore[arg-type]
+            client.open(SPACES).step(*step_inputs(0, 0))
+    except PolicyError as error:
+        return error.reason or error.code.name
+    return "OK"

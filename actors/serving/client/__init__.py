@@ -1,1 +1,1 @@
-"""Clients of a policy: blocking, asyncio, and in-process."""
+"""Policy clients: blocking, asyncio and in-process."""

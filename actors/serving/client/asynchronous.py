@@ -1,4 +1,4 @@
-"""`AsyncPolicyClient`: the same as `PolicyClient` for asyncio, with all steps on one stream where `stream` says so."""
+"""`AsyncPolicyClient`: the asyncio client of a policy server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from actors.serving.client.endpoint import METHODS, Endpoint
 from actors.serving.client.session import Answer, PolicyError
-from actors.serving.client.session_protocol import Call, RetryBudget, SessionProtocol, Talk, call
+from actors.serving.client.session_protocol import Call, Operation, RetryBudget, SessionProtocol, retry_call
 from actors.serving.client.step_stream import StepStream
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
@@ -21,10 +21,26 @@ from actors.wire import policy_pb2
 
 
 class AsyncPolicyClient:
-    """
-    async with AsyncPolicyClient("127.0.0.1:50051") as client:
-        session = await client.open(spaces)
-        answer = await session.step(obs, blueprint_indices, masks)
+    """Query a policy server from asyncio code.
+
+        async with tamiyo.AsyncPolicyClient("127.0.0.1:50051") as client:
+            session = await client.open(spaces)
+            answer = await session.step(obs, blueprint_indices, masks)
+
+    Retries and recovery are those of `PolicyClient`. The client belongs to one event loop.
+
+    Args:
+        target: Address of the server, host:port, or the addresses of several replicas: a list, or a string separated
+            by commas. If one does not answer, the client tries the next.
+        token: Bearer token.
+        token_file: File with the bearer token; it is read at every call, so that the token can be replaced.
+        tls: Connect with TLS and trust the default certificate authorities of gRPC.
+        root_certificates: Connect with TLS and trust the certificates in this file (PEM).
+        client_cert: Certificate of the client for mutual TLS (PEM).
+        client_key: Private key of `client_cert` (PEM).
+        deadline_s: Timeout of a step or open in seconds, retries included.
+        attempt_s: Timeout of each attempt in seconds.
+        stream: Send all steps over one bidirectional stream per server. This is faster with many sessions.
     """
 
     def __init__(
@@ -41,15 +57,15 @@ class AsyncPolicyClient:
         attempt_s: float = 10.0,
         stream: bool = False,
     ) -> None:
-        self.endpoint = Endpoint.of(
+        self.endpoint = Endpoint.parse(
             target, token=token, token_file=token_file, tls=tls, root_certificates=root_certificates,
             client_cert=client_cert, client_key=client_key,
         )  # fmt: skip
-        self.patience, self.stream = RetryBudget(deadline_s, attempt_s), stream
+        self.retry_budget, self.stream = RetryBudget(deadline_s, attempt_s), stream
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._methods: dict[tuple[int, str], Callable[..., Any]] = {}
         self._streams: dict[int, StepStream] = {}
-        self._target = 0  # the one that answered last
+        self._target = 0  # index of the address that was tried last
 
     async def __aenter__(self) -> AsyncPolicyClient:
         return self
@@ -58,53 +74,54 @@ class AsyncPolicyClient:
         await self.close()
 
     async def model(self) -> policy_pb2.GetModelResponse:
-        """What is served."""
-        response: policy_pb2.GetModelResponse = await self.say(
-            call("GetModel", policy_pb2.GetModelRequest(), self.patience)
+        """Return the served version, spaces and limits. Raises `PolicyError`."""
+        response: policy_pb2.GetModelResponse = await self._perform(
+            retry_call("GetModel", policy_pb2.GetModelRequest(), self.retry_budget)
         )
         return response
 
     async def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> AsyncSession:
-        """Raises `PolicyError`."""
-        conversation = SessionProtocol(spaces, seed, latest, self.patience, state)
-        await self.say(conversation.open())
-        return AsyncSession(self, conversation)
+        """Open a session; see `PolicyClient.open`. Raises `PolicyError`."""
+        protocol = SessionProtocol(spaces, seed, latest, self.retry_budget, state)
+        await self._perform(protocol.open())
+        return AsyncSession(self, protocol)
 
     async def close(self) -> None:
+        """Close all connections. Open sessions expire at the server."""
         for stream in self._streams.values():
-            stream.end()
+            stream.close()
         for channel in self._channels.values():
             await channel.close(None)
         self._streams.clear()
         self._channels.clear()
         self._methods.clear()
 
-    async def say(self, talk: Talk) -> Any:
-        """Hold a conversation to its end."""
+    async def _perform(self, operation: Operation) -> Any:
+        """Perform the calls of `operation` and return its result."""
         try:
-            wanted = next(talk)
+            call = next(operation)
             while True:
                 try:
-                    response = await self._ask(wanted)
+                    response = await self._send(call)
                 except PolicyError as error:
-                    wanted = talk.throw(error)
+                    call = operation.throw(error)
                 else:
-                    wanted = talk.send(response)
+                    call = operation.send(response)
         except StopIteration as end:
             return end.value
 
-    async def _ask(self, wanted: Call) -> Any:
-        if wanted.pause_s:
-            await asyncio.sleep(wanted.pause_s)
-        index = (self._target + (1 if wanted.attempt else 0)) % len(self.endpoint.targets)
+    async def _send(self, call: Call) -> Any:
+        if call.pause_s:
+            await asyncio.sleep(call.pause_s)
+        index = (self._target + (1 if call.attempt else 0)) % len(self.endpoint.targets)
         try:
-            if self.stream and isinstance(wanted.request, policy_pb2.StepRequest):
-                return await self._stream(index).step(wanted.request, wanted.timeout_s)
-            return await self._method(index, wanted.method)(
-                wanted.request, timeout=wanted.timeout_s, metadata=self.endpoint.metadata()
+            if self.stream and isinstance(call.request, policy_pb2.StepRequest):
+                return await self._stream(index).step(call.request, call.timeout_s)
+            return await self._method(index, call.method)(
+                call.request, timeout=call.timeout_s, metadata=self.endpoint.metadata()
             )
         except grpc.aio.AioRpcError as error:
-            raise PolicyError.of(error) from error
+            raise PolicyError.from_rpc_error(error) from error
         finally:
             self._target = index
 
@@ -120,17 +137,17 @@ class AsyncPolicyClient:
 
     def _stream(self, index: int) -> StepStream:
         stream = self._streams.get(index)
-        if stream is None or stream.over:
-            start: Any = self._channel(index).stream_stream(*METHODS["StepStream"])
-            stream = self._streams[index] = StepStream(start(metadata=self.endpoint.metadata()))
+        if stream is None or stream.ended:
+            method: Any = self._channel(index).stream_stream(*METHODS["StepStream"])
+            stream = self._streams[index] = StepStream(method(metadata=self.endpoint.metadata()))
         return stream
 
 
 class AsyncSession:
-    """`PolicySession`, awaited."""
+    """A session of `AsyncPolicyClient`: `PolicySession` with coroutine methods."""
 
-    def __init__(self, client: AsyncPolicyClient, conversation: SessionProtocol) -> None:
-        self._client, self._conversation = client, conversation
+    def __init__(self, client: AsyncPolicyClient, protocol: SessionProtocol) -> None:
+        self._client, self._protocol = client, protocol
 
     async def __aenter__(self) -> AsyncSession:
         return self
@@ -140,11 +157,11 @@ class AsyncSession:
 
     @property
     def policy_version(self) -> int:
-        return self._conversation.policy_version
+        return self._protocol.policy_version
 
     @property
     def exported(self) -> bytes:
-        return self._conversation.exported
+        return self._protocol.exported
 
     async def step(
         self,
@@ -153,11 +170,11 @@ class AsyncSession:
         masks: ActionMasks,
         deterministic: bool = True,
     ) -> Answer:
-        answer: Answer = await self._client.say(self._conversation.step(obs, blueprint_indices, masks, deterministic))
+        answer: Answer = await self._client._perform(self._protocol.step(obs, blueprint_indices, masks, deterministic))
         return answer
 
     async def reset(self, seed: int = 0) -> None:
-        await self._client.say(self._conversation.reset(seed))
+        await self._client._perform(self._protocol.reset(seed))
 
     async def close(self) -> None:
-        await self._client.say(self._conversation.close())
+        await self._client._perform(self._protocol.close())

@@ -1,4 +1,4 @@
-"""`PolicyClient`: ask a served policy from ordinary code. Safe to share between threads; a session belongs to one."""
+"""`PolicyClient`: the blocking client of a policy server."""
 
 from __future__ import annotations
 
@@ -14,19 +14,34 @@ from numpy.typing import NDArray
 
 from actors.serving.client.endpoint import METHODS, Endpoint
 from actors.serving.client.session import Answer, PolicyError
-from actors.serving.client.session_protocol import Call, RetryBudget, SessionProtocol, Talk, call
+from actors.serving.client.session_protocol import Call, Operation, RetryBudget, SessionProtocol, retry_call
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 
 class PolicyClient:
-    """
-    with PolicyClient("127.0.0.1:50051") as client, client.open(spaces) as session:
-        answer = session.step(obs, blueprint_indices, masks)
+    """Query a policy server.
 
-    Steps are repeated until `deadline_s`, at the next of several addresses where one does not answer; a session that
-    its server lost goes on from the state that came with the last answer.
+        with tamiyo.PolicyClient("127.0.0.1:50051") as client:
+            with client.open(spaces) as session:
+                answer = session.step(obs, blueprint_indices, masks)
+
+    Failed steps are retried until `deadline_s`, at the next address if there are several. If the server has lost the
+    session, the client reopens it from the state that came with the last answer. A client can be shared between
+    threads; a session cannot.
+
+    Args:
+        target: Address of the server, host:port, or the addresses of several replicas: a list, or a string separated
+            by commas. If one does not answer, the client tries the next.
+        token: Bearer token.
+        token_file: File with the bearer token; it is read at every call, so that the token can be replaced.
+        tls: Connect with TLS and trust the default certificate authorities of gRPC.
+        root_certificates: Connect with TLS and trust the certificates in this file (PEM).
+        client_cert: Certificate of the client for mutual TLS (PEM).
+        client_key: Private key of `client_cert` (PEM).
+        deadline_s: Timeout of a step or open in seconds, retries included.
+        attempt_s: Timeout of each attempt in seconds.
     """
 
     def __init__(
@@ -42,15 +57,15 @@ class PolicyClient:
         deadline_s: float = 30.0,
         attempt_s: float = 10.0,
     ) -> None:
-        self.endpoint = Endpoint.of(
+        self.endpoint = Endpoint.parse(
             target, token=token, token_file=token_file, tls=tls, root_certificates=root_certificates,
             client_cert=client_cert, client_key=client_key,
         )  # fmt: skip
-        self.patience = RetryBudget(deadline_s, attempt_s)
+        self.retry_budget = RetryBudget(deadline_s, attempt_s)
         self._lock = threading.Lock()
         self._channels: dict[int, grpc.Channel] = {}
         self._methods: dict[tuple[int, str], Callable[..., Any]] = {}
-        self._target = 0  # the one that answered last
+        self._target = 0  # index of the address that was tried last
 
     def __enter__(self) -> PolicyClient:
         return self
@@ -59,47 +74,57 @@ class PolicyClient:
         self.close()
 
     def model(self) -> policy_pb2.GetModelResponse:
-        """What is served."""
-        response: policy_pb2.GetModelResponse = self.say(call("GetModel", policy_pb2.GetModelRequest(), self.patience))
+        """Return the served version, spaces and limits. Raises `PolicyError`."""
+        operation = retry_call("GetModel", policy_pb2.GetModelRequest(), self.retry_budget)
+        response: policy_pb2.GetModelResponse = self._perform(operation)
         return response
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> ClientSession:
-        """Raises `PolicyError`."""
-        conversation = SessionProtocol(spaces, seed, latest, self.patience, state)
-        self.say(conversation.open())
-        return ClientSession(self, conversation)
+        """Open a session. Raises `PolicyError`.
+
+        Args:
+            spaces: Spaces of the environment.
+            seed: Seed of sampled actions.
+            latest: Switch to new weights during the session, instead of keeping those of its start.
+            state: `PolicySession.exported` of another session, which this one continues. `seed` and `latest` of that
+                session then apply.
+        """
+        protocol = SessionProtocol(spaces, seed, latest, self.retry_budget, state)
+        self._perform(protocol.open())
+        return ClientSession(self, protocol)
 
     def close(self) -> None:
+        """Close all connections. Open sessions expire at the server."""
         with self._lock:
             for channel in self._channels.values():
                 channel.close()
             self._channels.clear()
             self._methods.clear()
 
-    def say(self, talk: Talk) -> Any:
-        """Hold a conversation to its end."""
+    def _perform(self, operation: Operation) -> Any:
+        """Perform the calls of `operation` and return its result."""
         try:
-            wanted = next(talk)
+            call = next(operation)
             while True:
                 try:
-                    response = self._ask(wanted)
+                    response = self._send(call)
                 except PolicyError as error:
-                    wanted = talk.throw(error)
+                    call = operation.throw(error)
                 else:
-                    wanted = talk.send(response)
+                    call = operation.send(response)
         except StopIteration as end:
             return end.value
 
-    def _ask(self, wanted: Call) -> Any:
-        time.sleep(wanted.pause_s)
-        index = (self._target + (1 if wanted.attempt else 0)) % len(self.endpoint.targets)
+    def _send(self, call: Call) -> Any:
+        time.sleep(call.pause_s)
+        index = (self._target + (1 if call.attempt else 0)) % len(self.endpoint.targets)
         try:
-            response = self._method(index, wanted.method)(
-                wanted.request, timeout=wanted.timeout_s, metadata=self.endpoint.metadata()
+            response = self._method(index, call.method)(
+                call.request, timeout=call.timeout_s, metadata=self.endpoint.metadata()
             )
         except grpc.RpcError as error:
             self._target = index
-            raise PolicyError.of(error) from error
+            raise PolicyError.from_rpc_error(error) from error
         self._target = index
         return response
 
@@ -113,10 +138,10 @@ class PolicyClient:
 
 
 class ClientSession:
-    """See `PolicySession`."""
+    """A session of `PolicyClient`; see `PolicySession`."""
 
-    def __init__(self, client: PolicyClient, conversation: SessionProtocol) -> None:
-        self._client, self._conversation = client, conversation
+    def __init__(self, client: PolicyClient, protocol: SessionProtocol) -> None:
+        self._client, self._protocol = client, protocol
 
     def __enter__(self) -> ClientSession:
         return self
@@ -126,11 +151,11 @@ class ClientSession:
 
     @property
     def policy_version(self) -> int:
-        return self._conversation.policy_version
+        return self._protocol.policy_version
 
     @property
     def exported(self) -> bytes:
-        return self._conversation.exported
+        return self._protocol.exported
 
     def step(
         self,
@@ -139,11 +164,11 @@ class ClientSession:
         masks: ActionMasks,
         deterministic: bool = True,
     ) -> Answer:
-        answer: Answer = self._client.say(self._conversation.step(obs, blueprint_indices, masks, deterministic))
+        answer: Answer = self._client._perform(self._protocol.step(obs, blueprint_indices, masks, deterministic))
         return answer
 
     def reset(self, seed: int = 0) -> None:
-        self._client.say(self._conversation.reset(seed))
+        self._client._perform(self._protocol.reset(seed))
 
     def close(self) -> None:
-        self._client.say(self._conversation.close())
+        self._client._perform(self._protocol.close())

@@ -1,4 +1,4 @@
-"""Where a policy is served, and how a client may enter."""
+"""`Endpoint`: the addresses and credentials with which a client connects."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ METHODS = {
     )
     for method in policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].methods
 }
-"""(path, serialise, parse) by the method's name."""
+"""Method name -> (path, request serialiser, response parser), the arguments of `grpc.Channel.unary_unary`."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One address or several replicas', tried in turn; TLS where `root_certificates` or `tls` says so."""
+    """Addresses of one or more replicas, and credentials. TLS is used if `tls`, `root_certificates` or `client_cert` is
+    set."""
 
     targets: tuple[str, ...]
     token: str = ""
@@ -39,18 +40,18 @@ class Endpoint:
     keepalive_s: float = KEEPALIVE_S
 
     @classmethod
-    def of(cls, target: str | Sequence[str], **more: Any) -> Endpoint:
-        """`target` is host:port, some of them, or several in one text with commas between."""
-        targets = target.split(",") if isinstance(target, str) else list(target)
-        found = tuple(t.strip() for t in targets if t.strip())
-        if not found:
-            raise UserError("give the address of a policy server, host:port")
+    def parse(cls, target: str | Sequence[str], **options: Any) -> Endpoint:
+        """Build an endpoint from host:port, a comma-separated string of them, or a sequence. Raises `UserError`."""
+        given = target.split(",") if isinstance(target, str) else list(target)
+        targets = tuple(t.strip() for t in given if t.strip())
+        if not targets:
+            raise UserError("no address of a policy server: give host:port")
         paths = ("token_file", "root_certificates", "client_cert", "client_key")
-        fields: dict[str, Any] = {k: Path(v) if k in paths and v is not None else v for k, v in more.items()}
-        return cls(found, **fields)
+        fields: dict[str, Any] = {k: Path(v) if k in paths and v is not None else v for k, v in options.items()}
+        return cls(targets, **fields)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Of every call; a token file is read each time, so that a new token needs no new client."""
+        """Return the metadata of a call. The token file is read each time, so that a replaced token takes effect."""
         token = self.token_file.read_text().split()[0] if self.token_file is not None else self.token
         return (("authorization", f"Bearer {token}"),) if token else ()
 

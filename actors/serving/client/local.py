@@ -1,4 +1,4 @@
-"""`LocalPolicy`: a policy in this process, asked in the same way and with the same answers as a served one."""
+"""`LocalPolicy`: a policy in this process, with the interface and the answers of a served one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 LOCAL_KEY = b"a local session"
-"""Nobody is kept out of their own process: the signature tells a state that was damaged, or made elsewhere."""
+"""Not a secret: within one process, the signature only detects states that are damaged or come from a server."""
 
 
 class LocalPolicy:
-    """`network` as `tamiyo.load_policy` gives it; other numbers of slots are served too, where its encoder can."""
+    """Query a policy in this process.
+
+    Args:
+        network: The policy, as returned by `tamiyo.load_policy`. With a slot encoder it also accepts spaces with other
+            numbers of slots.
+        version: Version to report in answers.
+    """
 
     def __init__(self, network: FactoredRecurrentActorCritic, version: int = -1) -> None:
         self.version = version
@@ -36,27 +42,31 @@ class LocalPolicy:
         self.close()
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
-        """Raises `UserError` where the policy does not fit `spaces`, and `Refusal` for a `state` of something else."""
+        """Open a session; see `PolicyClient.open`. `latest` has no effect.
+
+        Raises `UserError` if the policy does not fit `spaces`, and `Refusal` if `state` is not the exported state of a
+        session of a `LocalPolicy`.
+        """
         if spaces.hash not in self._networks:
             weights = to_weights(self._own, self.version, 0, 1)
             self._networks[spaces.hash] = from_weights(weights, self._own.norm.weight.device, spaces)
         return LocalSession(self._networks[spaces.hash], self.version, seed, state)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Do nothing; a local policy holds no connection."""
 
 
 class LocalSession:
-    """See `PolicySession`."""
+    """A session of `LocalPolicy`; see `PolicySession`."""
 
     def __init__(self, network: FactoredRecurrentActorCritic, version: int, seed: int, state: bytes = b"") -> None:
         self.policy_version = version
         self._network, self._seed, self._next_index = network, seed, 0
         self._state = network.initial_state(1)
         if state:
-            known, memory = unseal(state, network.core.sizes, LOCAL_KEY)
-            self._seed, self._next_index = known.seed, known.next_step_index
-            self._state = PolicyState(*(t.to(own.device) for t, own in zip(memory, self._state, strict=True)))
+            imported, policy_state = unseal(state, network.core.sizes, LOCAL_KEY)
+            self._seed, self._next_index = imported.seed, imported.next_step_index
+            self._state = PolicyState(*(t.to(own.device) for t, own in zip(policy_state, self._state, strict=True)))
 
     def __enter__(self) -> LocalSession:
         return self
@@ -66,13 +76,13 @@ class LocalSession:
 
     @property
     def exported(self) -> bytes:
-        known = policy_pb2.SessionState(
+        session = policy_pb2.SessionState(
             spaces_hash=self._network.spaces.hash,
             next_step_index=self._next_index,
             seed=self._seed,
             policy_version=self.policy_version,
         )
-        return seal(known, self._state, 0, LOCAL_KEY) if self._next_index else b""
+        return seal(session, self._state, 0, LOCAL_KEY) if self._next_index else b""
 
     def step(
         self,
@@ -83,9 +93,9 @@ class LocalSession:
     ) -> Answer:
         spec = self._network.spaces.action
         if not np.isfinite(obs).all():
-            raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "obs holds NaN or Inf", Reason.NOT_FINITE)
+            raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "obs contains NaN or Inf", Reason.NOT_FINITE)
         if not playable(spec, masks):
-            raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "the masks leave no choice", Reason.ILLEGAL_MASK)
+            raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "the masks allow no action", Reason.ILLEGAL_MASK)
         batch = ActionMasks(masks.op[None], None if masks.slot is None else masks.slot[None], masks.rest[None])
         noise = step_noise(self._seed, self._next_index, len(spec.heads))[None]
         decision, self._state = self._network.act(
@@ -106,4 +116,4 @@ class LocalSession:
         self._state = self._network.initial_state(1)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Do nothing; a local policy holds no connection."""

@@ -1,4 +1,4 @@
-"""What every way of asking a policy has in common, near or far: a session answers step by step."""
+"""The interfaces that all policy clients share: `SessionOpener`, `PolicySession`, `Answer`, `PolicyError`."""
 
 from __future__ import annotations
 
@@ -15,24 +15,34 @@ from actors.wire import policy_pb2
 
 
 class Answer(NamedTuple):
-    """One step's decision."""
+    """The action that the policy chose in one step.
 
-    action: NDArray[np.int64]  # [H], the first choice where the op makes a head irrelevant
-    log_probs: NDArray[np.float32]  # [H], 0 where irrelevant
-    value: float  # denormalised: V, or Q of the chosen op
+    Attributes:
+        action: `[H]` choice of each head; 0 for heads that are irrelevant to the op.
+        log_probs: `[H]` log-probability of each choice; 0 for irrelevant heads.
+        value: Value estimate, denormalised: V, or Q of the chosen op.
+        policy_version: Version of the weights that chose the action.
+        step_index: Index of the step in the session, from 0.
+    """
+
+    action: NDArray[np.int64]
+    log_probs: NDArray[np.float32]
+    value: float
     policy_version: int
     step_index: int
 
 
 class PolicySession(Protocol):
-    """One episode's memory. `policy_version` is that of the last answer."""
+    """One episode of an environment: the policy's recurrent state, advanced by each step."""
 
     @property
-    def policy_version(self) -> int: ...
+    def policy_version(self) -> int:
+        """Version of the weights of the last answer."""
+        ...
 
     @property
     def exported(self) -> bytes:
-        """The session after its last answer, for `open(state=...)`; empty where nothing was answered yet."""
+        """State of the session after the last answer, for `open(state=...)`; empty before the first answer."""
         ...
 
     def step(
@@ -42,59 +52,71 @@ class PolicySession(Protocol):
         masks: ActionMasks,
         deterministic: bool = True,
     ) -> Answer:
-        """Of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch axis. Raises `PolicyError`."""
+        """Choose the next action. Raises `PolicyError`.
+
+        Args:
+            obs: `[D]` float32 observation, not normalised.
+            blueprint_indices: `[S]` blueprint in each slot, -1 if the slot is empty.
+            masks: Legal choices, without a batch dimension.
+            deterministic: Choose the most likely action instead of sampling.
+        """
         ...
 
     def reset(self, seed: int = 0) -> None:
-        """Back to the first step, with an empty memory and the newest weights."""
+        """Start a new episode: zero recurrent state, step 0, and the newest weights."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the session and free its place at the server."""
+        ...
 
 
 class SessionOpener(Protocol):
-    """A client, or a policy in this process."""
+    """A client of a policy server, or a policy in this process."""
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> PolicySession:
-        """`seed` decides sampled steps; `latest` follows new weights in the middle of a session. With the `exported`
-        state of another session, of the same kind of opener, that one goes on."""
+        """Open a session; see `PolicyClient.open`. `state` must come from a session of the same kind of opener."""
         ...
 
     def close(self) -> None: ...
 
 
 class PolicyError(RuntimeError):
-    """A policy did not answer; `code` is gRPC's, `reason` ours or empty (see proto/actors/wire/policy.proto)."""
+    """A request to a policy failed.
+
+    `code` is the gRPC status code. `reason` is the reason in `ErrorInfo`, listed in proto/actors/wire/policy.proto, or
+    empty. `import_required` tells that the session must be opened again from its exported state.
+    """
 
     def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", import_required: bool = False) -> None:
         super().__init__(message)
         self.code, self.reason, self.import_required = code, reason, import_required
 
     @classmethod
-    def of(cls, error: grpc.RpcError) -> PolicyError:
-        """Of a failed call."""
+    def from_rpc_error(cls, error: grpc.RpcError) -> PolicyError:
+        """Convert the error of a failed call."""
         info = error_info(error)
         code, details = error.code(), error.details()
         return cls(code, f"{details} [{code.name}]", info.reason, info.metadata.get(IMPORT_REQUIRED) == "true")
 
     @classmethod
-    def of_failure(cls, failure: policy_pb2.StepFailure) -> PolicyError:
-        """Of a step in a stream."""
+    def from_step_failure(cls, failure: policy_pb2.StepFailure) -> PolicyError:
+        """Convert the failure of one step of a stream."""
         code = next(c for c in grpc.StatusCode if c.value[0] == failure.code)
         required = failure.metadata.get(IMPORT_REQUIRED) == "true"
         return cls(code, f"{failure.message} [{code.name}]", failure.reason, required)
 
     @property
-    def passing(self) -> bool:
-        """Whether the same request may succeed a moment later, here or elsewhere."""
+    def transient(self) -> bool:
+        """Whether the same request may succeed if it is repeated, at this server or another."""
         if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             return self.reason in ("", Reason.CALLS_FULL) and "larger than max" not in str(self)
-        broken = self.code is grpc.StatusCode.UNKNOWN and "stream removed" in str(self).lower()
-        return broken or self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        connection_lost = self.code is grpc.StatusCode.UNKNOWN and "stream removed" in str(self).lower()
+        return connection_lost or self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class SessionLost(PolicyError):
-    """The server no longer has the session and its memory cannot be brought back: open a new one."""
+    """The server no longer has the session, and its state cannot be restored: open a new session."""
 
     def __init__(self, message: str) -> None:
         super().__init__(grpc.StatusCode.NOT_FOUND, message, Reason.SESSION_UNKNOWN)

@@ -1,8 +1,8 @@
-"""What a client says and what it makes of the answers, without any input or output: one logic for both clients.
+"""`SessionProtocol`: the client's side of a session without I/O, shared by the blocking and the asyncio client.
 
-Every verb is a generator of `Call`s that is sent their responses, or thrown a `PolicyError`. A step may be repeated
-as often as need be, since the server decides it once. A session that the server lost is opened again from the state
-that came with the last answer.
+Each operation is a generator that yields `Call`s; the client performs them and sends the response into the generator,
+or throws a `PolicyError`. Steps are idempotent, so retrying one is always safe. If the server has lost the session,
+it is reopened from the state that came with the last answer.
 """
 
 from __future__ import annotations
@@ -25,60 +25,69 @@ from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-REOPENED = 3  # times that one step may find its session gone
-CLOSE_S = 3.0  # spent on telling the server; it finds out by itself later
+INITIAL_BACKOFF_S, MAX_BACKOFF_S = 0.05, 2.0
+MAX_REOPENS = 3  # per step
+CLOSE_S = 3.0  # deadline of close; a session that is not closed expires at the server
 
 
 @dataclass(frozen=True)
 class RetryBudget:
-    """How long a client tries."""
+    """Time limits of an operation."""
 
     deadline_s: float = 30.0
-    """For one step or open, everything included."""
+    """Seconds for one step or open, retries included."""
     attempt_s: float = 10.0
-    """For one call of it."""
+    """Seconds for one attempt."""
 
 
 class Call(NamedTuple):
+    """One attempt of an RPC."""
+
     method: str
     request: Message
     timeout_s: float
-    pause_s: float  # before it
-    attempt: int  # counts those that failed, so that the next address can be tried
+    pause_s: float  # sleep before the call
+    attempt: int  # number of failed attempts so far; above 0, the next address is tried
 
 
-Talk = Generator[Call, Any, Any]
+Operation = Generator[Call, Any, Any]
+"""Yields calls, is sent their responses, and returns a result."""
 
 
-def call(method: str, request: Message, patience: RetryBudget, deadline_s: float | None = None) -> Talk:
-    """Until it succeeds, fails for good, or the deadline (by `time.monotonic`) is over."""
-    deadline_s = time.monotonic() + patience.deadline_s if deadline_s is None else deadline_s
+def retry_call(method: str, request: Message, retry_budget: RetryBudget, deadline_s: float | None = None) -> Operation:
+    """Repeat an RPC until it succeeds, fails with an error that is not transient, or reaches the deadline.
+
+    `deadline_s` is a time of `time.monotonic`. Returns the response. Raises `PolicyError`.
+    """
+    deadline_s = time.monotonic() + retry_budget.deadline_s if deadline_s is None else deadline_s
     pause_s, attempt = 0.0, 0
-    told: PolicyError | None = None  # by a server, which says more than that time is up
+    server_error: PolicyError | None = None  # says more than the DEADLINE_EXCEEDED that may follow it
     while True:
-        timeout_s = min(patience.attempt_s, deadline_s - time.monotonic() - pause_s)
+        timeout_s = min(retry_budget.attempt_s, deadline_s - time.monotonic() - pause_s)
         try:
             return (yield Call(method, request, max(timeout_s, 0.001), pause_s, attempt))
         except PolicyError as error:
             attempt += 1
-            told = error if error.reason else told
-            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
-            if not error.passing:
+            server_error = error if error.reason else server_error
+            pause_s = min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+            if not error.transient:
                 raise
             if time.monotonic() + pause_s >= deadline_s:
-                raise (told or error) from error
+                raise (server_error or error) from error
 
 
 class SessionProtocol:
-    """One session as its client knows it."""
+    """The client's view of one session, and the operations on it."""
 
-    def __init__(self, spaces: Spaces, seed: int, latest: bool, patience: RetryBudget, exported: bytes = b"") -> None:
-        self.spaces, self.seed, self.latest, self.patience = spaces, seed, latest, patience
+    def __init__(
+        self, spaces: Spaces, seed: int, latest: bool, retry_budget: RetryBudget, exported: bytes = b""
+    ) -> None:
+        self.spaces, self.seed, self.latest, self.retry_budget = spaces, seed, latest, retry_budget
         self.session_id, self.next_index, self.policy_version = "", 0, -1
-        self.exported = exported  # the session after its last answer
+        self.exported = exported  # state after the last answer
 
-    def open(self, deadline_s: float | None = None) -> Talk:
+    def open(self, deadline_s: float | None = None) -> Operation:
+        """Open the session, or continue it from its exported state."""
         request = policy_pb2.OpenSessionRequest(
             spaces_hash=self.spaces.hash,
             seed=self.seed,
@@ -86,9 +95,9 @@ class SessionProtocol:
             exported_state=self.exported,
             other_version=True,
         )
-        response = yield from call("OpenSession", request, self.patience, deadline_s)
+        response = yield from retry_call("OpenSession", request, self.retry_budget, deadline_s)
         if response.next_step_index < self.next_index:
-            raise SessionLost("the server's copy of the session is older than ours: open a new one")
+            raise SessionLost("the server has an older state of this session: open a new session")
         self.session_id, self.policy_version = response.session_id, response.policy_version
         self.next_index = response.next_step_index
 
@@ -98,17 +107,18 @@ class SessionProtocol:
         blueprint_indices: NDArray[np.int64],
         masks: ActionMasks,
         deterministic: bool,
-    ) -> Talk:
-        deadline_s = time.monotonic() + self.patience.deadline_s
+    ) -> Operation:
+        """Take the next step, reopening the session if the server has lost it. Returns an `Answer`."""
+        deadline_s = time.monotonic() + self.retry_budget.deadline_s
         request = step_request(
             self.session_id, self.next_index, obs, blueprint_indices, masks, deterministic, export_state=True
         )
-        for reopened in range(REOPENED + 1):
+        for reopened in range(MAX_REOPENS + 1):
             try:
-                response = yield from call("Step", request, self.patience, deadline_s)
+                response = yield from retry_call("Step", request, self.retry_budget, deadline_s)
                 break
             except PolicyError as error:
-                if not error.import_required or reopened == REOPENED:
+                if not error.import_required or reopened == MAX_REOPENS:
                     raise
                 yield from self._reopen(deadline_s)
                 request.session_id = self.session_id
@@ -122,32 +132,35 @@ class SessionProtocol:
             response.step_index,
         )
 
-    def _reopen(self, deadline_s: float) -> Talk:
+    def _reopen(self, deadline_s: float) -> Operation:
         if self.next_index and not self.exported:
-            raise SessionLost("the server no longer has the session, and gave no state to go on from: open a new one")
+            raise SessionLost(
+                "the server no longer has the session, and no exported state is known: open a new session"
+            )
         try:
             yield from self.open(deadline_s)
         except PolicyError as error:
             if error.reason == Reason.STATE_INVALID:
-                raise SessionLost(f"the session cannot go on at this server: {error}") from error
+                raise SessionLost(f"this server cannot continue the session: {error}") from error
             raise
 
-    def reset(self, seed: int) -> Talk:
+    def reset(self, seed: int) -> Operation:
+        """Restart the session at step 0."""
         request = policy_pb2.ResetSessionRequest(session_id=self.session_id, seed=seed)
         self.seed, self.next_index, self.exported = seed, 0, b""
         try:
-            response = yield from call("ResetSession", request, self.patience)
+            response = yield from retry_call("ResetSession", request, self.retry_budget)
             self.policy_version = response.policy_version
         except PolicyError as error:
             if not error.import_required:
                 raise
             yield from self.open()
 
-    def close(self) -> Talk:
-        """A server that cannot be reached lets the session expire."""
+    def close(self) -> Operation:
+        """Close the session at the server. An unreachable server is ignored: the session expires there."""
         request = policy_pb2.CloseSessionRequest(session_id=self.session_id)
         try:
-            yield from call("CloseSession", request, self.patience, time.monotonic() + CLOSE_S)
+            yield from retry_call("CloseSession", request, self.retry_budget, time.monotonic() + CLOSE_S)
         except PolicyError as error:
             if error.code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise

@@ -1,4 +1,4 @@
-"""`StepStream`: the client's end of one bidirectional stream that all its sessions share."""
+"""`StepStream`: one bidirectional stream that carries the steps of all sessions of a client."""
 
 from __future__ import annotations
 
@@ -10,62 +10,65 @@ import grpc
 from actors.serving.client.session import PolicyError
 from actors.wire import policy_pb2
 
-Key = tuple[str, int]
+Key = tuple[str, int]  # session id, step index
 
 
 class StepStream:
-    """`over` once the stream has ended, however it did; what was under way then fails as UNAVAILABLE."""
+    """Match requests and responses of a stream. When the stream ends, pending steps fail with UNAVAILABLE, or with
+    UNAUTHENTICATED if the token was refused."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._waiting: dict[Key, asyncio.Future[policy_pb2.StepResponse]] = {}
-        self._writing = asyncio.Lock()
+        self._pending: dict[Key, asyncio.Future[policy_pb2.StepResponse]] = {}
+        self._write_lock = asyncio.Lock()
         self._reader = asyncio.create_task(self._read())
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
+        """Whether the stream has ended, for whatever reason."""
         return self._reader.done()
 
     async def step(self, request: policy_pb2.StepRequest, timeout_s: float) -> policy_pb2.StepResponse:
-        """Raises `PolicyError`. One step of a session at a time."""
+        """Send a step and await its response. A session may have one pending step. Raises `PolicyError`."""
         waiter: asyncio.Future[policy_pb2.StepResponse] = asyncio.get_running_loop().create_future()
         key = (request.session_id, request.step_index)
-        self._waiting[key] = waiter
+        self._pending[key] = waiter
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._writing:
+                async with self._write_lock:
                     await self._stream.write(policy_pb2.StepStreamRequest(step=request))
                 return await waiter
         except TimeoutError as error:
             raise PolicyError(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:.1f} s") from error
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError) as error:
-            raise PolicyError(grpc.StatusCode.UNAVAILABLE, f"the stream of steps ended: {error}") from error
+            raise PolicyError(grpc.StatusCode.UNAVAILABLE, f"the step stream ended: {error}") from error
         finally:
-            if self._waiting.get(key) is waiter:
-                del self._waiting[key]
+            if self._pending.get(key) is waiter:
+                del self._pending[key]
 
-    def end(self) -> None:
+    def close(self) -> None:
+        """Cancel the stream."""
         self._reader.cancel()
         self._stream.cancel()
 
     async def _read(self) -> None:
-        reason = "the server ended the stream of steps"
-        refused: PolicyError | None = None
+        message = "the server ended the step stream"
+        stream_error: PolicyError | None = None
         try:
             async for response in self._stream:
-                waiter = self._waiting.get((response.session_id, response.step_index))
+                waiter = self._pending.get((response.session_id, response.step_index))
                 if waiter is None or waiter.done():
                     continue
                 if response.HasField("failure"):
-                    waiter.set_exception(PolicyError.of_failure(response.failure))
+                    waiter.set_exception(PolicyError.from_step_failure(response.failure))
                 else:
                     waiter.set_result(response.step)
         except grpc.aio.AioRpcError as error:
-            refused = PolicyError.of(error)
-            reason = str(refused)
+            stream_error = PolicyError.from_rpc_error(error)
+            message = str(stream_error)
         finally:
-            for waiter in self._waiting.values():
+            for waiter in self._pending.values():
                 if not waiter.done():
-                    final = refused is not None and refused.code is grpc.StatusCode.UNAUTHENTICATED
-                    code = grpc.StatusCode.UNAUTHENTICATED if final else grpc.StatusCode.UNAVAILABLE
-                    waiter.set_exception(PolicyError(code, reason, refused.reason if refused else ""))
+                    unauthenticated = stream_error and stream_error.code is grpc.StatusCode.UNAUTHENTICATED
+                    code = grpc.StatusCode.UNAUTHENTICATED if unauthenticated else grpc.StatusCode.UNAVAILABLE
+                    waiter.set_exception(PolicyError(code, message, stream_error.reason if stream_error else ""))

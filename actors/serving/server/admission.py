@@ -1,8 +1,8 @@
-"""`Admission`: which calls a server takes on, and for how long.
+"""`Admission`: the interceptor that checks tokens and limits concurrent calls.
 
-A call needs a valid token before it counts for anything. It then counts against the calls that the server takes at a
-time, and against its token's share of them, from its first byte to its last: also while its request has yet to come.
-Calls of the health service need no token and have room of their own, which nobody can fill: the oldest give way.
+The token is checked first: a call without a valid one is refused before it counts against any limit. From then until it
+ends, also while its request has not arrived, a call counts against the limit of the server and that of its token.
+Calls of the health service need no token and have a limit of their own; beyond it the oldest call is ended.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ import grpc
 
 from actors.serving.options import ServeOptions
 from actors.serving.refusal import Reason, Refusal
-from actors.serving.server.auth import Tokens
+from actors.serving.server.auth import TokenFile
 
-HEALTH = "/grpc.health.v1.Health/"  # open to everybody: load balancers have no token
-HEALTH_CALLS = 256  # checks and watches under way at a time
-_NOTHING = object()
+HEALTH = "/grpc.health.v1.Health/"  # needs no token, since load balancers have none
+MAX_HEALTH_CALLS = 256  # concurrent Check and Watch calls
+_END_OF_REQUESTS = object()
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Behaviour = Callable[[Any, Context], Awaitable[Any]]
+MethodBehavior = Callable[[Any, Context], Awaitable[Any]]
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
-    """A call that was taken on."""
+class _ActiveCall:
+    """A call that was admitted and has not ended."""
 
-    owner: str  # hash of its token, "" without one
+    owner: str  # hash of its token; "" if tokens are not used, and for health checks
     task: asyncio.Task[Any]
-    due_s: float  # when its client must have sent the next request, by `time.monotonic`
-    ended: Refusal | None = None  # why the server ends it
+    due_s: float  # time by which the next request must arrive, by `time.monotonic`
+    end_reason: Refusal | None = None  # set if the server ends the call
 
 
 class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Wraps every method of the server. `refused` is told of each call that is turned down or ended."""
+    """Wrap every method of the server. `on_refused` is called for each call that is refused or ended."""
 
     def __init__(
-        self, options: ServeOptions, tokens: Tokens | None, refused: Callable[[Refusal, str], None]
+        self, options: ServeOptions, tokens: TokenFile | None, on_refused: Callable[[Refusal, str], None]
     ) -> None:  # fmt: skip
-        self._options, self._tokens, self._refused = options, tokens, refused
+        self._options, self._tokens, self._on_refused = options, tokens, on_refused
         self._wrapped: dict[str, Any] = {}
-        self._calls: set[_Call] = set()
+        self._calls: set[_ActiveCall] = set()
         self._by_owner: Counter[str] = Counter()
-        self._health: dict[_Call, None] = {}  # the oldest first
+        self._health: dict[_ActiveCall, None] = {}  # oldest first
 
     async def intercept_service(
         self,
@@ -67,10 +67,10 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return self._wrapped[method]
 
     def sweep(self) -> None:
-        """End calls whose token is no longer valid, and those whose clients have sent nothing for too long."""
+        """End calls whose token is no longer valid, and calls whose next request is overdue."""
         now = time.monotonic()
         for call in (*self._calls, *self._health):
-            if call.ended is not None:
+            if call.end_reason is not None:
                 continue
             try:
                 if self._tokens is not None and call.owner:
@@ -78,76 +78,82 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             except Refusal as refusal:
                 _end(call, refusal)
             if now > call.due_s:
-                _end(call, Refusal(Reason.IDLE, "no request came in time: begin the call again when there is one"))
+                _end(
+                    call, Refusal(Reason.IDLE, "no request arrived in time: repeat the call when there is one to send")
+                )
 
     def _wrap(self, method: str, handler: Any) -> Any:
-        """A handler with the same answers. It takes requests as a stream, so that it runs before the first one is
-        there: a refusal waits for nothing, and a call without a request is one that can be seen and ended."""
-        run = _behaviour(handler)
+        """Wrap a handler. The wrapper takes requests as a stream, also for unary calls, so that it runs before the
+        request arrives: calls are refused at once, and calls that never send a request can be ended."""
+        behavior = _as_coroutine(handler)
         streaming = bool(handler.request_streaming)
 
         async def serve(requests: AsyncIterator[Any], context: Context) -> Any:
-            call: _Call | None = None
+            call: _ActiveCall | None = None
             try:
-                call = self._enter(method, context, streaming)
-                incoming = _Requests(requests, call, self._tokens, self._options.idle_timeout_s)
+                call = self._admit(method, context, streaming)
+                incoming = _RequestStream(requests, call, self._tokens, self._options.idle_timeout_s)
                 if streaming:
-                    return await run(incoming, context)
-                request = await anext(incoming, _NOTHING)
-                if request is _NOTHING:
+                    return await behavior(incoming, context)
+                request = await anext(incoming, _END_OF_REQUESTS)
+                if request is _END_OF_REQUESTS:
                     raise Refusal(Reason.MALFORMED, "the call ended without a request")
                 call.due_s = math.inf
-                return await run(request, context)
+                return await behavior(request, context)
             except Refusal as refusal:
-                await self._turn_down(refusal, method, context)
+                await self._abort(refusal, method, context)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
-                if call is None or call.ended is None or task is None:
+                if call is None or call.end_reason is None or task is None:
                     raise
                 task.uncancel()
-                await self._turn_down(call.ended, method, context)
+                await self._abort(call.end_reason, method, context)
             finally:
                 if call is not None:
-                    self._leave(call)
+                    self._release(call)
 
-        kind = (
+        make_handler = (
             grpc.stream_stream_rpc_method_handler
             if handler.response_streaming
             else grpc.stream_unary_rpc_method_handler
         )
-        return kind(serve, handler.request_deserializer, handler.response_serializer)
+        return make_handler(serve, handler.request_deserializer, handler.response_serializer)
 
-    def _enter(self, method: str, context: Context, streaming: bool) -> _Call:
-        """Raises `Refusal`."""
+    def _admit(self, method: str, context: Context, streaming: bool) -> _ActiveCall:
+        """Check the token and the limits, and register the call. Raises `Refusal`."""
         options, owner = self._options, ""
         task = asyncio.current_task()
         assert task is not None
         due_s = time.monotonic() + (options.idle_timeout_s if streaming else options.request_timeout_s)
         if method.startswith(HEALTH):
-            if len(self._health) >= HEALTH_CALLS:
+            if len(self._health) >= MAX_HEALTH_CALLS:
                 oldest = next(iter(self._health))
                 del self._health[oldest]
-                _end(
-                    oldest, Refusal(Reason.CALLS_FULL, "too many health checks at a time: this one has lasted longest")
-                )
-            call = _Call(owner, task, due_s)
+                _end(oldest, Refusal(Reason.CALLS_FULL, "too many concurrent health checks: the oldest is ended"))
+            call = _ActiveCall(owner, task, due_s)
             self._health[call] = None
             return call
         if self._tokens is not None:
             owner = self._tokens.check(context.invocation_metadata() or ())
         if len(self._calls) >= options.max_concurrent_calls:
-            raise Refusal(Reason.CALLS_FULL, f"{len(self._calls)} calls are under way here: try again in a moment")
-        if owner and self._by_owner[owner] >= options.calls_per_token:
+            raise Refusal(
+                Reason.CALLS_FULL, f"{len(self._calls)} calls are in progress, the limit of this server: try again"
+            )
+        if (
+            self._tokens is not None
+            and self._tokens.multiple_valid
+            and self._by_owner[owner] >= options.calls_per_token
+        ):
             raise Refusal(
                 Reason.CALLS_FULL,
-                f"{self._by_owner[owner]} calls with this token are under way, its share: try again in a moment",
+                f"{self._by_owner[owner]} calls with this token are in progress, its limit: try again",
             )
-        call = _Call(owner, task, due_s)
+        call = _ActiveCall(owner, task, due_s)
         self._calls.add(call)
         self._by_owner[owner] += 1
         return call
 
-    def _leave(self, call: _Call) -> None:
+    def _release(self, call: _ActiveCall) -> None:
         self._health.pop(call, None)
         if call in self._calls:
             self._calls.remove(call)
@@ -155,22 +161,22 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             if not self._by_owner[call.owner]:
                 del self._by_owner[call.owner]
 
-    async def _turn_down(self, refusal: Refusal, method: str, context: Context) -> None:
-        self._refused(refusal, method)
+    async def _abort(self, refusal: Refusal, method: str, context: Context) -> None:
+        self._on_refused(refusal, method)
         await context.abort(refusal.code, refusal.message, refusal.trailers())
 
 
-class _Requests:
-    """The requests of one call. Each is a sign of life, and of a token that is still valid."""
+class _RequestStream:
+    """The requests of one call. Each request postpones the call's due time and has its token checked again."""
 
-    def __init__(self, source: AsyncIterator[Any], call: _Call, tokens: Tokens | None, idle_s: float) -> None:
+    def __init__(self, source: AsyncIterator[Any], call: _ActiveCall, tokens: TokenFile | None, idle_s: float) -> None:
         self._source, self._call, self._tokens, self._idle_s = source, call, tokens, idle_s
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        """Raises `Refusal`."""
+        """Await the next request. Raises `Refusal` if the token is no longer valid."""
         request = await anext(self._source)
         self._call.due_s = time.monotonic() + self._idle_s
         if self._tokens is not None and self._call.owner:
@@ -178,21 +184,21 @@ class _Requests:
         return request
 
 
-def _end(call: _Call, refusal: Refusal) -> None:
-    if call.ended is None:
-        call.ended = refusal
+def _end(call: _ActiveCall, refusal: Refusal) -> None:
+    if call.end_reason is None:
+        call.end_reason = refusal
         call.task.cancel()
 
 
-def _behaviour(handler: Any) -> Behaviour:
-    """What a handler does, as a coroutine function that writes a stream of answers itself."""
-    run = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-    if not inspect.isasyncgenfunction(run):
-        return run  # type: ignore[no-any-return]
+def _as_coroutine(handler: Any) -> MethodBehavior:
+    """Return a handler's method as a coroutine function; a generator's responses are written to the context."""
+    method = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    if not inspect.isasyncgenfunction(method):
+        return method  # type: ignore[no-any-return]
 
     async def write(requests: Any, context: Context) -> None:
-        async with aclosing(run(requests, context)) as answers:
-            async for answer in answers:
-                await context.write(answer)
+        async with aclosing(method(requests, context)) as responses:
+            async for response in responses:
+                await context.write(response)
 
     return write

@@ -1,4 +1,4 @@
-"""Bearer tokens from a file that is read again whenever it changes."""
+"""`TokenFile`: bearer tokens from a file, which is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,67 +15,78 @@ import structlog
 from actors.errors import UserError
 from actors.serving.refusal import Reason, Refusal
 
-LOOK_S = 1.0  # between two looks at the file
+RELOAD_S = 1.0  # least time between two checks of the file
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
-class TokenList(NamedTuple):
+class ParsedTokens(NamedTuple):
     """The contents of a token file."""
 
-    expiries: dict[str, float]  # hash of a token -> seconds since 1970
+    expiries: dict[str, float]  # hash of a token -> Unix time
     malformed: list[int]  # line numbers, from 1
 
 
-class Tokens:
-    """The tokens that are valid now. A line of the file is `TOKEN [EXPIRY]`; `#` begins a comment.
+class TokenFile:
+    """The valid tokens. A line of the file is `TOKEN [EXPIRY]`; `#` begins a comment.
 
-    Only what the file says is valid: a malformed line admits nobody, and a file that is missing or unreadable admits
-    nobody until it is back. Both are logged. Callers are identified by the hash of their token.
+    At the start, a malformed line or an unreadable file raises `UserError`. Later, a malformed line is ignored, and
+    while the file is missing or unreadable no token is valid; both are logged as errors. The owner of a call is
+    identified by the hash of its token.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path, clock
         self._log = structlog.get_logger("tamiyo.serving")
         self._stamp: tuple[int, ...] = ()
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         try:
-            self._stamp = self._look()
+            self._stamp = self._file_stamp()
             known, malformed = parse_tokens(path.read_bytes())
         except OSError as error:
-            raise UserError(f"the tokens cannot be read ({error}): give another file to --token-file") from error
+            raise UserError(f"cannot read the token file ({error}): give --token-file a readable file") from error
         if malformed:
-            raise UserError(f"line {malformed[0]} of {path} is malformed: a line is TOKEN or TOKEN 2030-01-31")
+            raise UserError(
+                f"line {malformed[0]} of {path} is malformed: write TOKEN or TOKEN EXPIRY, as in TOKEN 2030-01-31"
+            )
         if not known:
-            raise UserError(f"{path} holds no token: write one a line")
+            raise UserError(f"{path} contains no token: write one per line")
         self._expiries = known
 
     def check(self, metadata: Metadata) -> str:
-        """The owner of a call: the hash of its token. Raises `Refusal`."""
-        given = next((v for k, v in metadata if k == "authorization"), "")
-        scheme, _, token = (given.decode(errors="replace") if isinstance(given, bytes) else given).partition(" ")
+        """Return the owner of a call, the hash of its token. Raises `Refusal` if the token is not valid."""
+        header = next((v for k, v in metadata if k == "authorization"), "")
+        scheme, _, token = (header.decode(errors="replace") if isinstance(header, bytes) else header).partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise Refusal(Reason.TOKEN_MISSING, "send metadata `authorization: Bearer TOKEN`")
+            raise Refusal(Reason.TOKEN_MISSING, "no token: send the metadata `authorization: Bearer TOKEN`")
         owner = _hash(token.strip())
         self.confirm(owner)
         return owner
 
     def confirm(self, owner: str) -> None:
-        """Raises `Refusal` where this owner's token is not valid, or no longer."""
+        """Raise `Refusal` if this owner's token is not, or no longer, valid."""
         self.refresh()
         expiry_s = self._expiries.get(owner)
         if expiry_s is None:
-            raise Refusal(Reason.TOKEN_INVALID, "this token is not known here")
+            raise Refusal(Reason.TOKEN_INVALID, "unknown token: ask the operator of this server for one")
         if expiry_s <= self._clock():
-            raise Refusal(Reason.TOKEN_EXPIRED, "this token has expired: ask for a new one")
+            raise Refusal(Reason.TOKEN_EXPIRED, "expired token: ask the operator of this server for a new one")
+
+    @property
+    def multiple_valid(self) -> bool:
+        """Whether more than one token is valid now."""
+        self.refresh()
+        now = self._clock()
+        valid = (expiry_s for expiry_s in self._expiries.values() if expiry_s > now)
+        return len(list(islice(valid, 2))) > 1
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; looks at most once in `LOOK_S`."""
+        """Reload the file if it has changed. Checks it at most once per `RELOAD_S`."""
         now = time.monotonic()
-        if now - self._looked_s < LOOK_S:
+        if now - self._checked_s < RELOAD_S:
             return
-        self._looked_s = now
+        self._checked_s = now
         try:
-            stamp = self._look()
+            stamp = self._file_stamp()
             if stamp == self._stamp:
                 return
             known, malformed = parse_tokens(self._path.read_bytes())
@@ -84,37 +96,37 @@ class Tokens:
             self._stamp, self._expiries = (), {}
             return
         if malformed:
-            self._log.error("token file malformed: these lines admit nobody", path=str(self._path), lines=malformed)
+            self._log.error("token file malformed: these lines are ignored", path=str(self._path), lines=malformed)
         before = self._expiries.keys()
         self._log.info(
-            "token file read", path=str(self._path), tokens=len(known), added=len(known.keys() - before),
+            "token file reloaded", path=str(self._path), tokens=len(known), added=len(known.keys() - before),
             removed=len(before - known.keys()),
         )  # fmt: skip
         self._stamp, self._expiries = stamp, known
 
-    def _look(self) -> tuple[int, ...]:
-        found = self._path.stat()
-        return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+    def _file_stamp(self) -> tuple[int, ...]:
+        stat = self._path.stat()
+        return (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)
 
 
-def parse_tokens(data: bytes) -> TokenList:
-    """Each line by itself, so that a bad one takes no other with it."""
-    found = TokenList({}, [])
+def parse_tokens(data: bytes) -> ParsedTokens:
+    """Parse a token file line by line. Malformed lines are reported and do not affect the others."""
+    parsed = ParsedTokens({}, [])
     for number, line in enumerate(data.splitlines(), 1):
         try:
             words = line.decode().partition("#")[0].split(None, 1)
             if words:
-                found.expiries[_hash(words[0])] = _seconds(words[1].strip()) if len(words) > 1 else float("inf")
+                parsed.expiries[_hash(words[0])] = _unix_time(words[1].strip()) if len(words) > 1 else float("inf")
         except (ValueError, OverflowError):
-            found.malformed.append(number)
-    return found
+            parsed.malformed.append(number)
+    return parsed
 
 
 def _hash(token: str) -> str:
-    # Looking a hash up takes a time that tells nothing about the tokens it is compared with.
+    # Comparing hashes instead of tokens keeps the time of a lookup independent of the valid tokens.
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
-def _seconds(text: str) -> float:
+def _unix_time(text: str) -> float:
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

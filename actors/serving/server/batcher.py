@@ -1,10 +1,11 @@
-"""Steps of many sessions as one forward pass.
+"""`Batcher`: runs the steps of many sessions in one forward pass.
 
-A batch goes when all have come who may be expected, those whose last answer is `RECENT_S` old at most, or when it is
-full, or `max_wait_s` after its first step: one session alone never waits. Where the loop is too busy with requests to
-have read those that are there by then, it goes on reading for `BUSY_WAITS` times as long: a pass for many costs little
-more than one for a few, and without it a server under load would only fall further behind. The pass runs in the loop's
-own thread: on a CPU it takes one to a few milliseconds, and threads that take turns with it would only stretch both.
+A batch runs as soon as one of these holds: it has a step of every session that was answered within the last
+`RECENT_S`, it is full, or `max_wait_s` have passed since its first step. A single session therefore never waits. If the
+event loop was busy for more than `BUSY` of that wait, further requests are probably waiting to be read, and the wait is
+extended to at most `BUSY_WAITS` times its length: a large batch costs little more than a small one, and small batches
+would make a loaded server fall further behind. The forward pass runs in the thread of the event loop: on a CPU it takes
+a few milliseconds, and running it in another thread would slow down both.
 """
 
 from __future__ import annotations
@@ -23,66 +24,68 @@ from torch import Tensor
 
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
-from actors.serving.messages import MessageLayout, StepQuery, stack
+from actors.serving.messages import MessageLayout, StepQuery, make_step_batch
 from actors.serving.noise import step_noise
 from actors.serving.refusal import Refusal
 from actors.serving.server.models import ServedModel
-from actors.serving.server.sessions import Pending, Rows, Session
+from actors.serving.server.sessions import PendingStep, Session, StateTable
 from actors.types.actions import ActionMasks
 
-RECENT_S = 0.02
-BUSY_WAITS = 8
-BUSY = 0.4  # share of the wait that the loop's thread worked
-LOOK_S = 0.0005
+RECENT_S = 0.02  # a session answered within this time is expected to step again
+BUSY_WAITS = 8  # bound of an extended wait, in units of max_wait_s
+BUSY = 0.4  # CPU time of the thread over elapsed time, above which the loop counts as busy
+RECHECK_S = 0.0005  # between two checks of an extended wait
 
 
 @dataclass(slots=True)
-class Entry:
-    """A step that waits for its batch."""
+class QueuedStep:
+    """A step that waits for a batch."""
 
     session: Session
     query: StepQuery
-    pending: Pending
+    pending: PendingStep
 
 
-class Decided(NamedTuple):
-    """What became of N entries."""
+class BatchResult(NamedTuple):
+    """The decisions of N steps."""
 
-    actions: list[list[int]]  # N x H
-    log_probs: list[list[float]]  # N x H
-    values: list[float]
+    actions: list[list[int]]  # [N, H]
+    log_probs: list[list[float]]  # [N, H]
+    values: list[float]  # [N]
     model: ServedModel
 
 
 class Batcher:
-    """Who was answered lately is who will soon ask again.
+    """Collect steps and run them in batches.
 
-    `finish` is told every entry's outcome: its row of a `Decided`, or the refusal or error that it met.
+    `finish` is called for every step with its outcome: a `BatchResult` and the step's row in it, or the refusal or
+    error (with row 0). `observe` is called for every forward pass with its number of steps and its seconds.
     """
 
     def __init__(
         self,
-        rows: Rows,
+        state_table: StateTable,
         newest: Callable[[], ServedModel],
-        finish: Callable[[Entry, Decided | Exception, int], None],
+        finish: Callable[[QueuedStep, BatchResult | Exception, int], None],
         observe: Callable[[int, float], None],
         max_batch: int,
         max_wait_s: float,
     ) -> None:
-        self._rows, self._newest, self._finish, self._observe = rows, newest, finish, observe
+        self._state_table, self._newest, self._finish, self._observe = state_table, newest, finish, observe
         self._max_batch, self._max_wait_s = max_batch, max_wait_s
-        self._waiting: list[Entry] = []
+        self._waiting: list[QueuedStep] = []
         self._timer: asyncio.Handle | None = None
-        self._first_s = self._worked_s = 0.0  # when the first of them came, by the clock and by the thread's own
+        self._first_s = self._worked_s = 0.0  # arrival of the first waiting step: wall clock, CPU time of the thread
         self._answered: deque[tuple[float, Session]] = deque()
         self._expected = 0  # sessions answered within RECENT_S
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def submit(self, entry: Entry) -> None:
-        self._waiting.append(entry)
-        self._forget(time.monotonic())
+    def submit(self, step: QueuedStep) -> None:
+        """Add a step to the next batch."""
+        self._waiting.append(step)
+        self._discard_old_answers(time.monotonic())
         loop = asyncio.get_running_loop()
         if len(self._waiting) >= min(self._expected, self._max_batch):
             if self._timer is not None:
@@ -90,101 +93,101 @@ class Batcher:
             self._timer = loop.call_soon(self.flush)
         elif self._timer is None:
             self._first_s, self._worked_s = time.monotonic(), time.thread_time()
-            self._timer = loop.call_later(self._max_wait_s, self._due)
+            self._timer = loop.call_later(self._max_wait_s, self._on_timer)
 
-    def _due(self) -> None:
+    def _on_timer(self) -> None:
         waited_s, worked_s = time.monotonic() - self._first_s, time.thread_time() - self._worked_s
         if worked_s > BUSY * waited_s and waited_s < BUSY_WAITS * self._max_wait_s:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._due)
+            self._timer = asyncio.get_running_loop().call_later(RECHECK_S, self._on_timer)
         else:
             self.flush()
 
     def flush(self) -> None:
-        """Decide now, for as many as fit."""
+        """Run a batch now, of at most `max_batch` steps."""
         self._timer = None
         batch, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
         if self._waiting:
             self._timer = asyncio.get_running_loop().call_soon(self.flush)
         self._run(batch)
         now = time.monotonic()
-        self._forget(now)
-        for entry in batch:
-            self._remember(entry.session, now)
+        self._discard_old_answers(now)
+        for step in batch:
+            self._record_answer(step.session, now)
 
-    def _remember(self, session: Session, now: float) -> None:
-        self._expected += session.answered_s <= now - RECENT_S
-        session.answered_s = now
+    def _record_answer(self, session: Session, now: float) -> None:
+        self._expected += session.last_answered_s <= now - RECENT_S
+        session.last_answered_s = now
         self._answered.append((now, session))
 
-    def _forget(self, now: float) -> None:
+    def _discard_old_answers(self, now: float) -> None:
         while self._answered and self._answered[0][0] <= now - RECENT_S:
-            when, session = self._answered.popleft()
-            self._expected -= session.answered_s == when
+            answered_s, session = self._answered.popleft()
+            self._expected -= session.last_answered_s == answered_s
 
-    def _run(self, batch: Sequence[Entry]) -> None:
-        """One pass for each kind of model and space in it; an entry that nobody waits for any more is let go."""
-        groups: dict[tuple[int, int], tuple[ServedModel, MessageLayout, list[Entry]]] = {}
+    def _run(self, batch: Sequence[QueuedStep]) -> None:
+        """Run one forward pass per model and spaces. Steps whose clients have all cancelled are dropped."""
+        groups: dict[tuple[int, int], tuple[ServedModel, MessageLayout, list[QueuedStep]]] = {}
         newest = self._newest()
-        for entry in batch:
-            session = entry.session
-            if entry.pending.abandoned():
+        for step in batch:
+            session = step.session
+            if step.pending.abandoned():
                 session.pending = None
                 continue
             model = session.pinned or newest
             key = (id(model), id(session.layout))
-            groups.setdefault(key, (model, session.layout, []))[2].append(entry)
-        for model, layout, entries in groups.values():
+            groups.setdefault(key, (model, session.layout, []))[2].append(step)
+        for model, layout, steps in groups.values():
             start = time.perf_counter()
             try:
-                self._decide(model, layout, entries)
-            except Exception as error:  # the step's own error, told to those who wait for it
-                for entry in entries:
-                    self._finish(entry, error, 0)
-            self._observe(len(entries), time.perf_counter() - start)
+                self._run_group(model, layout, steps)
+            except Exception as error:  # reported to the clients of these steps
+                for step in steps:
+                    self._finish(step, error, 0)
+            self._observe(len(steps), time.perf_counter() - start)
 
-    def _decide(self, model: ServedModel, layout: MessageLayout, entries: list[Entry]) -> None:
-        stacked = stack([e.query for e in entries], layout)
-        obs, blueprints, masks = stacked.obs, stacked.blueprint_indices, stacked.masks
-        if any(stacked.refusals):
-            sound = [i for i, refusal in enumerate(stacked.refusals) if refusal is None]
-            for entry, refusal in zip(entries, stacked.refusals, strict=True):
+    def _run_group(self, model: ServedModel, layout: MessageLayout, steps: list[QueuedStep]) -> None:
+        batch = make_step_batch([step.query for step in steps], layout)
+        obs, blueprints, masks = batch.obs, batch.blueprint_indices, batch.masks
+        if any(batch.refusals):
+            valid = [i for i, refusal in enumerate(batch.refusals) if refusal is None]
+            for step, refusal in zip(steps, batch.refusals, strict=True):
                 if isinstance(refusal, Refusal):
-                    self._finish(entry, refusal, 0)
-            if not sound:
+                    self._finish(step, refusal, 0)
+            if not valid:
                 return
-            entries = [entries[i] for i in sound]
-            obs, blueprints = obs[sound], blueprints[sound]
-            masks = ActionMasks(masks.op[sound], None if masks.slot is None else masks.slot[sound], masks.rest[sound])
-        decided = self._forward(model, layout, entries, obs, blueprints, masks)
-        for i, entry in enumerate(entries):
-            self._finish(entry, decided, i)
+            steps = [steps[i] for i in valid]
+            obs, blueprints = obs[valid], blueprints[valid]
+            masks = ActionMasks(masks.op[valid], None if masks.slot is None else masks.slot[valid], masks.rest[valid])
+        result = self._forward(model, layout, steps, obs, blueprints, masks)
+        for i, step in enumerate(steps):
+            self._finish(step, result, i)
 
     @torch.inference_mode()
     def _forward(
         self,
         model: ServedModel,
         layout: MessageLayout,
-        entries: list[Entry],
+        steps: list[QueuedStep],
         obs: NDArray[np.float32],
         blueprints: NDArray[np.int64],
         masks: ActionMasks,
-    ) -> Decided:
-        programs, state = model.programs(layout.spaces), self._rows.state
+    ) -> BatchResult:
+        programs, state = model.programs(layout.spaces), self._state_table.state
         device = state.h.device
-        rows = torch.tensor([e.session.row for e in entries], device=device)
+        rows = torch.tensor([step.session.row for step in steps], device=device)
         inputs: list[Tensor] = [torch.from_numpy(a).to(device) for a in (obs, blueprints)]
         inputs += [*MaskTensors.of(masks, device), *state.rows(rows)]
-        greedy = np.array([e.query.deterministic for e in entries])
+        greedy = np.array([step.query.deterministic for step in steps])
         if greedy.all():
             out = programs.greedy(*inputs)
         else:
             heads = len(layout.spaces.action.heads)
-            noise = np.full((len(entries), heads), 0.5)
+            noise = np.full((len(steps), heads), 0.5)
             for i in map(int, np.flatnonzero(~greedy)):
-                noise[i] = step_noise(entries[i].session.seed, entries[i].pending.step_index, heads)
-            drawn = (torch.from_numpy(a).to(device) for a in (noise, greedy))
-            out = programs.sampling(*inputs, *drawn)
+                noise[i] = step_noise(steps[i].session.seed, steps[i].pending.step_index, heads)
+            sampling_inputs = (torch.from_numpy(a).to(device) for a in (noise, greedy))
+            out = programs.sampling(*inputs, *sampling_inputs)
         for own, after in zip(state, PolicyState(*out[4:]), strict=True):
             own.index_copy_(1, rows, after)
         actions, log_probs, values = (t.tolist() for t in out[:3])
-        return Decided(actions, log_probs, values, model)
+        return BatchResult(actions, log_probs, values, model)

@@ -1,4 +1,4 @@
-"""The service's methods as gRPC sees them: bytes in, bytes out, every refusal a status and a line in the log."""
+"""`Handlers`: the gRPC methods of the service. Every refusal is sent as a status, logged and counted."""
 
 from __future__ import annotations
 
@@ -13,35 +13,37 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from actors.serving.refusal import Reason, Refusal
-from actors.serving.server.auth import Tokens
+from actors.serving.server.auth import TokenFile
+from actors.serving.server.metrics import ServingMetrics
+from actors.serving.server.model_info import model_info
 from actors.serving.server.service import PolicyService
-from actors.serving.server.telemetry import Telemetry
 from actors.wire import policy_pb2
 
 SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
 REQUEST_ID = "x-request-id"
-STREAM_STEPS = 1024  # of one stream whose answers have not been sent, at most
-STREAM_BYTES = 4 << 20  # that such answers may take, together
+MAX_STREAM_STEPS = 1024  # steps of one stream that are in progress or whose answers are not yet sent
+MAX_STREAM_BYTES = 4 << 20  # size of the answers of these steps
 
 Context = grpc.aio.ServicerContext[Any, Any]
 M = TypeVar("M", bound=Message, covariant=True)
 
 
-class _Kind(Protocol[M]):
+class _MessageType(Protocol[M]):
     def FromString(self, data: bytes) -> M: ...
 
 
 class Handlers:
-    """`service` is absent until weights have loaded."""
+    """The methods of PolicyService. `service` is None until the first weights are loaded."""
 
-    def __init__(self, telemetry: Telemetry, tokens: Tokens | None) -> None:
+    def __init__(self, metrics: ServingMetrics, tokens: TokenFile | None) -> None:
         self.service: PolicyService | None = None
-        self.calls = 0  # under way
-        self._telemetry, self._tokens = telemetry, tokens
+        self.calls = 0  # in progress
+        self._metrics, self._tokens = metrics, tokens
         self._log = structlog.get_logger("tamiyo.serving")
         self._readers: set[asyncio.Task[None]] = set()
 
-    def generic(self) -> grpc.GenericRpcHandler[Any, Any]:
+    def generic_handler(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """Return the handler to register with a gRPC server."""
         unary = grpc.unary_unary_rpc_method_handler
         methods = {
             "GetModel": unary(self._get_model, _parser(policy_pb2.GetModelRequest), _serialise),
@@ -56,30 +58,32 @@ class Handlers:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def end_streams(self) -> None:
-        """Streams take no more steps, answer those under way, and end."""
+        """End all streams: they accept no more steps, and answer those in progress."""
         for reader in self._readers:
             reader.cancel()
 
-    def refused(self, refusal: Refusal, method: str, request_id: str = "") -> None:
-        """Count and log."""
-        self._telemetry.refusals.labels(refusal.reason).inc()
+    def record_refusal(self, refusal: Refusal, method: str, request_id: str = "") -> None:
+        """Count and log a refusal."""
+        self._metrics.refusals.labels(refusal.reason).inc()
         self._log.info(
             "refused", method=method, code=refusal.code.name, reason=refusal.reason.value, message=refusal.message,
             request_id=request_id or uuid.uuid4().hex,
         )  # fmt: skip
 
     def _ready(self, request: Message | None) -> PolicyService:
+        """Return the service. Raises `Refusal` if the request is malformed (None) or no weights are loaded."""
         if request is None:
-            raise Refusal(Reason.MALFORMED, "these bytes are no message of tamiyo.v1")
+            raise Refusal(Reason.MALFORMED, "the request is not a message of tamiyo.v1")
         if self.service is None:
-            raise Refusal(Reason.NOT_READY, "no weights have loaded yet")
+            raise Refusal(Reason.NOT_READY, "the server has not loaded any weights yet")
         return self.service
 
     async def _get_model(self, request: policy_pb2.GetModelRequest | None, context: Context) -> Message:
         async def get() -> Message:
-            return self._ready(request).get_model()
+            service = self._ready(request)
+            return model_info(service.models, service.options)
 
-        return await self._guarded("GetModel", context, get)
+        return await self._handle("GetModel", context, get)
 
     async def _open(self, request: policy_pb2.OpenSessionRequest, context: Context) -> Message:
         async def open_session() -> policy_pb2.OpenSessionResponse:
@@ -92,13 +96,13 @@ class Handlers:
             )  # fmt: skip
             return response
 
-        return await self._guarded("OpenSession", context, open_session)
+        return await self._handle("OpenSession", context, open_session)
 
     async def _reset(self, request: policy_pb2.ResetSessionRequest, context: Context) -> Message:
         async def reset() -> Message:
             return self._ready(request).reset_session(request)
 
-        return await self._guarded("ResetSession", context, reset)
+        return await self._handle("ResetSession", context, reset)
 
     async def _close(self, request: policy_pb2.CloseSessionRequest, context: Context) -> Message:
         async def close() -> Message:
@@ -106,103 +110,106 @@ class Handlers:
             self._log.info("session closed", session=request.session_id[:6], request_id=_request_id(context))
             return response
 
-        return await self._guarded("CloseSession", context, close)
+        return await self._handle("CloseSession", context, close)
 
     async def _step(self, request: policy_pb2.StepRequest, context: Context) -> bytes:
         start = time.perf_counter()
 
         async def step() -> bytes:
-            return await self._ready(request).begin(request)
+            return await self._ready(request).start_step(request)
 
-        answer = await self._guarded("Step", context, step)
-        self._telemetry.step_s.observe(time.perf_counter() - start)
+        answer = await self._handle("Step", context, step)
+        self._metrics.step_s.observe(time.perf_counter() - start)
         return answer
 
     T = TypeVar("T")
 
-    async def _guarded(self, method: str, context: Context, call: Callable[[], Awaitable[T]]) -> T:
+    async def _handle(self, method: str, context: Context, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `call`, and turn its exceptions into gRPC statuses."""
         self.calls += 1
         try:
             return await call()
         except Refusal as refusal:
             request_id = _request_id(context)
-            self.refused(refusal, method, request_id)
+            self.record_refusal(refusal, method, request_id)
             refusal.metadata["request_id"] = request_id
             await context.abort(refusal.code, refusal.message, refusal.trailers())
         except Exception:
             request_id = _request_id(context)
             self._log.exception("failed", method=method, request_id=request_id)
-            await context.abort(grpc.StatusCode.INTERNAL, f"the server failed; its log has request {request_id}")
+            await context.abort(
+                grpc.StatusCode.INTERNAL, f"internal error: see request {request_id} in the server's log"
+            )
         finally:
             self.calls -= 1
-        raise AssertionError("abort raises")
+        raise AssertionError("context.abort always raises")
 
     async def _step_stream(
         self, requests: AsyncIterator[policy_pb2.StepStreamRequest | None], context: Context
     ) -> None:
         self.calls += 1
-        stream = _Stream(self, _request_id(context))
+        stream = _StepStreamCall(self, _request_id(context))
         reader = asyncio.create_task(stream.read(requests))
         self._readers.add(reader)
         try:
             while (response := await stream.answers.get()) is not None:
                 await context.write(response)
-                stream.room.release()  # and not earlier: what waits here would grow with every step of a slow reader
-            if stream.ended is not None:
-                self.refused(stream.ended, "StepStream", stream.request_id)
-                await context.abort(stream.ended.code, stream.ended.message, stream.ended.trailers())
+                stream.capacity.release()  # only after the write, which blocks if the client does not read
+            if stream.end_reason is not None:
+                self.record_refusal(stream.end_reason, "StepStream", stream.request_id)
+                await context.abort(stream.end_reason.code, stream.end_reason.message, stream.end_reason.trailers())
         finally:
             self.calls -= 1
             self._readers.discard(reader)
             reader.cancel()
-            stream.abandon()
+            stream.cancel_steps()
 
-    def stream_steps(self) -> int:
-        """Steps of one stream that may be under way or wait to be sent."""
+    def max_stream_steps(self) -> int:
+        """Return how many steps of one stream may be in progress or have unsent answers."""
         if self.service is None:
-            return STREAM_STEPS
-        return max(1, min(STREAM_STEPS, STREAM_BYTES // self.service.answer_bytes))
+            return MAX_STREAM_STEPS
+        return max(1, min(MAX_STREAM_STEPS, MAX_STREAM_BYTES // self.service.max_response_bytes))
 
 
-class _Stream:
-    """One stream's steps under way; their answers in the order in which they come."""
+class _StepStreamCall:
+    """One call of StepStream: its steps in progress, and their answers in order of completion."""
 
     def __init__(self, handlers: Handlers, request_id: str) -> None:
         self.answers: asyncio.Queue[policy_pb2.StepStreamResponse | None] = asyncio.Queue()
-        self.ended: Refusal | None = None
+        self.end_reason: Refusal | None = None
         self.request_id = request_id
-        self.room = asyncio.Semaphore(handlers.stream_steps())  # released when an answer has been sent
+        self.capacity = asyncio.Semaphore(handlers.max_stream_steps())  # released when an answer is sent
         self._handlers = handlers
         self._steps: set[asyncio.Future[bytes]] = set()
 
     async def read(self, requests: AsyncIterator[policy_pb2.StepStreamRequest | None]) -> None:
-        """Begin every step as it comes; at the end wait for those under way."""
+        """Start each step as it arrives. After the last one, wait for the steps in progress."""
         try:
             async for request in requests:
-                await self.room.acquire()
-                self._begin(request)
+                await self.capacity.acquire()
+                self._start(request)
         except Refusal as refusal:
-            self.ended = refusal
+            self.end_reason = refusal
         except asyncio.CancelledError:
-            self.ended = Refusal(Reason.DRAINING, "this server is shutting down: go on elsewhere")
+            self.end_reason = Refusal(Reason.DRAINING, "this server is shutting down: continue at another server")
         if self._steps:
             await asyncio.wait(self._steps)
         self.answers.put_nowait(None)
 
-    def abandon(self) -> None:
+    def cancel_steps(self) -> None:
         for step in self._steps:
             step.cancel()
 
-    def _begin(self, request: policy_pb2.StepStreamRequest | None) -> None:
-        own = request.step if request is not None else policy_pb2.StepRequest()
+    def _start(self, request: policy_pb2.StepStreamRequest | None) -> None:
+        step_request = request.step if request is not None else policy_pb2.StepRequest()
         start = time.perf_counter()
         try:
-            step = self._handlers._ready(request).begin(own)
+            step = self._handlers._ready(request).start_step(step_request)
         except Refusal as refusal:
-            self._fail(own, refusal)
+            self._fail(step_request, refusal)
             return
         self._steps.add(step)
-        step.add_done_callback(lambda done: self._answer(own, done, start))
+        step.add_done_callback(lambda done: self._answer(step_request, done, start))
 
     def _answer(self, request: policy_pb2.StepRequest, done: asyncio.Future[bytes], start: float) -> None:
         self._steps.discard(done)
@@ -212,38 +219,40 @@ class _Stream:
         if error is not None:
             self._fail(request, error)
             return
-        self._handlers._telemetry.step_s.observe(time.perf_counter() - start)
+        self._handlers._metrics.step_s.observe(time.perf_counter() - start)
         response = policy_pb2.StepStreamResponse(session_id=request.session_id, step_index=request.step_index)
         response.step.MergeFromString(done.result())
         self.answers.put_nowait(response)
 
     def _fail(self, request: policy_pb2.StepRequest, error: BaseException) -> None:
         if isinstance(error, Refusal):
-            self._handlers.refused(error, "StepStream", self.request_id)
+            self._handlers.record_refusal(error, "StepStream", self.request_id)
             failure = policy_pb2.StepFailure(
-                code=error.number, reason=error.reason, message=error.message, metadata=error.metadata
+                code=error.code_number, reason=error.reason, message=error.message, metadata=error.metadata
             )
         else:
             self._handlers._log.error("failed", method="StepStream", request_id=self.request_id, exc_info=error)
             code, _ = grpc.StatusCode.INTERNAL.value
-            failure = policy_pb2.StepFailure(code=code, message=f"the server failed; its log has {self.request_id}")
+            failure = policy_pb2.StepFailure(
+                code=code, message=f"internal error: see request {self.request_id} in the server's log"
+            )
         self.answers.put_nowait(
             policy_pb2.StepStreamResponse(session_id=request.session_id, step_index=request.step_index, failure=failure)
         )
 
 
 def _request_id(context: Context) -> str:
-    """The client's own, so that its log and ours can be read side by side, else a new one."""
+    """Return the request id that the client sent, to match its log with the server's, or a new one."""
     for key, value in context.invocation_metadata() or ():
         if key == REQUEST_ID and isinstance(value, str) and value.isascii():
             return value[:64]
     return uuid.uuid4().hex
 
 
-def _parser(kind: _Kind[M]) -> Callable[[bytes], M | None]:
+def _parser(message_type: _MessageType[M]) -> Callable[[bytes], M | None]:
     def parse(data: bytes) -> M | None:
         try:
-            return kind.FromString(data)
+            return message_type.FromString(data)
         except DecodeError:
             return None
 

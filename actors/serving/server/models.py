@@ -1,4 +1,4 @@
-"""Weights that are served: the newest, and those that sessions still hold on to."""
+"""`ModelVersions`: the newest weights, and older versions that sessions are pinned to."""
 
 from __future__ import annotations
 
@@ -19,52 +19,55 @@ from actors.types.weights import WeightSet
 
 
 class ServedModel:
-    """One version; a program for each number of slots that sessions ask for."""
+    """One version of the weights, with a compiled program for each number of slots in use."""
 
     def __init__(
         self,
         weights: WeightSet,
         device: torch.device,
-        before: ServedModel | None = None,
-        spare: ServedModel | None = None,
+        previous: ServedModel | None = None,
+        recycled: ServedModel | None = None,
     ) -> None:
-        """`before` says for which slots programs are wanted; those of `spare`, which nobody asks any more, are used."""
+        """Prepare programs for the same numbers of slots as `previous`. TracedPolicy of `recycled`, a model that is no
+        longer used, are loaded with the new weights instead of being compiled again."""
         self.version, self.generation = weights.version, weights.generation
-        self.sessions = 0
+        self.num_sessions = 0  # pinned to this version
         self._weights, self._device, self._lock = weights, device, threading.Lock()
         self._programs: dict[int, TracedPolicy] = {}
-        spares = spare._programs if spare else {}
-        for slots, programs in dict(before._programs if before else {}).items():
+        available = recycled._programs if recycled else {}
+        for slots, programs in dict(previous._programs if previous else {}).items():
             network = self._network(slots)
-            if slots in spares:
-                self._programs[slots] = spares.pop(slots)
+            if slots in available:
+                self._programs[slots] = available.pop(slots)
                 self._programs[slots].load(network)
             else:
                 self._programs[slots] = programs.of(network)
 
     def prepare(self, spaces: Spaces) -> None:
-        """Make the program for these spaces; takes tenths of a second the first time."""
+        """Compile the program for these spaces, unless it exists. Takes tenths of a second."""
         with self._lock:
             if spaces.slots not in self._programs:
                 self._programs[spaces.slots] = TracedPolicy(self._network(spaces.slots)).prepare()
 
     def ready(self, spaces: Spaces) -> bool:
+        """Whether the program for these spaces is compiled."""
         return spaces.slots in self._programs
 
     def programs(self, spaces: Spaces) -> TracedPolicy:
+        """Return the program for these spaces, compiling it if necessary."""
         if not self.ready(spaces):
             self.prepare(spaces)
         return self._programs[spaces.slots]
 
     def _network(self, slots: int) -> FactoredRecurrentActorCritic:
-        own = spaces_of(self._weights)
-        return from_weights(self._weights, self._device, own.with_slots(slots) if own.slots else own)
+        spaces = spaces_of(self._weights)
+        return from_weights(self._weights, self._device, spaces.with_slots(slots) if spaces.slots else spaces)
 
 
-class Models:
-    """The newest version and, up to `max_versions`, the older ones that sessions are pinned to.
+class ModelVersions:
+    """The newest version and the older ones that sessions are pinned to, at most `max_versions` together.
 
-    A version beyond that bound waits: no session loses the weights it was promised.
+    While all of them are in use, newer weights are not adopted, so that no session loses the version it is pinned to.
     """
 
     def __init__(self, weights: WeightSet, device: torch.device, max_versions: int) -> None:
@@ -72,7 +75,7 @@ class Models:
         self.architecture = _architecture(weights)
         self.newest = ServedModel(weights, device)
         self.newest.prepare(self.spaces)
-        self._spare: list[ServedModel] = []  # forgotten, whose programs can take on other weights
+        self._recyclable: list[ServedModel] = []  # no longer used; their programs can be loaded with other weights
         self.held: dict[int, ServedModel] = {self.newest.version: self.newest}
         network = self.newest._network(self.spaces.slots)
         self.state_sizes: StateSizes = network.core.sizes
@@ -81,44 +84,50 @@ class Models:
         self.layouts = {spaces.hash: MessageLayout(spaces) for spaces in family}
 
     def build(self, weights: WeightSet) -> ServedModel:
-        """Ready to be adopted; slow, for a thread. Raises `UserError` where the weights are of another architecture."""
+        """Build a model for `adopt`. This is slow, so run it in a thread. Raises `UserError` if the weights are of
+        another architecture."""
         if _architecture(weights) != self.architecture:
             raise UserError(
-                f"weights {weights.version} have another architecture than those served: start a server for them"
+                f"weights {weights.version} have another architecture than those served: start another server for them"
             )
-        spare = self._spare.pop() if self._spare else None
-        return ServedModel(weights, self.device, self.newest, spare)
+        recycled = self._recyclable.pop() if self._recyclable else None
+        return ServedModel(weights, self.device, self.newest, recycled)
 
     def full(self) -> bool:
-        """Whether every version that may be held is in use."""
-        return len(self.held) - (self.newest.sessions == 0) >= self.max_versions
+        """Whether no version can be released to make room for a newer one."""
+        return len(self.held) - (self.newest.num_sessions == 0) >= self.max_versions
 
     def adopt(self, model: ServedModel) -> None:
-        before, self.newest = self.newest, model
+        """Make `model` the newest version."""
+        previous, self.newest = self.newest, model
         self.held[model.version] = model
-        self._forget(before)
+        self._release_unused(previous)
 
     def layout(self, spaces_hash: str) -> MessageLayout:
+        """Return the message layout of these spaces. Raises `Refusal` if the model does not accept them."""
         if spaces_hash not in self.layouts:
             raise Refusal(
                 Reason.SPACES_MISMATCH,
-                f"spaces {spaces_hash[:32]!r} do not fit the model, which has {self.spaces.hash}: GetModel tells all",
+                f"the model does not accept spaces {spaces_hash[:32]!r}; its own are {self.spaces.hash}: GetModel "
+                "lists the accepted spaces",
                 expected=self.spaces.hash,
             )
         return self.layouts[spaces_hash]
 
-    def hold(self, model: ServedModel) -> ServedModel:
-        model.sessions += 1
+    def pin(self, model: ServedModel) -> ServedModel:
+        """Count a session that is pinned to `model`, and return the model."""
+        model.num_sessions += 1
         return model
 
-    def release(self, model: ServedModel) -> None:
-        model.sessions -= 1
-        self._forget(model)
+    def unpin(self, model: ServedModel) -> None:
+        """Undo one `pin`."""
+        model.num_sessions -= 1
+        self._release_unused(model)
 
-    def _forget(self, model: ServedModel) -> None:
-        unused = model is not self.newest and not model.sessions
+    def _release_unused(self, model: ServedModel) -> None:
+        unused = model is not self.newest and not model.num_sessions
         if unused and self.held.pop(model.version, None) is not None:
-            self._spare.append(model)
+            self._recyclable.append(model)
 
 
 def _architecture(weights: WeightSet) -> str:

@@ -1,4 +1,4 @@
-"""The running server: address, TLS, health, reflection, new weights, expiry, and an orderly end."""
+"""`PolicyServer`: listens, loads and follows weights, expires sessions, and shuts down gracefully."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ from actors.codec import InvalidWeights
 from actors.errors import UserError
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.admission import Admission
-from actors.serving.server.auth import Tokens
-from actors.serving.server.certificates import Certificates
+from actors.serving.server.auth import TokenFile
+from actors.serving.server.certificates import CertificateReloader
 from actors.serving.server.handlers import SERVICE, Handlers
-from actors.serving.server.models import Models
+from actors.serving.server.metrics import ServingMetrics
+from actors.serving.server.models import ModelVersions
 from actors.serving.server.service import PolicyService
-from actors.serving.server.telemetry import Telemetry
 from actors.serving.session_state import read_key
 from actors.transport.base import Unreachable
 from actors.types.weights import WeightSet
 
-SWEEP_S = 1.0  # between two looks for expired sessions, and for calls that must end
-FLUSH_S = 0.5  # for the last answers to leave
+SWEEP_S = 1.0  # between two checks for expired sessions and overdue calls
+FLUSH_S = 0.5  # grace period of gRPC for the last answers
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class Source(Protocol):
-    """Where weights come from: a `WeightStore`, or a checkpoint."""
+class WeightSource(Protocol):
+    """Where the server gets weights from: a `WeightStore`, or a checkpoint."""
 
-    def fetch(self, newer_than: int) -> WeightSet | None: ...
+    def fetch(self, newer_than: int) -> WeightSet | None:
+        """Return the newest weights if their version is above `newer_than`."""
+        ...
 
 
-class Fixed:
-    """One set of weights that never changes."""
+class FixedWeights:
+    """A source of one set of weights that never changes."""
 
     def __init__(self, weights: WeightSet) -> None:
         self._weights: WeightSet | None = weights
@@ -55,26 +57,26 @@ class Fixed:
 
 
 class PolicyServer:
-    """`start`, then `run` until `stop` is set. `address` is known after `start`."""
+    """The policy server. Await `start`, then `run`, which returns after `stop` is set. `start` sets `address`."""
 
-    def __init__(self, options: ServeOptions, source: Source) -> None:
+    def __init__(self, options: ServeOptions, source: WeightSource) -> None:
         self.options, self.source, self.address = options, source, options.listen
-        self.telemetry = Telemetry()
+        self.metrics = ServingMetrics()
         self.stop = asyncio.Event()
         self._log = structlog.get_logger("tamiyo.serving")
         self._key = read_key(options.state_key_file)
-        tokens = Tokens(options.token_file) if options.token_file else None
-        self.handlers = Handlers(self.telemetry, tokens)
-        self._admission = Admission(options, tokens, self.handlers.refused)
+        self._tokens = TokenFile(options.token_file) if options.token_file else None
+        self.handlers = Handlers(self.metrics, self._tokens)
+        self._admission = Admission(options, self._tokens, self.handlers.record_refusal)
         self._server = grpc.aio.server(interceptors=[self._admission], options=server_channel_options(options))
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
     async def start(self) -> None:
-        """Listen, not yet serving. Raises `UserError`."""
+        """Listen on the address. Health is NOT_SERVING until `run` has loaded weights. Raises `UserError`."""
         for name in ("", SERVICE):
             await self._health.set(name, _NOT_SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self._server.add_generic_rpc_handlers((self.handlers.generic(),))
+        self._server.add_generic_rpc_handlers((self.handlers.generic_handler(),))
         if self.options.reflection:
             names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
@@ -85,39 +87,42 @@ class PolicyServer:
             else:
                 port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
-            raise UserError(f"cannot listen on {listen} ({error}): give another address to --listen") from error
+            raise UserError(f"cannot listen on {listen} ({error}): give --listen another address") from error
         if not listen.startswith("unix:"):
             self.address = f"{listen.rpartition(':')[0]}:{port}"
         await self._server.start()
         self._log.info("listening", address=self.address, tls=self.options.tls_cert is not None)
 
     async def run(self) -> None:
-        """Load, serve, follow new weights; returns after `stop`, everything under way answered."""
-        metrics = None
+        """Load weights, serve, and follow new weights. After `stop` is set, answer the calls in progress and return."""
+        metrics_server = None
         if self.options.metrics_port is not None:
             host = self.options.host or "0.0.0.0"
             try:
-                metrics, _ = start_http_server(self.options.metrics_port, host, self.telemetry.registry)
+                metrics_server, _ = start_http_server(self.options.metrics_port, host, self.metrics.registry)
             except OSError as error:
-                raise UserError(f"cannot show metrics on port {self.options.metrics_port} ({error})") from error
-        chores = [asyncio.create_task(work) for work in (self._follow(), self._sweep())]
+                raise UserError(
+                    f"cannot serve metrics on port {self.options.metrics_port} ({error}): choose another --metrics-port"
+                ) from error
+        tasks = [asyncio.create_task(loop) for loop in (self._follow_weights(), self._sweep())]
         stopping = asyncio.create_task(self.stop.wait())
         try:
-            await asyncio.wait([*chores, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
             await self._drain()
-            for chore in chores:
-                if chore.done():
-                    chore.result()  # which raises
+            for task in tasks:
+                if task.done():
+                    task.result()  # raises its exception
         finally:
-            for task in (*chores, stopping):
-                task.cancel()
-            await asyncio.gather(*chores, stopping, return_exceptions=True)
+            for pending in (*tasks, stopping):
+                pending.cancel()
+            await asyncio.gather(*tasks, stopping, return_exceptions=True)
             await self._server.stop(0)
-            if metrics is not None:
-                metrics.shutdown()
-                metrics.server_close()
+            if metrics_server is not None:
+                metrics_server.shutdown()
+                metrics_server.server_close()
 
     async def _drain(self) -> None:
+        """Refuse new work, wait for the calls in progress, and stop listening."""
         self._log.info("draining", calls=self.handlers.calls)
         await self._health.enter_graceful_shutdown()
         if self.handlers.service is not None:
@@ -129,8 +134,8 @@ class PolicyServer:
         await self._server.stop(FLUSH_S)
         self._log.info("stopped", calls=self.handlers.calls)
 
-    async def _follow(self) -> None:
-        """Load the first weights, then take up new ones as they appear."""
+    async def _follow_weights(self) -> None:
+        """Load the first weights, then adopt newer ones as they appear."""
         while self.handlers.service is None:
             weights = await self._fetch(-1)
             if weights is not None:
@@ -138,15 +143,18 @@ class PolicyServer:
             else:
                 await asyncio.sleep(min(0.2, self.options.poll_s))
         service = self.handlers.service
-        waiting = False
+        postponed = False
         while True:
             await asyncio.sleep(self.options.poll_s)
             if service.models.full():
-                if not waiting:
-                    self._log.warning("new weights wait: sessions hold all versions", versions=len(service.models.held))
-                waiting = True
+                if not postponed:
+                    self._log.warning(
+                        "new weights not adopted: sessions are pinned to all versions",
+                        versions=len(service.models.held),
+                    )
+                postponed = True
                 continue
-            waiting = False
+            postponed = False
             weights = await self._fetch(service.models.newest.version)
             if weights is None:
                 continue
@@ -156,11 +164,13 @@ class PolicyServer:
                 self._log.error("weights refused", version=weights.version, reason=str(error))
                 continue
             service.adopt(model)
-            self._log.info("weights taken up", version=model.version, versions_held=len(service.models.held))
+            self._log.info("weights adopted", version=model.version, versions_held=len(service.models.held))
 
     async def _load(self, weights: WeightSet) -> None:
-        models = await asyncio.to_thread(Models, weights, _device(self.options.device), self.options.max_versions)
-        self.handlers.service = PolicyService(models, self.options, self._key, self.telemetry)
+        models = await asyncio.to_thread(
+            ModelVersions, weights, _device(self.options.device), self.options.max_versions
+        )
+        self.handlers.service = PolicyService(models, self.options, self._key, self.metrics, self._tokens)
         for name in ("", SERVICE):
             await self._health.set(name, _SERVING)
         self._log.info("serving", version=weights.version, spaces=models.spaces.hash)
@@ -171,7 +181,7 @@ class PolicyServer:
         except InvalidWeights as error:
             self._log.error("weights damaged", reason=str(error))
         except Unreachable as error:
-            self._log.warning("no new weights", reason=str(error))
+            self._log.warning("weight store unreachable", reason=str(error))
         return None
 
     async def _sweep(self) -> None:
@@ -182,21 +192,24 @@ class PolicyServer:
                 self._log.info("sessions expired", count=count)
 
 
-async def serve(options: ServeOptions, source: Source, started: Callable[[PolicyServer], Awaitable[None]]) -> None:
-    """Until SIGTERM or Ctrl-C; `started` is told when the server listens."""
+async def serve(
+    options: ServeOptions, source: WeightSource, started: Callable[[PolicyServer], Awaitable[None]]
+) -> None:
+    """Serve until SIGTERM or SIGINT. `started` is awaited when the server listens."""
     server = PolicyServer(options, source)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop.set)
     await server.start()
     await started(server)
-    settled = asyncio.create_task(_settle(server))
+    freezing = asyncio.create_task(_freeze_loaded_objects(server))
     await server.run()
-    settled.cancel()
+    freezing.cancel()
 
 
-async def _settle(server: PolicyServer) -> None:
-    """What is loaded with the first weights stays: to look through it again and again takes tenths of a second."""
+async def _freeze_loaded_objects(server: PolicyServer) -> None:
+    """Exclude everything loaded with the first weights from garbage collection, whose full passes over it would each
+    stop the server for tenths of a second."""
     while server.handlers.service is None:
         await asyncio.sleep(0.05)
     gc.collect()
@@ -206,12 +219,12 @@ async def _settle(server: PolicyServer) -> None:
 def _credentials(options: ServeOptions) -> grpc.ServerCredentials | None:
     if options.tls_cert is None or options.tls_key is None:
         return None
-    return Certificates(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
+    return CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
 
 
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"there is no device {name}: give cpu or auto")
+        raise UserError(f"device {name} is not available: give --device cpu or auto")
     return torch.device(name)

@@ -1,4 +1,4 @@
-"""Sessions: who they are, when they expire or give way, and the rows that hold their memory."""
+"""`SessionTable`: the open sessions, when they expire or are evicted, and the table of their recurrent states."""
 
 from __future__ import annotations
 
@@ -15,119 +15,130 @@ from actors.serving.messages import MessageLayout
 from actors.serving.refusal import IMPORT_REQUIRED, Reason, Refusal
 from actors.serving.server.models import ServedModel
 
-REMEMBERED = 10_000  # sessions that expired or gave way and are still known to have existed
+MAX_CLOSED_IDS = 10_000  # ids of expired and evicted sessions that are remembered
 
 
 @dataclass(slots=True)
-class Pending:
-    """A step under way and all who wait for it."""
+class PendingStep:
+    """A step in progress, and the calls that wait for it."""
 
     step_index: int
     digest: bytes
-    export: bool  # whether someone wants the state after it
+    export: bool  # whether a call wants the exported state
     waiters: list[asyncio.Future[bytes]] = field(default_factory=list)
 
     def abandoned(self) -> bool:
+        """Whether all calls that wait for the step were cancelled."""
         return all(w.cancelled() for w in self.waiters)
 
 
 @dataclass(slots=True)
 class Session:
+    """One open session."""
+
     id: str
-    row: int
+    row: int  # index into the state table
     layout: MessageLayout
     seed: int
-    pinned: ServedModel | None  # None: whatever is newest
-    owner: str = ""  # hash of the token that opened it, "" without tokens
+    pinned: ServedModel | None  # None: always use the newest
+    owner: str = ""  # hash of the token that opened it; "" if tokens are not used
     next_index: int = 0
-    digest: bytes = b""  # of the last step's request
-    answer: bytes = b""  # to it, serialised
-    pending: Pending | None = None
-    touched_s: float = 0.0
-    answered_s: float = float("-inf")  # as the batcher remembers it
+    last_digest: bytes = b""  # of the last step's request
+    last_response: bytes = b""  # serialised StepResponse without the exported state
+    pending: PendingStep | None = None
+    last_used_s: float = 0.0
+    last_answered_s: float = float("-inf")  # maintained by the batcher
 
 
-class Rows:
-    """The memory of all sessions in one preallocated `PolicyState`."""
+class StateTable:
+    """The recurrent states of all sessions in one preallocated `PolicyState`."""
 
     def __init__(self, sizes: StateSizes, count: int, device: torch.device) -> None:
         self.state = PolicyState.zeros(sizes, count, device)
         self._free = list(range(count - 1, -1, -1))
 
     @property
-    def free(self) -> int:
+    def num_free(self) -> int:
+        """Number of free rows."""
         return len(self._free)
 
-    def take(self) -> int:
-        """A row at zero."""
+    def allocate(self) -> int:
+        """Return a free row, set to zero. There must be one: see `num_free`."""
         row = self._free.pop()
         for t in self.state:
             t[:, row] = 0.0
         return row
 
-    def give_back(self, row: int) -> None:
+    def free(self, row: int) -> None:
+        """Make a row available again."""
         self._free.append(row)
 
     def write(self, row: int, state: PolicyState) -> None:
+        """Copy the only row of `state` to `row`."""
         for t, new in zip(self.state, state, strict=True):
             t[:, row] = new[:, 0]
 
     @property
     def bytes_per_row(self) -> int:
+        """Size of the recurrent state of one session."""
         return sum(t.element_size() * t.shape[0] * t.shape[2] for t in self.state)
 
 
-class Sessions:
-    """At most as many as there are rows, and `share` of them for one owner.
+class SessionTable:
+    """The open sessions: at most one per row of `state_table`, and at most `max_per_owner()` per owner.
 
-    Sessions without a step for `ttl_s`, or for `first_ttl_s` before their first, expire, the longest untouched first.
-    Where a new session has no room, the least recently used idle one gives way: of the same owner, and of one who holds
-    more only where all rows are taken. Idle means: without a step for `evict_after_s`, and none under way.
+    A session expires after `ttl_s` without a step, or after `first_ttl_s` if it has never stepped. It is idle after
+    `evict_after_s` without a step, unless a step is in progress.
+
+    If an owner at its limit opens a session, the least recently used of its sessions is evicted, provided that it is
+    idle. If all rows are taken, the same applies, first to this owner and then to owners with more sessions, largest
+    first. If no session can be evicted, the new one is refused.
     """
 
     def __init__(
         self,
-        rows: Rows,
+        state_table: StateTable,
         ttl_s: float,
         first_ttl_s: float,
         clock: Callable[[], float],
-        release: Callable[[ServedModel], None],  # told of what a closed session was pinned to
-        share: int,
+        unpin: Callable[[ServedModel], None],  # called with the model of each closed session that was pinned
+        max_per_owner: Callable[[], int | None],  # None: no limit; owner "" never has one
         evict_after_s: float,
     ) -> None:
-        self.rows, self.ttl_s, self.first_ttl_s = rows, ttl_s, first_ttl_s
-        self.share, self.evict_after_s = share, evict_after_s
+        self.state_table, self.ttl_s, self.first_ttl_s = state_table, ttl_s, first_ttl_s
+        self.evict_after_s = evict_after_s
         self.evicted = 0  # so far
-        self._clock, self._release = clock, release
-        # The longest untouched first, in all three.
+        self._clock, self._unpin, self._max_per_owner = clock, unpin, max_per_owner
+        # Least recently used first, in all three.
         self._stepped: OrderedDict[str, Session] = OrderedDict()
-        self._fresh: OrderedDict[str, Session] = OrderedDict()
-        self._owned: dict[str, OrderedDict[str, Session]] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._unstepped: OrderedDict[str, Session] = OrderedDict()
+        self._by_owner: dict[str, OrderedDict[str, Session]] = {}
+        self._closed_ids: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._stepped) + len(self._fresh)
+        return len(self._stepped) + len(self._unstepped)
 
     def find(self, session_id: str) -> Session | None:
-        return self._stepped.get(session_id) or self._fresh.get(session_id)
+        """Return the session, or None if it is not open."""
+        return self._stepped.get(session_id) or self._unstepped.get(session_id)
 
     def get(self, session_id: str) -> Session:
-        """Raises `Refusal`, which says whether the session was known once."""
+        """Return the session. Raises `Refusal`, which tells an expired or evicted session from an unknown one."""
         session = self.find(session_id)
         if session is not None:
             return session
         required = {IMPORT_REQUIRED: "true"}
-        if session_id in self._gone:
+        if session_id in self._closed_ids:
             raise Refusal(
                 Reason.SESSION_EXPIRED,
-                f"the session had no step for {self.ttl_s:g} s ({self.first_ttl_s:g} s before its first) and has "
-                "expired, or was idle and gave way to a new one: open it again with its exported state",
+                f"the session expired after {self.ttl_s:g} s without a step ({self.first_ttl_s:g} s before its first), "
+                "or was evicted while idle: open it again with its exported state",
                 **required,
                 session_ttl_s=self.ttl_s,
             )
         raise Refusal(
             Reason.SESSION_UNKNOWN,
-            "no such session here: open it again with its exported state, or a new one without",
+            "unknown session: open it again with its exported state, or open a new session",
             **required,
         )
 
@@ -139,87 +150,93 @@ class Sessions:
         session_id: str | None = None,
         owner: str = "",
     ) -> Session:
-        """Raises `Refusal` where there is no room and no session gives way."""
+        """Open a session. Raises `Refusal` if there is no room and no session can be evicted."""
         self._make_room(owner)
-        session = Session(session_id or secrets.token_urlsafe(18), self.rows.take(), layout, seed, pinned, owner)
-        session.touched_s = self._clock()
-        self._fresh[session.id] = session
-        self._owned.setdefault(owner, OrderedDict())[session.id] = session
-        self._gone.pop(session.id, None)
+        session = Session(
+            session_id or secrets.token_urlsafe(18), self.state_table.allocate(), layout, seed, pinned, owner
+        )
+        session.last_used_s = self._clock()
+        self._unstepped[session.id] = session
+        self._by_owner.setdefault(owner, OrderedDict())[session.id] = session
+        self._closed_ids.pop(session.id, None)
         return session
 
     def touch(self, session: Session) -> None:
-        """The session takes a step, or has taken one."""
-        session.touched_s = self._clock()
-        self._owned[session.owner].move_to_end(session.id)
-        if session.id in self._fresh:
-            self._stepped[session.id] = self._fresh.pop(session.id)
+        """Mark the session as just used."""
+        session.last_used_s = self._clock()
+        self._by_owner[session.owner].move_to_end(session.id)
+        if session.id in self._unstepped:
+            self._stepped[session.id] = self._unstepped.pop(session.id)
         else:
             self._stepped.move_to_end(session.id)
 
     def close(self, session: Session) -> None:
-        (self._stepped if session.id in self._stepped else self._fresh).pop(session.id)
-        owned = self._owned[session.owner]
+        """Remove the session and free its row."""
+        (self._stepped if session.id in self._stepped else self._unstepped).pop(session.id)
+        owned = self._by_owner[session.owner]
         del owned[session.id]
         if not owned:
-            del self._owned[session.owner]
-        self.rows.give_back(session.row)
+            del self._by_owner[session.owner]
+        self.state_table.free(session.row)
         if session.pinned is not None:
-            self._release(session.pinned)
+            self._unpin(session.pinned)
 
     def expire(self) -> int:
-        """Close those whose time is over; returns how many."""
+        """Close the sessions that have expired, and return their number."""
         now, count = self._clock(), 0
-        for kind, ttl_s in ((self._stepped, self.ttl_s), (self._fresh, self.first_ttl_s)):
-            while kind:
-                session = next(iter(kind.values()))
-                if now - session.touched_s <= ttl_s:
+        for sessions, ttl_s in ((self._stepped, self.ttl_s), (self._unstepped, self.first_ttl_s)):
+            while sessions:
+                session = next(iter(sessions.values()))
+                if now - session.last_used_s <= ttl_s:
                     break
                 if session.pending is not None:
                     self.touch(session)
                 else:
                     self.close(session)
-                    self._remember(session.id)
+                    self._record_closed(session.id)
                     count += 1
         return count
 
     def _make_room(self, owner: str) -> None:
-        """For one session. Raises `Refusal`."""
-        own = self._count(owner)
-        if owner and own >= self.share:
+        """Make room for one session of `owner`. Raises `Refusal`."""
+        own, limit = self._count(owner), self._max_per_owner()
+        if owner and limit is not None and own >= limit:
             if self._evict(owner):
                 return
             raise Refusal(
                 Reason.SESSIONS_FULL,
-                f"all {self.share} sessions that one token may hold are in use: close some, or come back later",
+                f"{own} sessions with this token are open, its limit is {limit}: close some, or try again later",
             )
-        if not self.rows.free:
+        if not self.state_table.num_free:
             self.expire()
-        if self.rows.free:
+        if self.state_table.num_free:
             return
-        richer = sorted((o for o, held in self._owned.items() if len(held) > own), key=self._count, reverse=True)
-        if not any(self._evict(holder) for holder in (owner, *richer)):
-            raise Refusal(Reason.SESSIONS_FULL, f"all {len(self)} sessions are in use: close some, or come back later")
+        larger = sorted((o for o, held in self._by_owner.items() if len(held) > own), key=self._count, reverse=True)
+        if not any(self._evict(candidate) for candidate in (owner, *larger)):
+            raise Refusal(
+                Reason.SESSIONS_FULL,
+                f"{len(self)} sessions are open, the limit of this server: close some, or try again later",
+            )
 
     def _count(self, owner: str) -> int:
-        return len(self._owned.get(owner, ()))
+        return len(self._by_owner.get(owner, ()))
 
     def _evict(self, owner: str) -> bool:
-        """Close this owner's least recently used session if it is idle."""
+        """Close this owner's least recently used session if it is idle. Return whether one was closed."""
         now = self._clock()
-        while owned := self._owned.get(owner):
+        while owned := self._by_owner.get(owner):
             session = next(iter(owned.values()))
-            if now - session.touched_s < self.evict_after_s:
+            if now - session.last_used_s < self.evict_after_s:
                 return False
             if session.pending is None:
                 self.close(session)
-                self._remember(session.id)
+                self._record_closed(session.id)
                 self.evicted += 1
                 return True
             self.touch(session)
         return False
 
-    def _remember(self, session_id: str) -> None:
-        self._gone[session_id] = None
-        if len(self._gone) > REMEMBERED:
-            self._gone.popitem(last=False)
+    def _record_closed(self, session_id: str) -> None:
+        self._closed_ids[session_id] = None
+        if len(self._closed_ids) > MAX_CLOSED_IDS:
+            self._closed_ids.popitem(last=False)

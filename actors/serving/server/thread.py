@@ -1,4 +1,4 @@
-"""A policy server beside other work, in a thread of this process."""
+"""Run a policy server in a thread of this process."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import PolicyServer, Source
+from actors.serving.server.server import PolicyServer, WeightSource
 
-START_S = 60.0  # for the start, and again for the end
+TIMEOUT_S = 60.0  # of the start, and of the shutdown
 
 
 class ServerThread(NamedTuple):
+    """A running server, its event loop and its thread."""
+
     server: PolicyServer
-    loop: asyncio.AbstractEventLoop  # the server's own
+    loop: asyncio.AbstractEventLoop
     thread: threading.Thread
 
 
 @contextmanager
-def serve_beside(options: ServeOptions, source: Source) -> Iterator[ServerThread]:
-    """Listens when the block begins, and is stopped in order, as by SIGTERM, however the block ends."""
+def serve_in_thread(options: ServeOptions, source: WeightSource) -> Iterator[ServerThread]:
+    """Run a server during a `with` block. It listens when the block begins, and is shut down gracefully at its end."""
     ready: Future[tuple[PolicyServer, asyncio.AbstractEventLoop]] = Future()
 
     async def main() -> None:
@@ -43,11 +45,11 @@ def serve_beside(options: ServeOptions, source: Source) -> Iterator[ServerThread
     thread = threading.Thread(target=run, name="policy-server")
     thread.start()
     try:
-        server, loop = ready.result(START_S)
+        server, loop = ready.result(TIMEOUT_S)
         yield ServerThread(server, loop, thread)
     finally:
         if ready.done() and ready.exception() is None:
             server, loop = ready.result()
-            with suppress(RuntimeError):  # the loop is closed: the server has ended before the block did
+            with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
                 loop.call_soon_threadsafe(server.stop.set)
-        thread.join(START_S)
+        thread.join(TIMEOUT_S)

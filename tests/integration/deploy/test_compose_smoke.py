@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.commands.health import fault
+from deploy.commands.health import failure_reason
 from deploy.commands.secrets import SERVICES
 from deploy.commands.serve_flags import serve_flags
 from deploy.config.flags import parse
@@ -183,7 +183,7 @@ def up(places: Stack, *names: str) -> Iterator[dict[str, Service]]:
                 assert services[name].process.wait(60) == 0, services[name].said
             for address in addresses:
                 services[name].wait_for(
-                    lambda at=address: not fault(at, places.secrets / "serve.crt", 3.0),  # type: ignore[misc]
+                    lambda at=address: not failure_reason(at, places.secrets / "serve.crt", 3.0),  # type: ignore[misc]
                     60,
                 )
         yield services
@@ -232,7 +232,7 @@ def test_a_learner_that_was_killed_goes_on_while_a_second_machine_acts(places: S
         services["learner"].process.wait(10)
         services["learner"], (address,) = places.start("learner")  # as its restart policy does it
         try:
-            services["learner"].wait_for(lambda: not fault(address, None, 3.0), 30)
+            services["learner"].wait_for(lambda: not failure_reason(address, None, 3.0), 30)
             learner = places.places["learner:9100"]
             services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") > update, 120)
         finally:

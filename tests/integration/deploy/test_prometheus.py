@@ -22,7 +22,7 @@ from actors.env.env import seed_spaces
 from actors.serving.client.blocking import PolicyClient, PolicyError
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.launching import Command, rows, small, tamiyo
-from tests.support.serving import seen
+from tests.support.serving import step_inputs
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
@@ -118,9 +118,9 @@ def use(serve: Command) -> None:
     with PolicyClient(serve.out.split()[-1], deadline_s=30) as client:
         session = client.open(spaces)
         for step in range(4):
-            session.step(*seen(0, step, spaces))
+            session.step(*step_inputs(0, step, spaces))
         with pytest.raises(PolicyError):
-            client.open(spaces).step(*seen(0, 0, spaces.with_slots(2)))
+            client.open(spaces).step(*step_inputs(0, 0, spaces.with_slots(2)))
 
 
 def shown_by_ray(run: Command, token: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.support.certificates import Authority
-from tests.support.serving import Shelf, serving, weights, write
+from tests.support.serving import FakeWeightStore, serving, weights, write_file
 
 pytestmark = pytest.mark.integration
 MANIFEST = Path(__file__).parents[3] / "deploy" / "kuberay" / "policy-server.yaml"
@@ -23,9 +23,9 @@ def test_ready_is_who_has_weights(tmp_path: Path) -> None:
     assert probe[:2] == ["python", "-c"]
     authority = Authority(tmp_path)
     certificate, key = authority.issue("policy", "tamiyo-policy")
-    shelf = Shelf()
-    options = {"tls_cert": certificate, "tls_key": key, "token_file": write(tmp_path / "tokens", "good\n")}
-    with serving(shelf, loaded=False, **options) as running:
+    store = FakeWeightStore()
+    options = {"tls_cert": certificate, "tls_key": key, "token_file": write_file(tmp_path / "tokens", "good\n")}
+    with serving(store, loaded=False, **options) as running:
         port = running.address.rpartition(":")[2]
         script = probe[2].replace("/run/tamiyo/ca.crt", str(authority.certificate)).replace("50051", port)
 
@@ -33,7 +33,7 @@ def test_ready_is_who_has_weights(tmp_path: Path) -> None:
             return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
 
         assert not ready()
-        shelf.newest = weights()
+        store.newest = weights()
         deadline = time.monotonic() + 30.0
         while not ready():
             assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-// Opens a session and steps it, knowing nothing but the .proto files. Arguments: proto folder, address, the steps as JSON.
+// Open a session and step it, using the .proto files only. Arguments: proto folder, address, steps as JSON.
 const grpc = require("@grpc/grpc-js");
 const loader = require("@grpc/proto-loader");
 
@@ -17,30 +17,30 @@ const call = (method, request) =>
   );
 const array = ({ dtype, shape, data }) => ({ dtype, shape, data: Buffer.from(data, "base64") });
 const request = (session_id, step_index) => {
-  const own = { session_id, step_index };
-  for (const [name, value] of Object.entries(steps[step_index])) own[name] = array(value);
-  return own;
+  const message = { session_id, step_index };
+  for (const [name, value] of Object.entries(steps[step_index])) message[name] = array(value);
+  return message;
 };
 
 (async () => {
   const model = await call("GetModel", {});
-  const told = { heads: model.heads.map((h) => h.name), answers: [], streamed: [] };
+  const report = { heads: model.heads.map((h) => h.name), answers: [], streamed: [] };
   const spaces_hash = model.accepted.find((a) => a.slots === 2).spaces_hash;
   let session = (await call("OpenSession", { spaces_hash })).session_id;
-  for (let i = 0; i < steps.length; i++) told.answers.push((await call("Step", request(session, i))).action);
+  for (let i = 0; i < steps.length; i++) report.answers.push((await call("Step", request(session, i))).action);
   try {
     await call("Step", request(session, 0));
   } catch (error) {
-    told.refused = { code: grpc.status[error.code], details: error.metadata.get("grpc-status-details-bin").length };
+    report.refused = { code: grpc.status[error.code], details: error.metadata.get("grpc-status-details-bin").length };
   }
   session = (await call("OpenSession", { spaces_hash })).session_id;
   const stream = client.StepStream();
   const ended = new Promise((resolve, reject) => stream.on("end", resolve).on("error", reject));
-  stream.on("data", (response) => told.streamed.push(response.step.action));
+  stream.on("data", (response) => report.streamed.push(response.step.action));
   for (let i = 0; i < steps.length; i++) stream.write({ step: request(session, i) });
   stream.end();
   await ended;
   await call("CloseSession", { session_id: session });
-  console.log(JSON.stringify(told));
+  console.log(JSON.stringify(report));
   client.close();
 })();

@@ -1,4 +1,4 @@
-"""The .proto files are enough: a Node client that is made from them, and what buf says of them."""
+"""A Node client generated from the .proto files, and checks of these files with buf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
-from tests.support.serving import seen, serving
+from tests.support.serving import serving, step_inputs
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -25,23 +25,23 @@ PACKAGES = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1", "@bufbuild/buf@1
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the Node packages; skips where there is no npm, or no registry that it reaches."""
+    """A folder with the Node packages. Skips the tests if npm is missing or cannot reach a registry."""
     if shutil.which("npm") is None or shutil.which("node") is None:
         pytest.skip("node and npm are not installed")
     folder = tmp_path_factory.mktemp("node")
     (folder / "package.json").write_text("{}")
     command = ["npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", *PACKAGES]
     try:
-        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     except subprocess.TimeoutExpired:
-        pytest.skip("npm's registry did not answer in time")
-    if ended.returncode != 0:
-        pytest.skip(f"npm could not install the packages: {ended.stderr.strip()[-200:]}")
+        pytest.skip("npm's registry did not respond in time")
+    if result.returncode != 0:
+        pytest.skip(f"npm could not install the packages: {result.stderr.strip()[-200:]}")
     return folder
 
 
 def as_json(step: int) -> dict[str, Any]:
-    request = step_request("", step, *seen(0, step), True, False)
+    request = step_request("", step, *step_inputs(0, step), True, False)
     names = ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask")
     types = {1: "DTYPE_FLOAT32", 3: "DTYPE_INT16", 6: "DTYPE_BITS"}
     arrays = {name: getattr(request, name) for name in names}
@@ -54,18 +54,18 @@ def as_json(step: int) -> dict[str, Any]:
 def test_a_node_client_steps_a_session(node: Path) -> None:
     shutil.copy(SCRIPT, node)
     local = LocalPolicy(toy_network(), 1).open(SPACES)
-    expected = [local.step(*seen(0, step)).action.tolist() for step in range(5)]
+    expected = [local.step(*step_inputs(0, step)).action.tolist() for step in range(5)]
     with serving() as running:
         steps = json.dumps([as_json(step) for step in range(5)])
-        ended = subprocess.run(
+        result = subprocess.run(
             ["node", SCRIPT.name, str(ROOT / "proto"), running.address, steps],
             cwd=node, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["heads"] == list(SPACES.action.names)
-    assert told["answers"] == told["streamed"] == expected
-    assert told["refused"] == {"code": "FAILED_PRECONDITION", "details": 1}
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["heads"] == list(SPACES.action.names)
+    assert report["answers"] == report["streamed"] == expected
+    assert report["refused"] == {"code": "FAILED_PRECONDITION", "details": 1}
 
 
 def buf(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -75,12 +75,12 @@ def buf(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_buf_finds_nothing_in_the_definitions(node: Path) -> None:
-    ended = buf(node, "lint", "proto")
-    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+def test_buf_lint_passes(node: Path) -> None:
+    result = buf(node, "lint", "proto")
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
 
 
-def test_nothing_breaks_those_who_use_the_last_release(node: Path, tmp_path: Path) -> None:
+def test_no_breaking_change_since_the_last_release(node: Path, tmp_path: Path) -> None:
     tag = last_tag()
     if tag is None or not git("ls-tree", tag, "proto"):
         pytest.skip("there is no release to compare with yet")
@@ -88,21 +88,21 @@ def test_nothing_breaks_those_who_use_the_last_release(node: Path, tmp_path: Pat
     archive.write_bytes(
         subprocess.run(["git", "archive", tag, "proto"], cwd=ROOT, check=True, capture_output=True).stdout
     )
-    ended = buf(node, "breaking", "proto", "--against", f"{archive}#subdir=proto")
-    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    result = buf(node, "breaking", "proto", "--against", f"{archive}#subdir=proto")
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
 
 
-def test_a_breaking_change_is_found(node: Path, tmp_path: Path) -> None:
-    """The comparison itself, against definitions in which one field had another number."""
+def test_buf_detects_a_breaking_change(node: Path, tmp_path: Path) -> None:
+    """Compare with definitions in which one field has another number."""
     before = tmp_path / "proto"
     shutil.copytree(ROOT / "proto", before)
     policy = before / "actors" / "wire" / "policy.proto"
     policy.write_text(
         policy.read_text().replace("uint64 step_index = 2; // required", "uint64 step_index = 12; // required")
     )
-    ended = buf(node, "breaking", "proto", "--against", str(before))
-    assert ended.returncode != 0
-    assert "step_index" in ended.stdout
+    result = buf(node, "breaking", "proto", "--against", str(before))
+    assert result.returncode != 0
+    assert "step_index" in result.stdout
 
 
 def last_tag() -> str | None:
@@ -111,5 +111,5 @@ def last_tag() -> str | None:
 
 
 def git(*arguments: Sequence[str] | str) -> str:
-    ended = subprocess.run(["git", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False)
-    return ended.stdout.strip()
+    result = subprocess.run(["git", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False)
+    return result.stdout.strip()

@@ -1,4 +1,4 @@
-"""Served answers are those of a policy in this process, whoever else is asking."""
+"""Served answers equal those of a local policy, alone and in shared batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.local import LocalPolicy
 from actors.serving.client.session import Answer, PolicyError
-from tests.support.serving import Running, seen, serving, weights
+from tests.support.serving import RunningServer, serving, step_inputs, weights
 from tests.support.toy import POLICIES, SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -21,18 +21,18 @@ STEPS = 12
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     with serving() as running:
         yield running
 
 
 @pytest.fixture
-def client(server: Running) -> Iterator[PolicyClient]:
-    with PolicyClient(server.address, deadline_s=10) as own:
-        yield own
+def client(server: RunningServer) -> Iterator[PolicyClient]:
+    with PolicyClient(server.address, deadline_s=10) as policy_client:
+        yield policy_client
 
 
-def same(served: Answer, local: Answer) -> None:
+def assert_same(served: Answer, local: Answer) -> None:
     assert served.action.tolist() == local.action.tolist()
     np.testing.assert_allclose(served.log_probs, local.log_probs, atol=1e-5)
     np.testing.assert_allclose(served.value, local.value, rtol=1e-5, atol=1e-4)
@@ -40,35 +40,39 @@ def same(served: Answer, local: Answer) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_served_session_answers_as_a_local_one(client: PolicyClient, deterministic: bool) -> None:
+def test_a_served_session_answers_like_a_local_one(client: PolicyClient, deterministic: bool) -> None:
     local = LocalPolicy(toy_network(), version=1).open(SPACES, seed=7)
     with client.open(SPACES, seed=7) as session:
         for step in range(STEPS):
-            same(session.step(*seen(3, step), deterministic), local.step(*seen(3, step), deterministic))
+            assert_same(
+                session.step(*step_inputs(3, step), deterministic), local.step(*step_inputs(3, step), deterministic)
+            )
         session.reset(seed=8)
         local.reset(seed=8)
-        same(session.step(*seen(3, 0), deterministic), local.step(*seen(3, 0), deterministic))
+        assert_same(session.step(*step_inputs(3, 0), deterministic), local.step(*step_inputs(3, 0), deterministic))
 
 
 @pytest.mark.parametrize("changes", [*POLICIES, {"blind": True}, {"causal_masks": False}])
-def test_every_core_and_critic_is_served(changes: dict[str, Any]) -> None:
-    from actors.serving.server.server import Fixed
+def test_every_core_and_critic_can_be_served(changes: dict[str, Any]) -> None:
+    from actors.serving.server.server import FixedWeights
 
-    with serving(Fixed(weights(**changes))) as running, PolicyClient(running.address) as client:
+    with serving(FixedWeights(weights(**changes))) as running, PolicyClient(running.address) as client:
         local = LocalPolicy(toy_network(**changes), version=1).open(SPACES, seed=5)
         session = client.open(SPACES, seed=5)
         for step in range(4):
-            same(session.step(*seen(1, step), step % 2 == 0), local.step(*seen(1, step), step % 2 == 0))
+            assert_same(
+                session.step(*step_inputs(1, step), step % 2 == 0), local.step(*step_inputs(1, step), step % 2 == 0)
+            )
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_sessions_that_share_batches_do_not_touch_each_other(server: Running, stream: bool) -> None:
-    """Forty at a time, greedy and sampled mixed, of two numbers of slots."""
+def test_sessions_that_share_batches_do_not_affect_each_other(server: RunningServer, stream: bool) -> None:
+    """Forty concurrent sessions, deterministic and sampled, with two numbers of slots."""
 
     async def play(client: AsyncPolicyClient, seed: int) -> list[Answer]:
         spaces = SPACES if seed % 3 else SPACES.with_slots(4)
         async with await client.open(spaces, seed=seed) as session:
-            return [await session.step(*seen(seed, step, spaces), seed % 2 == 0) for step in range(STEPS)]
+            return [await session.step(*step_inputs(seed, step, spaces), seed % 2 == 0) for step in range(STEPS)]
 
     async def main() -> list[list[Answer]]:
         async with AsyncPolicyClient(server.address, stream=stream) as client:
@@ -79,26 +83,26 @@ def test_sessions_that_share_batches_do_not_touch_each_other(server: Running, st
         spaces = SPACES if seed % 3 else SPACES.with_slots(4)
         local = policy.open(spaces, seed=seed)
         for step, answer in enumerate(answers):
-            same(answer, local.step(*seen(seed, step, spaces), seed % 2 == 0))
-    batches = server.server.telemetry.registry.get_sample_value("tamiyo_serve_batch_steps_bucket", {"le": "1.0"})
-    total = server.server.telemetry.registry.get_sample_value("tamiyo_serve_batch_steps_count")
+            assert_same(answer, local.step(*step_inputs(seed, step, spaces), seed % 2 == 0))
+    batches = server.server.metrics.registry.get_sample_value("tamiyo_serve_batch_steps_bucket", {"le": "1.0"})
+    total = server.server.metrics.registry.get_sample_value("tamiyo_serve_batch_steps_count")
     assert batches is not None
     assert total is not None
     assert batches < total  # some passes were shared
 
 
-def test_the_model_is_told(client: PolicyClient) -> None:
+def test_get_model_describes_the_model(client: PolicyClient) -> None:
     model = client.model()
     assert model.policy_version == 1
     assert {a.slots for a in model.accepted} == set(range(1, 9))
     assert [h.name for h in model.heads] == list(SPACES.action.names)
 
 
-def test_a_closed_session_is_gone(client: PolicyClient) -> None:
+def test_closing_a_session_twice_does_not_affect_other_sessions(client: PolicyClient) -> None:
     session = client.open(SPACES)
     other = client.open(SPACES)
     session.close()
     session.close()
-    other.step(*seen(0, 0))
+    other.step(*step_inputs(0, 0))
     with pytest.raises(PolicyError):
-        client.open(SPACES.with_slots(4)).step(*seen(0, 0))  # shapes of two slots in a session of four
+        client.open(SPACES.with_slots(4)).step(*step_inputs(0, 0))  # shapes of two slots in a session of four

@@ -1,4 +1,4 @@
-"""Bad requests and bad connections each meet a clear status, and those who behave notice nothing."""
+"""Invalid requests and stuck connections are refused with a clear status, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, error_info
 from actors.wire import episode_pb2, policy_pb2
-from tests.support.serving import Running, seen, serving
+from tests.support.serving import RunningServer, serving, step_inputs
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -26,15 +26,15 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     with serving() as running:
         yield running
 
 
 @pytest.fixture
-def channel(server: Running) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(server.address) as own:
-        yield own
+def channel(server: RunningServer) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.address) as open_channel:
+        yield open_channel
 
 
 def open_session(channel: grpc.Channel) -> str:
@@ -43,7 +43,7 @@ def open_session(channel: grpc.Channel) -> str:
 
 
 def good(session: str, index: int = 0) -> Request:
-    return step_request(session, index, *seen(0, index), True, False)
+    return step_request(session, index, *step_inputs(0, index), True, False)
 
 
 def _short(r: Request) -> None:
@@ -92,7 +92,7 @@ def _contradiction(r: Request) -> None:
 
 
 def _no_slot(r: Request) -> None:
-    """PLANT is legal, and no slot for it."""
+    """PLANT is legal, but no slot is."""
     mask = np.zeros(SPACES.action.flat_size, dtype=bool)
     mask[1] = True
     r.mask.data = np.packbits(mask).tobytes()
@@ -120,7 +120,7 @@ BAD: list[tuple[Callable[[Request], None], Reason]] = [
 
 
 @pytest.mark.parametrize(("spoil", "reason"), BAD)
-def test_a_bad_step_is_refused_and_leaves_its_session_where_it_was(
+def test_an_invalid_step_is_refused_and_does_not_change_its_session(
     channel: grpc.Channel, spoil: Callable[[Request], None], reason: Reason
 ) -> None:
     session, step = open_session(channel), channel.unary_unary(*METHODS["Step"])
@@ -133,10 +133,10 @@ def test_a_bad_step_is_refused_and_leaves_its_session_where_it_was(
         assert (caught.value.code(), error_info(caught.value).reason) == (INVALID, reason)
         assert caught.value.details()
         answer = step(good(session, index), timeout=10)
-        np.testing.assert_allclose(answer.log_probs, local.step(*seen(0, index)).log_probs, atol=1e-5)
+        np.testing.assert_allclose(answer.log_probs, local.step(*step_inputs(0, index)).log_probs, atol=1e-5)
 
 
-def test_bad_steps_in_a_batch_or_a_stream_leave_the_others_alone(channel: grpc.Channel) -> None:
+def test_invalid_steps_do_not_affect_the_others_of_their_batch_and_stream(channel: grpc.Channel) -> None:
     sessions = [open_session(channel) for _ in range(len(BAD) * 2)]
     requests = []
     for i, session in enumerate(sessions):
@@ -145,7 +145,7 @@ def test_bad_steps_in_a_batch_or_a_stream_leave_the_others_alone(channel: grpc.C
             BAD[i // 2][0](request)
         requests.append(policy_pb2.StepStreamRequest(step=request))
     answers = {a.session_id: a for a in channel.stream_stream(*METHODS["StepStream"])(iter(requests), timeout=20)}
-    expected = LocalPolicy(toy_network(), 1).open(SPACES).step(*seen(0, 0))
+    expected = LocalPolicy(toy_network(), 1).open(SPACES).step(*step_inputs(0, 0))
     for i, session in enumerate(sessions):
         if i % 2:
             assert answers[session].failure.reason == BAD[i // 2][1]
@@ -155,7 +155,7 @@ def test_bad_steps_in_a_batch_or_a_stream_leave_the_others_alone(channel: grpc.C
             np.testing.assert_allclose(answers[session].step.log_probs, expected.log_probs, atol=1e-5)
 
 
-def test_bytes_that_are_no_message_and_messages_that_are_too_large(channel: grpc.Channel) -> None:
+def test_malformed_and_oversized_messages_are_refused(channel: grpc.Channel) -> None:
     def call(method: str, data: bytes) -> grpc.RpcError:
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary(METHODS[method][0])(data, timeout=10)
@@ -171,7 +171,7 @@ def test_bytes_that_are_no_message_and_messages_that_are_too_large(channel: grpc
     assert channel.unary_unary(*METHODS["Step"])(good(open_session(channel)), timeout=10).policy_version == 1
 
 
-def test_spaces_that_do_not_fit_are_told_which_would(channel: grpc.Channel) -> None:
+def test_a_refusal_of_other_spaces_names_the_expected_ones(channel: grpc.Channel) -> None:
     for spaces_hash in ("", "0123456789abcdef", "x" * 10_000):
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary(*METHODS["OpenSession"])(
@@ -182,8 +182,8 @@ def test_spaces_that_do_not_fit_are_told_which_would(channel: grpc.Channel) -> N
         assert (info.reason, info.metadata["expected"]) == (Reason.SPACES_MISMATCH, SPACES.hash)
 
 
-def test_connections_that_say_nothing_are_closed_and_others_served() -> None:
-    """200 of them: half silent, half stuck in the middle of the preface."""
+def test_connections_without_a_handshake_are_closed_and_others_served() -> None:
+    """200 connections: half silent, half stuck in the middle of the HTTP/2 preface."""
     with serving(handshake_timeout_s=1.0) as running:
         host, _, port = running.address.rpartition(":")
         quiet = [socket.create_connection((host, int(port))) for _ in range(200)]
@@ -195,24 +195,24 @@ def test_connections_that_say_nothing_are_closed_and_others_served() -> None:
             session = client.open(SPACES)
             start = time.monotonic()
             for step in range(20):
-                session.step(*seen(0, step))
+                session.step(*step_inputs(0, step))
             assert time.monotonic() - start < 5
         for connection in quiet:
             while connection.recv(4096):
-                pass  # the server's own settings, then the end
+                pass  # the settings frame of the server, then the end of the connection
             connection.close()
 
 
-def test_ten_thousand_opens_without_a_step_do_not_lock_others_out_for_long() -> None:
+def test_ten_thousand_opens_without_a_step_do_not_block_others_for_long() -> None:
     with serving(max_sessions=500, first_step_ttl_s=1.0) as running, grpc.insecure_channel(running.address) as channel:
-        mine = open_session(channel)
+        active = open_session(channel)
         step = channel.unary_unary(*METHODS["Step"])
-        step(good(mine, 0), timeout=10)
+        step(good(active, 0), timeout=10)
         opening = channel.unary_unary(*METHODS["OpenSession"])
         codes: dict[str, int] = {}
         request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
         for index in range(1, 21):
-            assert step(good(mine, index), timeout=10).step_index == index  # a session that steps keeps its place
+            assert step(good(active, index), timeout=10).step_index == index  # a session that steps is not evicted
             for future in [opening.future(request, timeout=30) for _ in range(500)]:
                 error = future.exception()
                 code = "OK" if error is None else f"{error.code().name} {error_info(error).reason}"
@@ -224,40 +224,40 @@ def test_ten_thousand_opens_without_a_step_do_not_lock_others_out_for_long() -> 
         assert open_session(channel)
 
 
-def churn(running: Running, count: int) -> None:
-    """Open sessions and let them expire, `count` times, in the server's loop."""
+def churn(running: RunningServer, count: int) -> None:
+    """Open `count` sessions and let them expire, in the server's event loop."""
     service = running.service
     layout = service.models.layout(SPACES.hash)
 
-    def some() -> None:
+    def open_and_expire() -> None:
         for _ in range(1000):
-            session = service.sessions.open(layout, 1, service.models.hold(service.models.newest))
-            session.answer = b"x" * 60
-            session.touched_s -= 1e6
+            session = service.sessions.open(layout, 1, service.models.pin(service.models.newest))
+            session.last_response = b"x" * 60
+            session.last_used_s -= 1e6
         assert service.expire() == 1000
 
     for _ in range(count // 1000):
-        running.call(some)
+        running.call(open_and_expire)
 
 
-def flat_memory(sessions: int) -> None:
+def assert_memory_stays_flat(sessions: int) -> None:
     with serving(max_sessions=1000) as running:
         tracemalloc.start()
         try:
-            churn(running, 11_000)  # the memory of expired ids is full by then
+            churn(running, 11_000)  # by then the table of closed ids is full
             before = tracemalloc.get_traced_memory()[0]
             churn(running, sessions)
             assert tracemalloc.get_traced_memory()[0] - before < 200_000  # under two bytes a session
         finally:
             tracemalloc.stop()
         assert len(running.service.sessions) == 0
-        assert running.service.models.newest.sessions == 0
+        assert running.service.models.newest.num_sessions == 0
 
 
-def test_sessions_that_come_and_go_leave_nothing_behind() -> None:
-    flat_memory(5_000)
+def test_expired_sessions_leave_no_memory_behind() -> None:
+    assert_memory_stays_flat(5_000)
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_sessions_leave_nothing_behind() -> None:
-    flat_memory(100_000)
+def test_a_hundred_thousand_expired_sessions_leave_no_memory_behind() -> None:
+    assert_memory_stays_flat(100_000)

@@ -1,4 +1,4 @@
-"""Who may enter, and what the outside sees of a server: TLS, tokens, health, reflection, metrics, an orderly end."""
+"""TLS, tokens, health, reflection, metrics and graceful shutdown of the policy server."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
 from actors.serving.options import ServeOptions
 from actors.serving.refusal import Reason
-from actors.serving.server.server import Fixed
+from actors.serving.server.server import FixedWeights
 from learner.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.certificates import Authority
-from tests.support.serving import Shelf, seen, serving, weights, write
+from tests.support.serving import FakeWeightStore, connect_outcome, serving, step_inputs, weights, write_file
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -46,17 +46,7 @@ def status(address: str, service: str = "tamiyo.v1.PolicyService") -> int:
         return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5).status
 
 
-def entered(address: str, **how: object) -> str:
-    """OK, or the reason or code of a refusal."""
-    try:
-        with PolicyClient(address, deadline_s=1.0, **how) as client:  # type: ignore[arg-type]
-            client.open(SPACES).step(*seen(0, 0))
-    except PolicyError as error:
-        return error.reason or error.code.name
-    return "OK"
-
-
-def test_it_refuses_to_bind_beyond_this_machine_unprotected() -> None:
+def test_non_loopback_addresses_require_tls_and_tokens() -> None:
     here = Path(__file__)
     for listen in ("0.0.0.0:1", "[::]:1", "example.org:50051", "192.168.1.1:0", ":50051"):
         with pytest.raises(ConfigError, match="--tls-cert and --tls-key, --token-file"):
@@ -71,34 +61,34 @@ def test_it_refuses_to_bind_beyond_this_machine_unprotected() -> None:
         ServeOptions(listen=listen)
 
 
-def test_tokens_are_asked_for_expire_and_can_be_replaced(tmp_path: Path) -> None:
+def test_tokens_are_required_expire_and_can_be_replaced(tmp_path: Path) -> None:
     old = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
-    file = write(tmp_path / "tokens", f"good # ours\nstale {old}\n")
+    file = write_file(tmp_path / "tokens", f"good # ours\nstale {old}\n")
     with serving(token_file=file) as running:
-        assert entered(running.address, token="good") == "OK"
-        assert entered(running.address) == Reason.TOKEN_MISSING
-        assert entered(running.address, token="wrong") == Reason.TOKEN_INVALID
-        assert entered(running.address, token="stale") == Reason.TOKEN_EXPIRED
-        assert status(running.address) == SERVING  # health needs none
-        write(file, "fresh\n")
+        assert connect_outcome(running.address, token="good") == "OK"
+        assert connect_outcome(running.address) == Reason.TOKEN_MISSING
+        assert connect_outcome(running.address, token="wrong") == Reason.TOKEN_INVALID
+        assert connect_outcome(running.address, token="stale") == Reason.TOKEN_EXPIRED
+        assert status(running.address) == SERVING  # health needs no token
+        write_file(file, "fresh\n")
         os.utime(file, ns=(1, 1))
         time.sleep(1.1)
-        assert entered(running.address, token="fresh") == "OK"
-        assert entered(running.address, token="good") == Reason.TOKEN_INVALID
-        assert entered(running.address, token_file=file) == "OK"
+        assert connect_outcome(running.address, token="fresh") == "OK"
+        assert connect_outcome(running.address, token="good") == Reason.TOKEN_INVALID
+        assert connect_outcome(running.address, token_file=file) == "OK"
 
 
-def test_a_stream_ends_when_its_token_does(tmp_path: Path) -> None:
+def test_a_stream_ends_when_its_token_expires(tmp_path: Path) -> None:
     soon = (datetime.now(UTC) + timedelta(seconds=1.5)).isoformat()
-    with serving(token_file=write(tmp_path / "tokens", f"brief {soon}\n")) as running:
+    with serving(token_file=write_file(tmp_path / "tokens", f"brief {soon}\n")) as running:
 
         async def main() -> None:
             async with AsyncPolicyClient(running.address, token="brief", stream=True, deadline_s=3) as client:
                 session = await client.open(SPACES)
-                await session.step(*seen(0, 0))
+                await session.step(*step_inputs(0, 0))
                 await asyncio.sleep(1.6)
                 with pytest.raises(PolicyError) as caught:
-                    await session.step(*seen(0, 1))
+                    await session.step(*step_inputs(0, 1))
                 assert caught.value.reason == Reason.TOKEN_EXPIRED
 
         asyncio.run(main())
@@ -113,55 +103,58 @@ def test_tls_and_client_certificates(tmp_path: Path) -> None:
     forged, forged_key = stranger.issue("client")
     ca = authority.certificate
     with serving(tls_cert=cert, tls_key=key) as running:
-        assert entered(running.address, root_certificates=ca) == "OK"
-        assert entered(running.address) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # plaintext
-        assert entered(running.address, root_certificates=stranger.certificate) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-        assert entered(running.address, root_certificates=ca) == "OK"
+        assert connect_outcome(running.address, root_certificates=ca) == "OK"
+        assert connect_outcome(running.address) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # plaintext
+        assert connect_outcome(running.address, root_certificates=stranger.certificate) in (
+            "UNAVAILABLE",
+            "DEADLINE_EXCEEDED",
+        )
+        assert connect_outcome(running.address, root_certificates=ca) == "OK"
     with serving(tls_cert=cert, tls_key=key, tls_client_ca=ca) as running:
-        assert entered(running.address, root_certificates=ca, client_cert=mine, client_key=secret) == "OK"
-        assert entered(running.address, root_certificates=ca) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-        assert entered(running.address, root_certificates=ca, client_cert=forged, client_key=forged_key) in (
+        assert connect_outcome(running.address, root_certificates=ca, client_cert=mine, client_key=secret) == "OK"
+        assert connect_outcome(running.address, root_certificates=ca) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+        assert connect_outcome(running.address, root_certificates=ca, client_cert=forged, client_key=forged_key) in (
             "UNAVAILABLE",
             "DEADLINE_EXCEEDED",
         )
 
 
-def test_health_follows_the_weights() -> None:
-    shelf = Shelf()
-    with serving(shelf, loaded=False) as running:
+def test_health_is_serving_once_weights_are_loaded() -> None:
+    store = FakeWeightStore()
+    with serving(store, loaded=False) as running:
         assert status(running.address) == status(running.address, "") == NOT_SERVING
-        assert entered(running.address) == Reason.NOT_READY
-        shelf.newest = weights()
+        assert connect_outcome(running.address) == Reason.NOT_READY
+        store.newest = weights()
         deadline = time.monotonic() + 20
         while status(running.address) != SERVING:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert entered(running.address) == "OK"
+        assert connect_outcome(running.address) == "OK"
 
 
 def test_reflection_lists_the_service() -> None:
     with serving() as running, grpc.insecure_channel(running.address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        asked = reflection_pb2.ServerReflectionRequest(list_services="")
-        (answer,) = stub.ServerReflectionInfo(iter([asked]), timeout=5)
-        names = {s.name for s in answer.list_services_response.service}
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        (response,) = stub.ServerReflectionInfo(iter([request]), timeout=5)
+        names = {s.name for s in response.list_services_response.service}
         assert {"tamiyo.v1.PolicyService", "grpc.health.v1.Health"} <= names
     with serving(reflection=False) as running, grpc.insecure_channel(running.address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
-            list(stub.ServerReflectionInfo(iter([asked]), timeout=5))
+            list(stub.ServerReflectionInfo(iter([request]), timeout=5))
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_connections_are_renewed_without_a_failed_step() -> None:
-    """`max_connection_age` of a fifth of a second, under steps that go on for several, unary and on a stream."""
+    """With a `max_connection_age` of 0.2 s, during 2 s of steps, unary and on a stream."""
 
     async def play(address: str, stream: bool) -> None:
         async with AsyncPolicyClient(address, stream=stream, deadline_s=10) as client:
             session = await client.open(SPACES)
             end, step = time.monotonic() + 2.0, 0
             while time.monotonic() < end:
-                assert (await session.step(*seen(0, step))).step_index == step
+                assert (await session.step(*step_inputs(0, step))).step_index == step
                 step += 1
                 await asyncio.sleep(0.01)
 
@@ -170,12 +163,12 @@ def test_connections_are_renewed_without_a_failed_step() -> None:
             asyncio.run(play(running.address, stream))
 
 
-def test_a_client_that_keeps_alive_is_not_sent_away() -> None:
-    """Pings come as often as our clients send them: the server's bound allows that, with no call going on."""
+def test_keepalive_pings_of_clients_are_allowed() -> None:
+    """The server allows pings at the rate of its clients, also without calls in progress."""
     with serving(keepalive_s=0.4) as running:
         from actors.serving.client.endpoint import Endpoint
 
-        with Endpoint.of(running.address, keepalive_s=0.4).channel(0) as channel:
+        with Endpoint.parse(running.address, keepalive_s=0.4).channel(0) as channel:
             changes: list[grpc.ChannelConnectivity] = []
             channel.subscribe(changes.append, try_to_connect=True)
             grpc.channel_ready_future(channel).result(5)
@@ -186,7 +179,7 @@ def test_a_client_that_keeps_alive_is_not_sent_away() -> None:
 
 @contextmanager
 def command(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`tamiyo serve --checkpoint`, and the address that it prints."""
+    """Run `tamiyo serve --checkpoint`, and yield the process and the address that it prints."""
     network = toy_network()
     optimizer = __import__("torch").optim.AdamW(network.parameters())
     save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
@@ -208,14 +201,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_command_serves_a_checkpoint_shows_metrics_and_ends_in_order(tmp_path: Path) -> None:
+def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_gracefully(tmp_path: Path) -> None:
     port = free_port()
     flags = ("--metrics-port", str(port))
     with command(tmp_path, *flags) as (process, address), PolicyClient(address, deadline_s=30) as client:
         session = client.open(SPACES)
-        assert session.step(*seen(0, 0)).policy_version == 5
+        assert session.step(*step_inputs(0, 0)).policy_version == 5
         with pytest.raises(PolicyError):
-            client.open(SPACES.with_slots(3)).step(*seen(0, 0))
+            client.open(SPACES.with_slots(3)).step(*step_inputs(0, 0))
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
         assert "tamiyo_serve_steps_total 1.0" in page
         assert "tamiyo_serve_sessions 2.0" in page
@@ -223,7 +216,7 @@ def test_the_command_serves_a_checkpoint_shows_metrics_and_ends_in_order(tmp_pat
         assert "tamiyo_serve_policy_version 5.0" in page
 
         async def drain() -> None:
-            """A step under way when the signal comes is answered; health says NOT_SERVING; new work is refused."""
+            """Health changes to NOT_SERVING on SIGTERM."""
             async with grpc.aio.insecure_channel(address) as channel:
                 from actors.serving.client.endpoint import METHODS
 
@@ -231,7 +224,7 @@ def test_the_command_serves_a_checkpoint_shows_metrics_and_ends_in_order(tmp_pat
                 statuses = aiter(watch)
                 assert (await anext(statuses)).status == SERVING
                 step = channel.unary_unary(*METHODS["Step"])
-                request = step_request(session._conversation.session_id, 1, *seen(0, 1), True, False)
+                request = step_request(session._protocol.session_id, 1, *step_inputs(0, 1), True, False)
                 await step(request)
                 process.send_signal(signal.SIGTERM)
                 assert (await anext(statuses)).status == NOT_SERVING
@@ -248,33 +241,33 @@ def test_the_command_serves_a_checkpoint_shows_metrics_and_ends_in_order(tmp_pat
     assert "WRONG_SHAPE" in {line["reason"] for line in lines if line["event"] == "refused"}
 
 
-def test_steps_under_way_are_answered_before_the_end() -> None:
-    """Unary and on a stream, while new work is refused."""
+def test_steps_in_progress_are_answered_before_shutdown() -> None:
+    """Unary steps and steps on a stream, while new work is refused."""
 
     async def main() -> None:
         async with AsyncPolicyClient(running.address, deadline_s=20) as client:
             sessions = [await client.open(SPACES) for _ in range(2)]
             streaming = AsyncPolicyClient(running.address, deadline_s=20, stream=True)
             third = await streaming.open(SPACES)
-            await third.step(*seen(0, 0))
+            await third.step(*step_inputs(0, 0))
             batcher = running.service.batcher
-            batcher.flush = lambda: None  # hold the batch back, as a slow pass would
-            tasks = [asyncio.create_task(s.step(*seen(0, 0))) for s in sessions]
-            tasks.append(asyncio.create_task(third.step(*seen(0, 1))))
+            batcher.flush = lambda: None  # delay the batch, like a slow forward pass
+            tasks = [asyncio.create_task(s.step(*step_inputs(0, 0))) for s in sessions]
+            tasks.append(asyncio.create_task(third.step(*step_inputs(0, 1))))
             while len(batcher) < 3:
                 await asyncio.sleep(0.01)
             running.loop.call_soon_threadsafe(running.server.stop.set)
             while status(running.address) != NOT_SERVING:
                 await asyncio.sleep(0.01)
-            assert entered(running.address) == Reason.DRAINING
+            assert connect_outcome(running.address) == Reason.DRAINING
             del batcher.flush
             running.loop.call_soon_threadsafe(batcher.flush)
             answers = await asyncio.gather(*tasks)
             assert [a.step_index for a in answers] == [0, 0, 1]
-            async with asyncio.timeout(10):  # an open stream does not hold the end up
+            async with asyncio.timeout(10):  # an open stream does not delay the shutdown
                 while running.server.handlers.calls:
                     await asyncio.sleep(0.01)
             await streaming.close()
 
-    with serving(Fixed(weights())) as running:
+    with serving(FixedWeights(weights())) as running:
         asyncio.run(main())

@@ -1,16 +1,13 @@
-"""What one client can take from the others: calls, streams, sessions and memory, with a token and without."""
+"""Limits that keep one client from exhausting the server: calls, streams, sessions and memory."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -23,11 +20,12 @@ from actors.serving.client.endpoint import METHODS
 from actors.serving.client.local import LocalPolicy
 from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason, error_info
+from actors.serving.refusal import Reason
 from actors.serving.server import admission
-from actors.serving.server.handlers import STREAM_STEPS
+from actors.serving.server.handlers import MAX_STREAM_STEPS
 from actors.wire import policy_pb2
-from tests.support.serving import Running, seen, serving, write
+from tests.support.serving import RunningServer, connect_outcome, serving, step_inputs, write_file
+from tests.support.serving_calls import connections, half_open, outcome, wait_for
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
@@ -35,86 +33,17 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 STEP, STREAM = METHODS["Step"][0], METHODS["StepStream"][0]
 
 
-def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {token}"),)
-
-
-@contextmanager
-def connections(address: str, count: int) -> Iterator[list[grpc.Channel]]:
-    with ExitStack() as stack:
-        own = [("grpc.use_local_subchannel_pool", 1)]
-        yield [stack.enter_context(grpc.insecure_channel(address, own)) for _ in range(count)]
-
-
-class Silent:
-    """An iterator of requests that has none until `end`."""
-
-    def __init__(self) -> None:
-        self._queue: queue.Queue[None] = queue.Queue()
-
-    def __iter__(self) -> Silent:
-        return self
-
-    def __next__(self) -> bytes:
-        self._queue.get()
-        raise StopIteration
-
-    def end(self) -> None:
-        self._queue.put(None)
-
-
-@contextmanager
-def half_open(channels: list[grpc.Channel], method: str, count: int, token: str = "") -> Iterator[list[Any]]:
-    """Calls that have begun and send no request."""
-    requests = [Silent() for _ in range(count)]
-    metadata = bearer(token) if token else None
-    calls = [
-        channels[i % len(channels)].stream_stream(method)(request, metadata=metadata)
-        for i, request in enumerate(requests)
-    ]
-    try:
-        yield calls
-    finally:
-        for call, request in zip(calls, requests, strict=True):
-            call.cancel()
-            request.end()
-
-
-def outcome(call: Any, timeout_s: float = 10.0) -> str:
-    """How a call ended, or `open`."""
-    end = time.monotonic() + timeout_s
-    while call.is_active() and time.monotonic() < end:
-        time.sleep(0.01)
-    return "open" if call.is_active() else error_info(call).reason or call.code().name
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def check(channel: grpc.Channel) -> int:
     return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5).status
 
 
-def entered(address: str, token: str) -> str:
-    try:
-        with PolicyClient(address, token=token, deadline_s=1.0) as client:
-            client.open(SPACES).step(*seen(0, 0))
-    except PolicyError as error:
-        return error.reason or error.code.name
-    return "OK"
-
-
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
-    return write(tmp_path / "tokens", "alice\nbob\n")
+    return write_file(tmp_path / "tokens", "alice\nbob\n")
 
 
-def test_calls_without_a_token_take_no_room(tokens: Path) -> None:
-    """They are refused before their request has come, and so never wait."""
+def test_calls_without_a_token_do_not_count_against_the_limits(tokens: Path) -> None:
+    """They are refused before their request arrives."""
     with (
         serving(token_file=tokens, max_concurrent_calls=8) as running,
         connections(running.address, 4) as channels,
@@ -122,20 +51,20 @@ def test_calls_without_a_token_take_no_room(tokens: Path) -> None:
         half_open(channels, STREAM, 60) as streams,
     ):
         assert Counter(outcome(call) for call in (*steps, *streams)) == {Reason.TOKEN_MISSING: 120}
-        assert entered(running.address, "alice") == "OK"
+        assert connect_outcome(running.address, token="alice") == "OK"
         assert check(channels[0]) == SERVING
 
 
-def test_health_is_told_whatever_else_is_under_way(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All calls taken, and more watches than the server keeps: the oldest watches give way."""
-    monkeypatch.setattr(admission, "HEALTH_CALLS", 20)
+def test_health_checks_are_answered_while_all_calls_are_taken(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If there are more health calls than the limit, the oldest are ended."""
+    monkeypatch.setattr(admission, "MAX_HEALTH_CALLS", 20)
     with (
         serving(token_file=tokens, max_concurrent_calls=8, token_share=1.0) as running,
         connections(running.address, 2) as channels,
         half_open(channels[:1], STREAM, 8, "alice"),
     ):
         wait_for(lambda: running.server.handlers.calls == 8)
-        assert entered(running.address, "bob") == Reason.CALLS_FULL
+        assert connect_outcome(running.address, token="bob") == Reason.CALLS_FULL
         assert check(channels[0]) == SERVING
         stub = health_pb2_grpc.HealthStub(channels[1])
         watches = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=60) for _ in range(30)]
@@ -151,21 +80,46 @@ def test_health_is_told_whatever_else_is_under_way(tokens: Path, monkeypatch: py
             watch.cancel()
 
 
-def test_one_token_leaves_calls_for_the_others(tokens: Path) -> None:
+def test_one_of_several_tokens_can_use_only_its_share_of_the_calls(tokens: Path) -> None:
     with (
         serving(token_file=tokens, max_concurrent_calls=8) as running,
         connections(running.address, 1) as channels,
     ):
         with half_open(channels, STREAM, 6, "alice") as streams:
-            wait_for(lambda: sum(call.is_active() for call in streams) == 2)  # a quarter of eight
+            wait_for(lambda: sum(call.is_active() for call in streams) == 2)  # a quarter of 8
             assert {outcome(call) for call in streams if not call.is_active()} == {Reason.CALLS_FULL}
-            assert entered(running.address, "alice") == Reason.CALLS_FULL
-            assert entered(running.address, "bob") == "OK"
+            assert connect_outcome(running.address, token="alice") == Reason.CALLS_FULL
+            assert connect_outcome(running.address, token="bob") == "OK"
         wait_for(lambda: running.server.handlers.calls == 0)
-        assert entered(running.address, "alice") == "OK"
+        assert connect_outcome(running.address, token="alice") == "OK"
 
 
-def test_a_call_whose_request_does_not_come_is_ended(tokens: Path) -> None:
+def test_a_single_valid_token_may_use_all_calls_and_sessions(tmp_path: Path) -> None:
+    """The share applies from the second valid token on, also if that is added while the server runs."""
+    past = "2020-01-01"
+    file = write_file(tmp_path / "tokens", f"alice\nexpired {past}\n")
+    with (
+        serving(token_file=file, max_concurrent_calls=8, max_sessions=8, evict_after_s=60) as running,
+        connections(running.address, 1) as channels,
+        PolicyClient(running.address, token="alice", deadline_s=2) as client,
+    ):
+        sessions = [client.open(SPACES) for _ in range(8)]
+        assert all(session.step(*step_inputs(0, 0)).step_index == 0 for session in sessions)
+        with half_open(channels, STREAM, 8, "alice"):
+            wait_for(lambda: running.server.handlers.calls == 8)
+        wait_for(lambda: running.server.handlers.calls == 0)
+        for session in sessions[2:]:
+            session.close()
+        replacement = write_file(tmp_path / "new", "alice\nbob\n")
+        replacement.replace(file)
+        wait_for(lambda: connect_outcome(running.address, token="bob") == "OK")
+        with pytest.raises(PolicyError) as caught:
+            client.open(SPACES)
+        assert caught.value.reason == Reason.SESSIONS_FULL
+        assert [session.step(*step_inputs(0, 1)).step_index for session in sessions[:2]] == [1, 1]
+
+
+def test_a_call_without_a_request_is_ended(tokens: Path) -> None:
     with (
         serving(token_file=tokens, request_timeout_s=0.3) as running,
         connections(running.address, 1) as channels,
@@ -173,24 +127,24 @@ def test_a_call_whose_request_does_not_come_is_ended(tokens: Path) -> None:
         half_open(channels, "/grpc.health.v1.Health/Check", 5) as checks,
     ):
         assert {outcome(call) for call in (*steps, *checks)} == {Reason.IDLE}
-        assert entered(running.address, "alice") == "OK"
+        assert connect_outcome(running.address, token="alice") == "OK"
 
 
-def test_an_idle_stream_is_ended_and_its_client_notices_nothing() -> None:
+def test_an_idle_stream_is_ended_and_the_client_opens_another() -> None:
     async def main(address: str) -> None:
         async with AsyncPolicyClient(address, stream=True, deadline_s=10) as client:
             session = await client.open(SPACES)
             for step in range(2):
-                assert (await session.step(*seen(0, step))).step_index == step
+                assert (await session.step(*step_inputs(0, step))).step_index == step
                 await asyncio.sleep(2.5 * (1 - step))
 
     with serving(idle_timeout_s=0.5) as running:
         asyncio.run(main(running.address))
-        refusals = running.server.telemetry.registry.get_sample_value("tamiyo_serve_refusals_total", {"reason": "IDLE"})
+        refusals = running.server.metrics.registry.get_sample_value("tamiyo_serve_refusals_total", {"reason": "IDLE"})
         assert refusals == 1.0
 
 
-def test_one_connection_has_few_calls_at_a_time_and_none_of_those_beyond_fails() -> None:
+def test_calls_beyond_the_limit_of_a_connection_are_queued() -> None:
     with (
         serving(max_connection_streams=10, max_sessions=300) as running,
         connections(running.address, 2) as channels,
@@ -206,74 +160,74 @@ def test_one_connection_has_few_calls_at_a_time_and_none_of_those_beyond_fails()
             assert running.server.handlers.calls == 10
 
 
-def test_a_stream_that_is_not_read_is_not_computed_ahead() -> None:
-    """Of five thousand steps, those that fit the room of the stream and the windows of the connection; once the client
-    reads, it gets every answer."""
+def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
+    """Of 5,000 steps, only those are computed that fit the limit of the stream and the windows of the connection. Once
+    the client reads, it receives every answer."""
     count, window = 5000, 64 * 1024
-    own = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window)]
+    channel_options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window)]
 
-    def computed(running: Running) -> float:
-        registry = running.server.telemetry.registry
+    def computed(running: RunningServer) -> float:
+        registry = running.server.metrics.registry
         return sum(registry.get_sample_value(f"tamiyo_serve_{name}_total") or 0.0 for name in ("steps", "replays"))
 
-    with serving() as running, grpc.insecure_channel(running.address, own) as channel:
+    with serving() as running, grpc.insecure_channel(running.address, channel_options) as channel:
         opened = channel.unary_unary(*METHODS["OpenSession"])(policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash))
-        request = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *seen(0, 0), True, True))
+        request = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *step_inputs(0, 0), True, True))
         call = channel.stream_stream(*METHODS["StepStream"])(itertools.repeat(request, count), timeout=60)
         before = -1.0
         while (now := computed(running)) != before or not now:
             before = now
             time.sleep(0.5)
-        smallest = running.service.sessions.rows.bytes_per_row  # an answer carries the state of the session
-        assert now <= STREAM_STEPS + 2 * window / smallest
+        smallest = running.service.sessions.state_table.bytes_per_row  # an answer carries the state of the session
+        assert now <= MAX_STREAM_STEPS + 2 * window / smallest
         answers = list(call)
     assert len(answers) == count
     assert all(answer.step == answers[0].step for answer in answers)
 
 
-def test_one_token_leaves_sessions_for_the_others_and_its_idle_ones_give_way(tokens: Path) -> None:
+def test_one_of_several_tokens_can_use_only_its_share_of_the_sessions(tokens: Path) -> None:
     local = LocalPolicy(toy_network(), version=1)
     with (
         serving(token_file=tokens, max_sessions=16, evict_after_s=0.5) as running,
         PolicyClient(running.address, token="alice", deadline_s=5) as alice,
         PolicyClient(running.address, token="bob", deadline_s=5) as bob,
     ):
-        mine = bob.open(SPACES)
-        mine.step(*seen(0, 0))
-        sessions = [alice.open(SPACES, seed=i) for i in range(4)]  # a quarter of sixteen
+        session_of_bob = bob.open(SPACES)
+        session_of_bob.step(*step_inputs(0, 0))
+        sessions = [alice.open(SPACES, seed=i) for i in range(4)]  # a quarter of 16
         for session in sessions:
-            session.step(*seen(0, 0))
+            session.step(*step_inputs(0, 0))
         with pytest.raises(PolicyError) as caught:
             alice.open(SPACES)
         assert caught.value.reason == Reason.SESSIONS_FULL
-        assert bob.open(SPACES).step(*seen(0, 0)).step_index == 0
+        assert bob.open(SPACES).step(*step_inputs(0, 0)).step_index == 0
         time.sleep(0.6)
         for session in sessions[1:]:
-            session.step(*seen(0, 1))
-        alice.open(SPACES).step(*seen(0, 0))  # in the place of the first
-        counters = running.server.telemetry.registry
+            session.step(*step_inputs(0, 1))
+        alice.open(SPACES).step(*step_inputs(0, 0))  # evicts the first
+        counters = running.server.metrics.registry
         assert counters.get_sample_value("tamiyo_serve_sessions_evicted_total") == 1.0
-        assert mine.step(*seen(0, 1)).step_index == 1
+        assert session_of_bob.step(*step_inputs(0, 1)).step_index == 1
         time.sleep(0.6)
-        answer, reference = sessions[0].step(*seen(0, 1)), local.open(SPACES)
-        expected = [reference.step(*seen(0, step)) for step in range(2)][1]
+        answer, reference = sessions[0].step(*step_inputs(0, 1)), local.open(SPACES)
+        expected = [reference.step(*step_inputs(0, step)) for step in range(2)][1]
         assert answer.step_index == 1
         np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=1e-5)
 
 
-def test_where_all_rows_are_taken_the_one_who_holds_most_gives_way(tmp_path: Path) -> None:
+def test_if_all_rows_are_taken_the_owner_with_most_sessions_loses_one(tmp_path: Path) -> None:
     names = "abcde"
     with ExitStack() as stack:
         running = stack.enter_context(
-            serving(token_file=write(tmp_path / "tokens", "\n".join(names)), max_sessions=9, evict_after_s=0.0)
+            serving(token_file=write_file(tmp_path / "tokens", "\n".join(names)), max_sessions=9, evict_after_s=0.0)
         )
         clients = [stack.enter_context(PolicyClient(running.address, token=n, deadline_s=5)) for n in names]
-        for client in clients[:4]:  # two each, a quarter of nine
+        for client in clients[:4]:  # two each, a quarter of 9
             for _ in range(2):
                 client.open(SPACES)
         clients[4].open(SPACES)
         assert len(running.service.sessions) == 9
         clients[4].open(SPACES)
-        clients[4].open(SPACES)  # which has its share
-        held = Counter(s.owner for s in running.service.sessions._fresh.values())
+        clients[4].open(SPACES)  # evicts one of its own: it has reached its limit
+        held = Counter(s.owner for s in running.service.sessions._unstepped.values())
         assert sorted(held.values()) == [1, 2, 2, 2, 2]

@@ -1,4 +1,4 @@
-"""Tokens, certificates and keys that change while a server runs."""
+"""Tokens, certificates and keys that are replaced while a server runs."""
 
 from __future__ import annotations
 
@@ -24,43 +24,34 @@ from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, error_info
 from actors.serving.server.auth import parse_tokens
 from actors.wire import policy_pb2
-from deploy.commands.health import fault
+from deploy.commands.health import failure_reason
 from deploy.commands.secrets import write_secrets
-from tests.integration.serving.test_serving_limits import bearer, half_open, outcome
 from tests.support.certificates import Authority
-from tests.support.serving import seen, serving, write
+from tests.support.serving import connect_outcome, serving, step_inputs, write_file
+from tests.support.serving_calls import bearer, half_open, outcome
 from tests.support.toy import SPACES
 
 pytestmark = pytest.mark.integration
-LOOKED_S = 1.2  # by then the server has looked at its tokens again
-
-
-def entered(address: str, token: str) -> str:
-    try:
-        with PolicyClient(address, token=token, deadline_s=1.0) as client:
-            client.open(SPACES).step(*seen(0, 0))
-    except PolicyError as error:
-        return error.reason or error.code.name
-    return "OK"
+RELOAD_S = 1.2  # by then the server has checked its token file again
 
 
 def replace(path: Path, text: str) -> None:
-    """As an editor or a secret's mount does it: whole, and at once."""
-    write(path.with_suffix(".new"), text).replace(path)
+    """Replace a file atomically, like editors and mounted secrets do."""
+    write_file(path.with_suffix(".new"), text).replace(path)
 
 
-def test_a_token_that_is_removed_ends_its_streams(tmp_path: Path) -> None:
-    """Those that step, those that are silent, and those of other services; another token's go on."""
-    file = write(tmp_path / "tokens", "old\nother\n")
+def test_streams_of_a_removed_token_are_ended(tmp_path: Path) -> None:
+    """Active streams, silent ones, and those of other services. Streams of other tokens continue."""
+    file = write_file(tmp_path / "tokens", "old\nother\n")
 
     async def stepping(address: str) -> Reason | str:
         async with AsyncPolicyClient(address, token="old", stream=True, deadline_s=5) as client:
             session = await client.open(SPACES)
-            await session.step(*seen(0, 0))
+            await session.step(*step_inputs(0, 0))
             replace(file, "other\n")
             for step in range(1, 1000):
                 try:
-                    await session.step(*seen(0, step))
+                    await session.step(*step_inputs(0, step))
                 except PolicyError as error:
                     return error.reason
                 await asyncio.sleep(0.01)
@@ -72,9 +63,9 @@ def test_a_token_that_is_removed_ends_its_streams(tmp_path: Path) -> None:
         half_open([channel], METHODS["StepStream"][0], 2, "old") as silent,
         half_open([channel], METHODS["StepStream"][0], 1, "other") as others,
     ):
-        asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        assert list(stub.ServerReflectionInfo(asked, timeout=5, metadata=bearer("old")))
+        assert list(stub.ServerReflectionInfo(requests, timeout=5, metadata=bearer("old")))
         path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         with half_open([channel], path, 1, "old") as reflections:
             assert asyncio.run(stepping(running.address)) == Reason.TOKEN_INVALID
@@ -82,12 +73,12 @@ def test_a_token_that_is_removed_ends_its_streams(tmp_path: Path) -> None:
         assert others[0].is_active()
 
 
-def test_a_stream_that_is_not_read_takes_no_more_steps_of_a_removed_token(tmp_path: Path) -> None:
-    file = write(tmp_path / "tokens", "old\nother\n")
+def test_a_stream_whose_client_does_not_read_ends_when_its_token_is_removed(tmp_path: Path) -> None:
+    file = write_file(tmp_path / "tokens", "old\nother\n")
     with serving(token_file=file) as running, grpc.insecure_channel(running.address) as channel:
         opening = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
         opened = channel.unary_unary(*METHODS["OpenSession"])(opening, metadata=bearer("old"))
-        step = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *seen(0, 0), True, True))
+        step = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *step_inputs(0, 0), True, True))
         end = threading.Event()
 
         def flood() -> Iterator[policy_pb2.StepStreamRequest]:
@@ -97,7 +88,7 @@ def test_a_stream_that_is_not_read_takes_no_more_steps_of_a_removed_token(tmp_pa
         call = channel.stream_stream(*METHODS["StepStream"])(flood(), metadata=bearer("old"))
         time.sleep(0.5)
         replace(file, "other\n")
-        time.sleep(2 * LOOKED_S)
+        time.sleep(2 * RELOAD_S)
         try:
             with pytest.raises(grpc.RpcError) as caught:
                 list(call)
@@ -105,64 +96,66 @@ def test_a_stream_that_is_not_read_takes_no_more_steps_of_a_removed_token(tmp_pa
             end.set()
         assert error_info(caught.value).reason == Reason.TOKEN_INVALID
         assert running.server.handlers.calls == 0
-        assert entered(running.address, "other") == "OK"
+        assert connect_outcome(running.address, token="other") == "OK"
 
 
-def test_a_missing_or_malformed_token_file_lets_nobody_in_and_is_logged(tmp_path: Path) -> None:
-    file = write(tmp_path / "tokens", "first\n")
+def test_a_missing_or_malformed_token_file_admits_no_client_and_is_logged(tmp_path: Path) -> None:
+    file = write_file(tmp_path / "tokens", "first\n")
     with serving(token_file=file) as running, capture_logs() as logs:
         file.unlink()
-        time.sleep(LOOKED_S)
-        assert entered(running.address, "first") == Reason.TOKEN_INVALID
+        time.sleep(RELOAD_S)
+        assert connect_outcome(running.address, token="first") == Reason.TOKEN_INVALID
         replace(file, "second\nfirst at-no-date\nthird 2999-01-01\n")
-        time.sleep(LOOKED_S)
-        assert entered(running.address, "first") == Reason.TOKEN_INVALID
-        assert entered(running.address, "second") == entered(running.address, "third") == "OK"
+        time.sleep(RELOAD_S)
+        assert connect_outcome(running.address, token="first") == Reason.TOKEN_INVALID
+        assert (
+            connect_outcome(running.address, token="second") == connect_outcome(running.address, token="third") == "OK"
+        )
         replace(file, "")
-        time.sleep(LOOKED_S)
-        assert entered(running.address, "second") == Reason.TOKEN_INVALID
+        time.sleep(RELOAD_S)
+        assert connect_outcome(running.address, token="second") == Reason.TOKEN_INVALID
         replace(file, "fourth\n")
-        time.sleep(LOOKED_S)
-        assert entered(running.address, "fourth") == "OK"
+        time.sleep(RELOAD_S)
+        assert connect_outcome(running.address, token="fourth") == "OK"
     errors = [log for log in logs if log["log_level"] == "error"]
     assert [log["event"].partition(":")[0] for log in errors] == ["token file unreadable", "token file malformed"]
     assert errors[1]["lines"] == [2]
     assert not any(word in str(log) for log in logs for word in ("at-no-date", "second", "third", "fourth"))
-    reads = [(log["tokens"], log["removed"]) for log in logs if log["event"] == "token file read"]
+    reads = [(log["tokens"], log["removed"]) for log in logs if log["event"] == "token file reloaded"]
     assert reads == [(2, 0), (0, 2), (1, 0)]
 
 
-def test_each_line_of_a_token_file_stands_for_itself(tmp_path: Path) -> None:
+def test_a_malformed_line_of_a_token_file_does_not_affect_the_others(tmp_path: Path) -> None:
     found = parse_tokens(
         b"a\n\n# note\n\xff\xfe\nb 2030-01-31 # until then\n\tc \nd 2030-13-01\ne 2030-01-31T00:00:00+02:00\n"
     )
     assert found.malformed == [4, 7]
     end = 1896048000.0  # `date -u -d 2030-01-31 +%s`
     assert sorted(found.expiries.values()) == [end - 7200, end, float("inf"), float("inf")]
-    for text, told in (("a b", "line 1"), ("# none", "holds no token")):
-        with pytest.raises(UserError, match=told), serving(token_file=write(tmp_path / "tokens", text)):
+    for text, message in (("a b", "line 1"), ("# none", "contains no token")):
+        with pytest.raises(UserError, match=message), serving(token_file=write_file(tmp_path / "tokens", text)):
             pass
 
 
-def test_a_renewed_certificate_is_in_force_at_once(tmp_path: Path) -> None:
-    """Health checks run all the time, while the files are replaced one after the other, as `tamiyo secrets` does it."""
+def test_a_replaced_certificate_is_used_for_the_next_connection(tmp_path: Path) -> None:
+    """Health checks run all the time while `tamiyo secrets` replaces the files one after the other."""
     hosts = ["localhost", "127.0.0.1"]
     write_secrets(tmp_path, hosts)
     cert, key = tmp_path / "serve.crt", tmp_path / "serve.key"
-    faults: list[str] = []
+    failures: list[str] = []
     checked, stop = threading.Semaphore(0), threading.Event()
 
     with serving(tls_cert=cert, tls_key=key) as running:
 
         def check() -> None:
             while not stop.is_set():
-                faults.append(fault(f"grpcs://{running.address}", cert, 5.0))
+                failures.append(failure_reason(f"grpcs://{running.address}", cert, 5.0))
                 checked.release()
 
         checks = threading.Thread(target=check)
         with PolicyClient(running.address, root_certificates=cert, deadline_s=5) as client:
             session = client.open(SPACES)
-            session.step(*seen(0, 0))
+            session.step(*step_inputs(0, 0))
             checks.start()
             try:
                 for i in range(6):
@@ -173,47 +166,47 @@ def test_a_renewed_certificate_is_in_force_at_once(tmp_path: Path) -> None:
             finally:
                 stop.set()
                 checks.join()
-            assert session.step(*seen(0, 1)).step_index == 1  # on the connection that there was
+            assert session.step(*step_inputs(0, 1)).step_index == 1  # on the existing connection
         with PolicyClient(running.address, root_certificates=cert, deadline_s=5) as client:
-            assert client.open(SPACES).step(*seen(0, 0)).step_index == 0
-    assert len(faults) >= 24
-    assert set(faults) == {""}
+            assert client.open(SPACES).step(*step_inputs(0, 0)).step_index == 0
+    assert len(failures) >= 24
+    assert set(failures) == {""}
 
 
-def test_files_that_do_not_belong_together_leave_the_certificate_in_force(tmp_path: Path) -> None:
+def test_files_that_do_not_match_leave_the_certificate_in_use(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     (cert, key), (other, other_key) = authority.issue("server"), authority.issue("other")
     address = ""
     with serving(tls_cert=cert, tls_key=key) as running, capture_logs() as logs:
         address = f"grpcs://{running.address}"
         key.write_bytes(other_key.read_bytes())
-        assert fault(address, authority.certificate, 5.0) == ""
+        assert failure_reason(address, authority.certificate, 5.0) == ""
         cert.write_text("no certificate")
-        assert fault(address, authority.certificate, 5.0) == ""
+        assert failure_reason(address, authority.certificate, 5.0) == ""
         cert.unlink()
-        assert fault(address, authority.certificate, 5.0) == ""
+        assert failure_reason(address, authority.certificate, 5.0) == ""
         cert.write_bytes(other.read_bytes())
-        assert fault(address, authority.certificate, 5.0) == ""
+        assert failure_reason(address, authority.certificate, 5.0) == ""
     events = [log["event"] for log in logs if log["event"].startswith("certificate")]
-    assert events == ["certificate not renewed: the one before stays in force"] * 3 + ["certificate renewed"]
+    assert events == ["certificate not reloaded: the previous one stays in use"] * 3 + ["certificate reloaded"]
     key.write_bytes(b"no key")
-    with pytest.raises(UserError, match="cannot be used"), serving(tls_cert=cert, tls_key=key):
+    with pytest.raises(UserError, match="cannot use"), serving(tls_cert=cert, tls_key=key):
         pass
 
 
-def test_a_renewed_client_authority_decides_who_enters(tmp_path: Path) -> None:
+def test_a_replaced_client_authority_is_used_for_the_next_connection(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     (tmp_path / "next").mkdir()
     successor = Authority(tmp_path / "next")
     cert, key = authority.issue("server")
-    trusted = write(tmp_path / "clients.pem", authority.certificate.read_text())
+    trusted = write_file(tmp_path / "clients.pem", authority.certificate.read_text())
 
-    def enters(name: str, of: Authority) -> bool:
-        mine, secret = of.issue(name)
+    def accepted(name: str, of: Authority) -> bool:
+        client_cert, client_key = of.issue(name)
         try:
             with PolicyClient(
-                running.address, root_certificates=authority.certificate, client_cert=mine, client_key=secret,
-                deadline_s=2,
+                running.address, root_certificates=authority.certificate, client_cert=client_cert,
+                client_key=client_key, deadline_s=2,
             ) as client:  # fmt: skip
                 client.model()
         except PolicyError:
@@ -221,12 +214,12 @@ def test_a_renewed_client_authority_decides_who_enters(tmp_path: Path) -> None:
         return True
 
     with serving(tls_cert=cert, tls_key=key, tls_client_ca=trusted) as running:
-        assert (enters("a", authority), enters("a", successor)) == (True, False)
+        assert (accepted("a", authority), accepted("a", successor)) == (True, False)
         trusted.write_bytes(successor.certificate.read_bytes())
-        assert (enters("b", authority), enters("b", successor)) == (False, True)
+        assert (accepted("b", authority), accepted("b", successor)) == (False, True)
 
 
-def test_metrics_are_shown_on_the_host_that_the_server_listens_on() -> None:
+def test_metrics_are_served_on_the_host_of_the_listen_address() -> None:
     with socket.create_server(("127.0.0.2", 0)) as probe:
         port = int(probe.getsockname()[1])
     with serving(listen="127.0.0.2:0", metrics_port=port):
@@ -236,14 +229,14 @@ def test_metrics_are_shown_on_the_host_that_the_server_listens_on() -> None:
             socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-def test_reflection_asks_for_a_token_where_the_server_does(tmp_path: Path) -> None:
+def test_reflection_requires_a_token_if_the_server_does(tmp_path: Path) -> None:
     with (
-        serving(token_file=write(tmp_path / "tokens", "good\n")) as running,
+        serving(token_file=write_file(tmp_path / "tokens", "good\n")) as running,
         grpc.insecure_channel(running.address) as channel,
     ):
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
         with pytest.raises(grpc.RpcError) as caught:
-            list(stub.ServerReflectionInfo(iter([asked]), timeout=5))
+            list(stub.ServerReflectionInfo(iter([request]), timeout=5))
         assert error_info(caught.value).reason == Reason.TOKEN_MISSING
-        assert list(stub.ServerReflectionInfo(iter([asked]), timeout=5, metadata=bearer("good")))
+        assert list(stub.ServerReflectionInfo(iter([request]), timeout=5, metadata=bearer("good")))

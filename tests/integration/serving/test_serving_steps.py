@@ -1,4 +1,4 @@
-"""A step is decided once: repeated, joined, refused, exported and gone on with elsewhere."""
+"""Steps are idempotent: repeats, concurrent repeats, conflicts, and sessions continued at another server."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from actors.serving.client.local import LocalPolicy
 from actors.serving.client.session import PolicyError, SessionLost
 from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, Refusal, error_info
-from actors.serving.server.server import Fixed
+from actors.serving.server.server import FixedWeights
 from actors.serving.server.sessions import Session
 from actors.wire import policy_pb2
-from tests.support.serving import Running, Shelf, seen, serving, weights, write
+from tests.support.serving import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
 from tests.support.toy import SPACES, toy_network
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     with serving(max_wait_ms=5.0) as running:
         yield running
 
 
-class Raw:
-    """The service without our clients."""
+class RawClient:
+    """Calls of the service without the client classes."""
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)
@@ -46,19 +46,19 @@ class Raw:
         request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash, **fields)  # type: ignore[arg-type]
         return self("OpenSession", request).session_id  # type: ignore[attr-defined]
 
-    def step(self, session: str, index: int, look: int | None = None, **fields: bool) -> policy_pb2.StepResponse:
+    def step(self, session: str, index: int, inputs_of: int | None = None, **fields: bool) -> policy_pb2.StepResponse:
         options = {"deterministic": True, "export_state": False} | fields
-        at = index if look is None else look
-        response = self("Step", step_request(session, index, *seen(0, at), **options))
+        inputs = step_inputs(0, index if inputs_of is None else inputs_of)
+        response = self("Step", step_request(session, index, *inputs, **options))
         assert isinstance(response, policy_pb2.StepResponse)
         return response
 
 
 @pytest.fixture
-def raw(server: Running) -> Iterator[Raw]:
-    own = Raw(server.address)
-    yield own
-    own.channel.close()
+def raw(server: RunningServer) -> Iterator[RawClient]:
+    raw_service = RawClient(server.address)
+    yield raw_service
+    raw_service.channel.close()
 
 
 def refused(call: object, *arguments: object, **fields: object) -> tuple[grpc.StatusCode, str]:
@@ -67,7 +67,7 @@ def refused(call: object, *arguments: object, **fields: object) -> tuple[grpc.St
     return caught.value.code(), error_info(caught.value).reason
 
 
-def test_a_repeated_step_gives_the_same_answer_and_moves_nothing(raw: Raw) -> None:
+def test_a_repeated_step_returns_the_same_answer_and_does_not_advance_the_session(raw: RawClient) -> None:
     twice, once = raw.open(seed=3), raw.open(seed=3)
     for index in range(6):
         answers = [raw.step(twice, index, deterministic=False) for _ in range(3)]
@@ -77,12 +77,12 @@ def test_a_repeated_step_gives_the_same_answer_and_moves_nothing(raw: Raw) -> No
         np.testing.assert_allclose(answers[0].log_probs, other.log_probs, atol=1e-6)
 
 
-def test_other_contents_and_gaps_are_refused(raw: Raw) -> None:
+def test_repeats_with_other_contents_and_gaps_are_refused(raw: RawClient) -> None:
     session = raw.open()
     raw.step(session, 0)
     conflict = (grpc.StatusCode.ABORTED, Reason.STEP_CONFLICT)
     gap = (grpc.StatusCode.FAILED_PRECONDITION, Reason.STEP_GAP)
-    assert refused(raw.step, session, 0, look=5) == conflict
+    assert refused(raw.step, session, 0, inputs_of=5) == conflict
     assert refused(raw.step, session, 0, deterministic=False) == conflict
     assert refused(raw.step, session, 2) == gap
     first = raw.step(session, 1)
@@ -90,33 +90,33 @@ def test_other_contents_and_gaps_are_refused(raw: Raw) -> None:
     assert raw.step(session, 1) == first
 
 
-def test_a_repeat_joins_the_computation_under_way() -> None:
-    """Four calls before the pass, one of which its client gives up, and one with other contents: one step."""
+def test_a_repeat_joins_the_step_in_progress() -> None:
+    """Four equal calls before the forward pass, of which one is cancelled, result in one step."""
     with serving() as running:
         service = running.service
 
         async def main() -> None:
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
-            request = step_request(session.id, 0, *seen(0, 0), True, False)
-            calls = [service.begin(request) for _ in range(4)]
+            request = step_request(session.id, 0, *step_inputs(0, 0), True, False)
+            calls = [service.start_step(request) for _ in range(4)]
             with pytest.raises(Refusal) as caught:
-                service.begin(step_request(session.id, 0, *seen(0, 1), True, False))
+                service.start_step(step_request(session.id, 0, *step_inputs(0, 1), True, False))
             assert caught.value.reason == Reason.STEP_CONFLICT
             calls[0].cancel()
-            # the next step may come before this one's answer, and waits for it
-            ahead = service.begin(step_request(session.id, 1, *seen(0, 1), True, False))
+            # the next step may arrive before this one is answered
+            ahead = service.start_step(step_request(session.id, 1, *step_inputs(0, 1), True, False))
             async with asyncio.timeout(10):
                 answers = await asyncio.gather(*calls[1:])
                 following = policy_pb2.StepResponse.FromString(await ahead)
             assert answers[0] == answers[1] == answers[2]
             assert following.step_index == 1
             assert session.next_index == 2
-            assert running.server.telemetry.registry.get_sample_value("tamiyo_serve_steps_total") == 2
+            assert running.server.metrics.registry.get_sample_value("tamiyo_serve_steps_total") == 2
 
         asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
 
 
-def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused() -> None:
+def test_steps_sent_ahead_are_answered_in_order_and_a_gap_is_refused() -> None:
     with serving() as running:
         service = running.service
 
@@ -124,8 +124,8 @@ def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused()
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
 
             def begin(index: int) -> asyncio.Future[bytes]:
-                future: asyncio.Future[bytes] = service.begin(
-                    step_request(session.id, index, *seen(0, index), True, False)
+                future: asyncio.Future[bytes] = service.start_step(
+                    step_request(session.id, index, *step_inputs(0, index), True, False)
                 )
                 return future
 
@@ -134,8 +134,8 @@ def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused()
                 local = LocalPolicy(toy_network(), version=1).open(SPACES)
                 for index, answer in enumerate(answers):
                     assert answer.step_index == index
-                    assert list(answer.action) == local.step(*seen(0, index)).action.tolist()
-                late, gap = begin(4), begin(6)  # 5 never comes
+                    assert list(answer.action) == local.step(*step_inputs(0, index)).action.tolist()
+                late, gap = begin(4), begin(6)  # 5 is missing
                 with pytest.raises(Refusal) as caught:
                     await gap
                 assert caught.value.reason == Reason.STEP_GAP
@@ -149,29 +149,29 @@ def test_steps_sent_ahead_are_answered_in_turn_and_a_gap_among_them_is_refused()
         asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
 
 
-def test_a_step_whose_client_is_gone_before_its_batch_is_not_taken() -> None:
+def test_a_step_that_is_cancelled_before_its_batch_is_dropped() -> None:
     with serving() as running:
         service = running.service
 
-        def withdrawn() -> Session:
+        def cancelled_step() -> Session:
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
-            service.begin(step_request(session.id, 0, *seen(0, 0), True, False)).cancel()
+            service.start_step(step_request(session.id, 0, *step_inputs(0, 0), True, False)).cancel()
             return session
 
-        session = running.call(withdrawn)
+        session = running.call(cancelled_step)
         running.call(lambda: None)
         assert session.next_index == 0
         assert session.pending is None
 
 
-def test_closing_waits_for_the_step_under_way() -> None:
-    """Its row goes to nobody else while the pass still writes to it."""
+def test_closing_waits_for_the_step_in_progress() -> None:
+    """The row is not reused while the forward pass may still write to it."""
     with serving(max_sessions=1) as running:
         service = running.service
 
         def close_early() -> tuple[object, object]:
             session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
-            answer = service.begin(step_request(session.id, 0, *seen(0, 0), True, False))
+            answer = service.start_step(step_request(session.id, 0, *step_inputs(0, 0), True, False))
             service.close_session(policy_pb2.CloseSessionRequest(session_id=session.id))
             assert service.sessions.find(session.id) is session
             return session, answer
@@ -181,12 +181,12 @@ def test_closing_waits_for_the_step_under_way() -> None:
             running.call(lambda: None)
         assert answer.done()  # type: ignore[attr-defined]
         assert service.sessions.find(session.id) is None  # type: ignore[attr-defined]
-        assert service.sessions.rows.free == 1
+        assert service.sessions.state_table.num_free == 1
 
 
-def test_an_expired_session_says_so() -> None:
+def test_an_expired_session_is_refused_as_expired_and_reopened_by_the_client() -> None:
     with serving(session_ttl_s=0.3, first_step_ttl_s=0.1) as running:
-        raw = Raw(running.address)
+        raw = RawClient(running.address)
         session, fresh = raw.open(), raw.open()
         raw.step(session, 0)
         time.sleep(0.15)
@@ -199,51 +199,54 @@ def test_an_expired_session_says_so() -> None:
         assert (info.reason, info.metadata["import_required"]) == (Reason.SESSION_EXPIRED, "true")
         assert info.metadata["session_ttl_s"] == "0.3"
         assert refused(raw.step, "nobody", 0) == (grpc.StatusCode.NOT_FOUND, Reason.SESSION_UNKNOWN)
-        # our own client opens it again by itself
+        # PolicyClient opens it again
         with PolicyClient(running.address) as client:
             local = LocalPolicy(toy_network(), 1).open(SPACES)
             own = client.open(SPACES)
             for step in range(4):
-                assert own.step(*seen(0, step)).action.tolist() == local.step(*seen(0, step)).action.tolist()
+                assert (
+                    own.step(*step_inputs(0, step)).action.tolist() == local.step(*step_inputs(0, step)).action.tolist()
+                )
                 time.sleep(0.35)
                 running.call(running.service.expire)
                 assert len(running.service.sessions) == 0
 
 
-def test_a_session_goes_on_at_another_replica(tmp_path: Path) -> None:
-    """Its first server is stopped in the middle; the second has newer weights, and the first's too."""
-    key = write(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+def test_a_session_continues_at_another_replica(tmp_path: Path) -> None:
+    """The first server is stopped in the middle; the second has newer weights, and still those of the first."""
+    key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
     local = LocalPolicy(toy_network(), 1).open(SPACES, seed=9)
-    shelf = Shelf(weights())
-    with serving(shelf, state_key_file=key) as second:
-        held = second.call(lambda: second.service.models.hold(second.service.models.newest))
-        shelf.newest = weights(seed=1, version=2)
+    store = FakeWeightStore(weights())
+    with serving(store, state_key_file=key) as second:
+        held = second.call(lambda: second.service.models.pin(second.service.models.newest))
+        store.newest = weights(seed=1, version=2)
         wait_for_version(second, 2)
         with serving(state_key_file=key) as first:
             client = PolicyClient([first.address, second.address], deadline_s=20)
             session = client.open(SPACES, seed=9)
             for step in range(3):
                 assert (
-                    session.step(*seen(0, step), False).action.tolist() == local.step(*seen(0, step), False)[0].tolist()
+                    session.step(*step_inputs(0, step), False).action.tolist()
+                    == local.step(*step_inputs(0, step), False)[0].tolist()
                 )
         for step in range(3, 6):
-            mine, served = local.step(*seen(0, step), False), session.step(*seen(0, step), False)
+            mine, served = local.step(*step_inputs(0, step), False), session.step(*step_inputs(0, step), False)
             assert served.policy_version == 1
             assert served.action.tolist() == mine.action.tolist()
             np.testing.assert_allclose(served.log_probs, mine.log_probs, atol=1e-5)
-        assert held.sessions == 2
+        assert held.num_sessions == 2
         client.close()
 
 
-def test_an_imported_session_replays_its_last_answer_and_lands_on_newer_weights_if_it_must(tmp_path: Path) -> None:
-    key = write(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+def test_an_imported_session_replays_its_last_answer_and_may_switch_to_newer_weights(tmp_path: Path) -> None:
+    key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
     with serving(state_key_file=key) as first:
-        raw = Raw(first.address)
+        raw = RawClient(first.address)
         session = raw.open(seed=1)
         raw.step(session, 0)
         last = raw.step(session, 1, export_state=True)
-    with serving(Fixed(weights(seed=1, version=2)), state_key_file=key) as second:
-        raw = Raw(second.address)
+    with serving(FixedWeights(weights(seed=1, version=2)), state_key_file=key) as second:
+        raw = RawClient(second.address)
         gone = (grpc.StatusCode.FAILED_PRECONDITION, Reason.VERSION_GONE)
         assert refused(raw.open, exported_state=last.exported_state) == gone
         again = raw.open(exported_state=last.exported_state, other_version=True)
@@ -251,12 +254,12 @@ def test_an_imported_session_replays_its_last_answer_and_lands_on_newer_weights_
         replayed = raw.step(session, 1)
         assert (replayed.action, replayed.policy_version) == (last.action, 1)
         assert raw.step(session, 2).policy_version == 2
-        # importing again, as a client whose first try was cut off would, does not take the step back
+        # a repeated import, like that of a client whose first attempt was lost, does not undo the step
         raw.open(exported_state=last.exported_state, other_version=True)
         assert refused(raw.step, session, 1)[1] == Reason.STEP_GAP
 
 
-def test_a_state_of_another_key_or_with_a_changed_byte_is_refused(server: Running, raw: Raw, tmp_path: Path) -> None:
+def test_a_forged_or_damaged_state_is_refused(server: RunningServer, raw: RawClient, tmp_path: Path) -> None:
     session = raw.open()
     sealed = raw.step(session, 0, export_state=True).exported_state
     invalid = (grpc.StatusCode.INVALID_ARGUMENT, Reason.STATE_INVALID)
@@ -265,23 +268,23 @@ def test_a_state_of_another_key_or_with_a_changed_byte_is_refused(server: Runnin
     assert refused(raw.open, exported_state=bytes(changed)) == invalid
     assert refused(raw.open, exported_state=b"nonsense") == invalid
     with serving() as other:
-        assert refused(Raw(other.address).open, exported_state=sealed) == invalid
+        assert refused(RawClient(other.address).open, exported_state=sealed) == invalid
         with PolicyClient([server.address, other.address], deadline_s=5) as client:
             own = client.open(SPACES)
-            own.step(*seen(0, 0))
+            own.step(*step_inputs(0, 0))
             client._target = 1
-            with pytest.raises(SessionLost, match="cannot go on"):
-                own.step(*seen(0, 1))
+            with pytest.raises(SessionLost, match="cannot continue"):
+                own.step(*step_inputs(0, 1))
 
 
-def wait_for_version(running: Running, version: int) -> None:
+def wait_for_version(running: RunningServer, version: int) -> None:
     deadline = time.monotonic() + 20
     while running.service.models.newest.version != version:
-        assert time.monotonic() < deadline, "the weights were not taken up"
+        assert time.monotonic() < deadline, "the weights were not adopted"
         time.sleep(0.01)
 
 
-def test_no_server_at_all_is_told_within_the_deadline() -> None:
+def test_an_unreachable_server_is_reported_within_the_deadline() -> None:
     start = time.monotonic()
     with PolicyClient("127.0.0.1:1", deadline_s=0.5) as client, pytest.raises(PolicyError) as caught:
         client.open(SPACES)
@@ -289,28 +292,28 @@ def test_no_server_at_all_is_told_within_the_deadline() -> None:
     assert time.monotonic() - start < 3
 
 
-def test_a_session_goes_on_from_what_another_client_exported(server: Running) -> None:
+def test_a_session_continues_from_the_state_that_another_client_exported(server: RunningServer) -> None:
     with PolicyClient(server.address) as client, PolicyClient(server.address) as later:
         session = client.open(SPACES, seed=3)
         assert session.exported == b""
         for step in range(3):
-            session.step(*seen(2, step), deterministic=False)
+            session.step(*step_inputs(2, step), deterministic=False)
         other = later.open(SPACES, state=session.exported)
-        expected, answer = (s.step(*seen(2, 3), deterministic=False) for s in (session, other))
+        expected, answer = (s.step(*step_inputs(2, 3), deterministic=False) for s in (session, other))
         assert answer.step_index == expected.step_index == 3
         assert answer.action.tolist() == expected.action.tolist()
         np.testing.assert_allclose(answer.value, expected.value, rtol=1e-6)
 
 
-def test_so_it_does_with_the_asyncio_client(server: Running) -> None:
+def test_an_asyncio_session_continues_from_the_state_that_another_client_exported(server: RunningServer) -> None:
     async def main() -> None:
         async with AsyncPolicyClient(server.address) as client, AsyncPolicyClient(server.address, stream=True) as later:
             session = await client.open(SPACES, seed=3)
             assert session.exported == b""
             for step in range(3):
-                await session.step(*seen(2, step), deterministic=False)
+                await session.step(*step_inputs(2, step), deterministic=False)
             other = await later.open(SPACES, state=session.exported)
-            expected, answer = [await s.step(*seen(2, 3), deterministic=False) for s in (session, other)]
+            expected, answer = [await s.step(*step_inputs(2, 3), deterministic=False) for s in (session, other)]
             assert answer.step_index == expected.step_index == 3
             assert answer.action.tolist() == expected.action.tolist()
 

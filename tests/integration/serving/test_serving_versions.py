@@ -1,4 +1,4 @@
-"""New weights under load: no call fails, and every answer is that of the version it names."""
+"""New weights under load: no call fails, and every answer is that of the version it reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from actors.serving.noise import step_noise
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.conftest import Connect
-from tests.support.serving import Shelf, seen, serving, weights
+from tests.support.serving import FakeWeightStore, serving, step_inputs, weights
 from tests.support.toy import SPACES
 
 pytestmark = pytest.mark.integration
@@ -27,13 +27,13 @@ SESSIONS, LENGTH = 12, 6
 
 async def play(client: AsyncPolicyClient, seed: int, latest: bool) -> tuple[int, bool, list[Answer]]:
     async with await client.open(SPACES, seed=seed, latest=latest) as session:
-        return seed, latest, [await session.step(*seen(seed, step), seed % 2 == 0) for step in range(LENGTH)]
+        return seed, latest, [await session.step(*step_inputs(seed, step), seed % 2 == 0) for step in range(LENGTH)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream: bool) -> None:
+def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool) -> None:
     versions = {v: weights(seed=v, version=v) for v in range(1, 9)}
-    shelf = Shelf(versions[1])
+    store = FakeWeightStore(versions[1])
 
     async def main(address: str) -> list[tuple[int, bool, list[Answer]]]:
         played: list[tuple[int, bool, list[Answer]]] = []
@@ -41,21 +41,21 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
 
             async def keep_playing(worker: int) -> None:
                 seed = worker
-                while shelf.newest is not versions[8] or played[-1][2][-1].policy_version != 8:
+                while store.newest is not versions[8] or played[-1][2][-1].policy_version != 8:
                     played.append(await play(client, seed, latest=worker % 3 == 0))
                     seed += SESSIONS
 
             async def publish() -> None:
                 for v in range(2, 9):
                     await asyncio.sleep(0.15)
-                    shelf.newest = versions[v]
+                    store.newest = versions[v]
 
             await asyncio.gather(publish(), *(keep_playing(w) for w in range(SESSIONS)))
         return played
 
-    with serving(shelf, poll_s=0.02, session_ttl_s=3.0) as running:
+    with serving(store, poll_s=0.02, session_ttl_s=3.0) as running:
         played = asyncio.run(asyncio.wait_for(main(running.address), 60))
-        deadline = time.monotonic() + 20  # a close is not insisted on: its session may have to expire
+        deadline = time.monotonic() + 20  # a failed close is ignored: the session then has to expire
         while running.call(lambda: len(running.service.models.held)) > 1:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -64,12 +64,12 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
     networks = {v: from_weights(w) for v, w in versions.items()}
     mixed = 0
     for seed, latest, answers in played:
-        told = {a.policy_version for a in answers}
-        assert latest or len(told) == 1  # pinned
-        mixed += len(told) > 1
+        reported = {a.policy_version for a in answers}
+        assert latest or len(reported) == 1  # pinned
+        mixed += len(reported) > 1
         state = networks[1].initial_state(1)
         for step, answer in enumerate(answers):
-            obs, blueprints, masks = seen(seed, step)
+            obs, blueprints, masks = step_inputs(seed, step)
             batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
             decision, state = networks[answer.policy_version].act(
                 obs[None], blueprints[None], batch, state, step_noise(seed, step, 4)[None], seed % 2 == 0
@@ -79,21 +79,21 @@ def test_weights_are_swapped_under_load_without_a_failed_or_wrong_answer(stream:
     assert mixed or not any(latest for _, latest, _ in played)
 
 
-def test_versions_in_use_are_kept_and_bounded() -> None:
-    shelf = Shelf(weights(version=1))
-    with serving(shelf, max_versions=2) as running:
+def test_at_most_max_versions_are_held_and_none_in_use_is_released() -> None:
+    store = FakeWeightStore(weights(version=1))
+    with serving(store, max_versions=2) as running:
 
         async def main() -> list[int]:
             async with AsyncPolicyClient(running.address) as client:
                 sessions, newest = [], []
                 for version in (2, 3, 4):
                     sessions.append(await client.open(SPACES))
-                    await sessions[-1].step(*seen(0, 0))
-                    shelf.newest = weights(seed=version, version=version)
+                    await sessions[-1].step(*step_inputs(0, 0))
+                    store.newest = weights(seed=version, version=version)
                     await asyncio.sleep(0.6)
                     newest.append((await client.model()).policy_version)
                 assert [s.policy_version for s in sessions] == [1, 2, 2]
-                assert [(await s.step(*seen(0, 1))).policy_version for s in sessions] == [1, 2, 2]
+                assert [(await s.step(*step_inputs(0, 1))).policy_version for s in sessions] == [1, 2, 2]
                 await sessions[0].close()
                 await asyncio.sleep(0.6)
                 newest.append((await client.model()).policy_version)
@@ -102,7 +102,7 @@ def test_versions_in_use_are_kept_and_bounded() -> None:
         assert asyncio.run(main()) == [2, 2, 2, 4]
 
 
-def test_weights_come_from_the_store_that_a_learner_publishes_to(open_transport: Connect) -> None:
+def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Connect) -> None:
     learner, reader = open_transport(), open_transport()
     generation = learner.open_generation(-1, "learner")
     with serving(reader, loaded=False) as running:
@@ -116,7 +116,7 @@ def test_weights_come_from_the_store_that_a_learner_publishes_to(open_transport:
                 time.sleep(0.01)
 
 
-def test_a_store_that_lost_the_newest_weights_leaves_those_in_memory(
+def test_if_the_store_lost_the_newest_weights_those_in_memory_are_served(
     embedded_redis: EmbeddedRedis, namespace: str
 ) -> None:
     learner = connect(embedded_redis.url, None, namespace)
@@ -128,12 +128,12 @@ def test_a_store_that_lost_the_newest_weights_leaves_those_in_memory(
     publish(1)
     with serving(connect(embedded_redis.url, None, namespace), poll_s=0.02) as running:
         with PolicyClient(running.address) as client, client.open(SPACES) as session:
-            session.step(*seen(0, 0))
+            session.step(*step_inputs(0, 0))
             key = learner._weights.key
             newest = {"head": 2, "manifest:2": b"{}", "payload:2": key(f"weights:{generation}:2")}
-            learner._weights.client.hset(key("weights"), mapping=newest)  # published, and evicted since
+            learner._weights.client.hset(key("weights"), mapping=newest)  # published, and evicted by the store
             time.sleep(0.2)
-            assert session.step(*seen(0, 1)).policy_version == 1
+            assert session.step(*step_inputs(0, 1)).policy_version == 1
         publish(3)
         deadline = time.monotonic() + 10
         while running.service.models.newest.version != 3:
@@ -141,9 +141,12 @@ def test_a_store_that_lost_the_newest_weights_leaves_those_in_memory(
             time.sleep(0.02)
 
 
-def test_a_local_session_is_the_same_whatever_else_it_shares_its_policy_with() -> None:
+def test_local_sessions_of_one_policy_do_not_affect_each_other() -> None:
     policy = LocalPolicy(from_weights(weights()), 1)
-    alone, beside = policy.open(SPACES, seed=1), policy.open(SPACES, seed=1)
+    first, second = policy.open(SPACES, seed=1), policy.open(SPACES, seed=1)
     for step in range(4):
-        policy.open(SPACES, seed=2).step(*seen(5, step))
-        assert alone.step(*seen(0, step), False)[0].tolist() == beside.step(*seen(0, step), False)[0].tolist()
+        policy.open(SPACES, seed=2).step(*step_inputs(5, step))
+        assert (
+            first.step(*step_inputs(0, step), False)[0].tolist()
+            == second.step(*step_inputs(0, step), False)[0].tolist()
+        )

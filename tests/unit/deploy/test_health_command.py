@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from deploy import cli
 from deploy.commands.certificate import self_signed
-from deploy.commands.health import fault
+from deploy.commands.health import failure_reason
 from tests.support.composing import free_ports
 
 
@@ -57,7 +57,7 @@ def test_http_is_well_with_status_200_alone(page: str, capsys: pytest.CaptureFix
     assert cli.main(["health", f"{page}/well", f"{page}/ill"]) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
         f"{page}/well: healthy",
-        f"{page}/ill: answers with status 503",
+        f"{page}/ill: returned status 503",
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_policy_server_is_well_while_it_serves(
 @pytest.mark.parametrize("address", ["ftp://host:1/", "http://host/", "localhost:1"])
 def test_what_is_no_address_is_refused(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["health", address]) == 2
-    assert "is no address to look at" in capsys.readouterr().err
+    assert "is not a valid address" in capsys.readouterr().err
 
 
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,6 +105,6 @@ def test_a_certificate_that_is_renewed_during_the_check_is_read_again(
             return contents.pop(0) if len(contents) > 1 else contents[0]
 
     contents = [self_signed(["localhost"]).certificate, renewed]
-    assert fault(address, Renewed(tmp_path / "serve.crt"), 5.0) == ""
+    assert failure_reason(address, Renewed(tmp_path / "serve.crt"), 5.0) == ""
     contents = [self_signed(["localhost"]).certificate]
-    assert "does not answer" in fault(address, Renewed(tmp_path / "serve.crt"), 5.0)
+    assert "does not answer" in failure_reason(address, Renewed(tmp_path / "serve.crt"), 5.0)

@@ -1,41 +1,43 @@
-"""When a batch goes: at once where all have come who may be expected, else after a wait that a busy loop stretches."""
+"""When a batch runs: at once if all expected sessions have stepped, else after a wait that a busy loop extends."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from actors.serving.messages import MessageLayout, parse_step, step_request
-from actors.serving.server.batcher import BUSY_WAITS, Batcher, Decided, Entry
-from actors.serving.server.models import Models
-from actors.serving.server.sessions import Pending, Rows, Session
-from tests.support.serving import seen, weights
+from actors.serving.server import batcher
+from actors.serving.server.batcher import BUSY_WAITS, Batcher, BatchResult, QueuedStep
+from actors.serving.server.models import ModelVersions
+from actors.serving.server.sessions import PendingStep, Session, StateTable
+from tests.support.serving import step_inputs, weights
 from tests.support.toy import SPACES
 
 WAIT_S = 0.02
-MODELS, LAYOUT = Models(weights(), torch.device("cpu"), 2), MessageLayout(SPACES)
+MODELS, LAYOUT = ModelVersions(weights(), torch.device("cpu"), 2), MessageLayout(SPACES)
 
 
-class Room:
-    """A batcher and sessions that step through it; `passes` has (seconds since `start`, steps) of each."""
+class BatcherHarness:
+    """A batcher with sessions; `passes` lists (seconds since `start_s`, number of steps) of each forward pass."""
 
     def __init__(self, max_batch: int = 8) -> None:
-        rows = Rows(MODELS.state_sizes, 16, MODELS.device)
+        rows = StateTable(MODELS.state_sizes, 16, MODELS.device)
         self.batcher = Batcher(rows, lambda: MODELS.newest, self._finish, self._observe, max_batch, WAIT_S)
-        self.sessions = [Session(str(i), rows.take(), LAYOUT, i, None) for i in range(16)]
+        self.sessions = [Session(str(i), rows.allocate(), LAYOUT, i, None) for i in range(16)]
         self.passes: list[tuple[float, int]] = []
         self.start_s = time.monotonic()
 
     def step(self, session: int) -> None:
         waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        query = parse_step(step_request("s", 0, *seen(session, 0), True, False), LAYOUT)
-        self.batcher.submit(Entry(self.sessions[session], query, Pending(0, b"", False, [waiter])))
+        query = parse_step(step_request("s", 0, *step_inputs(session, 0), True, False), LAYOUT)
+        self.batcher.submit(QueuedStep(self.sessions[session], query, PendingStep(0, b"", False, [waiter])))
 
     async def answered(self, *sessions: int) -> None:
-        """These have just been answered, so that their next steps are expected."""
+        """Answer a step of these sessions, so that their next steps are expected."""
         for session in sessions:
             self.step(session)
         while self.batcher:
@@ -46,77 +48,84 @@ class Room:
     def _observe(self, steps: int, seconds: float) -> None:
         self.passes.append((time.monotonic() - self.start_s, steps))
 
-    def _finish(self, entry: Entry, outcome: Decided | Exception, row: int) -> None:
-        assert isinstance(outcome, Decided), outcome
+    def _finish(self, entry: QueuedStep, outcome: BatchResult | Exception, row: int) -> None:
+        assert isinstance(outcome, BatchResult), outcome
+
+
+@pytest.fixture
+def busy_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the batcher measure a fully used thread, also where other processes take the CPU from this one."""
+    clocks = SimpleNamespace(monotonic=time.monotonic, perf_counter=time.perf_counter, thread_time=time.monotonic)
+    monkeypatch.setattr(batcher, "time", clocks)
 
 
 async def work(seconds: float) -> None:
-    """Keep the loop's thread busy, in pieces between which others have their turn."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        piece = time.monotonic() + 0.002
-        while time.monotonic() < piece:
+    """Keep the event loop busy, yielding to other callbacks every 2 ms."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pause = time.monotonic() + 0.002
+        while time.monotonic() < pause:
             pass
         await asyncio.sleep(0)
 
 
-def test_one_session_alone_never_waits() -> None:
+def test_a_single_session_never_waits() -> None:
     async def main() -> None:
-        room = Room()
-        await room.answered(0)
-        room.step(0)
+        harness = BatcherHarness()
+        await harness.answered(0)
+        harness.step(0)
         await asyncio.sleep(WAIT_S / 2)
-        assert [steps for _, steps in room.passes] == [1]
+        assert [steps for _, steps in harness.passes] == [1]
 
     asyncio.run(main())
 
 
-def test_a_batch_goes_as_soon_as_all_have_come_who_were_answered_lately() -> None:
+def test_a_batch_runs_once_all_recently_answered_sessions_have_stepped() -> None:
     async def main() -> None:
-        room = Room()
-        await room.answered(0, 1, 2)
+        harness = BatcherHarness()
+        await harness.answered(0, 1, 2)
         for session in (2, 0, 1):
-            room.step(session)
+            harness.step(session)
         await asyncio.sleep(WAIT_S / 2)
-        assert [steps for _, steps in room.passes] == [3]
+        assert [steps for _, steps in harness.passes] == [3]
 
     asyncio.run(main())
 
 
-def test_an_idle_loop_decides_after_the_wait_for_those_who_came() -> None:
+def test_an_idle_loop_runs_an_incomplete_batch_after_the_wait() -> None:
     async def main() -> None:
-        room = Room()
-        await room.answered(0, 1)
-        room.step(0)
+        harness = BatcherHarness()
+        await harness.answered(0, 1)
+        harness.step(0)
         await asyncio.sleep((BUSY_WAITS + 2) * WAIT_S)
-        ((taken_s, steps),) = room.passes
+        ((taken_s, steps),) = harness.passes
         assert steps == 1
         assert WAIT_S <= taken_s < BUSY_WAITS * WAIT_S
 
     asyncio.run(main())
 
 
-def test_a_busy_loop_goes_on_reading_so_that_a_late_step_shares_the_pass() -> None:
+def test_a_busy_loop_extends_the_wait_so_that_a_late_step_shares_the_pass(busy_thread: None) -> None:
     async def main() -> None:
-        room = Room()
-        await room.answered(0, 1)
-        room.step(0)
+        harness = BatcherHarness()
+        await harness.answered(0, 1)
+        harness.step(0)
         await work(3 * WAIT_S)
-        assert not room.passes
-        room.step(1)
+        assert not harness.passes
+        harness.step(1)
         await asyncio.sleep(WAIT_S)
-        assert [steps for _, steps in room.passes] == [2]
+        assert [steps for _, steps in harness.passes] == [2]
 
     asyncio.run(main())
 
 
-def test_even_a_busy_loop_does_not_put_it_off_for_ever() -> None:
+def test_the_extended_wait_is_bounded(busy_thread: None) -> None:
     async def main() -> None:
-        room = Room()
-        await room.answered(0, 1)
-        room.step(0)
+        harness = BatcherHarness()
+        await harness.answered(0, 1)
+        harness.step(0)
         await work((BUSY_WAITS + 4) * WAIT_S)
-        ((taken_s, steps),) = room.passes
+        ((taken_s, steps),) = harness.passes
         assert steps == 1
         assert taken_s >= BUSY_WAITS * WAIT_S
 
@@ -124,14 +133,14 @@ def test_even_a_busy_loop_does_not_put_it_off_for_ever() -> None:
 
 
 @pytest.mark.parametrize("count", [9, 16])
-def test_no_pass_has_more_than_the_largest_batch(count: int) -> None:
+def test_no_pass_exceeds_max_batch(count: int) -> None:
     async def main() -> None:
-        room = Room(max_batch=8)
+        harness = BatcherHarness(max_batch=8)
         for session in range(count):
-            room.step(session)
-        while room.batcher:
+            harness.step(session)
+        while harness.batcher:
             await asyncio.sleep(0.001)
-        assert sum(steps for _, steps in room.passes) == count
-        assert max(steps for _, steps in room.passes) <= 8
+        assert sum(steps for _, steps in harness.passes) == count
+        assert max(steps for _, steps in harness.passes) <= 8
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""What the endpoint is made of, each against something simple: masks, sessions, batches, exports, metrics."""
+"""Parts of the policy server: masks, messages, digests, programs, noise, metrics, the log."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.programs import TracedPolicy
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
-from actors.serving.messages import MessageLayout, digest, parse_step, stack, step_request
+from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
 from actors.serving.noise import step_noise
-from actors.serving.server.telemetry import Telemetry
+from actors.serving.server.metrics import ServingMetrics
 from actors.types.actions import ActionMasks, independent_spec, playable
-from deploy.commands.serve import set_up_log
-from tests.support.serving import seen
+from deploy.commands.serve import configure_log
+from tests.support.serving import step_inputs
 from tests.support.toy import SPACES, SPEC, toy_network
 
 
 def brute_force(masks: ActionMasks) -> bool:
-    """Walk every choice, head by head."""
+    """Whether an action exists for every legal op and slot, by enumerating all choices."""
     assert masks.slot is not None
     if not masks.op.any():
         return False
@@ -48,7 +48,7 @@ def brute_force(masks: ActionMasks) -> bool:
 
 @given(st.integers(0, 2**32), st.sampled_from([0.3, 0.7, 0.9, 0.98]))
 @settings(max_examples=300, deadline=None)
-def test_playable_is_what_a_walk_through_all_choices_finds(seed: int, share: float) -> None:
+def test_playable_agrees_with_an_enumeration_of_all_choices(seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
     n, ops, slots = 5, SPEC.num_ops, SPEC.num_slots
     masks = ActionMasks(
@@ -67,46 +67,46 @@ def test_playable_without_slots() -> None:
     assert playable(spec, masks).tolist() == [True, False, False]
 
 
-def test_masks_and_observations_come_out_as_they_went_in() -> None:
+def test_requests_round_trip_into_batches() -> None:
     layout = MessageLayout(SPACES)
-    sights = [seen(1, i) for i in range(9)]
-    queries = [parse_step(step_request("s", i, *s, True, False), layout) for i, s in enumerate(sights)]
-    batch = stack(queries, layout)
+    inputs = [step_inputs(1, i) for i in range(9)]
+    queries = [parse_step(step_request("s", i, *s, True, False), layout) for i, s in enumerate(inputs)]
+    batch = make_step_batch(queries, layout)
     assert batch.refusals == [None] * 9
-    for i, (obs, blueprints, masks) in enumerate(sights):
+    for i, (obs, blueprints, masks) in enumerate(inputs):
         np.testing.assert_array_equal(batch.obs[i], obs)
         np.testing.assert_array_equal(batch.blueprint_indices[i], blueprints)
         for own, given_ in zip(batch.masks, masks, strict=True):
             np.testing.assert_array_equal(own[i], given_)  # type: ignore[index]
 
 
-def test_without_an_exact_mask_the_flat_one_holds_for_every_op_and_slot() -> None:
-    layout, (obs, blueprints, masks) = MessageLayout(SPACES), seen(2, 0)
+def test_without_rest_mask_the_flat_mask_applies_to_every_op_and_slot() -> None:
+    layout, (obs, blueprints, masks) = MessageLayout(SPACES), step_inputs(2, 0)
     assert masks.slot is not None
     open_masks = ActionMasks(np.ones_like(masks.op), np.ones_like(masks.slot), np.ones_like(masks.rest))
     open_masks.rest[..., 1] = False
     request = step_request("s", 0, obs, blueprints, open_masks, True, False)
-    exact = stack([parse_step(request, layout)], layout)
+    exact = make_step_batch([parse_step(request, layout)], layout)
     request.ClearField("rest_mask")
-    loose = stack([parse_step(request, layout)], layout)
-    assert loose.refusals == [None]
-    np.testing.assert_array_equal(loose.masks.rest, exact.masks.rest)
+    default = make_step_batch([parse_step(request, layout)], layout)
+    assert default.refusals == [None]
+    np.testing.assert_array_equal(default.masks.rest, exact.masks.rest)
 
 
-def test_the_digest_tells_requests_apart_by_what_they_ask() -> None:
-    first = step_request("s", 0, *seen(0, 0), True, False)
-    assert digest(first) == digest(step_request("t", 5, *seen(0, 0), True, True))
-    assert digest(first) != digest(step_request("s", 0, *seen(0, 1), True, False))
-    assert digest(first) != digest(step_request("s", 0, *seen(0, 0), False, False))
+def test_digests_depend_on_contents_and_not_on_session_or_index() -> None:
+    first = step_request("s", 0, *step_inputs(0, 0), True, False)
+    assert request_digest(first) == request_digest(step_request("t", 5, *step_inputs(0, 0), True, True))
+    assert request_digest(first) != request_digest(step_request("s", 0, *step_inputs(0, 1), True, False))
+    assert request_digest(first) != request_digest(step_request("s", 0, *step_inputs(0, 0), False, False))
     first.ClearField("deterministic")  # whose default is true
-    assert digest(first) == digest(step_request("s", 0, *seen(0, 0), True, False))
+    assert request_digest(first) == request_digest(step_request("s", 0, *step_inputs(0, 0), True, False))
 
 
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory", "feedforward"])
-def test_traced_programs_are_the_network_at_any_batch_and_with_other_weights(core: str) -> None:
+def test_compiled_programs_agree_with_the_network_for_any_batch_size_and_weights(core: str) -> None:
     first, second = toy_network(0, core=core), toy_network(1, core=core)
     programs = TracedPolicy(first)
-    for network, own in ((second, programs.of(second)), (first, programs)):
+    for network, compiled in ((second, programs.of(second)), (first, programs)):
         for n in (1, 2, 7):
             inputs = list(example_inputs(network, n))
             torch.manual_seed(n)
@@ -115,7 +115,10 @@ def test_traced_programs_are_the_network_at_any_batch_and_with_other_weights(cor
             noise, greedy = torch.rand(n, len(SPEC.heads), dtype=torch.float64), torch.arange(n) % 2 == 0
             masks, state = MaskTensors(*inputs[2:5]), PolicyState(*inputs[5:9])
             with torch.inference_mode():
-                for flag, out in ((True, own.greedy(*inputs[:9])), (greedy, own.sampling(*inputs[:9], noise, greedy))):
+                for flag, out in (
+                    (True, compiled.greedy(*inputs[:9])),
+                    (greedy, compiled.sampling(*inputs[:9], noise, greedy)),
+                ):
                     step = network.step(inputs[0], inputs[1], masks, state, noise, flag)
                     assert torch.equal(out[0], step.actions)
                     expected = (step.log_probs, step.values, step.baseline_values, *step.state)
@@ -123,30 +126,30 @@ def test_traced_programs_are_the_network_at_any_batch_and_with_other_weights(cor
                         torch.testing.assert_close(served, exact, rtol=1e-5, atol=1e-5)
 
 
-def test_noise_depends_on_seed_and_index_alone() -> None:
+def test_noise_depends_on_seed_and_index_only() -> None:
     assert step_noise(3, 4, 6).tolist() == step_noise(3, 4, 6).tolist()
     draws = {step_noise(seed, index, 6)[0] for seed in range(20) for index in range(20)}
     assert len(draws) == 400
 
 
-def test_every_metric_is_declared_and_shown() -> None:
-    shown = {m.name.removeprefix("tamiyo_") for m in Telemetry().registry.collect()}
-    assert shown == set(SERVE)
+def test_every_declared_metric_is_exported() -> None:
+    exported = {m.name.removeprefix("tamiyo_") for m in ServingMetrics().registry.collect()}
+    assert exported == set(SERVE)
 
 
-def test_the_client_loads_neither_torch_nor_ray() -> None:
+def test_importing_the_clients_imports_neither_torch_nor_ray() -> None:
     script = (
         "import sys, tamiyo; tamiyo.PolicyClient; tamiyo.AsyncPolicyClient; print(*{'torch', 'ray'} & set(sys.modules))"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == []
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
 
 
-def test_a_log_goes_to_the_standard_error_of_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stood there when the form was chosen may be closed by then."""
+def test_the_log_goes_to_the_current_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream that was standard error when the log was configured may be closed by then."""
     first, second = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", first)
-    set_up_log("json")
+    configure_log("json")
     first.close()
     monkeypatch.setattr(sys, "stderr", second)
     try:

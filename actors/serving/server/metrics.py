@@ -1,4 +1,4 @@
-"""The endpoint's Prometheus metrics, in a registry of its own."""
+"""`ServingMetrics`: the Prometheus metrics of the policy server."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from actors.metrics.registry import SERVE, prometheus_name
 
-_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-_STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+_STEPS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-class Telemetry:
-    """One attribute a metric of `actors.metrics.registry.SERVE`."""
+class ServingMetrics:
+    """One attribute for each metric of `actors.metrics.registry.SERVE`, in a Prometheus registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.steps = self._counter("serve_steps")
         self.replays = self._counter("serve_replays")
         self.refusals = self._counter("serve_refusals", ("reason",))
-        self.step_s = self._histogram("serve_step_s", _SECONDS)
-        self.batch_steps = self._histogram("serve_batch_steps", _STEPS)
-        self.forward_s = self._histogram("serve_forward_s", _SECONDS)
+        self.step_s = self._histogram("serve_step_s", _SECONDS_BUCKETS)
+        self.batch_steps = self._histogram("serve_batch_steps", _STEPS_BUCKETS)
+        self.forward_s = self._histogram("serve_forward_s", _SECONDS_BUCKETS)
         self.sessions = self._gauge("serve_sessions")
         self.opened = self._counter("serve_sessions_opened")
         self.imported = self._counter("serve_sessions_imported")
@@ -30,19 +30,20 @@ class Telemetry:
         self.versions_held = self._gauge("serve_versions_held")
         self.swaps = self._counter("serve_swaps")
 
-    def batch(self, steps: int, seconds: float) -> None:
+    def observe_batch(self, steps: int, seconds: float) -> None:
+        """Record one forward pass."""
         self.batch_steps.observe(steps)
         self.forward_s.observe(seconds)
 
     def _counter(self, name: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(prometheus_name(SERVE[name]), _text(name), labels, registry=self.registry)
+        return Counter(prometheus_name(SERVE[name]), _description(name), labels, registry=self.registry)
 
     def _gauge(self, name: str) -> Gauge:
-        return Gauge(prometheus_name(SERVE[name]), _text(name), registry=self.registry)
+        return Gauge(prometheus_name(SERVE[name]), _description(name), registry=self.registry)
 
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(prometheus_name(SERVE[name]), _text(name), buckets=buckets, registry=self.registry)
+        return Histogram(prometheus_name(SERVE[name]), _description(name), buckets=buckets, registry=self.registry)
 
 
-def _text(name: str) -> str:
+def _description(name: str) -> str:
     return f"{SERVE[name].help} [{SERVE[name].unit}]"

@@ -1,0 +1,76 @@
+"""Raw gRPC calls to a policy server, among them calls that never send a request."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import grpc
+
+from actors.serving.refusal import error_info
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call with this token."""
+    return (("authorization", f"Bearer {token}"),)
+
+
+@contextmanager
+def connections(address: str, count: int) -> Iterator[list[grpc.Channel]]:
+    """Open `count` channels, each with a connection of its own."""
+    with ExitStack() as stack:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        yield [stack.enter_context(grpc.insecure_channel(address, options)) for _ in range(count)]
+
+
+class BlockedRequests:
+    """An iterator of requests that blocks until `end`."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[None] = queue.Queue()
+
+    def __iter__(self) -> BlockedRequests:
+        return self
+
+    def __next__(self) -> bytes:
+        self._queue.get()
+        raise StopIteration
+
+    def end(self) -> None:
+        self._queue.put(None)
+
+
+@contextmanager
+def half_open(channels: list[grpc.Channel], method: str, count: int, token: str = "") -> Iterator[list[Any]]:
+    """Start calls that send no request."""
+    requests = [BlockedRequests() for _ in range(count)]
+    metadata = bearer(token) if token else None
+    calls = [
+        channels[i % len(channels)].stream_stream(method)(request, metadata=metadata)
+        for i, request in enumerate(requests)
+    ]
+    try:
+        yield calls
+    finally:
+        for call, request in zip(calls, requests, strict=True):
+            call.cancel()
+            request.end()
+
+
+def outcome(call: Any, timeout_s: float = 10.0) -> str:
+    """Return the reason or status code with which a call ended, or `open`."""
+    end = time.monotonic() + timeout_s
+    while call.is_active() and time.monotonic() < end:
+        time.sleep(0.01)
+    return "open" if call.is_active() else error_info(call).reason or call.code().name
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait until `condition()` is true, and fail after `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
