@@ -69,7 +69,7 @@ def test_what_was_accepted_survives_the_death_of_the_server(fsync: str) -> None:
             while trained < goal:
                 trained += len(learner.ack([d.entry_id for d in learner.take(8, 0.5)]))
             server.die()
-            assert server.revive()
+            assert server.restart_if_dead()
             assert learner.ledger().trained == trained  # and its turn is known: no generation has to be opened
         over.set()
         actor.join(30)
@@ -95,7 +95,7 @@ def test_a_machine_that_dies_with_it_loses_the_last_second_which_is_counted(tmp_
             if look == 6:
                 server.die()
                 os.truncate(server.file, durable)
-                assert server.revive()
+                assert server.restart_if_dead()
             return False
 
         progress = learner.run(actor_and_fate)
@@ -121,7 +121,7 @@ def test_a_server_that_reads_its_file_is_waited_for(monkeypatch: pytest.MonkeyPa
             pipeline.set(f"filler{i}", "x")
         pipeline.execute()
         server.die()
-        revival = threading.Thread(target=server.revive)
+        revival = threading.Thread(target=server.restart_if_dead)
         revival.start()
         late: list[PutStatus] = []
         actor = threading.Thread(target=lambda: late.append(Retry()(lambda: transport.put(header(1), b"late").status)))

@@ -74,7 +74,7 @@ def test_who_waits_for_a_server_or_a_learner_does_not_hang(run: HurtRun) -> None
     known, notes = {number for _, number in run.ledger().actors}, run.command.out.count("has hung")
     os.kill(server.pid, signal.SIGKILL)
     time.sleep(1.2 * HANG_S)
-    assert server.revive()
+    assert server.restart_if_dead()
     run.running_again("redis", time.monotonic())
     assert {number for _, number in run.ledger().actors} <= known
     assert run.command.out.count("has hung") == notes

@@ -34,7 +34,7 @@ def test_a_server_that_dies_is_waited_for(run: HurtRun) -> None:
     os.kill(server.pid, signal.SIGKILL)
     time.sleep(AWAY_S)
     assert run.update <= killed + 1  # one may have been under way
-    assert server.revive()
+    assert server.restart_if_dead()
     run.running_again("redis", time.monotonic())
     told = run.command.out.count("waiting for it")
     assert told <= 1

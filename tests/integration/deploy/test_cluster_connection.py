@@ -14,7 +14,7 @@ import ray
 
 from actors.errors import UserError
 from deploy.launch import cluster as module
-from deploy.launch.cluster import cluster, is_passing
+from deploy.launch.cluster import cluster, is_transient
 from tests.support.client_server import client_server
 from tests.support.launching import tamiyo
 
@@ -93,5 +93,5 @@ def test_a_channel_that_is_not_available_may_be_later() -> None:
         call = channel.unary_unary("/nothing/Here")
         with pytest.raises(grpc.RpcError) as unavailable:
             call(b"", timeout=5)
-    assert is_passing(unavailable.value)
-    assert not is_passing(grpc.RpcError())
+    assert is_transient(unavailable.value)
+    assert not is_transient(grpc.RpcError())

@@ -12,7 +12,7 @@ from actors.errors import UserError
 from deploy.config.schema import Config, RunConfig
 from deploy.config.yaml import to_yaml
 from deploy.launch.cluster import with_passwords
-from deploy.launch.following import plan
+from deploy.launch.following import make_run_plan
 
 CONFIG = replace(
     Config(), run=RunConfig(redis="redis://actor@queue:6379/0"), queue=QueueConfig(weights_redis="redis://weights/1")
@@ -47,12 +47,12 @@ def test_actors_have_a_user_and_a_password_of_their_own(tmp_path: Path, monkeypa
     assert known.run.redis == "redis://learner:one@queue:6379/0"
     assert known.run.actors_redis == "redis://actor:two@queue:6379/0"
     for config in (known, replace(Config(), run=run)):  # from the cluster's machines, and from the one that trains
-        made = plan(config, tmp_path, config.run.redis)
+        made = make_run_plan(config, tmp_path, config.run.redis)
         assert made.actors_redis == "redis://actor:two@queue:6379/0"
         assert made.learner.redis == config.run.redis
         assert "two" not in repr(made)
     assert "two" not in to_yaml(known)
-    assert plan(CONFIG, tmp_path, CONFIG.run.redis).actors_redis == CONFIG.run.redis
+    assert make_run_plan(CONFIG, tmp_path, CONFIG.run.redis).actors_redis == CONFIG.run.redis
     with pytest.raises(UserError, match=r"run\.actors_redis needs run\.redis"):
         RunConfig(actors_redis="redis://actor@queue:6379/0")
 

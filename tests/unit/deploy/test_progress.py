@@ -8,9 +8,9 @@ import io
 import pytest
 from rich.console import Console
 
-from deploy.report.progress import Progress, Snapshot, clock, panel, plain, sparkline
+from deploy.report.progress import ProgressDisplay, ProgressSnapshot, clock, panel, plain, sparkline
 
-SNAPSHOT = Snapshot(
+SNAPSHOT = ProgressSnapshot(
     update=12, updates_total=60, elapsed_s=31.0, max_seconds=140.0, episodes=384, episodes_per_s=12.4, return_mean=3.25,
     return_history=[-2.0, 0.5, 3.25], policy_lag=0.8, queue_depth=14, actors_alive=1, actors_total=2, restarts=1,
     eta_s=109.0,
@@ -24,7 +24,7 @@ def console(terminal: bool) -> tuple[Console, io.StringIO]:
 
 def test_elsewhere_a_line_at_once_then_sparsely_and_the_last_one() -> None:
     target, out = console(terminal=False)
-    with Progress("run", console=target) as progress:
+    with ProgressDisplay("run", console=target) as progress:
         for update in range(5):
             progress.update(dataclasses.replace(SNAPSHOT, update=update))
         progress.note("actor 1 died and was restarted")

@@ -16,7 +16,7 @@ from actors.errors import UserError
 from actors.types.actions import Op
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
-from deploy.report.page import PICTURES, headline, write_report
+from deploy.report.page import FIGURES, headline, write_report
 
 HEADS = ("op", "slot", "blueprint", "blend", "alpha_target", "alpha_speed")
 
@@ -91,8 +91,8 @@ def timeline() -> dict[str, Any]:
 def test_page_holds_every_picture_and_needs_nothing_else(tmp_path: Path) -> None:
     run = write_run(tmp_path / "made-up")
     page = write_report(run).read_text()
-    assert page.count("<svg") == len(PICTURES)
-    for picture in PICTURES:
+    assert page.count("<svg") == len(FIGURES)
+    for picture in FIGURES:
         assert (run / "report" / f"{picture.name}.png").stat().st_size > 5_000
         assert picture.title in page
     assert not re.search(r"https?:|//[a-z]+\.|@import|<script|<link|src=", page)
@@ -158,9 +158,9 @@ def test_an_episode_that_ended_early_and_a_single_reference(tmp_path: Path) -> N
     (run / "timeline.json").write_text(json.dumps({**episode, "accuracy": episode["accuracy"][:8]}))
     one = {"seeds": [1], "tasks": ["wine"], "learned": [1.0], "random": [0.0], "never_grow": [0.5]}
     (run / "references.json").write_text(json.dumps(one))
-    assert write_report(run).read_text().count("<svg") == len(PICTURES)
+    assert write_report(run).read_text().count("<svg") == len(FIGURES)
     (run / "references.json").write_text(json.dumps({name: [] for name in one}))
-    assert write_report(run).read_text().count("<svg") == len(PICTURES) - 1
+    assert write_report(run).read_text().count("<svg") == len(FIGURES) - 1
 
 
 def test_names_from_a_run_are_escaped(tmp_path: Path) -> None:

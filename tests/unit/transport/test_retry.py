@@ -70,7 +70,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for_also_while_connecting() ->
             nonlocal calls
             calls += 1
             if calls == 3:
-                assert server.revive()
+                assert server.restart_if_dead()
             connect(url).close()
 
         Retry()(connect_at_last)
