@@ -60,7 +60,7 @@ def test_the_embedded_server_is_started_again(tmp_path: Path) -> None:
         killed, update = time.monotonic(), len(rows(folder / "metrics.jsonl"))
         command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= update + 2)
         print(f"embedded redis: running again after {time.monotonic() - killed:.1f} s")
-        assert "the embedded Redis died; it is started again" in command.out
+        assert "the embedded Redis server died and was restarted" in command.out
         command.process.send_signal(signal.SIGTERM)
         assert command.wait(30) == 130
         assert command.left() == []

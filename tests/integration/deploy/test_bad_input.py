@@ -88,32 +88,34 @@ def test_a_port_in_use(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert f"run.metrics_port is {port}, but that port is in use" in line
 
 
-def test_a_run_of_that_name_is_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_run_is_not_overwritten(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "runs" / "mine" / "checkpoints" / "update_00000007.safetensors"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"precious")
     (kept.parents[1] / "config.yaml").write_text("run: {seed: 4}\n")
     line = complaint(capfd, "train", *small(tmp_path / "runs", "mine"))
-    assert "holds a run already" in line
+    assert "already holds a run" in line
     assert "--resume" in line
     assert kept.read_bytes() == b"precious"
     assert (kept.parents[1] / "config.yaml").read_text() == "run: {seed: 4}\n"
 
 
-def test_resuming_what_is_no_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "there is no run folder nowhere" in complaint(capfd, "train", "--resume", "nowhere")
+def test_resuming_a_folder_that_is_not_a_run_is_rejected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "run folder nowhere does not exist" in complaint(capfd, "train", "--resume", "nowhere")
     (tmp_path / "empty").mkdir()
-    assert "holds no config.yaml" in complaint(capfd, "train", "--resume", "empty")
+    assert "it has no config.yaml" in complaint(capfd, "train", "--resume", "empty")
 
 
-def test_a_checkpoint_that_is_not_of_a_run_is_not_resumed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_outside_a_run_folder_cannot_be_resumed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "policy.safetensors").write_bytes(b"precious")
     line = complaint(capfd, "train", "--resume", str(tmp_path / "policy.safetensors"))
     assert "is not in the checkpoints folder of a run" in line
     assert "--init-from" in line
 
 
-def test_an_unknown_task_and_a_folder_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_task_and_an_unwritable_folder_are_rejected(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot write to" in complaint(capfd, "train", *small(tmp_path / "file", "x"))
     line = complaint(capfd, "train", *small(tmp_path / "runs", "x", env__tasks="nope"))
@@ -121,7 +123,7 @@ def test_an_unknown_task_and_a_folder_that_cannot_be_written(tmp_path: Path, cap
 
 
 def run_folder(root: Path, config: Config) -> Path:
-    """A folder as a run leaves it that made no update."""
+    """Create the folder of a run with one checkpoint."""
     folder = root / "runs" / "mine"
     network = FactoredRecurrentActorCritic(seed_spaces(config.env.slots), config.policy)
     optimizer = make_optimizer(network, 1e-3, 0.0)
@@ -139,7 +141,7 @@ def run_folder(root: Path, config: Config) -> Path:
         (["--learner.device", "cuda"], "this torch sees no CUDA device: use auto or cpu"),
     ],
 )
-def test_resuming_with_what_cannot_work_changes_nothing(
+def test_resuming_with_incompatible_settings_changes_nothing(
     flags: list[str], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     if "cuda" in flags and torch.cuda.is_available():
@@ -150,8 +152,8 @@ def test_resuming_with_what_cannot_work_changes_nothing(
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
-def test_a_run_is_resumed_from_the_checkpoint_that_is_named(tmp_path: Path) -> None:
-    """Also where the newest is damaged, as the error for that one advises."""
+def test_a_run_can_be_resumed_from_an_earlier_checkpoint(tmp_path: Path) -> None:
+    """This also works if the newest checkpoint is damaged, as its error message advises."""
     folder = run_folder(tmp_path, Config())
     good = list_checkpoints(folder / "checkpoints")[0]
     (folder / "checkpoints" / "generation_00004_update_00000009.safetensors").write_bytes(b"\x00" * 64)
@@ -162,7 +164,7 @@ def test_a_run_is_resumed_from_the_checkpoint_that_is_named(tmp_path: Path) -> N
     assert (newest.progress.update, newest.progress.generation, newest.ancestors) == (1, 5, (CheckpointKey(0, 1),))
 
 
-def test_a_run_that_made_no_update_may_be_started_again_with_other_settings(tmp_path: Path) -> None:
+def test_a_run_without_updates_can_be_restarted_with_other_settings(tmp_path: Path) -> None:
     config = replace(Config(), run=replace(Config().run, root=str(tmp_path), name="mine"))
     folder, network = tmp_path / "mine", FactoredRecurrentActorCritic(seed_spaces(2), config.policy)
     save_checkpoint(folder / "checkpoints", network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 3)
@@ -170,7 +172,7 @@ def test_a_run_that_made_no_update_may_be_started_again_with_other_settings(tmp_
     assert not list_checkpoints(folder / "checkpoints")
 
 
-def test_a_damaged_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = run_folder(tmp_path, Config())
     path = folder / "checkpoints" / "generation_00001_update_00000001.safetensors"
     path.write_bytes(b"\x00" * 64)

@@ -1,4 +1,4 @@
-"""Live progress: a panel in a terminal, sparse plain lines elsewhere."""
+"""Live progress: a panel in a terminal, otherwise plain lines at intervals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def console(terminal: bool) -> tuple[Console, io.StringIO]:
     return Console(file=out, force_terminal=terminal, width=90, color_system=None), out
 
 
-def test_elsewhere_a_line_at_once_then_sparsely_and_the_last_one() -> None:
+def test_plain_mode_prints_the_first_line_then_at_intervals_and_the_last_one() -> None:
     target, out = console(terminal=False)
     with ProgressDisplay("run", console=target) as progress:
         for update in range(5):
@@ -34,7 +34,7 @@ def test_elsewhere_a_line_at_once_then_sparsely_and_the_last_one() -> None:
     assert plain(SNAPSHOT) in lines[-1].replace("update 4/60", "update 12/60")
 
 
-def test_the_panel_tells_everything() -> None:
+def test_the_panel_shows_all_values() -> None:
     target, out = console(terminal=True)
     target.print(panel("quick-1", SNAPSHOT))
     text = out.getvalue()
@@ -46,7 +46,7 @@ def test_the_panel_tells_everything() -> None:
     assert "waiting for the first batch" in out.getvalue()
 
 
-def test_fraction_follows_the_nearer_bound() -> None:
+def test_fraction_is_the_larger_of_updates_and_time() -> None:
     assert SNAPSHOT.fraction == pytest.approx(31 / 140)
     assert dataclasses.replace(SNAPSHOT, update=59).fraction == pytest.approx(59 / 60)
     assert dataclasses.replace(SNAPSHOT, updates_total=None, max_seconds=None).fraction == 0.0

@@ -80,7 +80,7 @@ def test_tables_say_what_the_records_say(finished: Path, tmp_path: Path, capsys:
     page = tmp_path / "told.md"
     page.write_text(PAGE)
     assert main(["study", str(finished), "--tables", str(page)]) == 0
-    assert "6 made anew" in capsys.readouterr().out
+    assert "6 updated" in capsys.readouterr().out
     text = page.read_text()
     assert "old\n" not in text
     assert text.startswith("# Words\n")
