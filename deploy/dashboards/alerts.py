@@ -35,7 +35,7 @@ ALERTS = (
     Alert(
         "lag_kl",
         LAG_KL,
-        "The behaviour policy is far from the learner's policy",
+        "The behaviour policy is far from the current policy",
         "Much of the data falls outside the clip range. Run fewer actors, lower learner.max_policy_lag or learner.lr, "
         "or set learner.objective to decoupled.",
     ),
