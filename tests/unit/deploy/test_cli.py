@@ -64,7 +64,7 @@ INVALID = [
     (["train", "--actors.count", "200"], "200 actors x 8 environments"),
     (["train", "--actors.count", "many"], "invalid literal for int() with base 10: 'many'; or give 'auto'"),
     (["train", "--actors.count", "auto", "--actors.envs_per_actor", "999"], "it must hold one wave (999 episodes)"),
-    (["train", "--address", "ray://127.0.0.1:1", "--redis", "redis://x"], "run.root is 'runs', but ray://"),
+    (["train", "--address", "ray://127.0.0.1:1", "--redis", "redis://x"], "run.root is 'runs': with a ray:// address"),
     (["train", "--env", "CartPole-v1", "--learner.batch_steps", "0"], "the segment would be too old"),
     (["train", "--env"], "needs a value"),
     (["train", "--env", "X", "--gym.kwargs", "a"], "gym.kwargs holds 'a': write name=value"),
