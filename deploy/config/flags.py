@@ -17,6 +17,7 @@ import tyro
 
 from actors.config import ConfigError
 from actors.errors import UserError
+from deploy.config.docstrings import set_help
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import from_yaml
@@ -74,6 +75,8 @@ def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
     _refuse_unknown(command, args, resumable)
     first = _first_pass(args)
     base = dataclasses.replace(kind(), settings=_base(first, resumable))
+    for cls in (Flags, ResumableFlags, *get_type_hints(Config).values()):
+        set_help(cls)
     with one_line(command):
         flags = tyro.cli(
             kind,

@@ -12,7 +12,8 @@ from pathlib import Path
 import yaml
 
 from deploy.cli import COMMANDS
-from deploy.config.reference import field_docs, pages
+from deploy.config.docstrings import field_docs
+from deploy.config.reference import pages
 from deploy.config.schema import PRESETS, Config
 
 ROOT = Path(__file__).parents[3]
