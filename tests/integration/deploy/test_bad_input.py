@@ -1,4 +1,4 @@
-"""What a person can do wrong: each is one clear line on stderr and exit code 2, and nothing is lost or left."""
+"""User errors: each gives one clear line on stderr and exit status 2, and changes no files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 
 def complaint(capfd: pytest.CaptureFixture[str], *args: str) -> str:
-    """The one line on stderr of a command that must exit with 2."""
+    """Run a command that must exit with 2, and return its one line on stderr."""
     assert main(list(args)) == 2
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1
@@ -35,13 +35,13 @@ def complaint(capfd: pytest.CaptureFixture[str], *args: str) -> str:
 
 @pytest.fixture(autouse=True)
 def restored_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Commands set variables for Ray; and no run may land in the repository."""
+    """Restore variables that commands set for Ray, and run outside the repository."""
     for name in ("RAY_AUTH_TOKEN", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def test_an_unknown_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_key_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.yaml").write_text("learner: {learning_rate: 0.1}\n")
     line = complaint(capfd, "train", "--config", "mine.yaml")
     assert "unknown key 'learning_rate' in section 'learner'" in line
@@ -58,7 +58,7 @@ def test_an_unknown_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
         ("CartPole-v8", "there is no Gymnasium environment 'CartPole-v8'; did you mean CartPole-v1?"),
     ],
 )
-def test_an_environment_that_cannot_be_trained_on(
+def test_an_unusable_environment_is_reported(
     env: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert words in complaint(capfd, "train", "--env", env)
@@ -66,7 +66,9 @@ def test_an_environment_that_cannot_be_trained_on(
 
 
 @pytest.mark.parametrize("command", ["train", "learner", "actors"])
-def test_a_server_that_is_not_there(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_redis_server_is_reported(
+    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as bound:  # bound and not listening: nobody answers, and nobody else gets the port
         bound.bind(("127.0.0.1", 0))
         url = f"redis://127.0.0.1:{bound.getsockname()[1]}/0"
@@ -75,11 +77,11 @@ def test_a_server_that_is_not_there(command: str, tmp_path: Path, capfd: pytest.
 
 
 @pytest.mark.parametrize("command", ["learner", "actors"])
-def test_a_server_is_needed(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_redis_url_is_reported(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "--redis redis://HOST:6379/0" in complaint(capfd, command, *small(tmp_path / "runs", "lost"))
 
 
-def test_a_port_in_use(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()

@@ -59,7 +59,7 @@ def test_actors_have_their_own_user_and_password(tmp_path: Path, monkeypatch: py
         RunConfig(actors_redis="redis://actor@queue:6379/0")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_password_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(tmp_path / "nothing"))
     with pytest.raises(UserError, match="TAMIYO_REDIS_PASSWORD_FILE"):
         with_passwords(CONFIG)
