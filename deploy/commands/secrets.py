@@ -28,7 +28,7 @@ from deploy.commands.certificate import is_good_for, self_signed
 
 ROLES = ("learner", "actor", "reader", "monitor")
 PRIVATE, PUBLIC = 0o400, 0o444
-WORDS = {
+TOKEN_FILES = {
     "learner.password": PRIVATE,
     "actor.password": PRIVATE,
     "reader.password": PRIVATE,
@@ -39,7 +39,7 @@ WORDS = {
     "grafana.password": PUBLIC,  # Grafana runs as another user
 }
 """Files with one random token each, and their permissions: readable by the owner, or by every user of the folder."""
-MODES = {**WORDS, "users.acl": PUBLIC, "serve.crt": PUBLIC, "serve.key": PRIVATE}
+MODES = {**TOKEN_FILES, "users.acl": PUBLIC, "serve.crt": PUBLIC, "serve.key": PRIVATE}
 SERVICES = {
     "redis": ("users.acl", "monitor.password"),
     "learner": ("learner.password",),
@@ -61,7 +61,7 @@ def write_secrets(folder: Path, hosts: Sequence[str]) -> list[str]:
     made: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, mode in WORDS.items():
+        for name, mode in TOKEN_FILES.items():
             if not (folder / name).exists():
                 _write(folder / name, secrets.token_hex(32).encode() + b"\n", mode)
                 made.append(name)

@@ -47,6 +47,6 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
             _node_ip_address="127.0.0.1",
         )
     try:
-        yield f"Ray dashboard: http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
+        yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
     finally:
         ray.shutdown()

@@ -94,9 +94,8 @@ class Supervisor:
         self._warned_about_cpus = False
         self._up_s, self._made_room = self._began_s, False
         s = plan.learner
-        self._learner = LearnerActor(
-            s, learner_gpus(s, plan.acting), self._notes.append
-        )  # reserves its resources first
+        # The learner is created first, so that actors cannot take its resources.
+        self._learner = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)
         self._pool = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)
         self._reporter = RayMetrics("supervisor", plan.name)
         self._monitor = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._reporter.report, self._counts)

@@ -12,7 +12,7 @@ import pytest
 
 from deploy import cli
 from deploy.commands import certificate
-from deploy.commands.secrets import PRIVATE, PUBLIC, ROLES, SERVICES, WORDS, share_secrets, write_secrets
+from deploy.commands.secrets import PRIVATE, PUBLIC, ROLES, SERVICES, TOKEN_FILES, share_secrets, write_secrets
 
 HOSTS = ["localhost", "127.0.0.1", "serve"]
 
@@ -25,9 +25,9 @@ def test_each_secret_is_created_once_and_all_differ(tmp_path: Path, capsys: pyte
     folder = tmp_path / "secrets"
     assert cli.main(["secrets", str(folder), "--host", *HOSTS]) == 0
     first = contents(folder)
-    assert set(first) == {*WORDS, "users.acl", "serve.crt", "serve.key"}
-    assert len({first[name] for name in WORDS}) == len(WORDS)
-    assert all(len(first[name].strip()) == 64 for name in WORDS)
+    assert set(first) == {*TOKEN_FILES, "users.acl", "serve.crt", "serve.key"}
+    assert len({first[name] for name in TOKEN_FILES}) == len(TOKEN_FILES)
+    assert all(len(first[name].strip()) == 64 for name in TOKEN_FILES)
     assert cli.main(["secrets", str(folder), "--host", *HOSTS]) == 0
     assert contents(folder) == first
     said = capsys.readouterr()
