@@ -56,9 +56,8 @@ def _of_metric(name: str, panel: Panel, of_runs: bool) -> list[Query]:
     if metric.kind == "counter":
         total = f"round({_by('sum', keys, of('_total'))})"  # Ray exports a zero counter as a tiny positive number
         return [Query(total, legend, metric, metric.unit)]
-    function = (
-        "sum" if panel.view is View.TOTALS else "max"
-    )  # gauges of several processes are summed, a gauge of one process is not
+    # Only gauges that several processes report are summed.
+    function = "sum" if panel.view is View.TOTALS else "max"
     return [Query(_by(function, keys, of("")), legend, metric, metric.unit)]
 
 

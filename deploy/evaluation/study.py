@@ -84,7 +84,7 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """Raises `UserError` for a file that cannot be run to its end."""
+    """Read and validate a study. Raises `UserError`."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -108,7 +108,7 @@ def _study(data: Any, path: Path) -> Study:
     for entry in data["trainings"]:
         _known(entry, "a training")
         settings = _merged(common, entry.get("settings") or {})
-        overlay(PRESETS[preset], settings)  # an impossible setting is refused now, not hours later
+        overlay(PRESETS[preset], settings)  # reject invalid settings now, not hours later
         told = (float(entry["minutes"]), settings, bool(entry.get("keep", False)))
         trainings += [Training(entry["name"], int(seed), *told) for seed in entry["seeds"]]
     groups = {t.group for t in trainings}
@@ -141,7 +141,7 @@ def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 def run_study(path: Path, only: Sequence[str] = (), list_only: bool = False, console: Console | None = None) -> int:
-    """Returns 0 when all is done, else the exit status of the command that failed."""
+    """Run all entries that are not finished. Returns 0, or the exit status of the command that failed."""
     console = console or Console(highlight=False)
     study = read_study(path)
     entries: list[Training | Evaluation] = [*study.trainings, *study.evaluations]

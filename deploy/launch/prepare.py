@@ -89,7 +89,7 @@ def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
 
 
 @contextmanager
-def own_metrics(config: Config) -> Iterator[ProcessMetrics]:
+def process_metrics(config: Config) -> Iterator[ProcessMetrics]:
     """Metrics of a process outside Ray, served on `run.metrics_port` if it is set."""
     metrics = ProcessMetrics(namespace(config))
     close = metrics.serve(config.run.metrics_host, config.run.metrics_port) if config.run.metrics_port else lambda: None

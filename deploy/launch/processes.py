@@ -22,7 +22,7 @@ from deploy.launch.live_learner import refuse_second_learner
 from deploy.launch.local_ray import local_ray
 from deploy.launch.machine import check_machine, require_free_port
 from deploy.launch.monitor import RunMonitor
-from deploy.launch.prepare import compile_environments, open_run, own_metrics, pretrain
+from deploy.launch.prepare import compile_environments, open_run, process_metrics, pretrain
 from deploy.launch.process_settings import acting, checked_spaces, learner_settings, namespace
 from deploy.launch.signals import stop_on_signal
 from deploy.launch.stopping import run_in_thread, wait_until_stopped
@@ -51,7 +51,7 @@ def _learn(config: Config, resume: Path | None) -> int:
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
     config = pretrain(config, run_dir, console)
-    with stop_on_signal() as stop, own_metrics(config) as metrics, _run_monitor(config, metrics):
+    with stop_on_signal() as stop, process_metrics(config) as metrics, _run_monitor(config, metrics):
         report = metrics.reporter("learner")
         service = LearnerService(learner_settings(config, run_dir, config.run.redis), lambda: report)
         service.start()
@@ -97,7 +97,7 @@ def run_actors(config: Config) -> int:
     ray_context: AbstractContextManager[str | None] = (
         cluster(config.run.address, log=line_printer(console)) if config.run.address else local_ray(config)
     )
-    with stop_on_signal() as stop, own_metrics(config) as metrics, ray_context as dashboard_note:
+    with stop_on_signal() as stop, process_metrics(config) as metrics, ray_context as dashboard_note:
         if dashboard_note:
             console.print(dashboard_note, soft_wrap=True, markup=False)
         config = with_passwords(config) if config.run.address else config
