@@ -22,7 +22,7 @@ from deploy.launch.live_learner import refuse_second_learner
 from deploy.launch.local_ray import local_ray
 from deploy.launch.machine import check_machine, require_free_port
 from deploy.launch.monitor import RunMonitor
-from deploy.launch.prepare import compile_environments, open_run, process_metrics, pretrain
+from deploy.launch.prepare import compile_environments, open_run, pretrain, process_metrics
 from deploy.launch.process_settings import acting, checked_spaces, learner_settings, namespace
 from deploy.launch.signals import stop_on_signal
 from deploy.launch.stopping import run_in_thread, wait_until_stopped
