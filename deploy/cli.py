@@ -1,4 +1,4 @@
-"""The `tamiyo` command. Parses first; torch and Ray are imported only by what a command then runs."""
+"""The `tamiyo` command line. Arguments are parsed before PyTorch or Ray is imported, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -16,30 +16,36 @@ from deploy.config.flags import parse
 from deploy.config.yaml import suggest, summary
 
 USAGE = """\
-usage: tamiyo COMMAND [FLAGS]
+usage: tamiyo COMMAND [OPTIONS]
 
-Tamiyo learns when to grow a small network while it trains.
+Train a policy that decides when a small neural network should grow, and serve it.
 
-commands:
-  train                 a whole run on this machine: server, actors, learner, progress and report
-  train --address auto --redis URL   the same on a Ray cluster, where it needs nobody to watch it
-  stop RUN              end a run on a cluster
-  learner --redis URL   the learner alone, for runs over several processes
-  actors --redis URL    the actors alone; they meet the learner through the server
-  status --redis URL    where every episode of a run is now, how old, and who is waited for
-  dead-letters ACTION   episodes that were set aside: list, show, requeue
-  report RUN_DIR        write report.html and its pictures from the folder of a run
-  rollout [CHECKPOINT]  one episode of a trained policy, as a timeline in the terminal
-  evaluate --checkpoint P   trained policies against tuned schedules on held-out tasks
-  study FILE            a list of trainings and evaluations, one after the other, each once
-  grow SCRIPT           a training script of yours with a policy at its side
-  serve --checkpoint P  a policy as a gRPC service; --redis URL follows a run
-  export CHECKPOINT OUT a trained policy as a torch.export program
-  tasks [NAME ...]      the task families, their sizes, and whether growing pays on them
-  secrets DIR           passwords, tokens and a certificate for a deployment, as files, each made once
-  health ADDRESS ...    whether services answer, for health checks
-  dashboards FOLDER     Grafana dashboards of all metrics, as JSON
-  doctor                versions, CUDA, server, Ray, memory: what would be used and what is missing
+train:
+  train                 run a training: Redis, actors, learner, live progress and a report
+                        (--address auto --redis URL runs it on a Ray cluster)
+  stop RUN              stop a run on a Ray cluster
+  learner --redis URL   run only the learner
+  actors --redis URL    run only the actors
+  status --redis URL    show where a run's episodes are and what limits its throughput
+  dead-letters          list, show or requeue rejected episodes
+
+evaluate:
+  report RUN_DIR        write report.html and its figures into a run folder
+  rollout [CHECKPOINT]  play one episode and print its timeline
+  evaluate              compare policies with tuned schedules on held-out tasks
+  study FILE            run a list of trainings and evaluations, skipping finished ones
+  tasks [NAME ...]      list the task families, and whether growing pays on them
+
+use a policy:
+  grow SCRIPT           run your training script with a policy that grows your model
+  serve                 serve a policy over gRPC
+  export CHECKPOINT OUT export a policy with torch.export
+
+operate:
+  doctor                check this machine: packages, GPU, Redis, Ray, memory
+  secrets DIR           create passwords, tokens and a TLS certificate
+  health ADDRESS ...    check service health over HTTP or gRPC
+  dashboards DIR        write Grafana dashboards and alert rules
 
 first steps:
   tamiyo doctor
@@ -47,12 +53,12 @@ first steps:
   tamiyo train --env CartPole-v1
   tamiyo train --resume runs/NAME
 
-`tamiyo COMMAND --help` lists the flags of a command; `tamiyo --version` tells the version.
+`tamiyo COMMAND --help` lists the options of a command; `tamiyo --version` prints the version.
 """
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0 done, 1 failed, 2 the user has to change something."""
+    """Run one command. Returns its exit status: 0 for success, 1 for failure, 2 for a usage or configuration error."""
     args = sys.argv[1:] if argv is None else argv
     try:
         return _dispatch(args)
@@ -65,9 +71,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except ConnectionError as error:  # the server went away in mid-run
+    except ConnectionError as error:  # the Redis server went away during the run
         message = " ".join(str(error).split())
-        print(f"tamiyo: error: {message}; bring the server back, then go on with --resume", file=sys.stderr)
+        print(f"tamiyo: error: {message}; restart the server, then continue with --resume", file=sys.stderr)
         return 2
 
 
@@ -83,7 +89,7 @@ def _dispatch(args: list[str]) -> int:
         raise UserError(f"unknown command {command!r}{suggest(command, list(COMMANDS))}")
     try:
         return COMMANDS[command](rest)
-    except SystemExit as end:  # tyro printed the help
+    except SystemExit as end:  # the parser printed the help
         return int(end.code or 0)
 
 
@@ -96,9 +102,9 @@ def _train(args: list[str]) -> int:
 
 
 def _stop(args: list[str]) -> int:
-    parser = CommandParser("stop", "Ends a run on a cluster; it can be resumed.")
-    parser.add_argument("name", metavar="RUN", help="the run's name")
-    parser.add_argument("--address", default="auto", help="Ray cluster that it runs on (default: auto)")
+    parser = CommandParser("stop", "Stop a run on a Ray cluster after a last checkpoint; it can be resumed.")
+    parser.add_argument("name", metavar="RUN", help="name of the run")
+    parser.add_argument("--address", default="auto", help="address of the Ray cluster (default: auto)")
     options = parser.parse_args(args)
     from deploy.launch.cluster import stop_run
 
@@ -124,10 +130,10 @@ def _actors(args: list[str]) -> int:
 
 
 def _status(args: list[str]) -> int:
-    parser = CommandParser("status", "Where every episode of a run is now.")
+    parser = CommandParser("status", "Show where the episodes of a run are, and what limits its throughput.")
     parser.add_store()
-    parser.add_argument("--watch", action="store_true", help="go on looking, every second")
-    parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
+    parser.add_argument("--watch", action="store_true", help="refresh every second until interrupted")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(args)
     _need_server("status", options.redis)
     from deploy.commands.status import show_status
@@ -136,10 +142,10 @@ def _status(args: list[str]) -> int:
 
 
 def _dead_letters(args: list[str]) -> int:
-    parser = CommandParser("dead-letters", "Episodes that were set aside.")
+    parser = CommandParser("dead-letters", "List, show or requeue episodes that the learner rejected.")
     parser.add_argument("action", choices=("list", "show", "requeue"), nargs="?", default="list")
-    parser.add_argument("ids", nargs="*", metavar="ID", help="of letters, from the list; `all` for requeue")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="with show: write the payload here")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="ids from `list`; requeue also takes `all`")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="with `show`: write the payload to this file")
     parser.add_store()
     options = parser.parse_args(args)
     _need_server("dead-letters", options.redis)
@@ -150,10 +156,10 @@ def _dead_letters(args: list[str]) -> int:
 
 def _report(args: list[str]) -> int:
     if args in (["-h"], ["--help"]):
-        print("usage: tamiyo report RUN_DIR\n\nWrites RUN_DIR/report.html and the pictures in RUN_DIR/report/.")
+        print("usage: tamiyo report RUN_DIR\n\nWrite RUN_DIR/report.html, and its figures as PNG into RUN_DIR/report/.")
         return 0
     if len(args) != 1 or args[0].startswith("-"):
-        raise UserError("give the folder of one run: tamiyo report runs/NAME")
+        raise UserError("give one run folder: tamiyo report runs/NAME")
     from deploy.report.page import headline, write_report
 
     page = write_report(Path(args[0]))
@@ -163,10 +169,12 @@ def _report(args: list[str]) -> int:
 
 
 def _tasks(args: list[str]) -> int:
-    parser = CommandParser("tasks", "Lists the task families, or those named.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a family, or mypkg:factory")
-    parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
-    parser.add_argument("--data_dir", "--data-dir", help="folder of data sets that are not bundled, such as CIFAR-10")
+    parser = CommandParser("tasks", "List the task families, their sizes, and whether growing pays on them.")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="a task family, or mypkg:factory (default: all families)"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--data_dir", "--data-dir", help="folder with data sets that are not bundled, such as CIFAR-10")
     options = parser.parse_args(args)
     from deploy.commands.tasks import show_tasks
 
@@ -174,15 +182,17 @@ def _tasks(args: list[str]) -> int:
 
 
 def _rollout(args: list[str]) -> int:
-    parser = CommandParser("rollout", "One episode of a trained policy, as a timeline.")
-    played = "a checkpoint file or a run folder; without it, the policy in the package"
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", nargs="?", help=played)
-    parser.add_argument("--task", help="a task family, or mypkg:factory; else one of the run's, drawn by the seed")
-    parser.add_argument("--seed", type=int, default=0, help="of the episode")
-    parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8; else as many as in training")
-    parser.add_argument("--sampled", action="store_true", help="draw actions, instead of taking the likeliest")
-    picture = "also draw the episode, beside the same host without growth: a .png or .svg file"
-    parser.add_argument("--picture", type=Path, metavar="FILE", help=picture)
+    parser = CommandParser("rollout", "Play one episode of a trained policy and print its timeline.")
+    checkpoint_help = "checkpoint file or run folder (default: the policy that ships with the package)"
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", nargs="?", help=checkpoint_help)
+    parser.add_argument(
+        "--task", help="task family, or mypkg:factory (default: one of the run's tasks, drawn by the seed)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the episode (default: 0)")
+    parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8 (default: as in training)")
+    parser.add_argument("--sampled", action="store_true", help="sample actions instead of taking the most likely ones")
+    picture_help = "also draw the episode, and the same host without growth, to a .png or .svg file"
+    parser.add_argument("--picture", type=Path, metavar="FILE", help=picture_help)
     options = parser.parse_args(args)
     from actors.policy.saved import SHIPPED
     from deploy.commands.rollout import show_rollout
@@ -202,9 +212,9 @@ def _evaluate(args: list[str]) -> int:
 
     given = vars(evaluation_flags(args)).items()
     options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-    from deploy.commands.evaluate import Request, evaluate
+    from deploy.commands.evaluate import EvaluateOptions, evaluate
 
-    return evaluate(Request(**options))
+    return evaluate(EvaluateOptions(**options))
 
 
 def _study(args: list[str]) -> int:
@@ -216,16 +226,16 @@ def _study(args: list[str]) -> int:
     if options.tables:
         from deploy.evaluation.tables import write_tables
 
-        print(f"{options.tables}: {write_tables(read_study(options.file), options.tables)} made anew")
+        print(f"{options.tables}: {write_tables(read_study(options.file), options.tables)} updated")
         return 0
     return run_study(options.file, options.only, options.list)
 
 
 def _export(args: list[str]) -> int:
-    parser = CommandParser("export", "Writes a policy as a torch.export program.")
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint file, or a run folder")
-    parser.add_argument("out", type=Path, metavar="OUT", help="file to write, NAME.pt2")
-    parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8; else as many as in training")
+    parser = CommandParser("export", "Export a policy as a torch.export program.")
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint file or run folder")
+    parser.add_argument("out", type=Path, metavar="OUT", help="file to write, such as policy.pt2")
+    parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8 (default: as in training)")
     options = parser.parse_args(args)
     from deploy.commands.export import export_policy
 
@@ -243,11 +253,15 @@ def _serve(args: list[str]) -> int:
 
 def _grow(args: list[str]) -> int:
     parser = CommandParser(
-        "grow", "Runs a script that makes a tamiyo.GrowthController, with a policy served beside it."
+        "grow", "Run a training script that uses tamiyo.GrowthController, with a policy served next to it."
     )
-    parser.add_argument("script", type=Path, metavar="SCRIPT", help="such as examples/grow_your_model.py")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="for the script")
-    parser.add_argument("--policy", type=Path, metavar="CHECKPOINT", help="else the one that comes with tamiyo")
+    parser.add_argument(
+        "script", type=Path, metavar="SCRIPT", help="Python script, such as examples/grow_your_model.py"
+    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+    parser.add_argument(
+        "--policy", type=Path, metavar="CHECKPOINT", help="policy to use (default: the one that ships with the package)"
+    )
     options = parser.parse_args(args)
     from deploy.commands.grow import grow
 
@@ -256,22 +270,22 @@ def _grow(args: list[str]) -> int:
 
 def _secrets(args: list[str]) -> int:
     parser = CommandParser(
-        "secrets", "Passwords, tokens and a certificate for a deployment, each made once; what is there is kept."
+        "secrets", "Create the passwords, tokens and TLS certificate of a deployment; existing files are kept."
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where the files are")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to write the files to")
     hosts = ["localhost", "127.0.0.1"]
-    also = "names and addresses at which clients reach the policy server, for its certificate (default: localhost)"
-    parser.add_argument("--host", nargs="+", default=hosts, metavar="NAME", help=also)
-    apart = "copy to a folder of each service of docker-compose.yml what that service reads"
-    parser.add_argument("--services", type=Path, metavar="DIR", help=apart)
+    hosts_help = "names and addresses of the policy server, for its certificate (default: localhost 127.0.0.1)"
+    parser.add_argument("--host", nargs="+", default=hosts, metavar="NAME", help=hosts_help)
+    services_help = "also copy to DIR/SERVICE the files that each service of docker-compose.yml needs"
+    parser.add_argument("--services", type=Path, metavar="DIR", help=services_help)
     options = parser.parse_args(args)
     from deploy.commands.secrets import share_secrets, write_secrets
 
     made = write_secrets(options.folder, options.host)
-    print(f"{options.folder}: made {', '.join(made)}" if made else f"{options.folder}: all there")
+    print(f"{options.folder}: " + (f"created {', '.join(made)}" if made else "all files exist"))
     if options.services is not None:
         changed = share_secrets(options.folder, options.services)
-        print(f"{options.services}: {'changed ' + ', '.join(changed) if changed else 'all there'}")
+        print(f"{options.services}: " + (f"updated {', '.join(changed)}" if changed else "up to date"))
     return 0
 
 
@@ -283,12 +297,10 @@ def _health(args: list[str]) -> int:
 
 def _dashboards(args: list[str]) -> int:
     parser = CommandParser(
-        "dashboards", "Writes Grafana dashboards of all metrics: training, service, endpoint, environment."
+        "dashboards", "Write Grafana dashboards for all metrics: training, service, policy server, environment."
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where Grafana's provisioning looks for them")
-    parser.add_argument(
-        "--alerts", type=Path, metavar="FOLDER", help="also write alert rules, for Grafana's provisioning/alerting"
-    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder from which Grafana loads dashboards")
+    parser.add_argument("--alerts", type=Path, metavar="DIR", help="also write alert rules to this folder")
     options = parser.parse_args(args)
     from deploy.commands.dashboards import write_dashboards
 
@@ -297,7 +309,9 @@ def _dashboards(args: list[str]) -> int:
 
 def _doctor(args: list[str]) -> int:
     if args in (["-h"], ["--help"]):
-        print("usage: tamiyo doctor\n\nShows what a run would use here and what is missing; exits 1 if it cannot run.")
+        print(
+            "usage: tamiyo doctor\n\nCheck this machine and show what a run would use. Exits with 1 if a check fails."
+        )
         return 0
     if args:
         raise UserError(f"tamiyo doctor takes no arguments, got {args[0]!r}")
@@ -331,8 +345,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def _need_server(command: str, url: str) -> None:
     if not url:
         raise UserError(
-            f"tamiyo {command} meets the others through a server: give --redis redis://HOST:6379/0 "
-            "(`tamiyo train` starts a server of its own)"
+            f"tamiyo {command} needs a Redis server: give --redis redis://HOST:6379/0 "
+            "(only `tamiyo train` starts its own)"
         )
 
 

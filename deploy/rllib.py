@@ -1,4 +1,4 @@
-"""For RLlib's users: our environment under its name, and a checkpoint of ours as an `RLModule`.
+"""RLlib integration: the seed-training environment, and a Tamiyo checkpoint as an `RLModule`.
 
     import tamiyo
 
@@ -10,7 +10,7 @@
         .rl_module(rl_module_spec=module)
     )
 
-The module acts (`forward_inference` greedily, `forward_exploration` by drawing); it is our learner that trains it.
+The module only acts: `forward_inference` is greedy, `forward_exploration` samples. RLlib cannot train it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Obs = dict[str, NDArray[Any]]
 
 
 class MasksObserved(gymnasium.Wrapper[Obs, NDArray[np.int64], Obs, NDArray[np.int64]]):
-    """The seed-training environment with its exact masks in the observation, since a module sees nothing else."""
+    """The seed-training environment with its action masks in the observation, where an `RLModule` can read them."""
 
     def __init__(self, env: SeedTrainingEnv) -> None:
         super().__init__(env)
@@ -56,13 +56,13 @@ class MasksObserved(gymnasium.Wrapper[Obs, NDArray[np.int64], Obs, NDArray[np.in
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         obs, _ = self._base.reset(seed=seed, options=options)
-        return self._seen(obs), {}
+        return self._with_masks(obs), {}
 
     def step(self, action: NDArray[np.int64]) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, _ = self._base.step(np.asarray(action))
-        return self._seen(obs), float(reward), terminated, truncated, {}
+        return self._with_masks(obs), float(reward), terminated, truncated, {}
 
-    def _seen(self, obs: Obs) -> Obs:
+    def _with_masks(self, obs: Obs) -> Obs:
         masks = self._base.masks()
         assert masks.slot is not None
         parts = zip(("op_mask", "slot_mask", "rest_mask"), masks, strict=True)
@@ -70,26 +70,30 @@ class MasksObserved(gymnasium.Wrapper[Obs, NDArray[np.int64], Obs, NDArray[np.in
 
 
 def register_with_rllib() -> None:
-    """`tamiyo/SeedTraining-v0` for RLlib; `env_config` holds `run_seed` and fields of `EnvConfig`."""
+    """Register `tamiyo/SeedTraining-v0` with RLlib; `env_config` takes `run_seed` and fields of `EnvConfig`."""
     tune.register_env(ENV_ID, lambda config: MasksObserved(make_env(**config)))
 
 
 class TamiyoRLModule(TorchRLModule):
-    """A checkpoint as a stateful module; `model_config` holds `checkpoint`, a file or a run folder."""
+    """A checkpoint as a stateful `RLModule`; `model_config["checkpoint"]` is a checkpoint file or run folder."""
 
     def setup(self) -> None:
         config = self.model_config
         if not isinstance(config, dict) or "checkpoint" not in config:
-            raise UserError('give model_config={"checkpoint": "runs/NAME"}: a run folder or a checkpoint file')
+            raise UserError(
+                'model_config has no checkpoint: give {"checkpoint": "runs/NAME"}, a run folder or a checkpoint file'
+            )
         observed = self.observation_space
         if not isinstance(observed, gymnasium.spaces.Dict) or "op_mask" not in observed.spaces:
-            raise UserError(f"the module needs masks in its observation: use the environment {ENV_ID} after register()")
+            raise UserError(
+                f"the module needs action masks in the observation: use {ENV_ID} after tamiyo.register_with_rllib()"
+            )
         slots = observed["blueprint_indices"].shape
         assert slots is not None
         self.policy = load_policy(config["checkpoint"], slots[0])
 
     def get_initial_state(self) -> dict[str, Tensor]:
-        """Of one environment, by field, without the batch; a field that the core does not have is left out."""
+        """Return the state of one environment by field, without batch dimension and without empty fields."""
         state = self.policy.initial_state(1)
         return {name: t[:, 0] for name, t in state._asdict().items() if t.numel()}
 
@@ -102,27 +106,32 @@ class TamiyoRLModule(TorchRLModule):
         return self._act(batch, deterministic=False)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        raise UserError("a Tamiyo policy is trained by `tamiyo train`; in RLlib it acts")
+        raise UserError("RLlib cannot train a Tamiyo policy: use `tamiyo train`")
 
     def _act(self, batch: dict[str, Any], deterministic: bool) -> dict[str, Any]:
-        """RLlib puts one step on a time axis of its own, `[B, 1, ...]`, before a module that has a state."""
+        """Act on a batch. For stateful modules, RLlib adds a time dimension of length 1: `[B, 1, ...]`."""
         stateful = bool(self.get_initial_state())
-        seen = {k: v.squeeze(1) if stateful else v for k, v in batch[Columns.OBS].items()}
-        count = seen["obs"].shape[0]
+        observed_batch = {k: v.squeeze(1) if stateful else v for k, v in batch[Columns.OBS].items()}
+        count = observed_batch["obs"].shape[0]
         state = self.policy.initial_state(count)._asdict()
         if stateful:
             state |= {name: t.transpose(0, 1).contiguous() for name, t in batch[Columns.STATE_IN].items()}
-        masks = MaskTensors(*(seen[name].bool() for name in ("op_mask", "slot_mask", "rest_mask")))
+        masks = MaskTensors(*(observed_batch[name].bool() for name in ("op_mask", "slot_mask", "rest_mask")))
         noise = torch.rand(count, len(self.policy.spaces.action.heads), dtype=torch.float64)
         step = self.policy.step(
-            seen["obs"].float(), seen["blueprint_indices"].long(), masks, PolicyState(**state), noise, deterministic
+            observed_batch["obs"].float(),
+            observed_batch["blueprint_indices"].long(),
+            masks,
+            PolicyState(**state),
+            noise,
+            deterministic,
         )
-        told = {
+        output = {
             Columns.ACTIONS: step.actions,
             Columns.ACTION_LOGP: step.log_probs.sum(-1),
             Columns.VF_PREDS: step.values,
         }
         if not stateful:
-            return told
+            return output
         after = {name: t.transpose(0, 1) for name, t in step.state._asdict().items() if t.numel()}
-        return {k: v.unsqueeze(1) for k, v in told.items()} | {Columns.STATE_OUT: after}
+        return {k: v.unsqueeze(1) for k, v in output.items()} | {Columns.STATE_OUT: after}

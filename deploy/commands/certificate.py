@@ -1,4 +1,4 @@
-"""A self-signed certificate for a policy server that nobody else has made one for."""
+"""A self-signed TLS certificate for the policy server."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID_DAYS = 365
-RENEW_DAYS = 30  # left of it, when it is made anew
+RENEW_DAYS = 30  # a certificate with fewer days left is replaced
 
 
-class Pair(NamedTuple):
-    """Certificate and private key, both PEM."""
+class CertificateAndKey(NamedTuple):
+    """A certificate and its private key, both as PEM."""
 
     certificate: bytes
     key: bytes
 
 
-def self_signed(hosts: Sequence[str]) -> Pair:
-    """For these names and addresses. It is its own authority: clients are given the certificate to trust."""
+def self_signed(hosts: Sequence[str]) -> CertificateAndKey:
+    """Create a certificate for these host names and addresses, to be trusted directly by clients."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tamiyo policy server")])
     now = datetime.datetime.now(datetime.UTC)
@@ -45,32 +45,32 @@ def self_signed(hosts: Sequence[str]) -> Pair:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ
+        .not_valid_before(now - datetime.timedelta(minutes=5))  # tolerate clock skew
         .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return Pair(
+    return CertificateAndKey(
         certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
 
 
 def is_good_for(certificate: bytes, hosts: Sequence[str]) -> bool:
-    """Whether a PEM certificate names all of them and has more than `RENEW_DAYS` to go."""
+    """Whether a PEM certificate covers all `hosts` and is valid for more than `RENEW_DAYS`."""
     try:
-        known = x509.load_pem_x509_certificate(certificate)
-        named = known.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        loaded = x509.load_pem_x509_certificate(certificate)
+        covered = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound):
         return False
-    left = known.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    return left > datetime.timedelta(days=RENEW_DAYS) and {_general(host) for host in hosts} <= set(named)
+    left = loaded.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    return left > datetime.timedelta(days=RENEW_DAYS) and {_general_name(host) for host in hosts} <= set(covered)
 
 
-def _general(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

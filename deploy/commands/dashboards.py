@@ -1,4 +1,4 @@
-"""`tamiyo dashboards FOLDER`: dashboards and alert rules as files that Grafana takes."""
+"""`tamiyo dashboards FOLDER`: write dashboards and alert rules as Grafana provisioning files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ ALERT_FILE = "tamiyo.json"
 
 
 def write_dashboards(folder: Path, alerts: Path | None = None) -> int:
-    """A file for each dashboard and, where a folder is given for it, one of alert rules; raises `UserError` for a
-    folder that cannot be written."""
+    """Write one file per dashboard to `folder` and, if `alerts` is given, the alert rules to that folder.
+
+    Raises `UserError` if a folder cannot be written.
+    """
     _write(folder, texts())
     if alerts is not None:
         _write(alerts, {ALERT_FILE: _text(alert_rules())})
@@ -32,7 +34,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 
 def texts() -> dict[str, str]:
-    """File name to content, of the dashboards."""
+    """The content of each dashboard file by its name."""
     return {f"{name}.json": _text(board) for name, board in dashboards().items()}
 
 

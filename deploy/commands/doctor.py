@@ -1,4 +1,4 @@
-"""`tamiyo doctor`: what a run would use on this machine, and what is missing."""
+"""`tamiyo doctor`: check what a run needs on this machine, and show what it would use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GIB = 2**30
 RAY_TIMEOUT_S = 90
 STYLES: dict[Status, str] = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[bold red]fail[/]"}
 
-# In a process of its own: Ray prints as it likes, and whatever it starts ends with that process.
+# Runs in its own process, which contains Ray's output and ends the processes that Ray starts.
 _RAY_PROBE = """
 import os, ray
 address = os.environ.get("RAY_ADDRESS")
@@ -37,20 +37,22 @@ print(f"{int(ray.cluster_resources().get('CPU', 0))} CPUs")
 
 
 class Check(NamedTuple):
+    """The result of one check."""
+
     name: str
     status: Status
     detail: str
 
 
 def doctor(console: Console | None = None) -> int:
-    """Prints a table of checks; returns 1 where one of them rules a run out, else 0."""
+    """Print a table of checks. Returns 1 if any check failed, else 0."""
     console = console or Console(highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     failed = False
-    with console.status("looking around (starting Ray takes some seconds)"):
+    with console.status("checking (starting Ray takes a few seconds)"):
         for check in checks():
             failed |= check.status == "fail"
             table.add_row(check.name, STYLES[check.status], check.detail)
@@ -59,6 +61,7 @@ def doctor(console: Console | None = None) -> int:
 
 
 def checks() -> Iterator[Check]:
+    """Run all checks, one after the other."""
     yield _python()
     for package in ("torch", "ray", "grpcio", "protobuf", "redis"):
         yield _package(package)
@@ -67,7 +70,7 @@ def checks() -> Iterator[Check]:
 
 
 def _guarded(probe: Callable[[], Check]) -> Check:
-    """A probe that breaks is a finding, not the end of the others."""
+    """Report an exception of a probe as a failed check, so that the other checks still run."""
     try:
         return probe()
     except Exception as error:
@@ -82,7 +85,7 @@ def _package(name: str) -> Check:
     try:
         return Check(name, "ok", version(name))
     except PackageNotFoundError:
-        return Check(name, "fail", "not installed; run `make install`, or pip install tamiyo")
+        return Check(name, "fail", "not installed: run `make install`, or pip install tamiyo")
 
 
 def _cuda() -> Check:
@@ -95,10 +98,12 @@ def _cuda() -> Check:
             "cuda", "ok", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB, CUDA {torch.version.cuda}{others}"
         )
     if torch.version.cuda is None:
-        return Check("cuda", "ok", "none: this torch is a CPU build; everything runs on the CPU")
+        return Check("cuda", "ok", "no GPU: this is a CPU build of PyTorch, so everything runs on the CPU")
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return Check("cuda", "warn", "none: CUDA_VISIBLE_DEVICES is set to nothing")
-    return Check("cuda", "warn", f"none: torch is built for CUDA {torch.version.cuda}, but no driver or device answers")
+        return Check("cuda", "warn", "no GPU: CUDA_VISIBLE_DEVICES is empty")
+    return Check(
+        "cuda", "warn", f"no GPU: PyTorch is built for CUDA {torch.version.cuda}, but no driver or device was found"
+    )
 
 
 def _server() -> Check:
@@ -107,10 +112,10 @@ def _server() -> Check:
         with EmbeddedRedis():
             pass
     except UserError as error:
-        return Check("server", "fail", str(error))
-    told = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
-    release = next((word.removeprefix("v=") for word in told.split() if word.startswith("v=")), "")
-    return Check("server", "ok", f"{binary.name} {release} starts  {binary}")
+        return Check("redis server", "fail", str(error))
+    output = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    release = next((word.removeprefix("v=") for word in output.split() if word.startswith("v=")), "")
+    return Check("redis server", "ok", f"{binary.name} {release} starts  {binary}")
 
 
 def _ray() -> Check:
@@ -121,38 +126,42 @@ def _ray() -> Check:
             [sys.executable, "-c", _RAY_PROBE], capture_output=True, text=True, timeout=RAY_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return Check("ray runs", "fail", f"{what}: no answer within {RAY_TIMEOUT_S} s")
+        return Check("ray runs", "fail", f"{what} did not respond within {RAY_TIMEOUT_S} s")
     if probe.returncode:
-        reason = (probe.stderr.strip().splitlines() or ["no message"])[-1]
+        reason = (probe.stderr.strip().splitlines() or ["no error message"])[-1]
         return Check("ray runs", "fail", f"{what}: {reason}")
     return Check("ray runs", "ok", f"{what} ran a task" + (f", {probe.stdout.split(chr(10))[0]}" if address else ""))
 
 
 def _cores() -> Check:
-    return Check("cores", "ok" if cores() >= 2 else "warn", f"{cores()}" + ("" if cores() >= 2 else "; two are better"))
+    return Check(
+        "cores", "ok" if cores() >= 2 else "warn", f"{cores()}" + ("" if cores() >= 2 else "; 2 are recommended")
+    )
 
 
 def _memory() -> Check:
     memory = psutil.virtual_memory()
     detail = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
     enough = memory.available >= 3 * GIB
-    return Check("memory", "ok" if enough else "warn", detail + ("" if enough else "; a run takes about 2 GiB"))
+    return Check("memory", "ok" if enough else "warn", detail + ("" if enough else "; a run needs about 2 GiB"))
 
 
 def _shared_memory() -> Check:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return Check("/dev/shm", "ok", "none here; Ray uses temporary files")
+        return Check("/dev/shm", "ok", "not present; Ray uses temporary files")
     size = shutil.disk_usage(folder)
     detail = f"{size.free / GIB:.1f} of {size.total / GIB:.1f} GiB free"
     if size.free < GIB:
-        return Check("/dev/shm", "warn", f"{detail}; Ray falls back to slower files (in a container: --shm-size=2g)")
+        return Check(
+            "/dev/shm", "warn", f"{detail}; Ray will use slower temporary files (in a container, set --shm-size=2g)"
+        )
     return Check("/dev/shm", "ok", detail)
 
 
 def _disk() -> Check:
     free = shutil.disk_usage(Path.cwd()).free
-    return Check("disk", "ok" if free >= GIB else "warn", f"{free / GIB:.0f} GiB free here")
+    return Check("disk", "ok" if free >= GIB else "warn", f"{free / GIB:.0f} GiB free in the current folder")
 
 
 def _plan() -> Check:
@@ -164,5 +173,5 @@ def _plan() -> Check:
         "would use",
         "ok",
         f"`tamiyo train --preset quick`: learner on {device}, {config.actors.count} actors x "
-        f"{config.actors.envs_per_actor} environments, one thread each",
+        f"{config.actors.envs_per_actor} environments with one thread each",
     )

@@ -1,4 +1,4 @@
-"""`tamiyo evaluate`: tune where asked, play all cells that are missing, then draw the conclusions."""
+"""`tamiyo evaluate`: tune schedules if asked, play all missing cells, and write the results page."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from deploy.report.progress import clock
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the command line asked for."""
+class EvaluateOptions:
+    """The options of `tamiyo evaluate`."""
 
     checkpoints: tuple[Path, ...] = ()
     blind: tuple[Path, ...] = ()
@@ -54,8 +54,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A checkpoint, and the environment that it was trained in."""
+class TrainedPolicy:
+    """A checkpoint and the environment it was trained in."""
 
     path: Path
     config: EnvConfig
@@ -65,44 +65,47 @@ class Entrant:
         return next((p for p in self.path.parents if (p / "config.yaml").is_file()), self.path.parent)
 
 
-def evaluate(request: Request, console: Console | None = None) -> int:
-    """Raises `UserError`."""
+def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
+    """Evaluate policies and write the results page. Raises `UserError` for impossible options."""
     console = console or Console(highlight=False)
-    _check(request)
-    entrants = [_entrant(path) for path in request.checkpoints]
-    blind = [_entrant(path) for path in request.blind][: request.policies]
-    also = [_also(text) for text in request.also]
-    config = _rules(request, [*entrants, *blind, *(e for _, e in also)])
-    members = suites.members(request.suite, request.families)
+    _check(options)
+    policies = [_trained_policy(path) for path in options.checkpoints]
+    blind = [_trained_policy(path) for path in options.blind][: options.policies]
+    also = [_also(text) for text in options.also]
+    config = _rules(options, [*policies, *blind, *(e for _, e in also)])
+    members = suites.members(options.suite, options.families)
     compile_kernels()
-    with workers(request.jobs) as pool:
-        if request.tune or request.select:
-            _choose(request, config, members, pool, console)
-            if not entrants:
+    with workers(options.jobs) as pool:
+        if options.tune or options.select:
+            _choose(options, config, members, pool, console)
+            if not policies:
                 return 0
-        tuned = tuning.load(request.schedules, config)
-        own = [e for e in entrants if e.config.rent_weight == request.rent_weight][: request.policies]
+        tuned = tuning.load(options.schedules, config)
+        own = [e for e in policies if e.config.rent_weight == options.rent_weight][: options.policies]
         others: dict[str, list[str]] = {}
-        for e in entrants:
-            if e.config.rent_weight != request.rent_weight:
+        for e in policies:
+            if e.config.rent_weight != options.rent_weight:
                 others.setdefault(f"policy at rent {e.config.rent_weight:g}", []).append(str(e.path))
         for name, e in also:
             others.setdefault(name, []).append(str(e.path))
         if not own:
-            raise UserError(f"none of the checkpoints was trained at rent weight {request.rent_weight:g}: give one")
+            raise UserError(
+                f"none of the checkpoints was trained with rent weight {options.rent_weight:g}: "
+                "add one that was, or change --rent-weight"
+            )
         players = roster(
             [str(e.path) for e in own],
             [str(e.path) for e in blind],
             others,
-            _schedules(tuned, request.rent_weight),
+            _schedules(tuned, options.rent_weight),
         )
-        folder = request.out or own[0].run_dir / "evaluation"
+        folder = options.out or own[0].run_dir / "evaluation"
         folder.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
-        rows = _play(players, config, members, range(request.seeds), tuned, pool, folder / CELLS, console)
-    results = Results(rows, members, request.rent_weight)
-    rules = _told(request, config, own, blind)
-    page = write_page(results, folder, _facts(rows, time.perf_counter() - started, request), rules)
+        rows = _play(players, config, members, range(options.seeds), tuned, pool, folder / CELLS, console)
+    results = Results(rows, members, options.rent_weight)
+    rules = _settings_text(options, config, own, blind)
+    page = write_page(results, folder, _facts(rows, time.perf_counter() - started, options), rules)
     console.width = max(console.width, 168)
     for table in terminal(results):
         console.print(table)
@@ -113,78 +116,80 @@ def evaluate(request: Request, console: Console | None = None) -> int:
     return 0
 
 
-def _check(request: Request) -> None:
-    if not request.checkpoints and not (request.tune or request.select):
-        raise UserError("name the policies: tamiyo evaluate --checkpoint runs/NAME, or tune schedules by --tune")
+def _check(options: EvaluateOptions) -> None:
+    if not options.checkpoints and not (options.tune or options.select):
+        raise UserError("no policy to evaluate: give --checkpoint runs/NAME, or tune schedules with --tune")
     for name, least in (("seeds", 2), ("policies", 1), ("jobs", 1), ("configurations", 1), ("rungs", 1)):
-        if getattr(request, name) < least:
-            raise UserError(f"--{name} is {getattr(request, name)}: it must be at least {least}")
-    if request.tune and request.select:
-        raise UserError("--tune selects the best schedule of each family too: leave --select out")
-    if (request.tune or request.select) and request.schedules == tuning.SCHEDULES:
-        flag = "--tune" if request.tune else "--select"
-        raise UserError(f"{flag} needs --schedules FILE: where the schedules that are chosen are to be kept")
-    if request.rungs > len(tuning.RUNGS):
-        raise UserError(f"--rungs is {request.rungs}: there are {len(tuning.RUNGS)}")
+        if getattr(options, name) < least:
+            raise UserError(f"--{name} is {getattr(options, name)}: it must be at least {least}")
+    if options.tune and options.select:
+        raise UserError("--tune also selects the best schedule of each family: leave out --select")
+    if (options.tune or options.select) and options.schedules == tuning.SCHEDULES:
+        flag = "--tune" if options.tune else "--select"
+        raise UserError(f"{flag} needs --schedules FILE, the file to write the schedules to")
+    if options.rungs > len(tuning.RUNGS):
+        raise UserError(f"--rungs is {options.rungs}: it must be at most {len(tuning.RUNGS)}")
 
 
-def _entrant(path: Path) -> Entrant:
+def _trained_policy(path: Path) -> TrainedPolicy:
     found = find_checkpoint(path)
-    return Entrant(found.resolve(), environment_of(found)[0])
+    return TrainedPolicy(found.resolve(), environment_of(found)[0])
 
 
-def _also(text: str) -> tuple[str, Entrant]:
+def _also(text: str) -> tuple[str, TrainedPolicy]:
     name, equals, path = text.partition("=")
     if not equals or not name or "/" in name:
-        raise UserError(f"--also {text}: write NAME=PATH, the name of a line of the table and a policy")
-    return name, _entrant(Path(path))
+        raise UserError(f"--also {text}: write NAME=PATH, a row of the table and a policy")
+    return name, _trained_policy(Path(path))
 
 
-def _rules(request: Request, entrants: Sequence[Entrant]) -> EnvConfig:
-    """One environment for all. Raises `UserError` where policies were trained in different ones."""
+def _rules(options: EvaluateOptions, policies: Sequence[TrainedPolicy]) -> EnvConfig:
+    """Return the environment of the evaluation. Raises `UserError` if the policies were trained in different ones."""
     chosen = {
         name: value
-        for name, value in (("horizon_epochs", request.horizon_epochs), ("inner_steps", request.inner_steps))
+        for name, value in (("horizon_epochs", options.horizon_epochs), ("inner_steps", options.inner_steps))
         if value is not None
     }
-    configs = [e.config for e in entrants] or [EnvConfig()]
-    found = [suites.protocol(replace(c, **chosen), request.rent_weight) for c in configs]  # type: ignore[arg-type]
-    for entrant, other in zip(entrants, found, strict=False):
+    configs = [e.config for e in policies] or [EnvConfig()]
+    found = [suites.protocol(replace(c, **chosen), options.rent_weight) for c in configs]  # type: ignore[arg-type]
+    for policy, other in zip(policies, found, strict=False):
         if other != found[0]:
             differing = [k for k, v in asdict(other).items() if v != asdict(found[0])[k]]
-            raise UserError(f"{entrant.path} was trained under another env.{', env.'.join(differing)} than the first")
+            raise UserError(
+                f"{policy.path} was trained with another env.{', env.'.join(differing)} than the first policy"
+            )
     return found[0]
 
 
 def _choose(
-    request: Request,
+    options: EvaluateOptions,
     config: EnvConfig,
     members: Sequence[suites.Member],
     pool: ProcessPoolExecutor,
     console: Console,
 ) -> None:
-    """Schedules, all of them anew or the best of each family that the file has none for yet."""
+    """Tune all schedules, or only select the best one of each family that the file lacks."""
     started = time.perf_counter()
 
-    def tell(text: str) -> None:
+    def log(text: str) -> None:
         console.print(f"{clock(time.perf_counter() - started)}  {text}")
 
-    size, rungs = len(blueprint_choices()), tuning.RUNGS[: request.rungs]
-    rent, play = request.rent_weight, partial(_schedule_player, pool, config)
+    size, rungs = len(blueprint_choices()), tuning.RUNGS[: options.rungs]
+    rent, play = options.rent_weight, partial(_schedule_player, pool, config)
     families = [m.family for m in members]
-    if request.tune:
-        small = request.families and request.suite == "train"
-        common = request.families if small else suites.tuning_families()
+    if options.tune:
+        small = options.families and options.suite == "train"
+        common = options.families if small else suites.tuning_families()
         found = tuning.tune(
-            config, size, request.configurations, common, families, RENT_WEIGHTS, rent, play, rungs, tell
+            config, size, options.configurations, common, families, RENT_WEIGHTS, rent, play, rungs, log
         )
     else:
-        found = tuning.load(request.schedules, config)
+        found = tuning.load(options.schedules, config)
         left = [family for family in families if family not in found.best]
-        best = tuning.select(config, size, found.configurations, found.schedules, left, rent, play, rungs, tell)
+        best = tuning.select(config, size, found.configurations, found.schedules, left, rent, play, rungs, log)
         found = replace(found, best=found.best | best)
-    found.save(request.schedules)
-    tell(str(request.schedules))
+    found.save(options.schedules)
+    log(str(options.schedules))
 
 
 def _schedule_player(
@@ -194,7 +199,7 @@ def _schedule_player(
 
 
 def _schedules(tuned: tuning.Tuned, rent_weight: float) -> dict[str, Schedule]:
-    """By the names of their lines."""
+    """The tuned schedules by the names of their rows in the table."""
     found = {f"tuned {kind}": tuned.schedule(kind, rent_weight) for kind in tuned.schedules}
     others = [w for w in tuned.schedules["periodic"] if float(w) != rent_weight]
     return found | {f"periodic at rent {w}": tuned.schedules["periodic"][w].schedule for w in others}
@@ -210,15 +215,17 @@ def _play(
     folder: Path,
     console: Console,
 ) -> dict[str, list[dict[str, list[Row]]]]:
-    """All cells, leaders first; by line, policy and family."""
+    """Play all cells, leaders first. Returns the rows by line, policy and family."""
     missing = [m.family for m in members if m.family not in tuned.best]
-    if len(missing) == len(members):  # of none: then the table has no such line
+    if len(missing) == len(members):  # no family has one: leave that line out of the table
         players = [p for p in players if p.line != CEILING]
     elif missing:
-        raise UserError(f"no best schedule was selected for {', '.join(missing)}: run --select for this suite")
+        raise UserError(
+            f"--schedules has no best schedule for {', '.join(missing)}: run `tamiyo evaluate --select` for this suite"
+        )
     done, total, started = 0, len(players) * len(members), time.perf_counter()
 
-    def tell(job: Job, played: bool) -> None:
+    def log(job: Job, played: bool) -> None:
         nonlocal done
         done += 1
         if played:
@@ -236,34 +243,38 @@ def _play(
     found: dict[tuple[str, str], list[Row]] = {}
     for followers in (False, True):
         jobs = [job(p, m.family) for m in members for p in players if bool(p.leader) == followers]
-        found |= run_cells(pool, jobs, folder, tell)
+        found |= run_cells(pool, jobs, folder, log)
     rows: dict[str, list[dict[str, list[Row]]]] = {}
     for player in players:
         rows.setdefault(player.line, []).append({m.family: found[player.name, m.family] for m in members})
     return rows
 
 
-def _facts(rows: dict[str, list[dict[str, list[Row]]]], seconds: float, request: Request) -> list[tuple[str, str]]:
+def _facts(
+    rows: dict[str, list[dict[str, list[Row]]]], seconds: float, options: EvaluateOptions
+) -> list[tuple[str, str]]:
     every = [row for line in rows.values() for policy in line for own in policy.values() for row in own]
     return [
         ("policies", str(len(rows["policy greedy"]))),
         ("families", str(len(next(iter(rows.values()))[0]))),
-        ("paired seeds", str(request.seeds)),
+        ("paired seeds", str(options.seeds)),
         ("episodes", f"{len(every):,}"),
         ("panics", str(int(np.sum([row.panic for row in every])))),
         ("time", clock(seconds)),
     ]
 
 
-def _told(request: Request, config: EnvConfig, own: Sequence[Entrant], blind: Sequence[Entrant]) -> str:
+def _settings_text(
+    options: EvaluateOptions, config: EnvConfig, own: Sequence[TrainedPolicy], blind: Sequence[TrainedPolicy]
+) -> str:
     rules = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items() if k != "tasks"}
     seeds = {"reporting": suites.REPORTING, "selection": suites.SELECTION, "tuning": suites.TUNING}
     return yaml.safe_dump(
         {
-            "suite": request.suite,
+            "suite": options.suite,
             "policies": [str(e.path) for e in own],
             "blind": [str(e.path) for e in blind],
-            "schedules": str(request.schedules),
+            "schedules": str(options.schedules),
             "run_seeds": seeds,
             "env": rules,
         },

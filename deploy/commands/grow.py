@@ -1,4 +1,4 @@
-"""`tamiyo grow SCRIPT`: somebody's training script with a policy at its side, and what was decided as a timeline."""
+"""`tamiyo grow SCRIPT`: run a training script next to a policy server, and print the decisions as a timeline."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from deploy.commands.serve import configure_log
 
 
 def grow(script: Path, arguments: list[str], policy: Path | None, console: Console | None = None) -> int:
-    """The script's exit status. Raises `UserError`."""
+    """Run the script and return its exit status. Raises `UserError` if it is missing or makes no decision."""
     if not script.is_file():
-        raise UserError(f"there is no script {script}: give a Python file that makes a GrowthController")
+        raise UserError(f"script {script} does not exist: give a Python file that creates a tamiyo.GrowthController")
     with tempfile.TemporaryDirectory() as folder, _served(policy or SHIPPED) as address:
         log = Path(folder) / "decisions.jsonl"
         environment = os.environ | {ADDRESS_VARIABLE: address, LOG_VARIABLE: str(log)}
         ended = subprocess.run([sys.executable, str(script), *arguments], env=environment, check=False)
         decisions = read_log(log) if log.is_file() else []
     if ended.returncode == 0 and not decisions:
-        raise UserError(f"{script} made no decision: it needs a tamiyo.GrowthController whose step() it calls")
+        raise UserError(f"{script} made no decision: it must create a tamiyo.GrowthController and call its step()")
     if decisions:
         _show(decisions, console or Console(highlight=False))
     return ended.returncode
@@ -46,7 +46,7 @@ def grow(script: Path, arguments: list[str], policy: Path | None, console: Conso
 
 @contextmanager
 def _served(policy: Path) -> Iterator[str]:
-    """The address of a server that lasts as long as the block."""
+    """Serve the policy while the context is open. Yields the address of the server."""
     weights = read_weights(policy)
     configure_log("text", logging.WARNING)
     with serve_in_thread(ServeOptions(listen="127.0.0.1:0", max_sessions=8), FixedWeights(weights)) as running:
@@ -60,16 +60,16 @@ def _show(decisions: list[Decision], console: Console) -> None:
     console.width = max(console.width, 66 + 30 * len(last.slots))
     console.print(
         Text.assemble(
-            (f"{len(decisions)} decisions, {answered} answered   ", "dim"),
+            (f"{len(decisions)} decisions, {answered} by the policy   ", "dim"),
             (f"loss {last.loss:.3f}   {accuracy}", "bold"),
-            (f"{last.added_params} parameters grown ({last.growth_ratio:.2f} of the model)", "dim"),
+            (f"{last.added_params} parameters grown ({last.growth_ratio:.2f} x the model)", "dim"),
         )
     )
     console.print(timeline_table(timeline(decisions)))
 
 
 def timeline(decisions: list[Decision]) -> Timeline:
-    """A row per decision, with the accuracy that it was taken at."""
+    """Convert decisions to a timeline: one step per decision, with the accuracy at that time."""
     slots = decisions[0].slots
     points = [nan if d.accuracy is None else d.accuracy for d in decisions]
     return Timeline(

@@ -1,4 +1,4 @@
-"""`CommandParser`: flags of the small commands, with every complaint as a `UserError`."""
+"""`CommandParser`: an argument parser that raises `UserError` instead of exiting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from actors.errors import UserError
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Of `tamiyo COMMAND`."""
+    """The argument parser of `tamiyo COMMAND`."""
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(prog=f"tamiyo {command}", description=description)
@@ -18,7 +18,7 @@ class CommandParser(argparse.ArgumentParser):
         raise UserError(f"{message}; see `{self.prog} --help`")
 
     def add_store(self) -> None:
-        """Flags that say which run on which server."""
-        known = "the run's server; TAMIYO_REDIS_PASSWORD is heeded"
-        self.add_argument("--redis", default="", metavar="URL", help=known)
-        self.add_argument("--run", metavar="NAME", help="the run's name, where the server holds several")
+        """Add the options that select a run on a Redis server."""
+        redis_help = "Redis server of the run; TAMIYO_REDIS_PASSWORD sets the password"
+        self.add_argument("--redis", default="", metavar="URL", help=redis_help)
+        self.add_argument("--run", metavar="NAME", help="name of the run, if the server holds several")

@@ -1,4 +1,4 @@
-"""`tamiyo rollout CHECKPOINT`: one episode of a trained policy as a timeline in the terminal."""
+"""`tamiyo rollout CHECKPOINT`: play one episode of a trained policy and print its timeline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deploy.config.yaml import from_yaml
 from learner.checkpoint import load_policy
 
 PICTURE_SUFFIXES = (".png", ".svg")
-BAR = 10  # characters of the accuracy's bar
+BAR = 10  # width of the accuracy bar, in characters
 ACTIVE = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
 
 
@@ -38,13 +38,13 @@ def show_rollout(
     console: Console | None = None,
     picture: Path | None = None,
 ) -> int:
-    """Play an episode and print it, and draw it to `picture` if that is given; greedy unless `sampled`.
+    """Play an episode and print its timeline, greedily unless `sampled`; also draw it to `picture` if given.
 
-    The environment is that of the checkpoint's run, or the default one for a checkpoint outside a run folder. Raises
-    `UserError`.
+    The environment is the one of the checkpoint's run, or the default one for a checkpoint outside a run folder.
+    Raises `UserError` for impossible arguments.
     """
     if picture is not None and picture.suffix not in PICTURE_SUFFIXES:
-        raise UserError(f"--picture is {picture}: name a file that ends in {' or '.join(PICTURE_SUFFIXES)}")
+        raise UserError(f"--picture is {picture}: give a file name that ends in {' or '.join(PICTURE_SUFFIXES)}")
     if slots is not None and not 1 <= slots <= 8:
         raise UserError(f"--slots is {slots}: a host has 1 to 8 slots")
     if seed < 0:
@@ -58,7 +58,7 @@ def show_rollout(
     run_wave(fleet, policy, [seed], source, lambda: "played/0/0/0", deterministic=not sampled)
     episode = fleet.timelines()[0]
     console = console or Console(highlight=False)
-    # A narrow terminal wraps the lines and a pipe has no width at all: either is better than columns cut off.
+    # Wrapped lines in a narrow terminal are more useful than truncated columns.
     console.width = max(console.width, 66 + 30 * config.slots)
     console.print(_headline(episode, sampled))
     console.print(timeline_table(episode))
@@ -78,7 +78,7 @@ def _draw(episode: Timeline, never_grow_accuracy: list[float], path: Path) -> No
 
 
 def environment_of(checkpoint: Path) -> tuple[EnvConfig, int]:
-    """(environment, run seed) of the run that the checkpoint lies in, else the defaults."""
+    """Return the environment and the run seed of the checkpoint's run, or the defaults outside a run folder."""
     for folder in (checkpoint, checkpoint.parent, checkpoint.parent.parent):
         if (folder / "config.yaml").is_file():
             config = from_yaml(folder / "config.yaml", PRESETS["tamiyo"])
@@ -91,7 +91,9 @@ def _profile(spaces: Spaces) -> Literal["tamiyo", "classic"]:
     for profile in profiles:
         if spaces.slots and seed_spaces(spaces.slots, profile).hash == spaces.hash:
             return profile
-    raise UserError("this checkpoint is not a policy of the seed-training environment: only those have a timeline")
+    raise UserError(
+        "this checkpoint was not trained in the seed-training environment: only such policies have a timeline"
+    )
 
 
 def _headline(episode: Timeline, sampled: bool) -> Text:
@@ -108,7 +110,7 @@ def _headline(episode: Timeline, sampled: bool) -> Text:
 
 
 def timeline_table(episode: Timeline) -> Table:
-    """A row per epoch: accuracy after it, what was decided, and what each slot held then."""
+    """One row per epoch: the accuracy after it, the decision, and the content of each slot."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("epoch", justify="right")
     table.add_column("accuracy", no_wrap=True)
@@ -129,7 +131,7 @@ def timeline_table(episode: Timeline) -> Table:
 
 
 def _accuracy(before: float, after: float) -> Text:
-    """With its change; what is not known stays empty."""
+    """An accuracy bar with the value and its change; empty if the accuracy is unknown."""
     if isnan(after):
         return Text("")
     bar = "█" * round(after / 100 * BAR)

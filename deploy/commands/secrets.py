@@ -1,17 +1,17 @@
-"""`tamiyo secrets`: every secret of a deployment as a file, made once; what is there already is kept.
+"""`tamiyo secrets`: create every secret of a deployment as a file. Existing files are kept.
 
-| file | who reads it |
+| file | read by |
 |---|---|
-| `users.acl` | the store: a user per role, with the sums of their passwords |
+| `users.acl` | Redis: one user per role, with hashed passwords |
 | `learner.password`, `actor.password`, `reader.password` | learner, actors, policy server |
-| `monitor.password` | health checks and `tamiyo status`; it may look and change nothing |
-| `ray.token` | all machines of the Ray cluster, and people at its dashboard |
+| `monitor.password` | health checks and `tamiyo status`; this user has read-only access |
+| `ray.token` | all machines of the Ray cluster, and users of its dashboard |
 | `serve.token` | the policy server and its clients |
 | `serve.crt`, `serve.key` | the policy server; clients trust the certificate |
-| `serve.state.key` | replicas of the policy server: signs exported sessions |
+| `serve.state.key` | replicas of the policy server, to sign exported sessions |
 | `grafana.password` | Grafana, for its user `admin` |
 
-`share_secrets` copies to a folder of each service what that service reads, so that it can be given nothing else.
+`share_secrets` copies to one folder per service only the files which that service reads.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from deploy.commands.certificate import is_good_for, self_signed
 
 ROLES = ("learner", "actor", "reader", "monitor")
 PRIVATE, PUBLIC = 0o400, 0o444
-WORDS = {
+TOKEN_FILES = {
     "learner.password": PRIVATE,
     "actor.password": PRIVATE,
     "reader.password": PRIVATE,
-    "monitor.password": PUBLIC,  # the store's own health check runs as another user
+    "monitor.password": PUBLIC,  # the health check of Redis runs as another user
     "ray.token": PRIVATE,
     "serve.token": PRIVATE,
     "serve.state.key": PRIVATE,
     "grafana.password": PUBLIC,  # Grafana runs as another user
 }
-"""Files of one random word each, and who may read them where they lie: their owner, or whoever is let at the folder."""
-MODES = {**WORDS, "users.acl": PUBLIC, "serve.crt": PUBLIC, "serve.key": PRIVATE}
+"""Files with one random token each, and their permissions: readable by the owner, or by every user of the folder."""
+MODES = {**TOKEN_FILES, "users.acl": PUBLIC, "serve.crt": PUBLIC, "serve.key": PRIVATE}
 SERVICES = {
     "redis": ("users.acl", "monitor.password"),
     "learner": ("learner.password",),
@@ -49,16 +49,19 @@ SERVICES = {
     "grafana": ("grafana.password",),
     "status": ("monitor.password",),
 }
-"""What the services of docker-compose.yml read."""
+"""The secrets that each service of docker-compose.yml reads."""
 
 
 def write_secrets(folder: Path, hosts: Sequence[str]) -> list[str]:
-    """Names of the files that were made. `hosts` are what the policy server's certificate is for; it is made anew when
-    it runs out or lacks one of them. Raises `UserError` where the folder cannot be written."""
+    """Create the missing secrets in `folder` and return the names of the files that were written.
+
+    `hosts` are the names and addresses of the policy server. Its certificate is replaced if it expires soon or lacks
+    one of them. Raises `UserError` if the folder cannot be written.
+    """
     made: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, mode in WORDS.items():
+        for name, mode in TOKEN_FILES.items():
             if not (folder / name).exists():
                 _write(folder / name, secrets.token_hex(32).encode() + b"\n", mode)
                 made.append(name)
@@ -73,20 +76,24 @@ def write_secrets(folder: Path, hosts: Sequence[str]) -> list[str]:
             _write(certificate, pair.certificate, PUBLIC)
             made += ["serve.key", "serve.crt"]
     except OSError as error:
-        raise UserError(f"cannot write secrets to {folder} ({error.strerror}): give a folder of this user") from error
+        raise UserError(
+            f"cannot write secrets to {folder} ({error.strerror}): give a folder that this user can write"
+        ) from error
     return made
 
 
 def share_secrets(folder: Path, services: Path) -> list[str]:
-    """Copy the secrets in `folder` to `services`/NAME, a folder for each of `SERVICES`, and remove secrets that are not
-    that service's own. Returns the files that were changed. Raises `UserError` where one cannot be written."""
+    """Copy the secrets of each service in `SERVICES` from `folder` to `services`/NAME, and delete other secrets there.
+
+    Returns the files that were changed. Raises `UserError` if a file cannot be written.
+    """
     changed: list[str] = []
     try:
         for service, names in SERVICES.items():
-            place = services / service
-            place.mkdir(parents=True, exist_ok=True)
+            target = services / service
+            target.mkdir(parents=True, exist_ok=True)
             for name, mode in MODES.items():
-                copy = place / name
+                copy = target / name
                 if name not in names:
                     if copy.exists():
                         copy.unlink()
@@ -102,7 +109,7 @@ def share_secrets(folder: Path, services: Path) -> list[str]:
 
 
 def _users(folder: Path) -> str:
-    """The store's users, with sums in the places that the shipped file has for them."""
+    """Return `users.acl` with the password hashes filled in."""
     text = files("deploy").joinpath("redis", "users.acl").read_text("utf-8")
     for role in ROLES:
         password = (folder / f"{role}.password").read_bytes().strip()
@@ -111,7 +118,7 @@ def _users(folder: Path) -> str:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """All of it or nothing, and never readable by more than `mode` says."""
+    """Write a file atomically; it is never more readable than `mode`."""
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

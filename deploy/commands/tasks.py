@@ -1,4 +1,4 @@
-"""`tamiyo tasks`: the task families, their sizes and hosts, and whether growing pays on them as measured."""
+"""`tamiyo tasks`: list the task families, their sizes and hosts, and whether growing pays on them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from actors.env.tasks.measured import Gain, measurements
 STYLES = {"pays": "green", "hurts": "red", "even": "dim"}
 WIDTH = 136
 FOOTNOTE = (
-    "Growth: points that one mlp_wide (vectors) or conv_heavy seed gains over never growing, with its 95% interval, "
-    "green where it pays, red where it hurts; at rent 5 what it costs is taken off. Measured by "
-    "`python -m benchmarks.growth_pays`."
+    "growth: accuracy points that one seed (mlp_wide in an MLP, conv_heavy in a CNN) gains over never growing, with "
+    "its 95% interval; green if growing pays, red if it hurts. `rent 5` subtracts the rent of the added parameters. "
+    "Measured by `python -m benchmarks.growth_pays`."
 )
 
 
 def show_tasks(names: list[str], data_dir: str | None, as_json: bool, console: Console | None = None) -> int:
-    """Prints the families named, or all, as a table or as JSON."""
+    """Print the named families, or all of them, as a table or as JSON."""
     chosen = [find_family(name) for name in names] or list(families())
     rows = [row(family, DataFiles(data_dir)) for family in chosen]
     if as_json:
         print(json.dumps(rows, indent=1))
         return 0
     console = console or Console(highlight=False)
-    # A narrow terminal wraps the lines and a pipe has no width at all: either is better than columns cut off.
+    # Wrapped lines in a narrow terminal are more useful than truncated columns.
     console.width = max(console.width, WIDTH)
     console.print(table(rows))
     console.print(Text(FOOTNOTE, style="dim"))
@@ -41,10 +41,10 @@ def show_tasks(names: list[str], data_dir: str | None, as_json: bool, console: C
 
 
 def row(family: TaskFamily, files: DataFiles) -> dict[str, Any]:
-    """What there is to know of a family; None where it takes files that are not at hand."""
-    at_hand = family.from_files is None or files.data_dir is not None
-    task = family.make(np.random.default_rng(0), files) if at_hand else None
-    known = measurements().get(family.name)
+    """Describe a family. Values that require data files are None if the files are not available."""
+    available = family.from_files is None or files.data_dir is not None
+    task = family.make(np.random.default_rng(0), files) if available else None
+    growth = measurements().get(family.name)
     return {
         "name": family.name,
         "split": family.split,
@@ -57,11 +57,12 @@ def row(family: TaskFamily, files: DataFiles) -> dict[str, Any]:
         "host_width": task.host_width if task else None,
         "host_params": make_host(task, EnvConfig().slots).num_params() if task else None,
         "chance_accuracy": round(task.chance_accuracy, 2) if task else None,
-        "growth": dataclasses.asdict(known) if known else None,
+        "growth": dataclasses.asdict(growth) if growth else None,
     }
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
+    """Format descriptions of families as a table."""
     out = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", row_styles=["", "on grey7"])
     for name in ("task", "split", "kind"):
         out.add_column(name, no_wrap=True)

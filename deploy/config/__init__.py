@@ -1,1 +1,1 @@
-"""The configuration of a run: schema, YAML files, command-line flags, and its reference page."""
+"""The configuration of a run: schema, YAML files, command-line flags, and the generated reference pages."""

@@ -1,4 +1,4 @@
-"""Command-line flags: made by tyro from the configuration dataclasses, every complaint one line."""
+"""Command-line flags of the configuration dataclasses, parsed by tyro. Every error is reported on one line."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import tyro
 
 from actors.config import ConfigError
 from actors.errors import UserError
+from deploy.config.docstrings import set_help
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import from_yaml
@@ -26,23 +27,23 @@ Settings = Annotated[Config, tyro.conf.arg(name="")]
 
 @dataclass(frozen=True)
 class Flags:
-    """Settings come from the preset, then from the file, then from the flags below."""
+    """Settings come from the preset, then from the YAML file, then from the flags below."""
 
     preset: Literal["quick", "tamiyo", "research", "general"] = "tamiyo"
-    """Where settings start: `quick` takes minutes on two cores, `tamiyo` holds the reference settings, `general` is for
-    Gymnasium environments and the default with --env."""
+    """Base settings: `quick` takes minutes on two cores, `tamiyo` is the reference, `research` is the study's training,
+    and `general` is for Gymnasium environments (the default with --env)."""
     config: Path | None = None
-    """YAML file of settings that differ from the preset."""
+    """YAML file with settings that override the preset."""
     redis: str | None = None
     """URL of a Redis or Valkey server; short for --run.redis."""
     address: str | None = None
-    """Ray cluster to run on, such as auto; short for --run.address."""
+    """Address of the Ray cluster to run on, such as auto; short for --run.address."""
     gpus_per_actor: float | None = None
-    """Share of a GPU that each actor claims; short for --actors.gpus_per_actor."""
+    """Fraction of a GPU that each actor reserves; short for --actors.gpus_per_actor."""
     weights_redis: str | None = None
-    """URL of a server for the weights alone; short for --queue.weights_redis."""
+    """URL of a separate Redis server for weights; short for --queue.weights_redis."""
     task: str | None = None
-    """One task to train on, or mypkg:factory for your own; short for --env.tasks."""
+    """A single task to train on, or mypkg:factory for your own; short for --env.tasks."""
     env: str | None = None
     """Gymnasium environment to train on, such as CartPole-v1 or mypkg:MyEnv-v0; short for --gym.id."""
     settings: Settings = dataclasses.field(default_factory=Config)
@@ -50,30 +51,32 @@ class Flags:
 
 @dataclass(frozen=True)
 class ResumableFlags(Flags):
-    """Settings come from the preset (or the resumed run), then from the file, then from the flags below."""
+    """Settings come from the preset or the resumed run, then from the YAML file, then from the flags below."""
 
     resume: Path | None = None
-    """Folder of a run to continue, or one of its checkpoints to go back to; its settings take the preset's place."""
+    """Run folder to continue, or one of its checkpoints to roll back to; its settings replace the preset."""
     attach: bool = False
-    """Only follow the run of this --run.name that is under way at --address."""
+    """Only follow the running run --run.name at --address; never start one."""
     init_from: str | None = None
-    """Checkpoint whose weights a new run starts from, optimizer and counters afresh; short for --run.init_from."""
+    """Checkpoint with the initial weights of a new run; short for --run.init_from."""
 
 
-class Request(NamedTuple):
-    """What the command line asked for."""
+class ParsedFlags(NamedTuple):
+    """The result of parsing a command line."""
 
     config: Config
     resume: Path | None
     attach: bool = False
 
 
-def parse(command: str, args: list[str], *, resumable: bool) -> Request:
-    """Reads flags; raises UserError in one line, or SystemExit(0) after printing help."""
+def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
+    """Parse the flags of a command. Raises `UserError` for invalid flags, and `SystemExit(0)` after printing help."""
     kind = ResumableFlags if resumable else Flags
     _refuse_unknown(command, args, resumable)
     first = _first_pass(args)
     base = dataclasses.replace(kind(), settings=_base(first, resumable))
+    for cls in (Flags, ResumableFlags, *get_type_hints(Config).values()):
+        set_help(cls)
     with one_line(command):
         flags = tyro.cli(
             kind,
@@ -98,23 +101,23 @@ def parse(command: str, args: list[str], *, resumable: bool) -> Request:
         config = dataclasses.replace(config, env=dataclasses.replace(config.env, tasks=(flags.task,)))
     if isinstance(flags, ResumableFlags) and flags.init_from is not None:
         if first.resume is not None:
-            raise UserError("--init-from and --resume exclude each other: a resumed run has weights of its own")
+            raise UserError("--init-from and --resume are mutually exclusive: a resumed run already has weights")
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=flags.init_from))
     if flags.env is not None:
         config = dataclasses.replace(config, gym=dataclasses.replace(config.gym, id=flags.env))
     attach = isinstance(flags, ResumableFlags) and flags.attach
-    return Request(config, first.resume if resumable else None, attach)
+    return ParsedFlags(config, first.resume if resumable else None, attach)
 
 
 _DESCRIPTIONS = {
-    "train": "A whole run on this machine: server, actors, learner, progress and report.",
-    "learner": "The learner alone; it meets the actors through --redis URL.",
-    "actors": "The actors alone; they meet the learner through --redis URL.",
+    "train": "Run a training on this machine, or with --address on a Ray cluster.",
+    "learner": "Run only the learner; it exchanges data with the actors through --redis URL.",
+    "actors": "Run only the actors; they exchange data with the learner through --redis URL.",
 }
 
 
 def _first_pass(args: list[str]) -> argparse.Namespace:
-    """Only what decides the defaults of all other flags."""
+    """Parse only the flags that determine the defaults of all others."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--preset", default=None)
     parser.add_argument("--env", "--gym.id", dest="env", default=None)
@@ -128,11 +131,11 @@ def _first_pass(args: list[str]) -> argparse.Namespace:
 
 def _base(first: argparse.Namespace, resumable: bool) -> Config:
     if first.preset is not None and first.preset not in PRESETS:
-        raise UserError(f"there is no preset {first.preset!r}: give one of {', '.join(sorted(PRESETS))}")
+        raise UserError(f"unknown preset {first.preset!r}: give one of {', '.join(sorted(PRESETS))}")
     base = PRESETS[first.preset or ("general" if first.env else "tamiyo")]
     if first.resume is not None and resumable:
         if first.preset is not None:
-            raise UserError("--preset and --resume exclude each other: a resumed run keeps its own settings")
+            raise UserError("--preset and --resume are mutually exclusive: a resumed run keeps its settings")
         base = _resumed(first.resume)
     return base if first.config is None else from_yaml(first.config, base)
 
@@ -140,7 +143,7 @@ def _base(first: argparse.Namespace, resumable: bool) -> Config:
 def _resumed(resume: Path) -> Config:
     run_dir = resumed_folder(resume)
     if not (run_dir / "config.yaml").is_file():
-        raise UserError(f"cannot resume: {run_dir} holds no config.yaml, so it is not the folder of a run")
+        raise UserError(f"cannot resume: {run_dir} is not a run folder (it has no config.yaml)")
     return from_yaml(run_dir / "config.yaml", PRESETS["tamiyo"])
 
 
@@ -158,7 +161,7 @@ def _refuse_unknown(command: str, args: list[str], resumable: bool) -> None:
 
 
 def known_flags(resumable: bool) -> Iterator[str]:
-    """Every flag, spelt with underscores, as the help shows them."""
+    """Yield every flag as shown by --help, with underscores."""
     yield from ("--help", "--preset", "--config", "--redis", "--weights_redis", "--task", "--env")
     yield from ("--address", "--gpus_per_actor")
     if resumable:
@@ -172,7 +175,7 @@ def known_flags(resumable: bool) -> Iterator[str]:
 
 
 def _with_none(args: list[str]) -> Iterator[str]:
-    """YAML's `null` as tyro spells it, for fields that may be absent."""
+    """Translate `null` and `none` to tyro's `None` for optional fields."""
     optional = {
         f"--{section}.{f.name}"
         for section, kind in get_type_hints(Config).items()
@@ -184,13 +187,13 @@ def _with_none(args: list[str]) -> Iterator[str]:
         name, equals, value = arg.partition("=")
         if arg.startswith("--"):
             flag = "--" + name[2:].replace("-", "_")
-        absent = flag in optional and (value if equals else arg) in ("null", "none")
-        yield (f"{name}=None" if equals else "None") if absent else arg
+        is_null = flag in optional and (value if equals else arg) in ("null", "none")
+        yield (f"{name}=None" if equals else "None") if is_null else arg
 
 
 @contextlib.contextmanager
 def one_line(command: str) -> Iterator[None]:
-    """tyro explains itself in a box on stderr; its first paragraph is the reason, and becomes a UserError."""
+    """Convert tyro's error message, a box on stderr, to a one-line `ConfigError` with its first paragraph."""
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
@@ -205,7 +208,7 @@ def one_line(command: str) -> Iterator[None]:
                 break
             reason.append(line)
         text = re.sub(r"^Error parsing (settings\.[a-z]+: )?", "", " ".join(filter(None, reason)))
-        # Of a field that may be absent tyro says what each of its types made of the value: the last one's word will do.
+        # For an optional field tyro reports one reason per type; the last one is enough.
         text = re.sub(r"(?<=: )no type matching .* - <class '\w+'>: ", "", text)
         text = re.sub(r" -+ typing\.Literal\[.*?\]: .*? does not match choices \(([^)]*?),?\)", r"; or give \1", text)
-        raise ConfigError(text or f"bad flags; see `tamiyo {command} --help`") from None
+        raise ConfigError(text or f"invalid flags; see `tamiyo {command} --help`") from None

@@ -1,4 +1,4 @@
-"""The configuration of a whole run: acting, learning and where it all lives."""
+"""The configuration of a run: actors, learner, and where they run."""
 
 from __future__ import annotations
 
@@ -16,89 +16,94 @@ class RunConfig:
     """A training run."""
 
     name: str = ""
-    """Name of the run: letters, digits, '.', '_' and '-'; empty makes one from the time."""
+    """Name of the run: letters, digits, '.', '_' and '-'; empty uses the current time."""
     root: str = "runs"
-    """Folder that holds runs."""
+    """Folder that holds all run folders."""
     seed: int = 0
-    """Seed of the whole run."""
+    """Random seed of the run."""
     init_from: str = ""
-    """Checkpoint, or run folder, whose weights a new run starts from with a fresh optimizer; empty draws them."""
+    """Checkpoint or run folder with the initial weights of a new run; empty initializes them randomly."""
     redis: str = ""
-    """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD gives the password."""
+    """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD sets the password."""
     actors_redis: str = ""
-    """URL of that server for the actors of `tamiyo train`, such as redis://actor@HOST:6379/0, so that they log in as a
-    user with fewer rights; empty is run.redis. TAMIYO_ACTORS_REDIS_PASSWORD gives the password."""
+    """URL of the same server for the actors of `tamiyo train`, such as redis://actor@HOST:6379/0, if they log in as a
+    less privileged user; empty uses run.redis. TAMIYO_ACTORS_REDIS_PASSWORD sets the password."""
     address: str = ""
-    """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001; empty starts a Ray of its own on this machine."""
+    """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001; empty starts Ray on this machine."""
     ship: Literal["image", "code", "pins"] = "image"
-    """What a run on a cluster brings along: nothing, its machines have it all; our code and the modules of your own
-    tasks; or the installed versions of all packages as well, which each machine fetches once."""
+    """What a run uploads to a cluster: `image` nothing, because its machines have everything installed; `code` Tamiyo
+    and the modules of your own tasks; `pins` also the versions of all packages, which each machine installs once."""
     service: bool = False
-    """For `tamiyo learner` where something starts it again: go on with a run of this name where there is one, and stay
-    when it is done, so that its metrics can be read, until told to stop."""
+    """Run `tamiyo learner` as a service: resume the run of this name if it exists, and stay up after the last update,
+    so that metrics remain readable."""
     reference_episodes: int = 48
-    """Episodes of the last fifth whose seeds are played again by the random policy and, on seed hosts, never-grow."""
+    """Episodes of the last fifth of a run that the baselines (random, and on seed hosts never-grow) replay."""
     append_only: bool = False
-    """Let the embedded server keep its data in a file as well, so that a restart of it loses no episode."""
+    """Make the embedded server write an append-only file, so that no episode is lost when it restarts."""
     metrics_port: int = 0
-    """Port where Prometheus reads metrics: Ray's on loopback, or that of a learner or actors on their own; 0 lets Ray
-    choose, and shows none of the others."""
+    """Port of the Prometheus metrics, of Ray or of a separate learner or actors; 0 lets Ray choose a port, and disables
+    the metrics port of a separate learner or actors."""
     metrics_host: str = "127.0.0.1"
-    """Address of that port for a learner or actors on their own; what is shown there asks for no password."""
+    """Address that a separate learner or actors bind the metrics port to; it has no authentication."""
     wandb: str | None = None
-    """Project of Weights & Biases that metrics go to as well (extra `wandb`)."""
+    """Weights & Biases project to log metrics to (extra `wandb`)."""
     dashboard: bool = False
-    """Start the Ray dashboard, on loopback."""
+    """Start the Ray dashboard on loopback."""
 
     def __post_init__(self) -> None:
-        require(self.name == "" or is_name(self.name), f"run.name is {self.name!r}: give {NAME_RULE}")
-        require(self.wandb != "", "run.wandb is empty: name a project, or leave it out")
-        require(self.seed >= 0, f"run.seed is {self.seed}: it cannot be negative")
+        require(self.name == "" or is_name(self.name), f"run.name is {self.name!r}: use {NAME_RULE}")
+        require(self.wandb != "", "run.wandb is empty: give a project name, or leave it out")
+        require(self.seed >= 0, f"run.seed is {self.seed}: it must not be negative")
         require(
             not self.address.startswith("ray://") or Path(self.root).is_absolute(),
-            f"run.root is {self.root!r}, but ray:// reaches a cluster from elsewhere: give the absolute path of a "
-            "folder that all its machines see",
+            f"run.root is {self.root!r}: with a ray:// address it must be the absolute path of a folder that all "
+            "machines of the cluster share",
         )
-        require(self.reference_episodes >= 2, "run.reference_episodes must be at least 2, an interval needs them")
-        require(0 <= self.metrics_port < 65536, f"run.metrics_port is {self.metrics_port}: give a port, or 0")
+        require(self.reference_episodes >= 2, "run.reference_episodes must be at least 2 to compute an interval")
+        require(
+            0 <= self.metrics_port < 65536, f"run.metrics_port is {self.metrics_port}: it must be between 0 and 65535"
+        )
         for name in ("redis", "actors_redis"):
             url = getattr(self, name)
             require(
                 url == "" or url.startswith(("redis://", "rediss://", "unix://")),
-                f"run.{name} is {url!r}: give redis://host:port/0, rediss://... or unix:///path",
+                f"run.{name} is {url!r}: use redis://host:port/0, rediss://... or unix:///path",
             )
         require(
             not self.actors_redis or bool(self.redis),
-            "run.actors_redis needs run.redis: it is the same server, with a user for the actors",
+            "run.actors_redis needs run.redis: it is the same server with another user",
         )
 
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """What a new run's policy imitates before PPO begins: to grow by the tuned schedule, or not at all, as serves a
-    host best."""
+    """Pretraining by imitation: before PPO, a new policy imitates a tuned schedule where growing pays, and never
+    growing elsewhere."""
 
     episodes: int = 0
-    """Demonstrations; 0 begins with random weights, and a run with `run.init_from` with its own."""
+    """Number of demonstrations; 0 disables pretraining, and so does `run.init_from`."""
     temperature: float = 1.0
-    """Points: the odds of growing in a demonstration are exp(what growing is expected to gain / temperature)."""
+    """Temperature in points: the odds of a growing demonstration are exp(expected gain of growing / temperature)."""
     odds: Literal["linear", "task"] = "linear"
-    """What that is expected from: `linear`, a linear function of what the first epochs of a host showed, one for all
-    tasks; or `task`, the mean gain of each task, which policies learn by heart and carry badly to other tasks."""
+    """Estimator of the expected gain: `linear`, a linear function of a host's first observations, shared by all tasks;
+    or `task`, the mean gain of each task, which policies memorize and which transfers badly to other tasks."""
     passes: int = 15
-    """Passes over them."""
+    """Passes over the demonstrations."""
     schedules: str = ""
-    """File that `tamiyo evaluate --tune` wrote; empty takes the one that comes with the package."""
+    """File written by `tamiyo evaluate --tune`; empty uses the one that ships with the package."""
 
     def __post_init__(self) -> None:
-        require(self.episodes >= 0, f"imitation.episodes is {self.episodes}: it cannot be negative; 0 is none")
+        require(
+            self.episodes >= 0,
+            f"imitation.episodes is {self.episodes}: it must not be negative; 0 disables pretraining",
+        )
         require(self.temperature > 0, f"imitation.temperature is {self.temperature}: it must be above 0")
         require(self.passes >= 1, f"imitation.passes is {self.passes}: it must be at least 1")
 
 
 @dataclass(frozen=True)
 class Config:
-    """All of it. YAML files and flags name the fields by section: `learner.lr`, `--learner.lr`."""
+    """All settings of a run. YAML files and flags name a field by its section: `learner.lr`, `--learner.lr`."""
 
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -115,55 +120,56 @@ class Config:
         require(
             running <= allowed,
             f"{self.actors.at_least} actors x {self.actors.envs_per_actor} environments run {running} episodes at "
-            f"once, but only {allowed} = (max_policy_lag + 1) x batch_episodes can be fresh enough to train on: "
+            f"once, but only {allowed} = (max_policy_lag + 1) x batch_episodes can be recent enough to train on: "
             "run fewer environments, or raise learner.batch_episodes or learner.max_policy_lag",
         )
         require(
             self.queue.max_episodes >= self.learner.batch_episodes,
-            f"queue.max_episodes is {self.queue.max_episodes}: it must hold a batch of {self.learner.batch_episodes}",
+            f"queue.max_episodes is {self.queue.max_episodes}: it must be at least learner.batch_episodes, "
+            f"{self.learner.batch_episodes}",
         )
         oldest = running * self.gym.max_segment_steps
         require(
             not self.gym.id or oldest <= self._fresh_steps,
             f"while one environment fills a segment of gym.max_segment_steps {self.gym.max_segment_steps}, {running} "
-            f"of them make up to {oldest} steps, more than the {self._fresh_steps} that max_policy_lag updates train "
-            "on: the segment would be too old. Raise learner.batch_steps or learner.max_policy_lag, or shorten "
-            "segments",
+            f"of them take up to {oldest} steps, more than the {self._fresh_steps} that max_policy_lag updates train "
+            "on: the segment would be too old. Raise learner.batch_steps or learner.max_policy_lag, or lower "
+            "gym.max_segment_steps",
         )
         require(
             not self.gym.id or not self.imitation.episodes,
-            f"imitation.episodes is {self.imitation.episodes}, but schedules grow seed hosts, and gym.id is "
-            f"{self.gym.id!r}: set it to 0",
+            f"imitation.episodes is {self.imitation.episodes}, but pretraining needs seed hosts and gym.id is "
+            f"{self.gym.id!r}: set imitation.episodes to 0",
         )
         require(
             not self.imitation.episodes or self.env.time_limit == "terminated",
             f"imitation.episodes is {self.imitation.episodes} with env.time_limit truncated: demonstrations end at the "
-            "horizon and have no critic to tell what would come after it, so that the value learnt from them would be "
-            "that of an end; set imitation.episodes to 0, or keep env.time_limit terminated",
+            "horizon and have no critic to bootstrap from, so their value targets would treat it as terminal; set "
+            "imitation.episodes to 0, or env.time_limit to terminated",
         )
         require(
             not self.learner.keeps_prior or bool(self.imitation.episodes or self.run.init_from),
-            "learner.prior_start needs a policy to begin with: set imitation.episodes, or run.init_from",
+            "learner.prior_start needs an initial policy: set imitation.episodes or run.init_from",
         )
         require(
             not self.learner.keeps_prior or not self.gym.id,
-            "learner.prior_start is for seed hosts, whose episodes arrive whole: a prior cannot look into a segment",
+            "learner.prior_start needs whole episodes, but gym.id collects segments: set learner.prior_start to 0",
         )
         gamma = self.learner.gamma
         require(
             self.env.reward != "contribution" or self.env.shaping_gamma == gamma,
             f"env.reward is contribution with env.shaping_gamma {self.env.shaping_gamma}, but learner.gamma is "
-            f"{gamma}: shaping leaves the best policy unchanged only under the same discount; set both alike",
+            f"{gamma}: shaping preserves the optimal policy only with the same discount; set both to one value",
         )
         require(
             self.env.time_limit == "terminated" or gamma < 1,
-            "env.time_limit is truncated with learner.gamma 1: without an end the undiscounted value is unbounded; "
-            "set learner.gamma below 1 (0.995 is common), or keep 'terminated'",
+            "env.time_limit is truncated with learner.gamma 1: the undiscounted value of an endless task is unbounded; "
+            "set learner.gamma below 1 (0.995 is common), or env.time_limit to terminated",
         )
 
     @property
     def most_actors(self) -> int:
-        """With `actors.count: auto`: as many as run no more episodes at once than can be fresh enough to train on."""
+        """Upper bound of `actors.count: auto`: more actors would produce episodes too old to train on."""
         running = self._fresh_episodes
         if self.gym.id:
             running = min(running, self._fresh_steps // self.gym.max_segment_steps)
@@ -183,12 +189,12 @@ RESEARCH_TASKS = (
     "classification", "classification_noisy", "linear", "teacher_narrow", "teacher_wide", "teacher_deep",
     "signals_flat", "cells_two", "cells_many", "cells_hidden", "ripples", "quadrics", "rules",
 )  # fmt: skip
-"""Training families with an MLP and at least 200 training rows: on a CPU convolutions take fifty times as long."""
+"""Training families with an MLP and at least 200 training rows. On a CPU, convolutions take fifty times as long."""
 
 _QUICK = Config(
     run=RunConfig(reference_episodes=96),
-    # The twin takes the luck of data and start out of what is paid: a few dozen updates then tell good from bad. The
-    # rent rises since growing costs more than it brings until one knows how: else all that is learnt is to WAIT.
+    # The twin removes the variance of data and initialization from the reward, so that a few dozen updates suffice. The
+    # rent rises slowly, because growing costs more than it gains at first and the policy would only learn to WAIT.
     env=EnvConfig(reference="twin", rent_warmup_updates=25),
     actors=ActorsConfig(count=2, envs_per_actor=16),
     learner=LearnerConfig(
@@ -197,7 +203,7 @@ _QUICK = Config(
         update_epochs=4,
         minibatches=4,
         lr=1e-3,
-        # A few dozen updates cannot pay for much exploration: little entropy, and room to move.
+        # A few dozen updates cannot afford much exploration: low entropy bonus, large KL target.
         entropy_start=0.02,
         entropy_end=0.005,
         entropy_anneal_updates=50,
@@ -208,8 +214,8 @@ _QUICK = Config(
 _RESEARCH = replace(
     _QUICK,
     env=replace(_QUICK.env, tasks=RESEARCH_TASKS, rent_warmup_updates=0),
-    # It begins with what serves hosts that look alike, and pays three points a nat for straying from that: where
-    # it cost less and less, PPO unlearnt in some policies what the lesson gained on families they had never seen.
+    # After pretraining, every nat of KL to the pretrained policy costs three points. With a decaying price, PPO lost in
+    # some policies what pretraining had gained on held-out families.
     imitation=ImitationConfig(episodes=1008),
     actors=ActorsConfig(count=2, envs_per_actor=32),
     learner=replace(
@@ -217,7 +223,7 @@ _RESEARCH = replace(
         updates=100,
         max_seconds=20 * 60.0,
         batch_episodes=64,
-        # Families differ in noise more than in what growing brings: small steps, which many episodes add up to.
+        # Noise exceeds the differences between families, hence small steps over large batches.
         lr=1.5e-4,
         target_kl=0.02,
         entropy_start=0.003,
@@ -234,7 +240,7 @@ PRESETS: dict[str, Config] = {
     "research": _RESEARCH,
     "general": Config(
         actors=ActorsConfig(count=2, envs_per_actor=8),
-        queue=QueueConfig(max_episodes=16),  # what waits grows old: four batches of full segments
+        queue=QueueConfig(max_episodes=16),  # waiting segments grow stale: four batches at most
         learner=LearnerConfig(
             batch_episodes=8,
             batch_steps=4096,
@@ -246,9 +252,9 @@ PRESETS: dict[str, Config] = {
             entropy_coef=0.01,
             chunk_length=64,
             burn_in=64,
-            max_policy_lag=8,  # a segment is up to four updates old when it is complete, and may wait for four more
+            max_policy_lag=8,  # a segment is up to 4 updates old when complete, and may wait for 4 more
         ),
     ),
 }
-"""`tamiyo` holds the reference settings; `quick` is what `make train` uses on two cores; `research` is what the study
-trains with; `general` is for Gymnasium."""
+"""`tamiyo` holds the reference settings; `quick` is used by `make train` on two cores; `research` trains the study's
+policies; `general` is for Gymnasium environments."""

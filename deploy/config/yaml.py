@@ -1,4 +1,4 @@
-"""Settings from files: a YAML mapping laid over a base, checked field by field against the dataclasses."""
+"""Read and write settings as YAML, checked field by field against the configuration dataclasses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from deploy.config.schema import PRESETS, Config
 
 
 def from_yaml(path: Path, base: Config) -> Config:
-    """`base` overlaid with the YAML file at `path`; raises ConfigError with the file's name and the reason."""
+    """Override `base` with the YAML file at `path`. Raises `ConfigError` with the file name and the reason."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} is not YAML: {reason}") from error
+        raise ConfigError(f"{path} is not valid YAML: {reason}") from error
     try:
         return overlay(base, {} if data is None else data)
     except ConfigError as error:
@@ -34,7 +34,7 @@ def from_yaml(path: Path, base: Config) -> Config:
 
 
 def to_yaml(config: Config) -> str:
-    """All of `config` as YAML that `from_yaml` reads back. A password in the server's URL is left out."""
+    """Write all settings as YAML, which `from_yaml` reads. Passwords in URLs are removed."""
     data = {
         section: {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
         for section, fields in _sections(config)
@@ -46,9 +46,9 @@ def to_yaml(config: Config) -> str:
 
 
 def overlay(base: Config, data: object) -> Config:
-    """`base` with the sections and keys of a mapping; raises ConfigError for an unknown key or an impossible value."""
+    """Override `base` with a mapping of sections. Raises `ConfigError` for an unknown key or an invalid value."""
     if not isinstance(data, Mapping):
-        raise ConfigError(f"settings are sections with keys, such as `learner: {{lr: 0.001}}`, not {_show(data)}")
+        raise ConfigError(f"settings must be sections with keys, such as `learner: {{lr: 0.001}}`, not {_show(data)}")
     names = [f.name for f in dataclasses.fields(base)]
     changed = {}
     for section, values in data.items():
@@ -62,7 +62,7 @@ def _overlay_section(base: Any, section: str, values: object) -> Any:
     if values is None:
         return base
     if not isinstance(values, Mapping):
-        raise ConfigError(f"section {section!r} holds keys and values, not {_show(values)}")
+        raise ConfigError(f"section {section!r} must hold keys and values, not {_show(values)}")
     hints = get_type_hints(type(base))
     for key in values:
         if key not in hints:
@@ -71,7 +71,7 @@ def _overlay_section(base: Any, section: str, values: object) -> Any:
 
 
 def _convert(value: object, hint: Any, where: str) -> Any:
-    """`value` as the type `hint` names, or ConfigError. A bool is no number; `1e-3` is one, though text in YAML 1.1."""
+    """Convert `value` to the type `hint`. A bool is not a number; `1e-3` is one, although YAML 1.1 reads it as text."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
@@ -99,7 +99,7 @@ def _convert(value: object, hint: Any, where: str) -> Any:
             pass
         raise ConfigError(f"{where} is {_show(value)}: give a number")
     if type(value) is not hint:
-        wanted = {int: "a whole number", bool: "true or false", str: "text"}[hint]
+        wanted = {int: "an integer", bool: "true or false", str: "a string"}[hint]
         raise ConfigError(f"{where} is {_show(value)}: give {wanted}")
     return value
 
@@ -111,15 +111,15 @@ def _show(value: object) -> str:
 
 
 def suggest(name: str, known: list[str]) -> str:
-    """`; did you mean 'x'?` for the closest known name, else a list of what there is where that is short."""
+    """Suggest the closest known name, or list all known names if there are few."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known are {', '.join(known)}" if len(known) <= 20 else ""
+    return f"; choose one of {', '.join(known)}" if len(known) <= 20 else ""
 
 
 def summary(config: Config) -> Table:
-    """What is in force, a row per section; values that differ from preset `tamiyo` are bold and bear a star."""
+    """A table of all settings, one row per section. Values that differ from preset `tamiyo` are bold with a star."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column(overflow="fold")

@@ -1,1 +1,1 @@
-"""Grafana dashboards, made from the table of metrics."""
+"""Grafana dashboards and alert rules, generated from the metric registry."""

@@ -1,4 +1,4 @@
-"""Grafana's alert rules: what a run's figures should never show, each on the panel of its metric."""
+"""Grafana alert rules for metrics that indicate a faulty run, each linked to the panel of its metric."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ EVERY, LASTING = "1m", "2m"  # how often a rule is evaluated, and how long its c
 
 
 class Alert(NamedTuple):
+    """An alert that fires while a metric exceeds a limit."""
+
     metric: str
     limit: float | str  # a number, or the metric that holds it
     title: str
@@ -26,22 +28,22 @@ ALERTS = (
     Alert(
         "ratio_error",
         "ratio_error_limit",
-        "Acting and learning disagree",
-        "Ratios of steps that the newest weights chose differ from 1 by more than rounding. Make sure that actors and "
-        "learner run the same version; with learner.amp or learner.tf32 look at what the devices round differently.",
+        "Actors and learner disagree",
+        "Importance ratios of steps by the newest weights differ from 1 by more than rounding. Make sure that actors "
+        "and learner run the same version; with learner.amp or learner.tf32, check the reduced precision.",
     ),
     Alert(
         "lag_kl",
         LAG_KL,
-        "The policy that acted is far from the one that learns",
-        "Much of the data falls outside the clip. Run fewer actors, lower learner.max_policy_lag or learner.lr, or set "
-        "learner.objective decoupled.",
+        "The behaviour policy is far from the current policy",
+        "Much of the data falls outside the clip range. Run fewer actors, lower learner.max_policy_lag or learner.lr, "
+        "or set learner.objective to decoupled.",
     ),
 )
 
 
 def alert_rules() -> Json:
-    """As Grafana's file provisioning takes them; one rule watches every run."""
+    """Return the rules in the format of Grafana's file provisioning; each rule covers all runs."""
     return {
         "apiVersion": 1,
         "groups": [
@@ -58,11 +60,11 @@ def _rule(alert: Alert) -> Json:
         "data": [_query("above", condition(alert)), _threshold("exceeded", "above")],
         "dashboardUid": uid(TRAINING),
         "panelId": panel_id(TRAINING, alert.metric),
-        "noDataState": "OK",  # no run, or none that has said anything of it
+        "noDataState": "OK",  # no run reports the metric
         "execErrState": "Error",
         "for": LASTING,
         "annotations": {
-            # Grafana reads a dollar in these files as an environment variable.
+            # Grafana expands a dollar sign in these files as an environment variable.
             "summary": f"{alert.metric} of run {{{{ .Labels.run }}}} is too large",
             "description": f"{METRICS[alert.metric].help}. {alert.advice}",
         },
@@ -92,7 +94,7 @@ def _query(ref: str, expr: str) -> Json:
 
 
 def _threshold(ref: str, of: str) -> Json:
-    """One of Grafana's own expressions."""
+    """A threshold expression, which Grafana evaluates itself."""
     model = {
         "refId": ref,
         "type": "threshold",

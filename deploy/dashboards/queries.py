@@ -1,4 +1,4 @@
-"""PromQL of a panel: one query for each metric. They hold for what Ray exports and for what other processes show."""
+"""The PromQL queries of a panel. They match metrics exported by Ray and by separate processes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 
 class Query(NamedTuple):
+    """One PromQL query of a panel."""
+
     expr: str
     legend: str
     metric: Metric
-    unit: str  # of what the query gives: a counter's rate has another one than the counter
+    unit: str  # unit of the result: the rate of a counter has another unit than the counter
 
 
 def metric_of(name: str) -> Metric:
-    """Behind a name as panels use it; raises KeyError for one that is not declared."""
+    """Return the metric for a name used in panels. Raises `KeyError` if it is not declared."""
     if name in SERVE:
         return SERVE[name]
     return FAMILIES[name.removesuffix("/")] if name.endswith("/") else lookup(name)
 
 
 def queries(panel: Panel, of_runs: bool) -> list[Query]:
+    """Return the queries of a panel; `of_runs` restricts them to the selected run."""
     return [q for name in panel.metrics for q in _of_metric(name, panel, of_runs)]
 
 
@@ -51,9 +54,10 @@ def _of_metric(name: str, panel: Panel, of_runs: bool) -> list[Query]:
     if metric.kind == "counter" and panel.view is not View.TOTALS:
         return [Query(_by("sum", keys, f"rate({of('_total')}[{RATE}])"), legend, metric, f"{metric.unit}/s")]
     if metric.kind == "counter":
-        total = f"round({_by('sum', keys, of('_total'))})"  # of Ray, a counter that stands at zero is next to it
+        total = f"round({_by('sum', keys, of('_total'))})"  # Ray exports a zero counter as a tiny positive number
         return [Query(total, legend, metric, metric.unit)]
-    function = "sum" if panel.view is View.TOTALS else "max"  # of what each process has, or of what one of them tells
+    # Only gauges that several processes report are summed.
+    function = "sum" if panel.view is View.TOTALS else "max"
     return [Query(_by(function, keys, of("")), legend, metric, metric.unit)]
 
 
@@ -63,5 +67,5 @@ def _selector(metric: Metric, suffix: str, matchers: list[str]) -> str:
 
 
 def _by(function: str, keys: list[str], of: str) -> str:
-    """One series for each process becomes one for all of them."""
+    """Aggregate the series of all processes."""
     return f"{function} by ({', '.join(keys)}) ({of})" if keys else f"{function}({of})"

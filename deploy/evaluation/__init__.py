@@ -1,1 +1,1 @@
-"""Evaluation: trained policies against tuned schedules on task families that none of them was trained on."""
+"""Evaluation: compare trained policies with tuned schedules on held-out task families."""

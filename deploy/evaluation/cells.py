@@ -1,4 +1,4 @@
-"""Cells: a player's rows on one family, each a file, so that an evaluation that was cut off goes on where it was."""
+"""Cells: the rows of one player on one family, stored in one file each so that an evaluation can be resumed."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Job:
 
     def fingerprint(self) -> str:
         """Of all that its rows depend on; of a checkpoint, what is in it."""
-        told = asdict(self)
-        told["player"]["checkpoint"] = _content(self.player.checkpoint)
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        fields = asdict(self)
+        fields["player"]["checkpoint"] = _content(self.player.checkpoint)
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
     def path(self, folder: Path) -> Path:
         return folder / self.player.name / f"{self.family}.json"
@@ -89,7 +89,7 @@ def play_cell(job: Job, folder: Path) -> list[Row]:
 
 @contextmanager
 def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes of one thread each."""
+    """A pool of new processes with one thread each."""
     os.environ["OMP_NUM_THREADS"] = "1"  # they inherit it
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread)
     try:

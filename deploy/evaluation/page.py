@@ -1,4 +1,4 @@
-"""The page of an evaluation, its pictures as PNG, its rows as Parquet, and its table for the terminal."""
+"""The output of an evaluation: an HTML page, figures as PNG, rows as Parquet, and tables for the terminal."""
 
 from __future__ import annotations
 
@@ -21,59 +21,60 @@ from deploy.report.page import as_svg
 from deploy.report.statistics import Interval
 
 
-class Picture(NamedTuple):
+class EvaluationFigure(NamedTuple):
+    """A figure of the page with its title and caption."""
+
     name: str
     title: str
     caption: str
     draw: Callable[[Results], Figure | None]
 
 
-PICTURES = (
-    Picture(
+FIGURES = (
+    EvaluationFigure(
         "intervals",
-        "How good",
-        "J minus that of never growing on the same episodes: left the mean, right the mean of the middle half of all "
-        "episodes (the IQM), which outliers do not move. Bars are 95% intervals by a bootstrap over policies, families "
-        "and episodes.",
+        "Improvement over never growing",
+        "J minus the J of never growing on the same episodes. Left: the mean. Right: the interquartile mean (IQM), "
+        "which is robust to outliers. Bars are 95% bootstrap intervals over policies, families and episodes.",
         pictures.intervals,
     ),
-    Picture(
+    EvaluationFigure(
         "improvement",
-        "How often",
-        "The probability that the greedy policy's J is above the other's on the same episode of a held-out family.",
+        "Probability of improvement",
+        "The probability that the greedy policy has a higher J than the other player on the same episode.",
         pictures.improvement,
     ),
-    Picture(
+    EvaluationFigure(
         "profiles",
-        "By how much",
-        "Performance profiles: the share of episodes whose J lies at least so many points above that of never growing.",
+        "Performance profiles",
+        "The fraction of episodes whose J exceeds that of never growing by at least the given number of points.",
         pictures.profiles,
     ),
-    Picture(
+    EvaluationFigure(
         "pareto",
-        "At what price",
-        "Final test accuracy against the parameters that were held to get there. Lines join what was tuned, or "
-        "trained, for the rent weights beside their points.",
+        "Accuracy and rent",
+        "Final test accuracy against the rent. Lines connect schedules or policies that were "
+        "tuned or trained for different rent weights, given next to the points.",
         pictures.pareto,
     ),
-    Picture(
+    EvaluationFigure(
         "regret",
         "Regret by family",
-        "How far each stays behind the best schedule of each family, which was chosen on other seeds of that family: "
-        "more than any rule for all families can know.",
+        "The gap to the best schedule of each family, which was selected on other seeds of that family. A single rule "
+        "for all families does not have this information.",
         pictures.regret,
     ),
 )
 
 SHOWN = (MAIN, BLIND, PERIODIC, "tuned plateau", CEILING, "static maximum")
-"""Lines of the table by family."""
+"""Rows of the table that the table by family shows."""
 
 
 def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], settings: str) -> Path:
-    """`index.html`, the pictures and `results.json`; `rows.parquet` too where pyarrow is installed."""
+    """Write `index.html`, the figures, `results.json`, and with pyarrow also `rows.parquet`. Returns the page."""
     drawn = []
     with matplotlib.rc_context(STYLE):
-        for picture in PICTURES:
+        for picture in FIGURES:
             figure = picture.draw(results)
             if figure is not None:
                 figure.savefig(folder / f"{picture.name}.png", facecolor="white")
@@ -103,7 +104,7 @@ def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], set
 
 
 def write_parquet(results: Results, path: Path) -> bool:
-    """One row per episode; False without pyarrow, which is an extra."""
+    """Write one row per episode. Returns False if pyarrow, an extra, is not installed."""
     if find_spec("pyarrow") is None:
         return False
     import pyarrow
@@ -125,7 +126,7 @@ def span(i: Interval | None, digits: int = 2) -> str:
 
 
 def terminal(results: Results) -> tuple[Table, Table]:
-    """(the lines, the targets)."""
+    """Return the table of players and the table of targets."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("player", no_wrap=True)
     for name in ("n", "J", "J over never", "its IQM", "policy's J over it", "P(better)", "test", "params", "FLOPs"):

@@ -1,4 +1,4 @@
-"""Pictures of an evaluation, each a pure function of its results; None where there is nothing to draw."""
+"""Figures of an evaluation, each a pure function of its results; None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def profiles(results: Results) -> Figure:
     ax.set_xlim(at[0], at[-1])
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.set_xlabel("J over never growing, points")
-    ax.set_ylabel("share of episodes above")
+    ax.set_ylabel("fraction of episodes above")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0, columnspacing=1.2, handlelength=1.2)
     return figure
 

@@ -1,4 +1,4 @@
-"""Players: who is measured, and how each comes to its rows on one family."""
+"""Players: the policies, schedules and baselines of an evaluation, and how each is played."""
 
 from __future__ import annotations
 

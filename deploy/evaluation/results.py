@@ -1,4 +1,4 @@
-"""`Results`: all rows of an evaluation as arrays, and what follows from them: the table, the targets, the sentences."""
+"""`Results`: all rows of an evaluation as arrays, and the tables, targets and sentences computed from them."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class Results:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """The headline, whether or not it flatters."""
+        """The headline: sentences that summarize the main comparisons."""
         if MAIN not in self.rows:
             return ["Schedules only: no policy was evaluated."]
         policies, families = len(self.rows[MAIN]), len(self.headline)

@@ -1,4 +1,4 @@
-"""Schedules: growing by rule. They act through the policy's own interface, on what the policy sees and no more."""
+"""Schedules: rule-based policies that use the same interface and observations as the trained policy."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ INSTANT = 0
 
 @dataclass(frozen=True)
 class Schedule:
-    """When a seed is germinated is the trigger's business; from then on all kinds tend it alike.
+    """A rule for germinating seeds; after that, all kinds treat a seed in the same way.
 
-    `periodic` germinates every `wait` epochs from `start` on. `plateau` does where the validation loss has not fallen
-    by the share `threshold` for `wait` epochs. `gradient` germinates as `periodic` does, and then blends a seed only if
-    its gradient's norm, after its epochs in TRAINING, is at least `threshold`: else the seed is pruned.
+    `periodic` germinates every `wait` epochs from `start` on. `plateau` germinates if the validation loss has not
+    decreased by the fraction `threshold` for `wait` epochs. `gradient` germinates like `periodic`, but blends a seed
+    only if its gradient norm after its epochs in TRAINING is at least `threshold`, and prunes it otherwise.
     """
 
     kind: Kind
     start: int
     """First epoch in which it may germinate."""
     wait: int
-    """Epochs between germinations, or of patience."""
+    """Epochs between germinations, or the patience of `plateau`."""
     seeds: int
-    """Most seeds at a time; 0 never grows."""
+    """Largest number of seeds; 0 never grows."""
     blueprint: int
     blend: int
     alpha_target: int
@@ -50,7 +50,7 @@ class Schedule:
     training: int
     """Epochs in TRAINING before the seed is blended in."""
     keep_above: float | None = None
-    """Points that a seed must contribute to be fossilized, else it is pruned; null keeps all."""
+    """Points that a seed must contribute to be fossilized; otherwise it is pruned. None keeps all seeds."""
     threshold: float = 0.0
 
     def __post_init__(self) -> None:
@@ -80,8 +80,8 @@ def draw_schedule(kind: Kind, rng: np.random.Generator, slots: int, horizon: int
     )
 
 
-class Reading:
-    """Features of the flat observation by name."""
+class ObservationReader:
+    """Reads features of the flat observation by name."""
 
     def __init__(self, spaces: Spaces) -> None:
         self._base, self._slot = _columns(BASE), _columns(SLOT)
@@ -105,8 +105,8 @@ def _columns(features: Sequence[BaseFeature | SlotFeature]) -> dict[str, slice]:
     return columns
 
 
-class Look(NamedTuple):
-    """One environment as a rule sees it."""
+class HostView(NamedTuple):
+    """The state of one environment that a rule can use."""
 
     row: int
     obs: NDArray[np.float32]  # [1, D]
@@ -124,13 +124,13 @@ class Look(NamedTuple):
 
 
 class _Ruled(ABC):
-    """A policy by rule; its state is three numbers for each environment."""
+    """Base of rule-based policies, whose state is three numbers per environment."""
 
     MEMORY = 3
 
     def __init__(self, spaces: Spaces) -> None:
         require(spaces.action.num_ops == len(Op), "schedules need env.profile tamiyo, whose ops they choose")
-        self.spaces, self.reading = spaces, Reading(spaces)
+        self.spaces, self.reading = spaces, ObservationReader(spaces)
 
     def initial_state(self, batch: int) -> PolicyState:
         return PolicyState.zeros(StateSizes(h=(1, self.MEMORY)), batch)
@@ -148,13 +148,13 @@ class _Ruled(ABC):
         actions = np.zeros((len(obs), len(self.spaces.action.heads)), dtype=np.int64)
         stages = self.reading.slot(obs, "stage").argmax(-1)
         for row in range(len(obs)):
-            look = Look(row, obs[row : row + 1], stages[row], masks, noise[row])
-            actions[row] = self._choose(look, memory[row])
+            view = HostView(row, obs[row : row + 1], stages[row], masks, noise[row])
+            actions[row] = self._choose(view, memory[row])
         return rule_output(self.spaces, actions, masks), state._replace(h=torch.from_numpy(memory)[None])
 
     @abstractmethod
-    def _choose(self, look: Look, memory: NDArray[np.float32]) -> list[int]:
-        """One environment's action `[H]`; `memory` is changed in place."""
+    def _choose(self, view: HostView, memory: NDArray[np.float32]) -> list[int]:
+        """Return the action `[H]` of one environment, and update `memory` in place."""
 
 
 def _action(op: Op, slot: int = 0, blueprint: int = 0, blend: int = 0, target: int = 0, speed: int = 0) -> list[int]:
@@ -172,19 +172,19 @@ class Scheduled(_Ruled):
         self.schedules = tuple(schedules)
         self.stage_scale = horizon if observe_time else BLIND_EPOCHS
 
-    def _choose(self, look: Look, memory: NDArray[np.float32]) -> list[int]:
-        plan, obs = self.schedules[look.row], look.obs
+    def _choose(self, view: HostView, memory: NDArray[np.float32]) -> list[int]:
+        plan, obs = self.schedules[view.row], view.obs
         epoch = int(memory[0])
         self._remember(plan, float(np.expm1(self.reading.base(obs, "loss")[0, 0])), memory)
-        tended = self._tend(plan, look)
+        tended = self._tend(plan, view)
         if tended is not None:
             return tended
         active = int(self.reading.slot(obs, "active").sum())
         if active >= plan.seeds or epoch < plan.start or not self._due(plan, epoch, memory):
             return WAIT
         for slot in range(self.spaces.slots):
-            affordable = look.masks.rest[look.row, Op.GERMINATE, slot, plan.blueprint]
-            if look.legal(Op.GERMINATE, slot) and affordable:
+            affordable = view.masks.rest[view.row, Op.GERMINATE, slot, plan.blueprint]
+            if view.legal(Op.GERMINATE, slot) and affordable:
                 memory[2] = 0
                 return _action(
                     Op.GERMINATE, slot, plan.blueprint, plan.blend, plan.alpha_target, plan.alpha_speed
@@ -205,26 +205,26 @@ class Scheduled(_Ruled):
             return bool(memory[2] >= plan.wait)
         return (epoch - plan.start) % plan.wait == 0
 
-    def _tend(self, plan: Schedule, look: Look) -> list[int] | None:
-        """What a seed under way needs now, the furthest first."""
-        obs, stages = look.obs, look.stages
+    def _tend(self, plan: Schedule, view: HostView) -> list[int] | None:
+        """Return the next action for an existing seed, most advanced first, or None."""
+        obs, stages = view.obs, view.stages
         contribution = self.reading.slot(obs, "contribution")[0]
         norm = self.reading.slot(obs, "gradient_norm")[0]
         in_stage = self.reading.slot(obs, "epochs_in_stage")[0, :, 0] * self.stage_scale
-        for slot in look.furthest_first():
+        for slot in view.furthest_first():
             if stages[slot] == Stage.HOLDING:
                 known, points = contribution[slot]
                 worth = float(np.sign(points) * np.expm1(abs(points) * np.log(101.0)))
                 if plan.keep_above is not None and (not known or worth < plan.keep_above):
                     return _action(Op.PRUNE, slot, speed=INSTANT)
-                if look.legal(Op.FOSSILIZE, slot):
+                if view.legal(Op.FOSSILIZE, slot):
                     return _action(Op.FOSSILIZE, slot)
             if stages[slot] == Stage.TRAINING and in_stage[slot] >= plan.training - 0.5:
                 if plan.kind == "gradient" and not (norm[slot, 0] and np.expm1(norm[slot, 1]) >= plan.threshold):
                     return _action(Op.PRUNE, slot, speed=INSTANT)
-                if look.legal(Op.ADVANCE, slot):
+                if view.legal(Op.ADVANCE, slot):
                     return _action(Op.ADVANCE, slot)
-            if stages[slot] == Stage.GERMINATED and look.legal(Op.ADVANCE, slot):
+            if stages[slot] == Stage.GERMINATED and view.legal(Op.ADVANCE, slot):
                 return _action(Op.ADVANCE, slot)
         return None
 
@@ -238,25 +238,25 @@ class RandomSchedule(_Ruled):
         super().__init__(spaces)
         self.counts, self.horizon = tuple(counts), horizon
 
-    def _choose(self, look: Look, memory: NDArray[np.float32]) -> list[int]:
-        noise, masks = look.noise, look.masks
+    def _choose(self, view: HostView, memory: NDArray[np.float32]) -> list[int]:
+        noise, masks = view.noise, view.masks
         epoch, started = int(memory[0]), int(memory[1])
         memory[0] = epoch + 1
-        for slot in look.furthest_first():
-            if look.legal(Op.FOSSILIZE, slot):
+        for slot in view.furthest_first():
+            if view.legal(Op.FOSSILIZE, slot):
                 return _action(Op.FOSSILIZE, slot)
-            patient = look.stages[slot] == Stage.TRAINING and noise[1] > 1 / 3
-            if look.legal(Op.ADVANCE, slot) and not patient:
+            patient = view.stages[slot] == Stage.TRAINING and noise[1] > 1 / 3
+            if view.legal(Op.ADVANCE, slot) and not patient:
                 return _action(Op.ADVANCE, slot)
-        wanted, left = self.counts[look.row] - started, max(1, self.horizon - self.LEAST_EPOCHS - epoch)
+        wanted, left = self.counts[view.row] - started, max(1, self.horizon - self.LEAST_EPOCHS - epoch)
         assert masks.slot is not None
-        free = np.flatnonzero(masks.slot[look.row, Op.GERMINATE])
+        free = np.flatnonzero(masks.slot[view.row, Op.GERMINATE])
         if not free.size or noise[0] >= wanted / left:  # every set of epochs is as likely as any other
             return WAIT
         memory[1] = started + 1
         slot = int(_pick(free, noise[1]))
         sizes = self.spaces.action.sizes
-        legal = np.flatnonzero(masks.rest[look.row, Op.GERMINATE, slot, : sizes[2]])
+        legal = np.flatnonzero(masks.rest[view.row, Op.GERMINATE, slot, : sizes[2]])
         rest = [int(noise[k] * sizes[k]) for k in (3, 4, 5)]
         return [int(Op.GERMINATE), slot, int(_pick(legal, noise[2])), *rest]
 

@@ -1,4 +1,4 @@
-"""`tamiyo study FILE`: trainings and evaluations one after the other, each finished one once.
+"""`tamiyo study FILE`: run trainings and evaluations one after the other, and skip finished ones.
 
 Every training and every evaluation is a `tamiyo` command of its own, so that it can be repeated alone; which one is
 kept in its record. A study that was cut off goes on with the training that was under way.
@@ -84,13 +84,13 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """Raises `UserError` for a file that cannot be run to its end."""
+    """Read and validate a study. Raises `UserError`."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     try:
         return _study(data, path)
     except (ConfigError, KeyError, TypeError) as error:
@@ -102,13 +102,13 @@ def _study(data: Any, path: Path) -> Study:
     _known(data, "the file")
     preset = data.get("preset", "tamiyo")
     if preset not in PRESETS:
-        raise ConfigError(f"there is no preset {preset!r}{suggest(str(preset), sorted(PRESETS))}")
+        raise ConfigError(f"unknown preset {preset!r}{suggest(str(preset), sorted(PRESETS))}")
     common = data.get("settings") or {}
     trainings: list[Training] = []
     for entry in data["trainings"]:
         _known(entry, "a training")
         settings = _merged(common, entry.get("settings") or {})
-        overlay(PRESETS[preset], settings)  # an impossible setting is refused now, not hours later
+        overlay(PRESETS[preset], settings)  # reject invalid settings now, not hours later
         told = (float(entry["minutes"]), settings, bool(entry.get("keep", False)))
         trainings += [Training(entry["name"], int(seed), *told) for seed in entry["seeds"]]
     groups = {t.group for t in trainings}
@@ -130,7 +130,7 @@ def _study(data: Any, path: Path) -> Study:
 
 def _known(entry: Any, what: str) -> None:
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"{what} holds keys and values, not a {type(entry).__name__}")
+        raise ConfigError(f"{what} must hold keys and values, not a {type(entry).__name__}")
     for key in entry:
         if key not in KEYS[what]:
             raise ConfigError(f"{what} has no {key!r}{suggest(str(key), sorted(KEYS[what]))}")
@@ -141,7 +141,7 @@ def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 def run_study(path: Path, only: Sequence[str] = (), list_only: bool = False, console: Console | None = None) -> int:
-    """Returns 0 when all is done, else the exit status of the command that failed."""
+    """Run all entries that are not finished. Returns 0, or the exit status of the command that failed."""
     console = console or Console(highlight=False)
     study = read_study(path)
     entries: list[Training | Evaluation] = [*study.trainings, *study.evaluations]
@@ -156,13 +156,13 @@ def run_study(path: Path, only: Sequence[str] = (), list_only: bool = False, con
         if only and entry.name not in only and getattr(entry, "group", "") not in only:
             continue
         if _finished(study, entry):
-            console.print(f"{entry.name}: done already", style="dim")
+            console.print(f"{entry.name}: already finished", style="dim")
             continue
         for due in (*_missing(study, entry), entry):
             console.print(f"{due.name}", style="bold")
             status = _train(study, due) if isinstance(due, Training) else _evaluate(study, due)
             if status:
-                console.print(f"{due.name}: ended with status {status}; `tamiyo study {path}` goes on from here")
+                console.print(f"{due.name}: ended with status {status}; `tamiyo study {path}` continues from here")
                 return status
     return 0
 

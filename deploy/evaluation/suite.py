@@ -1,4 +1,4 @@
-"""Suites: which families an evaluation plays, and with which seeds. One table, fixed before anything was measured."""
+"""Suites: the task families of an evaluation, and its seeds, fixed before anything was measured."""
 
 from __future__ import annotations
 

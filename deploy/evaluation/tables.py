@@ -1,4 +1,4 @@
-"""`tamiyo study FILE --tables PAGE`: the tables and pictures of a page, made anew from what a study has left so far.
+"""`tamiyo study FILE --tables PAGE`: update the tables and figures of a page from the finished entries of a study.
 
 They stand in the page between `<!-- made KIND NAME -->` and `<!-- end -->`: `targets`, `lines` and `families` of the
 evaluation NAME, `against` (what sets its other lines apart from its policies), `picture NAME/FILE` of it, `curve` of
@@ -22,7 +22,7 @@ from actors.env.rendering.palette import GRID, STYLE
 from actors.env.rendering.timeline_chart import WIDTH_IN
 from actors.errors import UserError
 from deploy.config.reference import table
-from deploy.evaluation.page import PICTURES, SHOWN, span
+from deploy.evaluation.page import FIGURES, SHOWN, span
 from deploy.evaluation.results import MAIN
 from deploy.evaluation.study import CURVE, RECORD, Study
 from deploy.report.statistics import Interval
@@ -31,12 +31,12 @@ BLOCK = re.compile(r"(<!-- made (\w+) ?([\w/.-]*) -->\n).*?(<!-- end -->)", re.D
 
 
 def write_tables(study: Study, page: Path) -> int:
-    """Returns how many were made. Raises `UserError` for one that there is nothing for."""
+    """Update all marked tables. Returns their number; raises `UserError` if results are missing."""
 
     def made(found: re.Match[str]) -> str:
         start, kind, name, end = found.groups()
         if kind not in KINDS:
-            raise UserError(f"{page}: there is no table {kind!r}: choose from {', '.join(KINDS)}")
+            raise UserError(f"{page}: unknown table {kind!r}: choose from {', '.join(KINDS)}")
         return f"{start}\n{KINDS[kind](study, name, page.with_suffix(''))}\n\n{end}"
 
     if not page.is_file():
@@ -99,7 +99,7 @@ def families(study: Study, name: str, folder: Path) -> str:
 
 
 def against(study: Study, name: str, folder: Path) -> str:
-    """A line for each recipe: what it loses or wins against the policies that it is compared with."""
+    """One row per recipe: its difference to the policies that it is compared with."""
     by_name = {line["name"]: line for line in _results(study, name)["lines"]}
     asked = next(e for e in study.evaluations if e.name == name)
     rows = [
@@ -137,12 +137,12 @@ def picture(study: Study, name: str, folder: Path) -> str:
     entry, _, file = name.partition("/")
     source = study.folder(entry) / file
     if not source.is_file():
-        raise UserError(f"no picture at {source}: run the study's entry {entry} first")
+        raise UserError(f"no figure at {source}: run the study's entry {entry} first")
     kept = folder / f"{entry}-{file}"
     folder.mkdir(exist_ok=True)
     shutil.copyfile(source, kept)
-    told = {f"{p.name}.png": p for p in PICTURES}[file]
-    return f"![{told.title}]({folder.name}/{kept.name})\n\n*{told.caption}*"
+    spec = {f"{p.name}.png": p for p in FIGURES}[file]
+    return f"![{spec.title}]({folder.name}/{kept.name})\n\n*{spec.caption}*"
 
 
 def curve(study: Study, name: str, folder: Path) -> str:
@@ -162,7 +162,7 @@ def curve(study: Study, name: str, folder: Path) -> str:
         ax.set_ylabel("paid per episode, points")
         folder.mkdir(exist_ok=True)
         figure.savefig(folder / f"{name}.png", facecolor="white")
-    return f"![What an episode pays, over the minutes of training]({folder.name}/{name}.png)"
+    return f"![Mean paid return of an episode over training time]({folder.name}/{name}.png)"
 
 
 def _results(study: Study, name: str) -> dict[str, Any]:

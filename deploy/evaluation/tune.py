@@ -106,7 +106,7 @@ class Tuned:
 def load(path: Path, config: EnvConfig) -> Tuned:
     """Raises `UserError` where there is none, or one for other rules."""
     if not path.is_file():
-        raise UserError(f"there are no tuned schedules at {path}: run `tamiyo evaluate --tune --schedules FILE` first")
+        raise UserError(f"no tuned schedules at {path}: run `tamiyo evaluate --tune --schedules FILE` first")
     raw = json.loads(path.read_text())
     if raw["rules"] != rules(config):
         differing = [k for k, v in rules(config).items() if raw["rules"].get(k) != v]

@@ -1,1 +1,1 @@
-"""What deploy/Dockerfile runs while it builds."""
+"""Scripts for building the container image (deploy/Dockerfile)."""

@@ -1,6 +1,6 @@
-"""Exits with a reason where the installed PyTorch is not of the variant that the image is to be.
+"""Exit with an error if the installed PyTorch is not the requested variant, cpu or cuda.
 
-With --adds-cuda: exits with 0 where it is a build that needs CUDA's packages.
+With --adds-cuda, exit with 0 if it is a build that needs NVIDIA's CUDA packages.
 """
 
 import sys
@@ -16,10 +16,10 @@ import torch  # noqa: E402
 
 cuda = torch.version.cuda
 if wanted == "cuda" and cuda is None:
-    sys.exit("VARIANT is cuda, but only the CPU build of PyTorch was found: empty deploy/wheels, or give a TORCH_INDEX")
+    sys.exit("VARIANT is cuda, but only the CPU build of PyTorch was found: empty deploy/wheels, or set TORCH_INDEX")
 if wanted == "cpu" and cuda is not None:
     print(
-        f"VARIANT is cpu, but PyTorch's CUDA {cuda} build was found, so that the image takes gigabytes more: "
-        "give the index of its CPU wheels as TORCH_INDEX, or a wheel in deploy/wheels",
+        f"VARIANT is cpu, but PyTorch's CUDA {cuda} build was found, which makes the image gigabytes larger: "
+        "set TORCH_INDEX to an index of CPU wheels, or put a wheel into deploy/wheels",
         file=sys.stderr,
     )

@@ -1,5 +1,7 @@
-"""Prints a page of links to the wheels in a folder, with their hashes: of several files that are allowed, pip takes one
-whose hash it knows beforehand before any other."""
+"""Print a page of links to the wheels in a folder, with their hashes.
+
+Among several allowed files, pip prefers one whose hash is in the link.
+"""
 
 import sys
 from hashlib import sha256

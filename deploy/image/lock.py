@@ -1,8 +1,8 @@
-"""Writes lock.txt and lock.cuda.txt: the image's packages, each with its version and the hashes that pip accepts.
+"""Write lock.txt and lock.cuda.txt: the packages of the image with their versions and accepted hashes (`make lock`).
 
-Versions are those of constraints.txt; pip finds the files with whatever configuration it has. lock.cuda.txt holds what
-PyTorch's CUDA build needs besides, where pip finds all of that. Files are those for CPython 3.11, the Python of
-Debian 12, on Linux. `make lock` runs it.
+Versions come from constraints.txt, files from the indexes that pip is configured for. lock.cuda.txt holds the
+additional packages of PyTorch's CUDA build, if pip finds all of them. Files are for CPython 3.11, the Python of
+Debian 12, on Linux.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 GLIBC = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")  # of manylinux tags, up to Debian 12's
 OLD = ("manylinux2014", "manylinux2010", "manylinux1", "linux")
-BESIDES = ("hatchling", "hatch-vcs", "async-timeout")  # to build with, and what Python before 3.11.3 lacks (Debian's)
+BESIDES = (
+    "hatchling",
+    "hatch-vcs",
+    "async-timeout",
+)  # build backends, and a dependency of Python before 3.11.3 (Debian's)
 CUDA = re.compile(r"nvidia-|cuda-|triton$")
 HEADER = "# Made by `make lock`; pip takes a file only where its hash is one of these.\n"
 Locked = dict[str, tuple[str, set[str]]]  # name > version and hashes
 
 
 def report(machine: str, *arguments: str) -> list[dict[str, Any]]:
-    """What pip would install on a machine of that kind."""
+    """Return the packages that pip would install on a machine architecture."""
     platforms = [*(f"manylinux_{v}_{machine}" for v in GLIBC), *(f"{kind}_{machine}" for kind in OLD)]
     with tempfile.TemporaryDirectory() as folder:
         target = ["--target", folder, "--only-binary=:all:", "--python-version=3.11", "--implementation=cp"]
@@ -40,6 +44,7 @@ def report(machine: str, *arguments: str) -> list[dict[str, Any]]:
 
 
 def add(locked: Locked, found: list[dict[str, Any]]) -> None:
+    """Add packages, with version and hash, to `locked`."""
     for package in found:
         name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()
         version = package["metadata"]["version"].partition("+")[0]  # builds of one version differ by hash
@@ -48,6 +53,7 @@ def add(locked: Locked, found: list[dict[str, Any]]) -> None:
 
 
 def text(locked: Locked, cuda: bool) -> str:
+    """Format the lock file of CUDA's packages, or of all others."""
     lines = [
         f"{name}=={version}" + "".join(f" \\\n    --hash=sha256:{h}" for h in sorted(hashes)) + "\n"
         for name, (version, hashes) in sorted(locked.items())
@@ -57,7 +63,7 @@ def text(locked: Locked, cuda: bool) -> str:
 
 
 def main(options: list[str]) -> None:
-    """`options` go to pip, such as `--extra-index-url URL` of a build of PyTorch."""
+    """Write the lock files. `options` are passed to pip, such as `--extra-index-url URL`."""
     wanted = subprocess.run(
         [sys.executable, FOLDER / "requirements.py", ROOT / "pyproject.toml"], check=True, stdout=subprocess.PIPE
     ).stdout.decode()
@@ -70,7 +76,7 @@ def main(options: list[str]) -> None:
         add(locked, report("x86_64", *constraints, cuda))
     except subprocess.CalledProcessError:
         add(locked, report("x86_64", *options, "--no-deps", cuda))
-        print("PyTorch's CUDA build needs packages that pip does not find here: lock.cuda.txt is not written")
+        print("pip does not find the packages of PyTorch's CUDA build: lock.cuda.txt is not written")
     pins = [f"{name}=={version}" for name, (version, _) in locked.items() if not CUDA.match(name)]
     add(locked, report("aarch64", *options, "--no-deps", *pins))
     (FOLDER / "lock.txt").write_text(text(locked, cuda=False))

@@ -1,6 +1,6 @@
-"""Writes a line NAME=IMAGE@DIGEST into .env for every image that docker-compose.yml takes from a registry (`make pin`).
+"""Pin the images of docker-compose.yml: write a line NAME=IMAGE@DIGEST into .env for each (`make pin`).
 
-It fetches each by the version that the file names, and asks Docker for the digest.
+Each image is pulled by the version in docker-compose.yml, and its digest is read from Docker.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ NAMED = re.compile(r"\$\{(TAMIYO_\w+_IMAGE):-([^}]+)\}")
 
 
 def images(text: str) -> dict[str, str]:
-    """Name and version of each, by the variable that may take its place."""
+    """Return the image of each variable that docker-compose.yml reads."""
     return dict(NAMED.findall(text))
 
 
 def digest(image: str) -> str:
+    """Pull an image and return IMAGE@DIGEST."""
     subprocess.run(["docker", "pull", "--quiet", image], check=True, stdout=subprocess.DEVNULL)
     shown = ["docker", "image", "inspect", "--format", "{{range .RepoDigests}}{{println .}}{{end}}", image]
     found = subprocess.run(shown, check=True, stdout=subprocess.PIPE, text=True).stdout
     own = re.findall(rf"^{re.escape(image.rpartition(':')[0])}(@sha256:[0-9a-f]{{64}})$", found, re.MULTILINE)
     if not own:
-        sys.exit(f"Docker knows no digest of {image}: it was not pulled from a registry")
+        sys.exit(f"Docker has no digest for {image}: it was not pulled from a registry")
     return image + str(own[0])
 
 
 def main(compose_file: Path, settings: Path) -> None:
-    """Other lines of `settings` stay as they are."""
+    """Update the pinned images in `settings`; other lines are kept."""
     pinned = {name: digest(image) for name, image in images(compose_file.read_text()).items()}
     before = settings.read_text().splitlines() if settings.exists() else []
     lines = [line for line in before if line.partition("=")[0] not in pinned]

@@ -1,4 +1,4 @@
-"""Prints what the image installs: the package's dependencies, without RLlib, which is large and used by no service."""
+"""Print the dependencies of the image: those of the package without RLlib, which is large and not used by services."""
 
 import sys
 import tomllib

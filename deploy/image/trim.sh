@@ -1,5 +1,5 @@
 #!/bin/sh
-# Takes out of a virtual environment what is never run: tests, headers, static libraries, Ray's Java and C++ sides, pip.
+# Removes unused files from a virtual environment: tests, headers, static libraries, Ray's Java and C++ sides, pip.
 set -eu
 packages=$(echo "$1"/lib/python3*/site-packages)
 rm -rf "$packages"/torch/include "$packages"/torch/share "$packages"/torch/test "$packages"/torch/lib/*.a \
@@ -7,5 +7,5 @@ rm -rf "$packages"/torch/include "$packages"/torch/share "$packages"/torch/test 
 find "$packages"/torch/bin -type f ! -name torch_shm_manager -delete
 find "$packages" -depth -type d \( -name tests -o -name __pycache__ \) -exec rm -rf {} +
 "$1"/bin/python -m pip uninstall -qq -y hatch-vcs hatchling setuptools-scm pip
-# Whole seconds: layers that are pulled keep no finer times, and machine code is looked up by those of its sources.
+# Round times to seconds: pulled layers keep no finer times, and machine code is looked up by the times of its sources.
 find "$packages"/actors -name '*.py' -exec touch -d '2020-01-01' {} +

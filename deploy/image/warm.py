@@ -1,4 +1,4 @@
-"""Makes, once and for all containers, what Python and Numba would else make at every start: byte and machine code."""
+"""Compile Python byte code and Numba machine code while the image is built, so that containers start faster."""
 
 import importlib
 
@@ -21,6 +21,6 @@ MODULES = (
 
 for module in MODULES:
     importlib.import_module(module)
-for kind in (DashboardAgentModule, DashboardHeadModule):  # Ray waits half a minute for them, and no longer
+for kind in (DashboardAgentModule, DashboardHeadModule):  # Ray waits only 30 s for them at start
     get_all_modules(kind)
 compile_kernels(torch.float32)

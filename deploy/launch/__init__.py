@@ -1,1 +1,1 @@
-"""Launching runs: on one machine, on a Ray cluster, and what supervises them."""
+"""Launch and supervise runs, on one machine or on a Ray cluster."""

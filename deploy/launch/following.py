@@ -1,4 +1,4 @@
-"""Following a run, wherever its supervisor lives: progress, notes, and how it ended."""
+"""Follow a local or remote run: show its progress and log lines, and print its outcome."""
 
 from __future__ import annotations
 
@@ -16,79 +16,85 @@ from actors.transport.redis_server import password_from
 from actors.types.names import NAME_RULE, is_name
 from deploy.config.schema import Config
 from deploy.launch.process_settings import acting, learner_settings
-from deploy.launch.supervisor import OVER, Phase, RunPlan, RunStatus
-from deploy.report.progress import Progress
+from deploy.launch.supervisor import FINISHED, Phase, RunPlan, RunStatus
+from deploy.report.progress import ProgressDisplay
 
 ACTORS_PASSWORD_VARIABLE = "TAMIYO_ACTORS_REDIS_PASSWORD"
 
 
-class RunOutcome(Protocol):
-    """A supervisor, here or elsewhere."""
+class PollableRun(Protocol):
+    """A local or remote supervisor."""
 
     def poll(self, notes_seen: int = 0) -> RunStatus: ...
 
 
-def named(config: Config, run_dir: Path) -> Config:
-    """With its folder's name, where it has none: what keeps it apart on a server and on a cluster."""
+def with_run_name(config: Config, run_dir: Path) -> Config:
+    """Name a run without a name after its folder. The name identifies it on Redis and on a cluster."""
     folder = run_dir.absolute().name
-    if not is_name(folder):  # it becomes part of every episode's id
-        raise UserError(f"the run's folder is named {folder!r}: rename it to {NAME_RULE}")
+    if not is_name(folder):  # the name is part of every episode id
+        raise UserError(f"the run folder is named {folder!r}: rename it to {NAME_RULE}")
     return replace(config, run=replace(config.run, name=config.run.name or folder))
 
 
-def plan(config: Config, run_dir: Path, redis: str) -> RunPlan:
+def make_run_plan(config: Config, run_dir: Path, redis: str) -> RunPlan:
+    """Collect everything that the supervisor of a run needs."""
     learner = learner_settings(config, run_dir.resolve(), redis)
     for_actors = with_password(config.run.actors_redis, ACTORS_PASSWORD_VARIABLE) or redis
     return RunPlan(run_dir.absolute().name, acting(config), learner, config.run.reference_episodes, for_actors)
 
 
 def with_password(url: str, variable: str) -> str:
-    """The url with the password that the environment has for it, as processes without that environment need it."""
+    """Insert the password from an environment variable into `url`, for processes without that variable."""
     parts, password = urlsplit(url), password_from(variable)
     if not url or parts.password or not password:
         return url
-    user, _, place = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{place}").geturl()
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
 
 
 def follow(
-    run: RunOutcome,
+    run: PollableRun,
     stop: threading.Event,
     console: Console,
     title: str,
-    each_look: Callable[[], list[str]] = list,
+    extra_notes: Callable[[], list[str]] = list,
     quiet: bool = False,
 ) -> RunStatus:
-    """Show the run until it is over, or until `stop`."""
+    """Show progress and notes until the run has finished or `stop` is set.
+
+    `extra_notes` is called on each poll and returns further lines to print; `quiet` prints only notes.
+    """
     seen = 0
-    with Progress(title, console) as progress:
+    with ProgressDisplay(title, console) as progress:
         while True:
             status = run.poll(seen)
-            seen = status.noted
-            for note in status.notes + each_look():
+            seen = status.notes_total
+            for note in status.notes + extra_notes():
                 progress.note(note)
             if not quiet and status.phase is Phase.TRAINING:
                 progress.update(status.snapshot)
-            if status.phase in OVER or stop.wait(0.25):
+            if status.phase in FINISHED or stop.wait(0.25):
                 return status
 
 
-def write_and_tell(run_dir: Path) -> tuple[str, Path]:
-    """The report of a run: its headline, and its page."""
+def write_run_report(run_dir: Path) -> tuple[str, Path]:
+    """Write the report of a run. Returns its headline and the path of the page."""
     from deploy.report.page import headline, write_report
 
     page = write_report(run_dir)
     return headline(run_dir), page
 
 
-def conclude(status: RunStatus, console: Console, report: Callable[[Path], tuple[str, Path]] = write_and_tell) -> int:
-    """Say how it ended; returns the exit status. Raises `UserError` for a run that failed."""
+def print_outcome(
+    status: RunStatus, console: Console, report: Callable[[Path], tuple[str, Path]] = write_run_report
+) -> int:
+    """Print how the run ended. Returns the exit status; raises `UserError` if the run failed."""
     run_dir = Path(status.run_dir)
     if status.phase is Phase.FAILED:
         raise UserError(status.error)
     if status.phase is Phase.STOPPED:
-        written = "the checkpoint is written" if status.saved else "the newest checkpoint is an earlier one"
-        console.print(f"stopped; {written}. Go on with: tamiyo train --resume {run_dir}", soft_wrap=True)
+        saved = "the checkpoint is written" if status.saved else "the newest checkpoint is an earlier one"
+        console.print(f"stopped; {saved}. Continue with: tamiyo train --resume {run_dir}", soft_wrap=True)
         return 130
     headline, page = report(run_dir)
     console.print(headline, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Whether a run has a learner already: a second one would take it over."""
+"""Detect a learner that is already training a run."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import time
 from actors.errors import UserError
 from actors.transport.base import Consumer
 
-WATCH_S = 1.5  # a learner that waits for episodes asks for them every half second
-LONGEST_WATCH_S = 20.0
+MIN_WATCH_S = 1.5  # a learner that waits for episodes polls every half second
+MAX_WATCH_S = 20.0
 
 
 def refuse_second_learner(consumer: Consumer, run: str) -> None:
-    """Watch whether the learner's calls go on, for as long as its last update kept it from making any. Raises
-    `UserError` where they do."""
+    """Raise `UserError` if another learner is training this run.
+
+    A live learner increments `turn` in the ledger with each poll. The ledger is watched for longer than the learner's
+    last update took, because a learner does not poll during an update.
+    """
     before = consumer.ledger().turn
     if not before:
         return
-    fares = consumer.health().learner
-    busy_s = fares.get("update_s", 0.0) + fares.get("checkpoint_s", 0.0)
-    until = time.monotonic() + min(LONGEST_WATCH_S, WATCH_S + 2.0 * busy_s)
-    while time.monotonic() < until:
+    health = consumer.health().learner
+    busy_s = health.get("update_s", 0.0) + health.get("checkpoint_s", 0.0)
+    deadline = time.monotonic() + min(MAX_WATCH_S, MIN_WATCH_S + 2.0 * busy_s)
+    while time.monotonic() < deadline:
         time.sleep(0.1)
         if consumer.ledger().turn != before:
             raise UserError(
-                f"a learner is training run {run!r} already, and a run has one: stop that one first, or give this run "
-                "a --run.name of its own"
+                f"a learner is training run {run!r} already, and a run has only one: stop it first, or give this run "
+                "another --run.name"
             )

@@ -1,4 +1,4 @@
-"""The one-machine launch: server, Ray, and a supervisor in this process."""
+"""Train on one machine: an embedded Redis server, Ray, and a supervisor in this process."""
 
 from __future__ import annotations
 
@@ -13,35 +13,38 @@ from actors.transport.redis import connect, require_store
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.launch.embedded_redis import EmbeddedRedis
-from deploy.launch.following import conclude, follow, named, plan
+from deploy.launch.following import follow, make_run_plan, print_outcome, with_run_name
 from deploy.launch.live_learner import refuse_second_learner
 from deploy.launch.local_ray import local_ray
 from deploy.launch.machine import check_machine
 from deploy.launch.prepare import compile_environments, open_run, pretrain
 from deploy.launch.process_settings import namespace
 from deploy.launch.signals import stop_on_signal
-from deploy.launch.supervisor import OVER, Supervisor
+from deploy.launch.supervisor import FINISHED, Supervisor
 
 
 def train(config: Config, resume: Path | None = None, attach: bool = False) -> int:
-    """A whole run on this machine, or on the cluster at `run.address`, where `attach` only follows one that is under
-    way. Returns 0, or 130 when it was interrupted (and can be resumed)."""
+    """Run a training on this machine, or on the Ray cluster at `run.address`.
+
+    `resume` is a run folder or one of its checkpoints; `attach` only follows a running run on the cluster. Returns 0,
+    or 130 if the run was interrupted (it can be resumed).
+    """
     if config.run.address:
         from deploy.launch.cluster import train_on_cluster
 
         return train_on_cluster(config, resume, attach)
     if attach:
-        raise UserError("--attach needs --address: on one machine a run ends with the command that started it")
+        raise UserError("--attach needs --address: a run on one machine ends with the command that started it")
     check_machine(config)
     if config.run.redis:
         name = config.run.name or (resumed_folder(resume).name if resume else namespace(config))
-        require_store(config.run.redis, config.queue, name)  # reports an unreachable store at once
+        require_store(config.run.redis, config.queue, name)  # fail early if the server is unreachable
         with closing(connect(config.run.redis, config.queue, name)) as transport:
             refuse_second_learner(transport, name)
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
     compile_environments(config, console)
-    config = pretrain(named(config, run_dir), run_dir, console)
+    config = pretrain(with_run_name(config, run_dir), run_dir, console)
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signal())
         server: EmbeddedRedis | None = None
@@ -50,17 +53,21 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
         else:
             server = stack.enter_context(EmbeddedRedis(config.run.append_only))
             redis = server.url
-        dashboard = stack.enter_context(local_ray(config, config.run.metrics_port))
-        if dashboard:
-            console.print(dashboard, soft_wrap=True, markup=False)
-        supervisor = Supervisor(plan(config, run_dir, redis))
+        dashboard_note = stack.enter_context(local_ray(config, config.run.metrics_port))
+        if dashboard_note:
+            console.print(dashboard_note, soft_wrap=True, markup=False)
+        supervisor = Supervisor(make_run_plan(config, run_dir, redis))
         stack.push(lambda kind, error, trace: supervisor.close(at_once=kind is KeyboardInterrupt))
 
-        def look_after_server() -> list[str]:
-            return ["the embedded Redis died; it is started again"] if server is not None and server.revive() else []
+        def restart_server() -> list[str]:
+            return (
+                ["the embedded Redis server died and was restarted"]
+                if server is not None and server.restart_if_dead()
+                else []
+            )
 
-        status = follow(supervisor, stop, console, run_dir.name, look_after_server)
-        if stop.is_set() and status.phase not in OVER:
+        status = follow(supervisor, stop, console, run_dir.name, restart_server)
+        if stop.is_set() and status.phase not in FINISHED:
             supervisor.stop()
-            status = follow(supervisor, threading.Event(), console, run_dir.name, look_after_server, quiet=True)
-    return conclude(status, console)
+            status = follow(supervisor, threading.Event(), console, run_dir.name, restart_server, quiet=True)
+    return print_outcome(status, console)

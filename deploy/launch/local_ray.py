@@ -1,4 +1,4 @@
-"""A private Ray for one run on this machine."""
+"""A private Ray instance on this machine."""
 
 from __future__ import annotations
 
@@ -18,23 +18,27 @@ from deploy.launch.signals import own_signals
 
 @contextmanager
 def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
-    """A Ray of our own on loopback, with a token of its own; gone when the context ends. Yields where its dashboard is,
-    for people; empty without one."""
-    hint = "and asks for the token in RAY_AUTH_TOKEN"
+    """Run Ray on loopback with token authentication while the context is open.
+
+    Yields a line with the address of its dashboard, or an empty string without dashboard.
+    """
+    hint = "(token: the value of RAY_AUTH_TOKEN)"
     if "RAY_AUTH_TOKEN" not in os.environ:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-        hint = f"and asks for this token: {os.environ['RAY_AUTH_TOKEN']}"
+        hint = f"(token: {os.environ['RAY_AUTH_TOKEN']})"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")  # each poll is a task, kept for the dashboard
-    # Told that it cannot form clusters, Ray binds all its ports to loopback; a node address alone it would translate.
+    os.environ.setdefault(
+        "RAY_task_events_max_num_task_in_gcs", "1000"
+    )  # each poll is a task; limit what Ray keeps of them
+    # With clusters disabled, Ray binds all its ports to loopback. Setting the node address alone does not do that.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False  # read from there when Ray was imported
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray reads the variable only at import
     count = config.actors.count
     with own_signals():
         context = ray.init(
             address="local",
-            # A slot each for actors and learner, however few cores there are.
+            # One CPU slot per actor and one for the learner, however few cores the machine has.
             num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
             include_dashboard=config.run.dashboard,
             logging_level=logging.ERROR,

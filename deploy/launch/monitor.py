@@ -1,4 +1,4 @@
-"""`RunMonitor`: tells Prometheus how a run stands, from a thread of its own, also while learner or store are away."""
+"""`RunMonitor`: a thread that reports the status of a run as metrics, even while learner or Redis are down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLOSE_S = 1.0
 
 
 class RunMonitor:
-    """Looks at once and then every `EVERY_S`, until `close`. `counts` are reported as well, whatever the store says."""
+    """Report the run's status every `EVERY_S` until `close`. `counts` are reported even if Redis is unreachable."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class RunMonitor:
         self._thread.start()
 
     def close(self) -> None:
-        """A look at a store that does not answer is not waited for."""
+        """Stop the thread, without waiting for a Redis call that does not return."""
         self._stop.set()
         self._thread.join(CLOSE_S)
 
@@ -37,11 +37,11 @@ class RunMonitor:
         transport: Transport | None = None
         while not self._stop.is_set():
             self._report(self._counts())
-            with suppress(Unreachable, UserError):  # the store is away: a later look may find it
+            with suppress(Unreachable, UserError):  # Redis is unreachable: try again later
                 transport = transport or self._connect()
-                stands = run_status(transport.ledger(), transport.health())
+                status = run_status(transport.ledger(), transport.health())
                 if not self._stop.is_set():
-                    self._report(stands)
+                    self._report(status)
             self._stop.wait(EVERY_S)
         if transport is not None:
             transport.close()

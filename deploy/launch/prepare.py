@@ -1,4 +1,4 @@
-"""Preparations of every launch: the run's folder, machine code, pretraining, and metrics of the process."""
+"""Steps that precede every launch: open the run folder, compile environments, pretrain, start the metrics port."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from learner.train import resumed_network
 
 
 def open_run(config: Config, resume: Path | None) -> Path:
-    """The run's folder, with the configuration as resolved. A folder that has trained is only continued: by `resume`,
-    which may name one of its checkpoints to go back to, or because `run.service` says so.
+    """Create or open the run folder and write the resolved configuration to it.
 
-    What can be known to fail is refused here with a `UserError`, before anything is written or started.
+    A folder with checkpoints can only be resumed: by `resume`, a run folder or one of its checkpoints to roll back to,
+    or because of `run.service`. Raises `UserError` for everything that is known to fail, before anything is written or
+    started.
     """
     spaces = checked_spaces(config)
     if config.imitation.episodes:
@@ -36,7 +37,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
 
         demonstrators(config)
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
-        raise UserError("run.wandb needs a package: pip install 'tamiyo[wandb]', or leave run.wandb out")
+        raise UserError("run.wandb needs wandb: pip install 'tamiyo[wandb]', or leave out run.wandb")
     if resume is not None:
         run_dir = resumed_folder(resume)
         if resume != run_dir:
@@ -54,7 +55,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
         if list_checkpoints(run_dir / "checkpoints"):
             if not config.run.service:
                 raise UserError(
-                    f"{run_dir} holds a run already: go on with it by --resume {run_dir}, or give another --run.name"
+                    f"{run_dir} already holds a run: continue it with --resume {run_dir}, or give another --run.name"
                 )
             resumed_network(load_checkpoint(run_dir), config.policy, spaces)
     try:
@@ -66,21 +67,21 @@ def open_run(config: Config, resume: Path | None) -> Path:
 
 
 def compile_environments(config: Config, console: Console) -> None:
-    """Make machine code once here, and not in every actor at once while a run's time passes."""
+    """Compile the environments once, before actors start; otherwise every actor would compile them during the run."""
     if not config.gym.id and config.env.backend != "torch" and not is_compiled("float32"):
-        console.print("compiling the environments for this machine, once: some twenty seconds ...")
-        from actors.env.seed_fleet import compile_kernels  # brings Numba, which no other process of ours needs
+        console.print("compiling the environments for this machine (once, about 20 s) ...")
+        from actors.env.seed_fleet import compile_kernels  # imports Numba
 
         compile_kernels()
 
 
 def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
-    """`config`, of which a run begins with a policy that has imitated, where it asks for that."""
+    """Pretrain the policy if `config` asks for it. Returns `config` with the pretrained policy as `run.init_from`."""
     if config.run.init_from or not config.imitation.episodes:
         return config
     if list_checkpoints(run_dir / "checkpoints") and not config.learner.keeps_prior:
         return config
-    from deploy.launch.pretraining import pretrained_policy  # brings Numba
+    from deploy.launch.pretraining import pretrained_policy  # imports Numba
 
     compile_environments(config, console)
     path = pretrained_policy(config, run_dir, console)
@@ -88,11 +89,11 @@ def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
 
 
 @contextmanager
-def own_metrics(config: Config) -> Iterator[ProcessMetrics]:
-    """Of a process that runs beside Ray or without it, shown on `run.metrics_port` where one is given."""
+def process_metrics(config: Config) -> Iterator[ProcessMetrics]:
+    """Metrics of a process outside Ray, served on `run.metrics_port` if it is set."""
     metrics = ProcessMetrics(namespace(config))
-    end = metrics.serve(config.run.metrics_host, config.run.metrics_port) if config.run.metrics_port else lambda: None
+    close = metrics.serve(config.run.metrics_host, config.run.metrics_port) if config.run.metrics_port else lambda: None
     try:
         yield metrics
     finally:
-        end()
+        close()

@@ -1,4 +1,4 @@
-"""A policy's first lesson: tuned schedules play the training tasks, and the policy imitates them before PPO begins."""
+"""Pretraining by imitation: tuned schedules play the training tasks, and the policy imitates them before PPO."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from learner.checkpoint import Checkpoint, LearnerProgress, save_policy
 from learner.ppo.imitation import imitate
 
 POLICY = "imitated.safetensors"
-WAVE = 32  # episodes that one process plays at once
-RIDGE = 0.01  # of the features' own variance
-EARLIEST_START = 2  # epoch: what two of them show tells whether growing pays, and they cost a schedule next to nothing
+WAVE = 32  # episodes that one process plays in parallel
+RIDGE = 0.01  # ridge coefficient, relative to the variance of the features
+EARLIEST_START = 2  # first epoch to grow: two epochs show whether growing pays, and waiting costs little
 
 
 def demonstrators(config: Config) -> list[Schedule]:
-    """Never growing, and the tuned periodic schedule. Raises `UserError` where none is for this environment."""
+    """Return never growing and the tuned periodic schedule. Raises `UserError` if none fits this environment."""
     tuned = load(Path(config.imitation.schedules or SCHEDULES), protocol(config.env, config.env.rent_weight))
     known = tuned.schedules["periodic"]
     periodic = known[min(known, key=lambda weight: abs(float(weight) - config.env.rent_weight))].schedule
@@ -45,34 +45,35 @@ def demonstrators(config: Config) -> list[Schedule]:
 
 
 def pretrained_policy(config: Config, run_dir: Path, console: Console) -> Path:
-    """Made once, and kept in the run's folder."""
+    """Pretrain a policy, unless the run folder already has one. Returns the path of its weights."""
     own, path = config.imitation, run_dir / POLICY
     if not path.is_file():
-        console.print(f"imitating what serves each host best: {own.episodes} episodes ...")
+        console.print(f"pretraining: imitating schedules on {own.episodes} episodes ...")
         started = time.monotonic()
         episodes = demonstrate(config)
         torch.manual_seed(config.run.seed)
         network = FactoredRecurrentActorCritic(checked_spaces(config), config.policy)
-        told = imitate(network, episodes, own.passes, gamma=config.learner.gamma, seed=config.run.seed)
+        result = imitate(network, episodes, own.passes, gamma=config.learner.gamma, seed=config.run.seed)
         save_policy(_checkpoint(network, config.learner.state_stride), path)
         console.print(
-            f"imitated {len(episodes)} episodes in {time.monotonic() - started:.0f} s: {told.before:.2f} > "
-            f"{told.after:.2f} nats a step on those held out, the same op in {told.agreement:.0%} of steps"
+            f"imitated {len(episodes)} episodes in {time.monotonic() - started:.0f} s: held-out loss "
+            f"{result.before:.2f} > {result.after:.2f} nats per step, same op in {result.agreement:.0%} of steps"
         )
-        if told.skipped or told.clipped:
+        if result.skipped or result.clipped:
             console.print(
-                f"warning: imitation skipped {told.skipped} steps whose gradient was not finite, and clipped "
-                f"{told.clipped} rewards and observations of extreme size: look at what the environment gives"
+                f"warning: imitation skipped {result.skipped} steps with non-finite gradients and clipped "
+                f"{result.clipped} extreme rewards and observations: check what the environment returns"
             )
     return path
 
 
 def demonstrate(config: Config) -> list[Episode]:
-    """As many episodes at least as were asked for, as many of each task, each of a seed of its own.
+    """Play at least `imitation.episodes` demonstrations, equally many per task, each with its own seed.
 
-    Every host is played both ways, and is shown to grow as surely as the first epochs of hosts that looked alike, of
-    whatever task, say that growing serves it (`expected_gain`). With `imitation.odds` of `task` it is what serves the
-    task: a policy then learns to tell these tasks apart, and guesses badly on others.
+    Every host is played with and without growth, and one of the two episodes is chosen at random. The probability of
+    growth increases with its expected gain, which is predicted from the host's first observations (`expected_gain`).
+    With `imitation.odds: task` it is the mean gain of the task: a policy then learns to recognize these tasks, which
+    transfers badly to others.
     """
     plans, tasks = demonstrators(config), tuple(dict.fromkeys(config.env.tasks))
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
@@ -100,11 +101,14 @@ def demonstrate(config: Config) -> list[Episode]:
 
 
 def expected_gain(seen: NDArray[np.float32], gains: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What growing gains `[N]` as far as a linear function of the observations `seen [N, D]` tells (ridge regression on
-    standardised features; Hoerl & Kennard, 1970). Gains of single hosts are mostly noise; this is smooth."""
+    """Predict the gain of growing `[N]` linearly from the observations `seen [N, D]`.
+
+    Ridge regression on standardized features (Hoerl & Kennard, 1970) smooths the gains of single hosts, which are
+    mostly noise.
+    """
     spread = seen.std(0, dtype=np.float64)
-    told = spread > 1e-6  # a bare host's slots, say, are all alike
-    x = ((seen - seen.mean(0, dtype=np.float64))[:, told] / spread[told]).clip(-4, 4)
+    varies = spread > 1e-6  # features of empty slots are constant
+    x = ((seen - seen.mean(0, dtype=np.float64))[:, varies] / spread[varies]).clip(-4, 4)
     weights = np.linalg.solve(x.T @ x + RIDGE * len(x) * np.eye(x.shape[1]), x.T @ (gains - gains.mean()))
     return np.asarray(x @ weights + gains.mean())
 

@@ -1,4 +1,4 @@
-"""What the processes of a run are given: its namespace, the spaces of its environment, and their settings."""
+"""Settings of the processes of a run, derived from its configuration."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from learner.service import LearnerSettings
 
 
 def namespace(config: Config) -> str:
-    """Keeps runs apart on one server: the run's name, the same for its learner and its actors."""
+    """Return the namespace of the run in Redis, which its learner and its actors share."""
     return config.run.name or "tamiyo"
 
 
 def acting(config: Config) -> ActingConfig:
+    """Return the part of the configuration that actors need."""
     actors = replace(config.actors, max_count=config.most_actors)
     return ActingConfig(config.env, config.gym, config.policy, actors, config.queue)
 
 
 def checked_spaces(config: Config) -> Spaces:
-    """Of the environment that is trained on; raises `UserError` for one that is not there or cannot be trained."""
+    """Return the spaces of the environment. Raises `UserError` if it does not exist or cannot be trained on."""
     if config.gym.id:
         spaces = gym_spaces(config.gym)
         _check_size(config, spaces, "gym.max_segment_steps", config.gym.max_segment_steps)
@@ -40,20 +41,21 @@ def checked_spaces(config: Config) -> Spaces:
 
 
 def _check_size(config: Config, spaces: Spaces, setting: str, steps: int) -> None:
-    """Raises `ConfigError` where whole episodes, or segments, would be too large for the queue."""
+    """Raise `ConfigError` if whole episodes or segments would be too large for the queue."""
     floats, stride = StateSizes.of(config.policy).floats, config.learner.state_stride
     limit = config.queue.max_episode_bytes
     needed = largest_episode_bytes(spaces, steps, floats, stride)
     require(steps <= MAX_DIMENSION, f"{setting} is {steps}: an episode has at most {MAX_DIMENSION} steps")
     require(
         needed <= limit,
-        f"{setting} is {steps}: so many steps take up to {needed} bytes, more than queue.max_episode_bytes ({limit}), "
-        f"and would all be set aside. Lower {setting}, "
-        f"or raise queue.max_episode_bytes (to at most {MAX_REDIS_VALUE_BYTES})",
+        f"{setting} is {steps}: an episode would take up to {needed} bytes, more than queue.max_episode_bytes "
+        f"({limit}), and be rejected. Lower {setting}, or raise queue.max_episode_bytes "
+        f"(up to {MAX_REDIS_VALUE_BYTES})",
     )
 
 
 def learner_settings(config: Config, run_dir: Path, redis: str) -> LearnerSettings:
+    """Return the settings of the learner process."""
     spaces = checked_spaces(config)
     return LearnerSettings(
         config.learner,
@@ -70,5 +72,5 @@ def learner_settings(config: Config, run_dir: Path, redis: str) -> LearnerSettin
 
 
 def learner_report(run: str) -> Callable[[dict[str, float]], None]:
-    """Made inside the learner's Ray process."""
+    """Create the metrics reporter; must be called inside the learner's Ray process."""
     return RayMetrics("learner", run).report

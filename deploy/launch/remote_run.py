@@ -1,4 +1,4 @@
-"""`RemoteRun`: a run's detached supervisor on a Ray cluster, and calls that are carried out over there."""
+"""`RemoteRun`: a handle of a detached supervisor on a Ray cluster; and functions that run on the cluster."""
 
 from __future__ import annotations
 
@@ -16,51 +16,53 @@ from deploy.launch.supervisor import RunPlan, RunStatus, Supervisor
 
 P = ParamSpec("P")
 R = TypeVar("R")
-BACK_S = 120.0  # how long a supervisor may take to be started again
-ON_THE_HEAD = {"node:__internal_head__": 0.001}
-"""Ray's mark of the head node, whose loss is the cluster's: a supervisor there cannot be lost with a lesser machine."""
+RESTART_TIMEOUT_S = 120.0  # how long to wait for Ray to restart a supervisor
+HEAD_NODE = {"node:__internal_head__": 0.001}
+"""Ray's resource that only the head node has. A supervisor there is lost only if the whole cluster is lost."""
 
 
 class RemoteRun:
-    """A supervisor in a Ray actor: calls wait while Ray starts it again."""
+    """The supervisor of a run as a Ray actor. Calls wait while Ray restarts it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._handle: Any = ray.get_actor(_actor_name(name))
 
     def poll(self, notes_seen: int = 0) -> RunStatus:
-        status: RunStatus = self._ask(lambda: self._handle.poll.remote(notes_seen))
+        """Return the status of the run, with the notes after the first `notes_seen`."""
+        status: RunStatus = self._call(lambda: self._handle.poll.remote(notes_seen))
         return status
 
     def stop(self) -> None:
-        self._ask(lambda: self._handle.stop.remote())
+        """Ask the run to write a checkpoint and stop."""
+        self._call(lambda: self._handle.stop.remote())
 
     def end(self) -> None:
-        """Free what it holds on the cluster, and itself."""
-        self._ask(lambda: self._handle.close.remote())
+        """Release the resources of the run and end the supervisor."""
+        self._call(lambda: self._handle.close.remote())
         ray.kill(self._handle)
 
-    def _ask(self, call: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + BACK_S
+    def _call(self, call: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + RESTART_TIMEOUT_S
         while True:
             try:
                 return ray.get(call())
             except RayTaskError as error:
-                raise _reason(error, f"the supervisor of run {self.name!r} failed") from error
+                raise _user_error(error, f"the supervisor of run {self.name!r} failed") from error
             except RayActorError as error:
                 if not isinstance(error, ActorUnavailableError) or time.monotonic() > deadline:
                     raise UserError(
-                        f"the supervisor of run {self.name!r} is gone ({last_line(error)}): "
-                        "the same command with --resume starts another"
+                        f"the supervisor of run {self.name!r} is lost ({last_line(error)}): "
+                        "run the same command with --resume to continue the run"
                     ) from error
                 time.sleep(0.5)
 
 
 def start_supervisor(plan: RunPlan) -> None:
-    """Returns once it is there; from then on it needs nobody."""
+    """Start a detached supervisor and wait until it answers. Raises `UserError` if it fails."""
     remote: Any = ray.remote(
         num_cpus=0,
-        resources=ON_THE_HEAD,
+        resources=HEAD_NODE,
         max_restarts=-1,
         max_task_retries=0,
         runtime_env={"env_vars": limit_threads()},
@@ -70,12 +72,13 @@ def start_supervisor(plan: RunPlan) -> None:
     try:
         ray.get(handle.poll.remote())
     except RayTaskError as error:
-        raise _reason(error, "the run's supervisor cannot be started") from error
+        raise _user_error(error, "the run's supervisor cannot be started") from error
     except RayError as error:
         raise UserError(f"the run's supervisor cannot be started: {last_line(error)}") from error
 
 
-def is_under_way(name: str) -> bool:
+def is_running(name: str) -> bool:
+    """Whether the cluster has a supervisor of this run."""
     try:
         ray.get_actor(_actor_name(name))
     except ValueError:
@@ -83,24 +86,26 @@ def is_under_way(name: str) -> bool:
     return True
 
 
-def there(call: Callable[P, R]) -> Callable[P, R]:
-    """The same function, carried out on a machine of the cluster: there the run's folder is, and its server is reached.
-    A `UserError` comes back as what it is."""
+def run_on_cluster(call: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function so that it runs on a machine of the cluster, which has access to the run folder and to Redis.
 
-    def carried_out(*args: P.args, **kwargs: P.kwargs) -> R:
+    A `UserError` of the function is raised here again.
+    """
+
+    def call_remotely(*args: P.args, **kwargs: P.kwargs) -> R:
         remote: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": limit_threads()})(call)
         try:
             answer: R = ray.get(remote.remote(*args, **kwargs))
         except RayTaskError as error:
-            raise _reason(error, "the cluster's machines cannot do their part") from error
+            raise _user_error(error, "a task on the cluster failed") from error
         except RayError as error:
-            raise UserError(f"the cluster's machines cannot do their part: {last_line(error)}") from error
+            raise UserError(f"a task on the cluster failed: {last_line(error)}") from error
         return answer
 
-    return carried_out
+    return call_remotely
 
 
-def _reason(error: RayTaskError, what: str) -> UserError:
+def _user_error(error: RayTaskError, what: str) -> UserError:
     return UserError(str(error.cause) if isinstance(error.cause, UserError) else f"{what}: {last_line(error)}")
 
 

@@ -1,4 +1,4 @@
-"""Signals: a stop that SIGINT and SIGTERM ask for, and handlers that other libraries replace."""
+"""Signal handling: stop a run on SIGINT or SIGTERM, and restore handlers that libraries replace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """Signals mean afterwards what they meant before: Ray takes SIGTERM for a crash report of its own."""
+    """Restore the handlers of SIGINT and SIGTERM on exit; `ray.init` replaces them."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -22,15 +22,15 @@ def own_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set the event instead of interrupting; a second one interrupts."""
+    """Yield an event that SIGINT and SIGTERM set. A second signal raises `KeyboardInterrupt`."""
     stop = threading.Event()
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

@@ -1,4 +1,4 @@
-"""Waiting for a learner that was told to stop: as long as it makes progress, and no longer."""
+"""Wait for a learner to stop, as long as it makes progress."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import TypeVar
 from actors.heartbeat import StallTimer
 
 T = TypeVar("T")
-STOP_S = 6.0  # without progress, after which a learner that was told to stop is ended: Ctrl-C then takes about ten
-LOOK_S = 0.25
+STOP_S = 6.0  # seconds without progress after which a stopping learner is killed; Ctrl-C then takes about ten
+POLL_S = 0.25
 
 
-def has_ended(
+def wait_until_stopped(
     wait: Callable[[float], bool],
     beats: Callable[[], int],
-    slowest_s: float = 0.0,
+    longest_pause_s: float = 0.0,
     at_once: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Wait until it ends; False where it made no progress for too long, or `at_once` became true.
+    """Wait until a learner has stopped. Returns False if it makes no progress for too long, or `at_once` becomes true.
 
-    `wait(timeout_s)` returns whether it has ended, `beats` counts its signs of progress. One whose own pauses took up
-    to `slowest_s` so far is given twice that.
+    `wait(timeout_s)` returns whether it has stopped, `beats` returns its number of heartbeats. The limit is the larger
+    of `STOP_S` and twice `longest_pause_s`, the longest pause between its heartbeats so far.
     """
-    still, seen = StallTimer(), beats()
-    while not wait(LOOK_S):
+    stall_timer, seen = StallTimer(), beats()
+    while not wait(POLL_S):
         now = beats()
         if now != seen:
             seen = now
-            still.progressed()
-        if at_once() or still.poll() > max(STOP_S, 2 * slowest_s):
+            stall_timer.progressed()
+        if at_once() or stall_timer.poll() > max(STOP_S, 2 * longest_pause_s):
             return False
     return True
 
 
-def in_thread(call: Callable[[], T]) -> Future[T]:
-    """The result of `call`, which runs in a daemon thread: a process can exit while it hangs."""
+def run_in_thread(call: Callable[[], T]) -> Future[T]:
+    """Run `call` in a daemon thread, so that the process can exit while it hangs. Returns its future result."""
     result: Future[T] = Future()
 
     def run() -> None:
         try:
             result.set_result(call())
-        except BaseException as error:  # raised by whoever asks for the result
+        except BaseException as error:  # raised by `result()`
             result.set_exception(error)
 
     threading.Thread(target=run, name="stop", daemon=True).start()

@@ -1,6 +1,6 @@
-"""`Supervisor`: one run's learner and actors, kept going by a thread that needs nobody to watch it.
+"""`Supervisor`: runs and restarts the learner and the actors of one run from a background thread.
 
-On one machine it lives in the launching process; on a cluster in a detached Ray actor, whose driver may come and go.
+On one machine it lives in the launching process, on a cluster in a detached Ray actor that is independent of drivers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from actors.workers.worker_pool import UNPLACED_S, WorkerPool
 from deploy.launch.comparison import compare
 from deploy.launch.learner_actor import LearnerActor
 from deploy.launch.monitor import RunMonitor
-from deploy.report.progress import Snapshot
+from deploy.report.progress import ProgressSnapshot
 from learner.checkpoint import LearnerProgress
 from learner.service import LearnerSettings, LearnerStatus
 
 TICK_S = 0.1
-SHOWN = 400  # points of the history of returns that are told, about, the newest among them
+HISTORY_POINTS = 400  # approximate length of the return history in a snapshot
 
 
 class Phase(StrEnum):
+    """The phases of a run."""
+
     TRAINING = "training"
     COMPARING = "comparing"
     DONE = "done"
@@ -38,12 +40,12 @@ class Phase(StrEnum):
     FAILED = "failed"
 
 
-OVER = (Phase.DONE, Phase.STOPPED, Phase.FAILED)
+FINISHED = (Phase.DONE, Phase.STOPPED, Phase.FAILED)
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """All that a supervisor is given."""
+    """Everything that a supervisor needs to run a training."""
 
     name: str
     acting: ActingConfig
@@ -53,27 +55,30 @@ class RunPlan:
 
     @property
     def run_dir(self) -> Path:
+        """The run folder."""
         return Path(self.learner.run_dir)
 
     @property
     def hosts(self) -> bool:
-        """Whether seed hosts are trained on, and not a Gymnasium environment."""
+        """Whether the run trains on seed hosts rather than a Gymnasium environment."""
         return not self.acting.gym.id
 
 
 @dataclass(frozen=True)
 class RunStatus:
+    """The status of a run at one moment."""
+
     phase: Phase
     run_dir: str
-    snapshot: Snapshot
-    notes: list[str] = field(default_factory=list)  # from the asked one on
-    noted: int = 0  # as many there are in all
-    error: str = ""  # of Phase.FAILED, one line
-    saved: bool = True  # of Phase.STOPPED: whether the learner wrote a last checkpoint
+    snapshot: ProgressSnapshot
+    notes: list[str] = field(default_factory=list)  # log lines that the caller has not seen
+    notes_total: int = 0  # number of all log lines so far
+    error: str = ""  # one line; only in Phase.FAILED
+    saved: bool = True  # whether the learner wrote a last checkpoint; only in Phase.STOPPED
 
 
 class Supervisor:
-    """Starts at once. `poll` says how the run is, `stop` asks for its end, `close` frees what it holds."""
+    """Supervises a run from the moment it is created: `poll` its status, `stop` it, and `close` it at the end."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
@@ -86,86 +91,92 @@ class Supervisor:
         self._metrics: dict[str, float] = {}
         self._progress = LearnerProgress()
         self._began_s = time.monotonic()
-        self._placeless_told = False
+        self._warned_about_cpus = False
         self._up_s, self._made_room = self._began_s, False
         s = plan.learner
-        self._keeper = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)  # its place comes first
-        self._fleet = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)
-        self._metrics_out = RayMetrics("supervisor", plan.name)
-        self._watch = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._metrics_out.report, self._counts)
+        # The learner is created first, so that actors cannot take its resources.
+        self._learner = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)
+        self._pool = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)
+        self._reporter = RayMetrics("supervisor", plan.name)
+        self._monitor = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._reporter.report, self._counts)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._thread.start()
 
     def poll(self, notes_seen: int = 0) -> RunStatus:
-        """Notes after the first `notes_seen`, or all of them where those were another supervisor's, before this one."""
-        noted = len(self._notes)
-        notes = self._notes[notes_seen if notes_seen <= noted else 0 : noted]
+        """Return the status, with the notes after the first `notes_seen`.
+
+        A restarted supervisor has fewer notes than its predecessor; then all of them are returned.
+        """
+        total = len(self._notes)
+        notes = self._notes[notes_seen if notes_seen <= total else 0 : total]
         return RunStatus(
-            self._phase, self.plan.learner.run_dir, self._snapshot(), notes, noted, self._error, self._saved
+            self._phase, self.plan.learner.run_dir, self._snapshot(), notes, total, self._error, self._saved
         )
 
     def stop(self) -> None:
-        """Ask for the end: the checkpoint is written, and the phase becomes STOPPED."""
+        """Ask the run to write a checkpoint and stop; the phase then becomes STOPPED."""
         self._stop.set()
 
     def close(self, at_once: bool = False) -> None:
-        """End whatever still runs; `at_once` without waiting for the learner's last checkpoint."""
+        """Stop everything; with `at_once`, do not wait for the learner's last checkpoint."""
         if at_once:
             self._at_once.set()
         self._stop.set()
         self._thread.join()
-        self._watch.close()
-        self._metrics_out.close()
-        self._fleet.stop()
-        self._keeper.close()
+        self._monitor.close()
+        self._reporter.close()
+        self._pool.stop()
+        self._learner.close()
 
     def _run(self) -> None:
         try:
             if self._train():
                 self._phase = Phase.COMPARING
                 baselines = "the random policy and never-grow" if self.plan.hosts else "the random policy"
-                self._notes.append(f"measuring {baselines} on the same seeds ...")
+                self._notes.append(f"playing {baselines} on the same seeds for comparison ...")
                 plan = self.plan
-                compare(self._fleet, plan.run_dir, plan.reference_episodes, plan.hosts, self._stop.is_set)
+                compare(self._pool, plan.run_dir, plan.reference_episodes, plan.hosts, self._stop.is_set)
             self._phase = Phase.STOPPED if self._stop.is_set() else Phase.DONE
         except UserError as error:
             self._fail(str(error))
         except Exception as error:
             trace = self.plan.run_dir / "error.txt"
             trace.write_text(traceback.format_exc())
-            self._fail(f"the run failed ({type(error).__name__}: {error}): what happened is in {trace}")
+            self._fail(f"the run failed ({type(error).__name__}: {error}); the traceback is in {trace}")
 
     def _fail(self, line: str) -> None:
         self._error, self._phase = " ".join(line.split()), Phase.FAILED
 
     def _train(self) -> bool:
-        """Until the learner is done; False when told to stop before."""
+        """Run learner and actors until the learner is done. Returns False if the run was stopped before."""
         while not self._stop.is_set():
-            status = self._keeper.tick()
-            self._hear(status)
+            status = self._learner.tick()
+            self._record(status)
             if status.done:
                 break
-            self._fleet.pump(timeout_s=0.0)
-            self._fit()
-            self._tell_placeless()
+            self._pool.pump(timeout_s=0.0)
+            self._scale_actors()
+            self._warn_about_cpus()
             self._stop.wait(TICK_S)
         stopped = self._stop.is_set()
-        self._saved = self._keeper.stop(self._at_once.is_set)
-        self._hear(self._keeper.status)
+        self._saved = self._learner.stop(self._at_once.is_set)
+        self._record(self._learner.status)
         return not stopped
 
-    def _fit(self) -> None:
-        """With `actors.count: auto`: actors for what room there is. A learner that lost its machine comes first: it is
-        waited for, and given the place of one of them."""
+    def _scale_actors(self) -> None:
+        """With `actors.count: auto`, adapt the number of actors to the cluster.
+
+        A learner that lost its machine has priority: if it finds no other place in time, an actor is removed for it.
+        """
         now = time.monotonic()
-        if self._keeper.up:
+        if self._learner.up:
             self._up_s, self._made_room = now, False
-            self._fleet.autoscale(ray.available_resources)
+            self._pool.autoscale(ray.available_resources)
         elif not self._made_room and now - self._up_s > UNPLACED_S:
             self._made_room = True
-            self._fleet.release_one()
+            self._pool.release_one()
 
-    def _hear(self, status: LearnerStatus) -> None:
+    def _record(self, status: LearnerStatus) -> None:
         if status.progress is not None:
             self._progress = status.progress
         self._notes += status.new_notes
@@ -173,30 +184,30 @@ class Supervisor:
             self._metrics = metrics
             self._returns.append(metrics["return_mean"])
 
-    def _tell_placeless(self) -> None:
-        """Once: a cluster may still be growing while the run starts."""
-        if self._placeless_told or time.monotonic() - self._began_s < UNPLACED_S:
+    def _warn_about_cpus(self) -> None:
+        """Warn once if the cluster stays too small, since it may still be growing while the run starts."""
+        if self._warned_about_cpus or time.monotonic() - self._began_s < UNPLACED_S:
             return
-        self._placeless_told = True
+        self._warned_about_cpus = True
         actors = self.plan.acting.actors.at_least
         have, needed = ray.cluster_resources().get("CPU", 0.0), actors + 1
         if have < needed:
             self._notes.append(
-                f"the cluster has {have:g} CPUs, and learner and {actors} actors need {needed}: "
-                "those without a place start when it grows"
+                f"the cluster has {have:g} CPUs, but the learner and {actors} actors need {needed}: "
+                "the remaining actors start when it grows"
             )
 
     def _counts(self) -> dict[str, float]:
-        return self._fleet.counts() | {"learner_restarts": self._keeper.restarts}
+        return self._pool.counts() | {"learner_restarts": self._learner.restarts}
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> ProgressSnapshot:
         c, p = self.plan.learner.config, self._progress
         now = time.monotonic()
-        elapsed_s = now - (self._keeper.began_s or now)
+        elapsed_s = now - (self._learner.began_s or now)
         remaining = [] if c.max_seconds is None else [max(0.0, c.max_seconds - elapsed_s)]
         if self._returns:
             remaining.append((c.updates - p.update) * elapsed_s / len(self._returns))
-        return Snapshot(
+        return ProgressSnapshot(
             update=p.update,
             updates_total=c.updates,
             elapsed_s=elapsed_s,
@@ -204,26 +215,26 @@ class Supervisor:
             episodes=p.episodes_trained,
             episodes_per_s=self._metrics.get("episodes_per_s", 0.0),
             return_mean=self._metrics.get("return_mean"),
-            return_history=self._returns[:: -1 - len(self._returns) // SHOWN][::-1],
+            return_history=self._returns[:: -1 - len(self._returns) // HISTORY_POINTS][::-1],
             policy_lag=self._metrics.get("policy_lag_mean", 0.0),
             queue_depth=int(self._metrics.get("queue_depth", 0)),
-            actors_alive=self._fleet.alive,
-            actors_total=self._fleet.size,
-            restarts=self._fleet.totals.restarts + self._keeper.restarts,
+            actors_alive=self._pool.alive,
+            actors_total=self._pool.size,
+            restarts=self._pool.totals.restarts + self._learner.restarts,
             eta_s=min(remaining) if remaining else None,
             unit="points" if self.plan.hosts else "",
         )
 
 
 def learner_gpus(learner: LearnerSettings, acting: ActingConfig) -> float:
-    """A GPU for the learner where the cluster has one to spare, else what its actors leave of the only one."""
+    """Return the GPU share of the learner: a whole GPU if available, or else what the actors leave of it."""
     have = ray.cluster_resources().get("GPU", 0.0)
     if learner.config.device == "cpu" or not have:
         return 0.0
     left = have - acting.actors.at_least * acting.actors.gpus_per_actor
     if left <= 0:
         raise UserError(
-            f"{acting.actors.at_least} actors x {acting.actors.gpus_per_actor} GPUs leave the learner none of "
-            f"{have:g}: lower actors.gpus_per_actor"
+            f"{acting.actors.at_least} actors x {acting.actors.gpus_per_actor} GPUs leave none of the cluster's "
+            f"{have:g} GPUs for the learner: lower actors.gpus_per_actor"
         )
     return float(min(1.0, left))

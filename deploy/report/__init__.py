@@ -1,1 +1,1 @@
-"""The report of a run, its pictures, and live progress."""
+"""The report of a run, its figures, and the live progress display."""

@@ -1,4 +1,4 @@
-"""Pictures of a run over its updates, each a pure function of the run folder; None where there is nothing to draw."""
+"""Figures of a run, each a pure function of the run folder that returns None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def learning_curve(run: RunFolder) -> Figure | None:
-    """Mean return of the episodes so far, tasks weighted equally, with a 95% band; references as horizontal lines."""
+    """Mean return of recent episodes, tasks weighted equally, with a 95% band; baselines as horizontal lines."""
     if not run.metrics:
         return None
     x, y = run.series("update"), run.series("return_mean")
@@ -44,7 +44,7 @@ def learning_curve(run: RunFolder) -> Figure | None:
 
 
 def op_shares(run: RunFolder) -> Figure | None:
-    """Share of steps that chose each op, stacked, over updates."""
+    """Fraction of steps that chose each op, stacked, over updates."""
     shares = run.families("op")
     if not shares:
         return None
@@ -56,14 +56,14 @@ def op_shares(run: RunFolder) -> Figure | None:
     _updates_axis(ax, x)
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-    ax.set_ylabel("share of steps")
+    ax.set_ylabel("fraction of steps")
     middles: Floats = np.cumsum(stack[:, -1]) - stack[:, -1] / 2
     label_right(ax, [(float(m), _title(n), color(n, OPS)) for m, n in zip(middles, names, strict=True)])
     return figure
 
 
 def head_entropies(run: RunFolder) -> Figure | None:
-    """Normalised entropy of each head over updates."""
+    """Normalized entropy of each head over updates."""
     heads = run.families("entropy")
     if not heads:
         return None
@@ -83,7 +83,7 @@ def head_entropies(run: RunFolder) -> Figure | None:
 
 
 def flow(run: RunFolder) -> Figure | None:
-    """Throughput, policy lag and queue depth over updates: three panels, one scale each."""
+    """Throughput, policy lag and queue depth over updates, in three panels."""
     if not run.metrics:
         return None
     x = run.series("update")
@@ -92,7 +92,7 @@ def flow(run: RunFolder) -> Figure | None:
     marker = "o" if len(x) == 1 else ""
     for ax, title, name in (
         (rate, "episodes per second", "episodes_per_s"),
-        (lag, "policy lag: mean, shaded to the largest", "policy_lag_mean"),
+        (lag, "policy lag: mean, shaded up to the maximum", "policy_lag_mean"),
         (queue, "episodes waiting in the queue", "queue_depth"),
     ):
         ax.plot(x, run.series(name), color=POLICIES["learned"], lw=1.5, marker=marker)
@@ -107,7 +107,7 @@ def flow(run: RunFolder) -> Figure | None:
 
 
 def task_returns(run: RunFolder) -> Figure | None:
-    """Mean return per task with 95% intervals: the learned policy and its baselines on the same seeds."""
+    """Mean return per task with 95% intervals, for the learned policy and the baselines on the same seeds."""
     references = run.references
     if references is None or not references.tasks:
         return None
@@ -144,7 +144,7 @@ def _interval(values: list[float]) -> Interval:
 
 
 def _rolling(run: RunFolder, x: Floats, y: Floats, window: int) -> tuple[Floats, Floats, Floats]:
-    """Stratified mean over the last `window` updates' episodes, and its band; updates' own means without episodes."""
+    """Stratified mean over the episodes of the last `window` updates with its band; else the mean of the update."""
     rows = []
     for i in range(len(x)):
         first = x[max(0, i - window + 1)]
@@ -173,14 +173,14 @@ def _updates_axis(ax: Axes, x: Floats) -> None:
 
 
 def _widened(x: Floats, stack: Floats) -> tuple[Floats, Floats]:
-    """A single update as a bar one update wide, since an area needs two points."""
+    """Widen a single update to a bar, because an area needs two points."""
     if len(x) > 1:
         return x, stack
     return np.array([x[0] - 0.5, x[0] + 0.5]), np.repeat(stack, 2, axis=1)
 
 
 def label_right(ax: Axes, labels: list[tuple[float, str, str]], height_in: float = 3.0) -> None:
-    """Names (value, text, colour) at the right edge of axes about `height_in` high, apart where they would touch."""
+    """Write labels (value, text, colour) at the right edge, spaced to avoid overlap; `height_in` is the axes height."""
     low, high = ax.get_ylim()
     gap = 0.16 * (high - low) / height_in
     y = -np.inf

@@ -1,4 +1,4 @@
-"""One episode as a picture: the timeline of its slots, and its accuracy beside that of the same host left alone."""
+"""A figure of one episode: the timeline of its slots, and its accuracy compared with never growing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.report.run_folder import RunFolder
 
 
 def slot_timeline(run: RunFolder) -> Figure | None:
-    """The episode that the run recorded, epoch by epoch; None if it recorded none."""
+    """The recorded episode of a run, epoch by epoch; None if there is none."""
     episode = run.timeline
     if episode is None or not episode.ops:
         return None
@@ -23,14 +23,14 @@ def slot_timeline(run: RunFolder) -> Figure | None:
 
 
 def compared(episode: Drawn, never_grow_accuracy: list[float]) -> Figure:
-    """The episode's timeline, with the accuracy (points) that its host reaches without growth."""
+    """The timeline of an episode, with the accuracy (points) of the same host without growth."""
     figure, above = slot_figure(episode, len(never_grow_accuracy) - 1)
     _accuracy(above, episode.accuracy, never_grow_accuracy)
     return figure
 
 
 def write_picture(episode: Drawn, never_grow_accuracy: list[float], path: Path) -> None:
-    """Write the picture as PNG or SVG, whichever the name ends in; the same episode gives the same file."""
+    """Write the figure as PNG or SVG, by the suffix of `path`. The output is deterministic."""
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "tamiyo"}):
         metadata = {"Date": None} if path.suffix == ".svg" else None
         compared(episode, never_grow_accuracy).savefig(path, facecolor="white", metadata=metadata)

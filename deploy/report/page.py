@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained page, and its pictures as PNG."""
+"""The report of a run: one self-contained HTML page, and its figures as PNG."""
 
 from __future__ import annotations
 
@@ -21,82 +21,87 @@ from deploy.report.run_folder import RunFolder, read_run
 from deploy.report.statistics import Interval, paired_interval
 
 
-class Picture(NamedTuple):
+class ReportFigure(NamedTuple):
+    """A figure of the report with its title and caption."""
+
     name: str
     title: str
     caption: str
     draw: Callable[[RunFolder], Figure | None]
-    gym_caption: str | None = None  # under a run on a Gymnasium environment; None leaves the picture out there
+    gym_caption: str | None = None  # caption for Gymnasium environments; None omits the figure for them
 
 
-PICTURES = (
-    Picture(
+FIGURES = (
+    ReportFigure(
         "learning_curve",
         "Learning curve",
-        "Undiscounted return in points of validation accuracy after rent: the mean over recent updates' episodes, with "
-        "every task weighted equally, and its 95% band. Dashed lines are the random policy and never growing, played "
-        "on task seeds of the last fifth (shaded). The paired comparison above is much sharper than this picture.",
+        "Undiscounted return in points of validation accuracy minus rent: the mean over the episodes of recent "
+        "updates, with all tasks weighted equally, and its 95% band. Dashed lines show the random policy and never "
+        "growing on task seeds of the last fifth (shaded). The paired comparison is more precise than this figure.",
         charts.learning_curve,
-        "Undiscounted return of whole episodes: the mean over recent updates' episodes, and its 95% band. The dashed "
-        "line is the random policy, played on seeds of the last fifth (shaded).",
+        "Undiscounted return of whole episodes: the mean over the episodes of recent updates, and its 95% band. The "
+        "dashed line shows the random policy on seeds of the last fifth (shaded).",
     ),
-    Picture(
+    ReportFigure(
         "task_returns",
         "Return by task",
-        "The same task seeds under each policy; bars are 95% intervals of the mean.",
+        "All policies on the same task seeds; bars are 95% intervals of the mean.",
         charts.task_returns,
-        "The same seeds under each policy; bars are 95% intervals of the mean.",
+        "All policies on the same seeds; bars are 95% intervals of the mean.",
     ),
-    Picture(
+    ReportFigure(
         "slot_timeline",
         "One episode, epoch by epoch",
-        "Accuracy on the validation split above, against the same host left alone. A lane per slot: its tint is the "
-        "stage, the height of the fill is alpha, the text is the blueprint. Marks above a lane are the policy's ops.",
+        "Top: validation accuracy, compared with the same host without growth. Below, one lane per slot: the colour is "
+        "the stage, the filled height is alpha, the text is the blueprint. Marks above a lane are the policy's ops.",
         episode_chart.slot_timeline,
     ),
-    Picture(
+    ReportFigure(
         "op_shares",
-        "What the policy does",
-        "Share of steps that chose each op.",
+        "Actions",
+        "Fraction of steps that chose each op.",
         charts.op_shares,
-        "Share of steps that made each choice of the first head.",
+        "Fraction of steps for each choice of the first head.",
     ),
-    Picture(
+    ReportFigure(
         "head_entropies",
-        "How decided it is",
-        "Normalised entropy of each head over the steps where it mattered and there was a choice.",
+        "Policy entropy",
+        "Normalized entropy of each head, over the steps where it was relevant and had several legal choices.",
         charts.head_entropies,
-        "Normalised entropy of each head over the steps where there was a choice.",
+        "Normalized entropy of each head, over the steps with more than one legal choice.",
     ),
-    Picture(
+    ReportFigure(
         "flow",
-        "How the data flowed",
-        "Policy lag counts how many published weight sets had passed since an episode's oldest step.",
+        "Data flow",
+        "Policy lag is the number of weight versions published since the oldest step of an episode.",
         charts.flow,
-        "Policy lag counts how many published weight sets had passed since an episode's or a segment's oldest step.",
+        "Policy lag is the number of weight versions published since the oldest step of an episode or segment.",
     ),
 )
 
 
 class Comparison(NamedTuple):
+    """A paired comparison of the learned policy with a baseline."""
+
     against: str
     interval: Interval
     n: int
 
     @property
     def verdict(self) -> str:
+        """Whether the 95% interval excludes zero, and on which side."""
         if self.interval.low > 0:
             return "better"
         return "worse" if self.interval.high < 0 else "not distinguishable"
 
 
 def write_report(run_dir: Path) -> Path:
-    """Writes `report.html` and `report/*.png` into a run folder; returns the page's path. UserError without a run."""
+    """Write `report.html` and `report/*.png` into a run folder, and return the path of the page. Raises `UserError`."""
     run = read_run(run_dir)
     (run_dir / "report").mkdir(exist_ok=True)
     drawn, missing = [], []
     with matplotlib.rc_context(STYLE):
-        for picture in _pictures(run):
+        for picture in _figures(run):
             figure = picture.draw(run)
             if figure is None:
                 missing.append(picture.title)
@@ -119,21 +124,21 @@ def write_report(run_dir: Path) -> Path:
     return path
 
 
-def _pictures(run: RunFolder) -> list[Picture]:
+def _figures(run: RunFolder) -> list[ReportFigure]:
     if not run.gym_id:
-        return list(PICTURES)
-    return [p._replace(caption=p.gym_caption) for p in PICTURES if p.gym_caption is not None]
+        return list(FIGURES)
+    return [p._replace(caption=p.gym_caption) for p in FIGURES if p.gym_caption is not None]
 
 
 def headline(run_dir: Path) -> str:
-    """What the run showed, in one or two sentences, whether or not it flatters."""
+    """Summarize the comparison with the baselines in one or two sentences."""
     return " ".join(_headline(read_run(run_dir)))
 
 
 def _headline(run: RunFolder) -> list[str]:
     comparisons = _comparisons(run)
     if not comparisons:
-        return ["No comparison: the run ended before its references were played."]
+        return ["No comparison: the run ended before the baselines were played."]
     return [_sentence(c, run.unit) for c in comparisons]
 
 
@@ -175,7 +180,7 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def as_svg(figure: Figure, name: str) -> str:
-    """A figure as inline SVG: no prolog, no metadata, no address, ids that do not clash with the other pictures'."""
+    """Render a figure as inline SVG, without prolog, metadata or URLs, and with ids that are unique on the page."""
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": hashlib.sha256(name.encode()).hexdigest()}):
         figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)

@@ -1,4 +1,4 @@
-"""Live progress of a run: a panel that redraws itself in a terminal, one plain line every ten seconds elsewhere."""
+"""Live progress of a run: an updating panel in a terminal, otherwise one plain line every ten seconds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """What a run looks like at one moment."""
+class ProgressSnapshot:
+    """The progress of a run at one moment."""
 
     update: int
     updates_total: int | None
@@ -39,25 +39,25 @@ class Snapshot:
     actors_total: int
     restarts: int
     eta_s: float | None
-    unit: str = "points"  # of returns
+    unit: str = "points"  # unit of returns
 
     @property
     def fraction(self) -> float:
-        """Share of the run that is done, by whichever bound is nearer."""
+        """Completed fraction of the run, by updates or by time, whichever is larger."""
         by_update = self.update / self.updates_total if self.updates_total else 0.0
         by_time = self.elapsed_s / self.max_seconds if self.max_seconds else 0.0
         return min(1.0, max(by_update, by_time))
 
 
-class Progress:
-    """Context manager; `update` shows a snapshot, `note` prints a line that stays."""
+class ProgressDisplay:
+    """A context manager that displays progress: `update` shows a snapshot, `note` prints a permanent line."""
 
     def __init__(self, title: str, console: Console | None = None, plain_every_s: float = 10.0) -> None:
         self._title = title
         self._console = console or Console(highlight=False)
         self._plain_every_s = plain_every_s
         self._last_plain_s = -math.inf
-        self._unseen: Snapshot | None = None
+        self._unprinted: ProgressSnapshot | None = None
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -68,25 +68,27 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._live is not None:
             self._live.stop()
-        elif self._unseen is not None:
-            self._console.print(plain(self._unseen), markup=False, soft_wrap=True)
+        elif self._unprinted is not None:
+            self._console.print(plain(self._unprinted), markup=False, soft_wrap=True)
 
     def note(self, message: str) -> None:
+        """Print a line above the progress panel."""
         self._console.print(message, markup=False, soft_wrap=True)
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: ProgressSnapshot) -> None:
+        """Show a snapshot, or in plain mode print it if the last line is old enough."""
         if self._live is not None:
             self._live.update(panel(self._title, snapshot), refresh=True)
             return
         now = time.monotonic()
-        self._unseen = snapshot
+        self._unprinted = snapshot
         if now - self._last_plain_s >= self._plain_every_s:
-            self._last_plain_s, self._unseen = now, None
+            self._last_plain_s, self._unprinted = now, None
             self._console.print(plain(snapshot), markup=False, soft_wrap=True)
 
 
-def panel(title: str, s: Snapshot) -> Panel:
-    """The run as a panel three lines high."""
+def panel(title: str, s: ProgressSnapshot) -> Panel:
+    """Format a snapshot as a panel with three lines."""
     head = Table.grid(padding=(0, 2), expand=True)
     head.add_column(no_wrap=True)
     head.add_column(ratio=1)
@@ -105,14 +107,14 @@ def panel(title: str, s: Snapshot) -> Panel:
         reward.append(f"{s.return_mean:+.1f}{' ' + s.unit if s.unit else ''}  ", style="bold")
         reward.append(sparkline(s.return_history, 40), style="cyan")
     facts = Table.grid(padding=(0, 3))
-    lost = s.actors_alive < s.actors_total
+    missing = s.actors_alive < s.actors_total
     restarts = f", {s.restarts} restarted" if s.restarts else ""
     facts.add_row(
         Text.assemble(("episodes ", "dim"), f"{s.episodes:,}", (f"  {s.episodes_per_s:.1f}/s", "cyan")),
         Text.assemble(("lag ", "dim"), f"{s.policy_lag:.1f}"),
         Text.assemble(("queue ", "dim"), f"{s.queue_depth}"),
         Text.assemble(
-            ("actors ", "dim"), (f"{s.actors_alive}/{s.actors_total}{restarts}", "bold yellow" if lost else "")
+            ("actors ", "dim"), (f"{s.actors_alive}/{s.actors_total}{restarts}", "bold yellow" if missing else "")
         ),
     )
     return Panel(
@@ -120,8 +122,8 @@ def panel(title: str, s: Snapshot) -> Panel:
     )
 
 
-def plain(s: Snapshot) -> str:
-    """The run as one line."""
+def plain(s: ProgressSnapshot) -> str:
+    """Format a snapshot as one line."""
     total = f"/{s.updates_total}" if s.updates_total else ""
     reward = "return      -" if s.return_mean is None else f"return {s.return_mean:+6.1f}"
     eta = f"  eta {clock(s.eta_s)}" if s.eta_s is not None else ""
@@ -133,7 +135,7 @@ def plain(s: Snapshot) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The finite values as bars, averaged into at most `width` of them."""
+    """Draw the finite values as at most `width` bars, each the mean of a bin."""
     finite = [v for v in values if math.isfinite(v)]
     if not finite:
         return ""
@@ -145,7 +147,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def clock(seconds: float) -> str:
-    """`1:05` or `2:03:04`."""
+    """Format seconds as `1:05` or `2:03:04`."""
     minutes, s = divmod(int(max(0.0, seconds)), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"

@@ -1,4 +1,4 @@
-"""What a run left on disk, read for the report. Optional files are None where they are missing."""
+"""Read a run folder for the report. Missing optional files are None."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class References:
-    """Returns of the policies on the same seeds; all arrays have length n. Only seed hosts have a never-grow."""
+    """Returns of the learned policy and the baselines on the same n seeds; never-grow exists for seed hosts only."""
 
     tasks: list[str]
     learned: list[float]
@@ -27,13 +27,13 @@ class References:
 
     @property
     def baselines(self) -> dict[str, list[float]]:
-        """What the learned policy is compared with, by name."""
+        """The returns of each baseline, by its name."""
         return {"random": self.random} | ({} if self.never_grow is None else {"never grow": self.never_grow})
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """One episode of T steps in a host with S slots, epoch by epoch."""
+class RecordedEpisode:
+    """A recorded episode of T epochs in a host with S slots."""
 
     task: str
     seed: int
@@ -42,32 +42,35 @@ class Timeline:
     accuracy: list[float]  # [T + 1] points
     never_grow_accuracy: list[float]  # [T + 1] points
     ops: list[str]  # [T]
-    op_slots: list[int]  # [T], -1 where the op concerns none
+    op_slots: list[int]  # [T], -1 for ops without a slot
     stages: list[list[str]]  # [S][T]
     alphas: list[list[float]]  # [S][T]
-    blueprints: list[list[str]]  # [S][T], empty where the slot is
+    blueprints: list[list[str]]  # [S][T], "" for empty slots
     growth_ratio: list[float]  # [T]
 
 
-Built = TypeVar("Built", References, Timeline)
+Built = TypeVar("Built", References, RecordedEpisode)
 
 
 @dataclass(frozen=True)
 class RunFolder:
+    """The files of a run."""
+
     path: Path
-    settings: str  # config.yaml as text
+    settings: str  # text of config.yaml
     metrics: list[Row]  # one per update
-    episodes: list[Row]  # one per trained episode
+    episodes: list[Row]  # one per episode trained on
     references: References | None
-    timeline: Timeline | None
+    timeline: RecordedEpisode | None
 
     @property
     def name(self) -> str:
+        """Name of the folder."""
         return self.path.resolve().name
 
     @property
     def gym_id(self) -> str:
-        """The Gymnasium environment that was trained on; empty for seed hosts."""
+        """Id of the Gymnasium environment; empty for seed hosts."""
         try:
             settings = yaml.safe_load(self.settings)
         except yaml.YAMLError:
@@ -77,26 +80,26 @@ class RunFolder:
 
     @property
     def unit(self) -> str:
-        """Of returns: points of validation accuracy, or whatever the environment pays."""
+        """Unit of returns: points of validation accuracy for seed hosts, unknown (empty) otherwise."""
         return "" if self.gym_id else "points"
 
     def series(self, name: str) -> NDArray[np.float64]:
-        """A metric per update; NaN where an update did not report it."""
+        """The values of a metric by update `[updates]`; NaN if an update did not report it."""
         values = (row.get(name) for row in self.metrics)
         return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)
 
     def families(self, prefix: str) -> dict[str, NDArray[np.float64]]:
-        """All metrics `prefix/NAME` as NAME to series, in order of first appearance."""
+        """The series of all metrics `prefix/NAME`, by NAME in order of first appearance."""
         names = {key: None for row in self.metrics for key in row if key.startswith(f"{prefix}/")}
         return {key.partition("/")[2]: self.series(key) for key in names}
 
 
 def read_run(path: Path) -> RunFolder:
-    """Reads a run folder; raises UserError where there is none."""
+    """Read a run folder. Raises `UserError` if it does not exist or is damaged."""
     if not path.is_dir():
-        raise UserError(f"there is no run folder {path}")
+        raise UserError(f"run folder {path} does not exist")
     if not (path / "metrics.jsonl").is_file():
-        raise UserError(f"{path} holds no metrics.jsonl, so it is not the folder of a run")
+        raise UserError(f"{path} is not a run folder (it has no metrics.jsonl)")
     settings = path / "config.yaml"
     references, timeline = _object(path / "references.json"), _object(path / "timeline.json")
     return RunFolder(
@@ -105,12 +108,12 @@ def read_run(path: Path) -> RunFolder:
         metrics=_lines(path / "metrics.jsonl"),
         episodes=_lines(path / "episodes.jsonl"),
         references=_build(References, references) if references and references["learned"] else None,
-        timeline=_build(Timeline, {**timeline, "episode_return": timeline["return"]}) if timeline else None,
+        timeline=_build(RecordedEpisode, {**timeline, "episode_return": timeline["return"]}) if timeline else None,
     )
 
 
 def _build(kind: type[Built], data: Row) -> Built:
-    """A dataclass from those keys of `data` that it has; files may hold more."""
+    """Create a dataclass from `data`; unknown keys are ignored."""
     return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data or f.default is MISSING})
 
 
@@ -124,7 +127,7 @@ def _object(path: Path) -> Row | None:
 
 
 def _lines(path: Path) -> list[Row]:
-    """Rows of a JSONL file; a torn last line, which a killed run leaves, is passed over."""
+    """Read a JSONL file; an incomplete last line, left by a killed run, is ignored."""
     if not path.is_file():
         return []
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""Intervals for paired comparisons: both sides played the same seeds, so only their differences vary."""
+"""Confidence intervals, in particular for paired comparisons on the same seeds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Interval(NamedTuple):
 def paired_interval(
     a: Sequence[float], b: Sequence[float], seed: int = 0, resamples: int = 10_000, level: float = 0.95
 ) -> Interval:
-    """Mean of `a[i] - b[i]` with a percentile-bootstrap interval over pairs (Efron 1979).
+    """Mean of `a[i] - b[i]` with a percentile-bootstrap interval over pairs (Efron, 1979).
 
-    Raises ValueError where pairs do not match, are fewer than two, or hold a value that is not finite.
+    Raises `ValueError` if the lengths differ, there are fewer than two pairs, or a value is not finite.
     """
     if len(a) != len(b):
         raise ValueError(f"{len(a)} values cannot be paired with {len(b)}")
@@ -29,7 +29,7 @@ def paired_interval(
 
 
 def mean_interval(values: Sequence[float], seed: int = 0, resamples: int = 10_000, level: float = 0.95) -> Interval:
-    """Mean of `values` with a percentile-bootstrap interval."""
+    """Mean of `values` with a percentile-bootstrap interval. Raises `ValueError` like `paired_interval`."""
     x = np.asarray(values, dtype=np.float64)  # [n]
     if x.size < 2:
         raise ValueError(f"an interval needs at least two values, got {x.size}")
@@ -48,9 +48,9 @@ def mean_interval(values: Sequence[float], seed: int = 0, resamples: int = 10_00
 
 
 def stratified_mean(values: Sequence[float], strata: Sequence[str]) -> Interval:
-    """Mean of the strata's means, each weighted equally, with a normal 95% interval.
+    """Mean of the strata's means, weighted equally, with a normal 95% interval.
 
-    Which tasks a batch happens to hold moves a plain mean far more than any policy does; this one it does not move.
+    Unlike the plain mean, it does not depend on how many episodes of each task a batch happens to contain.
     """
     x, names = np.asarray(values, dtype=np.float64), np.asarray(strata)
     groups = [x[names == name] for name in np.unique(names)]

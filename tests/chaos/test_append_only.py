@@ -69,8 +69,8 @@ def test_accepted_episodes_survive_a_kill_of_the_server(fsync: str) -> None:
             while trained < goal:
                 trained += len(learner.ack([d.entry_id for d in learner.take(8, 0.5)]))
             server.die()
-            assert server.revive()
-            assert learner.ledger().trained == trained  # the turn is known too: no new generation is needed
+            assert server.restart_if_dead()
+            assert learner.ledger().trained == trained  # and its turn is known: no generation has to be opened
         over.set()
         actor.join(30)
         assert counts(learner, "accepted", "trained", "lost_with_store") == (accepted, trained, 0)
@@ -95,7 +95,7 @@ def test_the_last_second_lost_in_a_power_failure_is_counted(tmp_path: Path) -> N
             if call == 6:
                 server.die()
                 os.truncate(server.file, synced)
-                assert server.revive()
+                assert server.restart_if_dead()
             return False
 
         progress = learner.run(produce_and_kill)
@@ -121,7 +121,7 @@ def test_calls_wait_for_a_server_that_is_loading_its_file(monkeypatch: pytest.Mo
             pipeline.set(f"filler{i}", "x")
         pipeline.execute()
         server.die()
-        revival = threading.Thread(target=server.revive)
+        revival = threading.Thread(target=server.restart_if_dead)
         revival.start()
         late: list[PutStatus] = []
         actor = threading.Thread(target=lambda: late.append(Retry()(lambda: transport.put(header(1), b"late").status)))

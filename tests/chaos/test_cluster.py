@@ -43,7 +43,7 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(tmp_path: Path, clu
         wait_until(lambda: len(rows(metrics)) >= at + 3, 30)
 
     with tamiyo(tmp_path, "train", *arguments, **secret) as follower:  # the same command again
-        follower.wait_for(lambda: "is under way: following it" in follower.out and "update" in follower.out)
+        follower.wait_for(lambda: "is already running: following it" in follower.out and "update" in follower.out)
         follower.process.send_signal(signal.SIGINT)
         assert follower.wait(20) == 130
         assert "tamiyo stop far" in follower.out
@@ -96,7 +96,7 @@ def test_errors_of_runs_on_clusters_are_one_line(tmp_path: Path, cluster: Nodes,
     for arguments, word in (
         (["--address", cluster.address], "needs run.redis"),
         (["--address", "127.0.0.1:1", "--redis", redis_url], "no Ray cluster answers"),
-        (["--address", cluster.address, "--redis", redis_url, "--attach"], "no run 'nobody' is under way"),
+        (["--address", cluster.address, "--redis", redis_url, "--attach"], "no run 'nobody' is running"),
     ):
         with tamiyo(tmp_path, "train", *small(tmp_path, "nobody"), *arguments) as command:
             assert command.wait(60) == 2

@@ -74,7 +74,7 @@ def test_processes_that_wait_for_the_server_are_not_killed(run: ChaosRun) -> Non
     known, notes = {number for _, number in run.ledger().actors}, run.command.out.count("has hung")
     os.kill(server.pid, signal.SIGKILL)
     time.sleep(1.2 * HANG_S)
-    assert server.revive()
+    assert server.restart_if_dead()
     run.running_again("redis", time.monotonic())
     assert {number for _, number in run.ledger().actors} <= known
     assert run.command.out.count("has hung") == notes

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 def kill_and_revive(server: EmbeddedRedis) -> None:
     os.kill(server.pid, signal.SIGKILL)
     os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-    assert server.revive()
+    assert server.restart_if_dead()
 
 
 def test_a_server_with_a_file_keeps_accepted_episodes() -> None:

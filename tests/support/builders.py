@@ -1,4 +1,4 @@
-"""Random valid values for tests."""
+"""Build random valid episodes and weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A certificate authority and the certificates that it signs, for the tests of one session."""
+"""A certificate authority for tests."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
+    """Signs certificates for servers on this machine."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -21,7 +23,7 @@ class Authority:
         self.certificate = self._write("ca.pem", self._sign(self._name, self._key, authority=True))
 
     def issue(self, name: str, *others: str) -> tuple[Path, Path]:
-        """(certificate, key) for 127.0.0.1, localhost and other names of hosts."""
+        """Return the paths of a certificate and its key for 127.0.0.1, localhost and `others`."""
         key = ec.generate_private_key(ec.SECP256R1())
         secret = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

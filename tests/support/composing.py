@@ -1,4 +1,4 @@
-"""docker-compose.yml as a test reads it, and its services' commands as plain processes of this machine."""
+"""Read docker-compose.yml and run the commands of its services as plain processes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def project() -> dict[str, Any]:
 
 
 def interpolated(text: str, settings: Mapping[str, str]) -> str:
-    """Compose's `${NAME:-default}` and `$$`."""
+    """Expand `${NAME:-default}` and `$$` like Compose."""
     filled = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda m: settings.get(m[1]) or m[2], text)
     assert "${" not in filled, filled
     return filled.replace("$$", "$")
 
 
 def command_of(service: dict[str, Any], settings: Mapping[str, str]) -> list[str]:
-    """What the container runs, entrypoint included."""
+    """The command of the container, including the entrypoint."""
     command = service.get("command", [])
     if isinstance(command, str):
         words = shlex.split(interpolated(command, settings))
@@ -48,7 +48,7 @@ def command_of(service: dict[str, Any], settings: Mapping[str, str]) -> list[str
 
 
 class Service:
-    """One service's command as a process; `rewrite` puts this machine's places where those of containers are."""
+    """The command of one service as a process."""
 
     def __init__(self, name: str, command: list[str], environment: Mapping[str, str], folder: Path) -> None:
         self.name, self._mark, self._log = name, uuid.uuid4().hex, folder / f"{name}.log"
@@ -75,7 +75,7 @@ class Service:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert self.process.poll() is None, f"{self.name} ended:\n{self.said}"
-            assert time.monotonic() < deadline, f"{self.name} was waited for in vain:\n{self.said}"
+            assert time.monotonic() < deadline, f"{self.name} timed out:\n{self.said}"
             time.sleep(0.2)
 
     def terminate(self, timeout_s: float = 20.0) -> int:
@@ -83,13 +83,13 @@ class Service:
         return self.process.wait(timeout_s)
 
     def clean(self) -> None:
-        """As the end of a container: whatever is left of it goes."""
+        """Kill all processes of the service, like stopping a container."""
         self.process.kill()
         for process in psutil.process_iter():
             try:
                 if process.environ().get(MARK) == self._mark and command_line(process):
                     process.kill()
-            except psutil.Error:  # it ended meanwhile, or is not ours
+            except psutil.Error:  # it has ended, or belongs to another user
                 continue
         self.process.wait(10)
         subprocess.run(["rm", "-rf", str(self._temporary)], check=False)

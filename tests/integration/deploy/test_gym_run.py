@@ -1,4 +1,4 @@
-"""`tamiyo train --env` as a user meets it: from the command line to the report."""
+"""`tamiyo train --env`, from the command line to the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fleets that join a run and leave it while it trains: none of them repeats another, and every episode counts once."""
+"""Actors that join and leave a run during training: seeds are not repeated, and every episode counts once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.launching import rows, small, tamiyo
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(240)]
 
 
-def test_fleets_come_and_go_under_a_learner(tmp_path: Path) -> None:
+def test_actors_can_join_and_leave_during_training(tmp_path: Path) -> None:
     folder = tmp_path / "joined"
     with EmbeddedRedis() as server:
         flags = [*small(tmp_path, "joined", learner__updates=1_000_000), "--redis", server.url]

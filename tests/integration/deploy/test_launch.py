@@ -1,4 +1,4 @@
-"""`tamiyo train` as a user meets it: a whole run, Ctrl-C and resume, and processes killed under it."""
+"""`tamiyo train` from the command line: a whole run, Ctrl-C and resume, and killed processes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Command, Path, list[str]]]:
-    """A run that was left alone: the command, its folder, and what was left of it when it ended."""
+    """An undisturbed run: the command, its folder, and the processes and files left at the end."""
     root = tmp_path_factory.mktemp("runs")
     with tamiyo(root, "train", *small(root, "whole", actors__count=2)) as run:
         run.wait()
         yield run, root / "whole", run.left()
 
 
-def test_a_run_ends_well_and_leaves_nothing_behind(finished: tuple[Command, Path, list[str]]) -> None:
+def test_a_run_succeeds_and_leaves_no_processes_behind(finished: tuple[Command, Path, list[str]]) -> None:
     run, _, left = finished
     assert run.process.returncode == 0, run.err
     assert run.err == ""
@@ -62,7 +62,7 @@ def test_a_new_run_starts_from_given_weights_also_with_other_slots(
     assert max(abs(given[name] - kept[name]).max() for name in given) < 1e-6
 
 
-def test_a_run_leaves_all_that_it_promises(finished: tuple[Command, Path, list[str]]) -> None:
+def test_a_run_writes_all_documented_files(finished: tuple[Command, Path, list[str]]) -> None:
     _, folder, _ = finished
     for name in ("config.yaml", "references.json", "timeline.json", "report.html"):
         assert (folder / name).stat().st_size > 100, name
@@ -80,7 +80,7 @@ def test_a_run_leaves_all_that_it_promises(finished: tuple[Command, Path, list[s
     assert settings["run"]["name"] == "whole"
 
 
-def test_ctrl_c_stops_cleanly_and_resume_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_stops_cleanly_and_resume_continues(tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
     with tamiyo(tmp_path, "train", *small(tmp_path, "stopped", learner__updates=1000)) as run:
         run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
@@ -111,7 +111,7 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_one_ctrl_c_ends_a_run_whose_learner_hangs(tmp_path: Path) -> None:
+def test_one_ctrl_c_stops_a_run_whose_learner_hangs(tmp_path: Path) -> None:
     folder = tmp_path / "hangs"
     with tamiyo(tmp_path, "train", *small(tmp_path, "hangs", learner__updates=1000)) as run:
         run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
@@ -120,14 +120,14 @@ def test_one_ctrl_c_ends_a_run_whose_learner_hangs(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGINT)
         assert run.wait(30) == 130
         assert run.err == ""
-        assert "the learner was told to stop and did not: it is killed" in run.out
+        assert "the learner did not stop in time and is killed" in run.out
         assert "stopped; the newest checkpoint is an earlier one" in " ".join(run.out.split())
         assert run.left() == []
     assert load_checkpoint(folder).progress.update >= 1
 
 
 @pytest.mark.chaos
-def test_when_the_driver_is_killed_everything_it_started_ends(tmp_path: Path) -> None:
+def test_all_processes_end_when_the_driver_is_killed(tmp_path: Path) -> None:
     with tamiyo(tmp_path, "train", *small(tmp_path, "killed", learner__updates=1000)) as run:
         run.wait_for(lambda: len(rows(tmp_path / "killed" / "metrics.jsonl")) >= 1)
         assert len(run.relatives()) > 5  # server, Ray's own, learner, actor: the mark finds them
@@ -166,7 +166,7 @@ def ray_process(run: Command, kind: str) -> list[psutil.Process]:
 
 
 @pytest.mark.chaos
-def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: Path) -> None:
+def test_a_killed_actor_is_restarted_and_a_corrupt_episode_is_rejected(tmp_path: Path) -> None:
     folder, updates = tmp_path / "hurt", 60
     with EmbeddedRedis() as server:
         port = free_port()

@@ -1,4 +1,4 @@
-"""Debian's Prometheus reads a real run and a real policy server, and every panel of every dashboard has data."""
+"""Prometheus scrapes a real run and a real policy server, and every dashboard panel has data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ START_S = 150.0
 
 
 class Prometheus:
-    """A server that looks every two seconds."""
+    """A Prometheus server that scrapes every two seconds."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -168,7 +168,7 @@ def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: lis
             assert (float(alive["value"][1]), alive["metric"]["role"]) == (1, "supervisor")
 
 
-def test_processes_of_their_own_show_the_same_under_the_same_names(tmp_path: Path, free_ports: list[int]) -> None:
+def test_separate_processes_export_metrics_with_the_same_names(tmp_path: Path, free_ports: list[int]) -> None:
     of_learner, of_actors, own = free_ports[:3]
     with EmbeddedRedis() as store:
         flags = [*small(tmp_path, RUN, learner__updates=5000), "--redis", store.url, "--run.metrics_port"]

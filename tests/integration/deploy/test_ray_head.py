@@ -1,4 +1,4 @@
-"""The head of `ray up`: GCS keeps its state in a Redis whose password no command line shows."""
+"""The Ray head node: the password of GCS's Redis is on no command line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
         ("x", [], "usage: python -m deploy.launch.ray_head PASSWORD_FILE --head"),
     ],
 )
-def test_what_is_missing_is_told_in_one_line(
+def test_missing_arguments_are_reported_in_one_line(
     tmp_path: Path, content: str | None, arguments: list[str], words: str
 ) -> None:
     file = tmp_path / "password"

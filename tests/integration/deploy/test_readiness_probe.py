@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 MANIFEST = Path(__file__).parents[3] / "deploy" / "kuberay" / "policy-server.yaml"
 
 
-def test_ready_is_who_has_weights(tmp_path: Path) -> None:
+def test_a_policy_server_is_ready_once_it_has_weights(tmp_path: Path) -> None:
     deployment = next(m for m in yaml.safe_load_all(MANIFEST.read_text()) if m["kind"] == "Deployment")
     probe = deployment["spec"]["template"]["spec"]["containers"][0]["readinessProbe"]["exec"]["command"]
     assert probe[:2] == ["python", "-c"]

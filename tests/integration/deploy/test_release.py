@@ -1,4 +1,4 @@
-"""Releases: versions from tags, what sdist and wheel hold, and the wheel at work in an environment of its own."""
+"""Releases: versions from tags, contents of sdist and wheel, and the wheel in a fresh environment."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_versions_come_from_tags(project: Path, tmp_path: Path) -> None:
     assert version_of(build(project, tmp_path / "after")[1]).startswith("1.2.4.dev1+g")
 
 
-def test_the_wheel_holds_what_it_should_and_works_alone(project: Path, tmp_path: Path) -> None:
+def test_the_wheel_is_complete_and_works_in_a_fresh_environment(project: Path, tmp_path: Path) -> None:
     sdist, wheel = build(project, tmp_path / "dist")
     names = [PurePosixPath(name) for name in zipfile.ZipFile(wheel).namelist()]
     assert {n.parts[0] for n in names if not n.parts[0].endswith(".dist-info")} == {

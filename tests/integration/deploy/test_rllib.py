@@ -1,4 +1,4 @@
-"""RLlib's own env runner plays a checkpoint of ours in our environment, and what it records is what we would do."""
+"""RLlib's env runner plays a checkpoint in the seed-training environment and records the same log-probs as Tamiyo."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def runner(folder: Path) -> SingleAgentEnvRunner:
 
 
 def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
-    """Largest difference between the log-probs that RLlib recorded and ours of the same actions, on what it saw."""
+    """The largest difference between the log-probs recorded by RLlib and those of the policy for the same actions."""
     policy = load_policy(folder, 2)
     state, worst = policy.initial_state(1), 0.0
     for t in range(len(episode)):
@@ -91,7 +91,7 @@ def test_rllibs_env_runner_plays_a_checkpoint_with_its_state(core: str, tmp_path
         env_runner.stop()
 
 
-def test_a_module_without_a_checkpoint_and_a_bare_environment_are_refused(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_and_missing_masks_are_reported(tmp_path: Path) -> None:
     from actors.env import make_env
     from deploy.rllib import MasksObserved
 

@@ -1,4 +1,4 @@
-"""Passwords and tokens come from the environment or a file, and are found in no list of processes, log or file."""
+"""Passwords and tokens come from the environment or a file, and appear in no process list, log or file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSWORD, TOKEN = f"word-{secrets.token_hex(12)}", secrets.token_hex(32)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """HOST:PORT of a server that asks for the password, which it was told in a file."""
+    """HOST:PORT of a Redis server with a password from a file."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -77,8 +77,8 @@ def look(command: Command, folder: Path, place: str, extra: dict[str, str]) -> N
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["variable", "file", "url"])
-def test_a_runs_password_and_token_are_nowhere_to_be_read(tmp_path: Path, place: str, way: str) -> None:
-    """In a url on the command line the password is there for all to see, and goes no further."""
+def test_password_and_token_of_a_run_appear_nowhere(tmp_path: Path, place: str, way: str) -> None:
+    """A password in a URL on the command line is visible there, but nowhere else."""
     file = tmp_path / "password"
     file.write_text(PASSWORD + "\n")
     secret = {
@@ -95,7 +95,7 @@ def test_a_runs_password_and_token_are_nowhere_to_be_read(tmp_path: Path, place:
 
 
 @pytest.mark.long
-def test_learner_and_actors_of_one_run_log_in_as_users_of_their_own(tmp_path: Path) -> None:
+def test_learner_and_actors_log_in_as_different_users(tmp_path: Path) -> None:
     folder, (port,) = tmp_path / "secrets", free_ports(1)
     write_secrets(folder, ["localhost"])
     words = {role: (folder / f"{role}.password").read_text().strip() for role in ("learner", "actor")}
@@ -134,7 +134,7 @@ def test_a_wrong_password_is_not_repeated_in_the_error(tmp_path: Path, place: st
         assert "refused the login" in command.err
 
 
-def test_the_embedded_servers_password_is_in_no_list_of_processes_or_file() -> None:
+def test_the_password_of_the_embedded_server_is_in_no_process_list_or_file() -> None:
     with EmbeddedRedis(append_only=True) as server:
         password = server.url.partition("@")[0].rpartition(":")[2]
         process = psutil.Process(server.pid)

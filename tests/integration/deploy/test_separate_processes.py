@@ -1,4 +1,4 @@
-"""`tamiyo learner` and `tamiyo actors` as processes of their own, which meet through a server with a password."""
+"""`tamiyo learner` and `tamiyo actors` as separate processes that share a Redis server with a password."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSWORD = "a-word-for-tests"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[int]:
-    """The port of a server on loopback that asks for a password."""
+    """The port of a Redis server on loopback with a password."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -42,7 +42,7 @@ def server(tmp_path: Path) -> Iterator[int]:
             process.kill()
 
 
-def test_they_train_together_and_stop_when_told(tmp_path: Path, server: int) -> None:
+def test_learner_and_actors_train_together_and_stop_on_request(tmp_path: Path, server: int) -> None:
     url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "apart"
     flags = [*small(tmp_path, "apart", learner__updates=1000), "--redis", url]
     secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
@@ -77,7 +77,7 @@ def test_they_train_together_and_stop_when_told(tmp_path: Path, server: int) -> 
 
 
 @pytest.mark.long
-def test_one_ctrl_c_ends_a_learner_whose_server_hangs(tmp_path: Path, server: int) -> None:
+def test_one_ctrl_c_stops_a_learner_whose_redis_server_hangs(tmp_path: Path, server: int) -> None:
     flags = [*small(tmp_path, "alone"), "--redis", f"redis://127.0.0.1:{server}/0"]
     (process,) = [p for p in psutil.Process().children() if any(str(server) in word for word in p.cmdline())]
     with tamiyo(tmp_path, "learner", *flags, TAMIYO_REDIS_PASSWORD=PASSWORD) as learner:
@@ -87,13 +87,13 @@ def test_one_ctrl_c_ends_a_learner_whose_server_hangs(tmp_path: Path, server: in
         learner.process.send_signal(signal.SIGINT)
         assert learner.wait(30) == 130, learner.out + learner.err
         assert learner.err == ""
-        assert "it was told to stop and did not" in learner.out
+        assert "did not stop in time" in learner.out
         assert learner.left() == []
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_service_goes_on_with_its_run_and_stays_when_it_is_done(tmp_path: Path, server: int) -> None:
+def test_a_learner_service_resumes_its_run_and_stays_up_when_finished(tmp_path: Path, server: int) -> None:
     url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "kept"
     secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
 
@@ -108,6 +108,6 @@ def test_a_service_goes_on_with_its_run_and_stays_when_it_is_done(tmp_path: Path
                 assert learner.wait(10) == 0, learner.out + learner.err
         with tamiyo(tmp_path, "learner", *flags(4), **secret) as refused:
             assert refused.wait() == 2
-            assert "holds a run already" in refused.err
+            assert "already holds a run" in refused.err
     assert [row["update"] for row in rows(folder / "metrics.jsonl")] == [1, 2, 3, 4]
     assert load_checkpoint(folder).progress.generation == 2

@@ -40,7 +40,7 @@ def test_each_second_a_line_of_json_also_after_the_store_was_away(tmp_path: Path
             watch.wait_for(lambda: "looking again" in watch.err)
             before = len(looks(watch))
             os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-            assert server.revive()
+            assert server.restart_if_dead()
             watch.wait_for(lambda: len(looks(watch)) > before)
             last = looks(watch)[-1]
             assert (last["run"], last["exact"], last["ledger"]["trained"]) == ("watched", True, 4)

@@ -1,4 +1,4 @@
-"""The `tamiyo` command: what it loads, what it refuses, and that every field of the configuration is a flag."""
+"""The `tamiyo` command line: fast imports, error messages, and a flag for every configuration field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deploy.config.yaml import to_yaml
 
 
 @pytest.mark.parametrize("args", [["--help"], ["train", "--help"], ["actors", "--help"], ["train", "--nope"]])
-def test_parsing_loads_nothing_heavy(args: list[str]) -> None:
+def test_parsing_does_not_import_heavy_packages(args: list[str]) -> None:
     code = (
         "import sys; from deploy.cli import main; main(sys.argv[1:]);"
         "heavy = {'torch', 'ray', 'matplotlib', 'sklearn', 'grpc', 'redis', 'pandas'} & set(sys.modules);"
@@ -41,7 +41,7 @@ def test_every_field_has_a_docstring_and_a_flag(capsys: pytest.CaptureFixture[st
 
 
 def field_docstrings(kind: type) -> dict[str, str]:
-    """Strings that stand right below a field, read from the source without the help of the flag maker."""
+    """The docstring below each field, read from the source independently of tyro."""
     import ast
     import inspect
 
@@ -55,7 +55,7 @@ def field_docstrings(kind: type) -> dict[str, str]:
     return found
 
 
-REFUSED = [
+INVALID = [
     (["train", "--learner.lrr", "3"], "unknown flag --learner.lrr; did you mean --learner.lr?"),
     (["train", "--lr=3"], "unknown flag --lr; did you mean --learner.lr?"),
     (["train", "--learner.lr", "x"], "--learner.lr: could not convert string to float: 'x'"),
@@ -64,28 +64,30 @@ REFUSED = [
     (["train", "--actors.count", "200"], "200 actors x 8 environments"),
     (["train", "--actors.count", "many"], "invalid literal for int() with base 10: 'many'; or give 'auto'"),
     (["train", "--actors.count", "auto", "--actors.envs_per_actor", "999"], "it must hold one wave (999 episodes)"),
-    (["train", "--address", "ray://127.0.0.1:1", "--redis", "redis://x"], "run.root is 'runs', but ray://"),
+    (["train", "--address", "ray://127.0.0.1:1", "--redis", "redis://x"], "run.root is 'runs': with a ray:// address"),
     (["train", "--env", "CartPole-v1", "--learner.batch_steps", "0"], "the segment would be too old"),
     (["train", "--env"], "needs a value"),
     (["train", "--env", "X", "--gym.kwargs", "a"], "gym.kwargs holds 'a': write name=value"),
     (["train", "stray"], "Unrecognized options: stray"),
-    (["train", "--preset", "huge"], "there is no preset 'huge'"),
+    (["train", "--preset", "huge"], "unknown preset 'huge'"),
     (["train", "--preset"], "--preset needs a value"),
     (["train", "--config", "/nowhere.yaml"], "cannot read /nowhere.yaml"),
-    (["train", "--resume", "/nowhere"], "there is no run folder /nowhere"),
-    (["train", "--redis", "localhost"], "give redis://host:port/0"),
+    (["train", "--resume", "/nowhere"], "run folder /nowhere does not exist"),
+    (["train", "--redis", "localhost"], "use redis://host:port/0"),
     (["actors", "--resume", "x"], "unknown flag --resume"),
     (["learner"], "give --redis redis://HOST:6379/0"),
     (["actors"], "give --redis redis://HOST:6379/0"),
     (["trian"], "unknown command 'trian'; did you mean 'train'?"),
-    (["report"], "give the folder of one run"),
-    (["report", "/nowhere"], "there is no run folder /nowhere"),
+    (["report"], "give one run folder"),
+    (["report", "/nowhere"], "run folder /nowhere does not exist"),
     (["doctor", "now"], "takes no arguments"),
 ]
 
 
-@pytest.mark.parametrize(("args", "words"), REFUSED, ids=[" ".join(args) for args, _ in REFUSED])
-def test_refused_in_one_line_with_status_two(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("args", "words"), INVALID, ids=[" ".join(args) for args, _ in INVALID])
+def test_invalid_arguments_give_a_one_line_error_and_status_two(
+    args: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(args) == 2
     out, err = capsys.readouterr()
     assert err.startswith("tamiyo: error: ")
@@ -94,7 +96,7 @@ def test_refused_in_one_line_with_status_two(args: list[str], words: str, capsys
     assert out == ""
 
 
-def test_flags_overlay_the_file_and_the_file_the_preset(tmp_path: Path) -> None:
+def test_flags_override_the_file_and_the_file_overrides_the_preset(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("learner: {lr: 5e-4, clip: 0.3}\nrun: {seed: 4}\n")
     args = ["--learner.lr", "1e-4", "--preset", "quick", "--config", str(path), "--redis", "redis://h:1/0"]
@@ -106,7 +108,7 @@ def test_flags_overlay_the_file_and_the_file_the_preset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--env", "--gym.id"])
-def test_a_gymnasium_environment_starts_from_preset_general(flag: str) -> None:
+def test_gymnasium_environments_use_preset_general_by_default(flag: str) -> None:
     config, _, _ = parse("train", [flag, "CartPole-v1", "--env.slots", "2"], resumable=True)
     assert (config.gym.id, config.env.slots) == ("CartPole-v1", 2)
     assert config.learner == PRESETS["general"].learner != PRESETS["tamiyo"].learner
@@ -115,7 +117,7 @@ def test_a_gymnasium_environment_starts_from_preset_general(flag: str) -> None:
     assert parse("train", [], resumable=True).config == PRESETS["tamiyo"]
 
 
-def test_spellings_of_flags() -> None:
+def test_flags_accept_dashes_null_lists_and_booleans() -> None:
     args = [
         "--learner.max-seconds=null",
         "--learner.value_clip",
@@ -140,11 +142,11 @@ def test_a_resumed_run_keeps_its_settings_and_flags_override(tmp_path: Path) -> 
     config, resume, _ = parse("train", ["--resume", str(tmp_path), "--learner.updates", "5"], resumable=True)
     assert resume == tmp_path
     assert config == dataclasses.replace(stored, learner=dataclasses.replace(stored.learner, updates=5))
-    with pytest.raises(UserError, match="exclude each other"):
+    with pytest.raises(UserError, match="mutually exclusive"):
         parse("train", ["--resume", str(tmp_path), "--preset", "quick"], resumable=True)
 
 
-def test_usage_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What machines without our environment are handed: the store's url with its password, wherever that came from."""
+"""Redis URLs with passwords for machines that lack the environment variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.errors import UserError
 from deploy.config.schema import Config, RunConfig
 from deploy.config.yaml import to_yaml
 from deploy.launch.cluster import with_passwords
-from deploy.launch.following import plan
+from deploy.launch.following import make_run_plan
 
 CONFIG = replace(
     Config(), run=RunConfig(redis="redis://actor@queue:6379/0"), queue=QueueConfig(weights_redis="redis://weights/1")
@@ -26,11 +26,13 @@ def _no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"{name}_FILE", raising=False)
 
 
-def test_without_a_password_nothing_changes() -> None:
+def test_urls_are_unchanged_without_a_password() -> None:
     assert with_passwords(CONFIG) == CONFIG
 
 
-def test_from_a_file_and_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_are_read_from_a_file_and_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "actor.password").write_text("a/b@c\n")
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(tmp_path / "actor.password"))
     monkeypatch.setenv("TAMIYO_WEIGHTS_REDIS_PASSWORD", "plain")
@@ -39,7 +41,7 @@ def test_from_a_file_and_from_the_environment(tmp_path: Path, monkeypatch: pytes
     assert known.queue.weights_redis == "redis://:plain@weights/1"
 
 
-def test_actors_have_a_user_and_a_password_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actors_have_their_own_user_and_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunConfig(redis="redis://learner@queue:6379/0", actors_redis="redis://actor@queue:6379/0")
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "one")
     monkeypatch.setenv("TAMIYO_ACTORS_REDIS_PASSWORD", "two")
@@ -47,17 +49,17 @@ def test_actors_have_a_user_and_a_password_of_their_own(tmp_path: Path, monkeypa
     assert known.run.redis == "redis://learner:one@queue:6379/0"
     assert known.run.actors_redis == "redis://actor:two@queue:6379/0"
     for config in (known, replace(Config(), run=run)):  # from the cluster's machines, and from the one that trains
-        made = plan(config, tmp_path, config.run.redis)
+        made = make_run_plan(config, tmp_path, config.run.redis)
         assert made.actors_redis == "redis://actor:two@queue:6379/0"
         assert made.learner.redis == config.run.redis
         assert "two" not in repr(made)
     assert "two" not in to_yaml(known)
-    assert plan(CONFIG, tmp_path, CONFIG.run.redis).actors_redis == CONFIG.run.redis
+    assert make_run_plan(CONFIG, tmp_path, CONFIG.run.redis).actors_redis == CONFIG.run.redis
     with pytest.raises(UserError, match=r"run\.actors_redis needs run\.redis"):
         RunConfig(actors_redis="redis://actor@queue:6379/0")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_password_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(tmp_path / "nothing"))
     with pytest.raises(UserError, match="TAMIYO_REDIS_PASSWORD_FILE"):
         with_passwords(CONFIG)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 CONFIG_MODULES = {ROOT / "actors/config.py", ROOT / "learner/config.py", ROOT / "deploy/config/schema.py"}
 ENTRY = {ROOT / "deploy/config/yaml.py", ROOT / "deploy/config/flags.py"}  # these handle every field alike
 
-# Names under which each section is at hand where it is read.
+# Variable names that hold each section in the code that reads it.
 ALIASES = {
     "run": {"run"},
     "env": {"env", "config", "c"},
@@ -63,7 +63,7 @@ def fields_of(kind: type) -> list[tuple[str, str]]:
 
 
 def unread(fields: Iterable[tuple[str, str]]) -> list[str]:
-    """Fields that no code outside the configuration modules and the entry points reads."""
+    """Return the fields that are not read outside the configuration modules and the entry points."""
     seen = {p: reads(p.read_text()) for p in sources() if p not in CONFIG_MODULES | ENTRY}
     missing = []
     for section, field in fields:
@@ -80,7 +80,7 @@ def test_every_field_reaches_its_consumer() -> None:
     assert unread(fields) == []
 
 
-def test_a_field_that_nobody_reads_is_caught() -> None:
+def test_an_unused_field_is_detected() -> None:
     @dataclasses.dataclass(frozen=True)
     class Learning:
         lr: float = 1.0
@@ -91,5 +91,5 @@ def test_a_field_that_nobody_reads_is_caught() -> None:
     assert unread([("learner", "name"), ("queue", "lr")]) == ["learner.name", "queue.lr"]
 
 
-def test_an_assignment_or_a_string_is_no_read() -> None:
+def test_assignments_and_strings_do_not_count_as_reads() -> None:
     assert reads("config.lr = 1\n'config.clip'\nx = a.config.gamma\n") == {("a", "config"), ("config", "gamma")}

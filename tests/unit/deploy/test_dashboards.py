@@ -1,4 +1,4 @@
-"""Grafana's dashboards: as committed, whole, and made of what the table of metrics says."""
+"""Grafana dashboards: the committed files are current, valid, and show every registered metric."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def committed(name: str) -> dict[str, Any]:
 
 
 def panels() -> Iterator[dict[str, Any]]:
-    """All but the headings."""
+    """All panels except row headings."""
     for name in NAMES:
         yield from (p for p in committed(name)["panels"] if p["type"] != "row")
 
@@ -50,17 +50,17 @@ def asked(panel: dict[str, Any]) -> list[Metric]:
     return found
 
 
-def test_what_is_committed_is_what_the_table_makes(tmp_path: Path) -> None:
+def test_committed_dashboards_are_up_to_date(tmp_path: Path) -> None:
     assert main(["dashboards", str(tmp_path)]) == 0
     made = {p.name: p.read_text() for p in tmp_path.iterdir()}
     assert sorted(made) == [f"{name}.json" for name in NAMES]
     stale = [name for name, text in made.items() if (FOLDER / name).read_text() != text]
-    assert stale == [], f"make them again: {COMMAND}"
+    assert stale == [], f"run {COMMAND}"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_grafanas_own_types_read_it_and_give_it_back(name: str) -> None:
-    """Fields that they do not know, or that are not where they belong, would be missing afterwards."""
+def test_dashboards_round_trip_through_grafanas_sdk(name: str) -> None:
+    """The SDK drops unknown and misplaced fields, so nothing may be missing after the round trip."""
     register_default_plugins()
     board = committed(name)
     back = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
@@ -71,7 +71,7 @@ def test_grafanas_own_types_read_it_and_give_it_back(name: str) -> None:
 
 
 def lost(given: Any, back: Any, at: str = "") -> list[str]:
-    """Where something of `given` is not in `back`, which may have more."""
+    """The paths of values in `given` that are missing or different in `back`."""
     if isinstance(given, dict) and isinstance(back, dict):
         return [line for k, v in given.items() for line in lost(v, back.get(k, KeyError), f"{at}/{k}".strip("/"))]
     if isinstance(given, list) and isinstance(back, list) and len(given) == len(back):
@@ -83,7 +83,7 @@ def test_every_declared_metric_is_on_a_dashboard() -> None:
     assert {m.name for p in panels() for m in asked(p)} == {m.name for m in DECLARED.values()}
 
 
-def test_every_panel_has_a_title_and_the_unit_and_text_of_the_table() -> None:
+def test_every_panel_has_a_title_and_the_registered_units_and_descriptions() -> None:
     for panel in panels():
         assert panel["title"].strip()
         metrics = asked(panel)
@@ -104,7 +104,7 @@ def test_every_panel_has_a_title_and_the_unit_and_text_of_the_table() -> None:
         assert unit == (units.get(first.unit + rate) or f"suffix: {first.unit}{rate}"), panel["title"]
 
 
-def test_series_of_another_unit_have_an_axis_of_their_own() -> None:
+def test_series_with_another_unit_use_the_right_axis() -> None:
     (panel,) = [p for p in panels() if p["title"] == "Accuracy and parameters"]
     assert panel["fieldConfig"]["defaults"]["unit"] == "suffix: points"
     (override,) = panel["fieldConfig"]["overrides"]
@@ -113,7 +113,7 @@ def test_series_of_another_unit_have_an_axis_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_panels_have_places_of_their_own(name: str) -> None:
+def test_panels_do_not_overlap(name: str) -> None:
     board = committed(name)
     assert len({p["id"] for p in board["panels"]}) == len(board["panels"])
     cells = []
@@ -133,12 +133,12 @@ def rules(folder: Path = PROVISIONING / "alerting") -> list[dict[str, Any]]:
     return own
 
 
-def test_committed_alerts_are_those_that_the_command_makes(tmp_path: Path) -> None:
+def test_committed_alerts_are_up_to_date(tmp_path: Path) -> None:
     assert main(["dashboards", str(tmp_path / "boards"), "--alerts", str(tmp_path / "alerts")]) == 0
-    assert rules(tmp_path / "alerts") == rules(), f"make them again: {COMMAND}"
+    assert rules(tmp_path / "alerts") == rules(), f"run {COMMAND}"
 
 
-def test_alerts_ask_the_provisioned_source_and_stand_on_the_panel_of_their_metric() -> None:
+def test_alerts_query_the_provisioned_source_and_link_to_the_panel_of_their_metric() -> None:
     (source,) = yaml.safe_load((PROVISIONING / "datasources/prometheus.yml").read_text())["datasources"]
     watched = {}
     for rule in rules():
@@ -158,15 +158,15 @@ def test_alerts_ask_the_provisioned_source_and_stand_on_the_panel_of_their_metri
     assert float(limit) == LAG_KL == fields["thresholds"]["steps"][1]["value"]
 
 
-def test_grafanas_own_types_read_the_alerts() -> None:
-    """But for what only provisioning by file has: where a rule is shown, and the query, which is the source's own."""
+def test_alerts_round_trip_through_grafanas_sdk() -> None:
+    """Except for the linked panel and the query, which only file provisioning has."""
     for rule in rules():
         back = json.loads(JSONEncoder().encode(Rule.from_json(rule)))
         assert {at.partition("/model")[0] for at in lost(rule, back)} <= {"dashboardUid", "panelId", "data/0", "data/1"}
         assert back["title"] == rule["title"]
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["dashboards", str(tmp_path / "file")]) == 2
     assert "give another folder" in capsys.readouterr().err

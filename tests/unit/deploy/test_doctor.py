@@ -1,4 +1,4 @@
-"""The doctor: findings decide the exit status, and a broken probe is a finding."""
+"""`tamiyo doctor`: failed checks determine the exit status, and an exception in a probe is a failed check."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def run(monkeypatch: pytest.MonkeyPatch, *found: Check) -> tuple[int, str]:
     return doctor.doctor(Console(file=out, width=100)), out.getvalue()
 
 
-def test_only_a_failure_makes_the_status_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_failed_check_gives_status_one(monkeypatch: pytest.MonkeyPatch) -> None:
     fine, odd = Check("torch", "ok", "2.13"), Check("cuda", "warn", "no driver")
     status, text = run(monkeypatch, fine, odd)
     assert status == 0
     assert "no driver" in text
-    assert run(monkeypatch, fine, Check("server", "fail", "none"))[0] == 1
+    assert run(monkeypatch, fine, Check("redis server", "fail", "none"))[0] == 1
 
 
-def test_a_broken_probe_is_a_finding() -> None:
+def test_an_exception_in_a_probe_is_a_failed_check() -> None:
     def _shelves() -> Check:
         raise OSError("gone")
 

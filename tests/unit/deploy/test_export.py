@@ -65,8 +65,8 @@ def test_the_program_is_the_policy_over_200_steps_with_resets(core: str, tmp_pat
 REFUSED = [
     (["export"], "required: CHECKPOINT, OUT"),
     (["export", "/nowhere", "x.pt2"], "no checkpoint at /nowhere"),
-    (["export", "/nowhere", "x.txt"], "is no .pt2 file"),
-    (["export", "/nowhere", "/nowhere/x.pt2"], "there is no folder /nowhere"),
+    (["export", "/nowhere", "x.txt"], "does not end in .pt2"),
+    (["export", "/nowhere", "/nowhere/x.pt2"], "folder /nowhere does not exist"),
     (["export", "/nowhere", "x.pt2", "--slots", "9"], "--slots is 9"),
     (["rollout", "/nowhere"], "no checkpoint at /nowhere"),
     (["rollout", "x", "--slots", "0"], "--slots is 0"),

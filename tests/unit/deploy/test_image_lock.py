@@ -1,4 +1,4 @@
-"""What the image is made of: packages by version and hash, and images by digest."""
+"""The container image: packages are locked by version and hash, base images by digest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_package_has_the_pinned_version_and_a_hash() -> None:
     assert entry.sub("", LOCK).count("\n") == 1, "a line that is neither a version nor a hash"
 
 
-def test_every_dependency_is_there() -> None:
+def test_every_dependency_is_locked() -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     names = {normal(re.match(r"[\w.-]+", line)[0]) for line in wanted}  # type: ignore[index]
     assert {*names, "hatchling", "hatch-vcs", "async-timeout"} <= LOCKED.keys()
@@ -50,7 +50,7 @@ def test_wheels_of_the_folder_are_listed_with_their_hashes(tmp_path: Path) -> No
     assert link[2] == hashlib.sha256(b"some bytes").hexdigest()
 
 
-def test_the_image_installs_by_hash_alone() -> None:
+def test_the_image_installs_only_by_hash() -> None:
     dockerfile = (ROOT / "deploy/Dockerfile").read_text().replace("\\\n", " ")
     installs = re.findall(r"(?:pip install|\$locked) [^;&]*", dockerfile)
     by_version = [line.strip() for line in installs if "--require-hashes" not in line and "$locked" not in line]
@@ -69,7 +69,7 @@ echo "other/name@sha256:00000000000000000000000000000000000000000000000000000000
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_images_are_pinned_by_digest(tmp_path: Path, missing: bool) -> None:
-    """Against a stand-in for docker, which names digests as docker does."""
+    """Uses a fake docker command that prints digests in the format of docker."""
     (tmp_path / "docker").write_text(DOCKER)
     (tmp_path / "docker").chmod(0o755)
     settings, kept = tmp_path / ".env", "TAMIYO_RUN=main\nTAMIYO_REDIS_IMAGE=old@sha256:1\n"
@@ -83,7 +83,7 @@ def test_images_are_pinned_by_digest(tmp_path: Path, missing: bool) -> None:
     ended = subprocess.run(command, env=os.environ | path, capture_output=True, text=True, check=False)
     if missing:
         assert ended.returncode == 1
-        assert "Docker knows no digest of valkey/valkey" in ended.stderr
+        assert "Docker has no digest for valkey/valkey" in ended.stderr
         assert settings.read_text() == kept
         return
     assert ended.returncode == 0, ended.stderr

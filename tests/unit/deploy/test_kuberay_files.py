@@ -76,7 +76,7 @@ def test_every_manifest_fits_its_schema() -> None:
         ("NetworkPolicy", ("spec",), "ingres"),
     ],
 )
-def test_a_misspelt_key_is_refused(which: str, path: tuple[str | int, ...], key: str) -> None:
+def test_a_misspelt_key_is_rejected(which: str, path: tuple[str | int, ...], key: str) -> None:
     broken = copy.deepcopy(kind(which)[0])
     section: Any = broken
     for step in path:
@@ -98,7 +98,7 @@ def secrets_used(node: Any) -> Iterator[tuple[str, str]]:
             yield from secrets_used(child)
 
 
-def test_what_is_referred_to_is_there() -> None:
+def test_every_reference_has_a_target() -> None:
     secrets = {s["metadata"]["name"]: set(s["stringData"]) for s in kind("Secret")}
     assert all(value == "" for s in kind("Secret") for value in s["stringData"].values())
     used = [pair for m in manifests() for pair in secrets_used(m)]
@@ -117,7 +117,7 @@ def test_what_is_referred_to_is_there() -> None:
                 assert volume.get("secret", {"secretName": "tamiyo-policy"})["secretName"] in secrets
 
 
-def test_each_pod_has_the_password_of_its_own_user_alone() -> None:
+def test_each_pod_has_only_the_password_of_its_own_user() -> None:
     (cluster,), (policy,) = kind("RayCluster"), kind("Deployment")
     head, *workers = templates(cluster)
     assert {name for name, _ in secrets_used(head)} == {"tamiyo-redis-learner", "tamiyo-redis-actor"}
@@ -146,7 +146,7 @@ def test_every_pod_is_under_a_network_policy_and_nothing_is_privileged() -> None
         assert all(rule.get("from") for rule in policy["spec"]["ingress"]), "an open door"
 
 
-def test_the_policy_server_starts_with_flags_that_there_are(tmp_path: Path) -> None:
+def test_the_policy_server_uses_existing_flags(tmp_path: Path) -> None:
     (deployment,) = kind("Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["tamiyo", "serve"]

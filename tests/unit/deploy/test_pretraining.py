@@ -1,4 +1,4 @@
-"""A run's first lesson: who demonstrates, what is kept, and when there is none."""
+"""Pretraining by imitation: the demonstrations, the stored policy, and when it is skipped."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def config(tmp_path: Path) -> Config:
     return replace(base, run=replace(base.run, root=str(tmp_path / "runs"), name="taught", seed=3))
 
 
-def test_demonstrations_grow_where_the_first_epochs_say_that_it_pays(config: Config) -> None:
-    """As often as a ridge regression of scikit-learn says, on what an evaluation's own play of the hosts gains."""
+def test_demonstrations_grow_with_the_probability_given_by_the_expected_gain(config: Config) -> None:
+    """Compare with scikit-learn's ridge regression on the gains measured by the evaluation code."""
     env = replace(config.env, tasks=("spirals", "moons"), horizon_epochs=16, inner_steps=16)
     asked = replace(config, env=env, imitation=replace(config.imitation, episodes=64, temperature=2.0))
     schedules = {"periodic": {"5": tune.Winner(replace(PERIODIC, blueprint=3), 0.0, 1)}}
@@ -88,7 +88,7 @@ def test_demonstrations_grow_where_the_first_epochs_say_that_it_pays(config: Con
     assert surprise == pytest.approx(usual, abs=2.5 * np.sqrt(64) * 0.5)
 
 
-def test_what_growing_gains_is_told_from_what_is_seen_and_not_from_the_noise() -> None:
+def test_the_expected_gain_recovers_a_linear_signal_from_noise() -> None:
     rng = np.random.default_rng(0)
     seen = rng.standard_normal((4000, 6)).astype(np.float32)
     seen[:, 5] = 1.0  # says nothing
@@ -105,7 +105,7 @@ def test_demonstrations_are_the_same_for_the_same_run_seed(config: Config) -> No
     assert all(np.array_equal(a.actions, b.actions) for a, b in zip(again, first, strict=True))
 
 
-def test_a_new_run_begins_with_what_it_was_shown_and_no_other_does(config: Config) -> None:
+def test_only_a_new_run_starts_from_the_pretrained_policy(config: Config) -> None:
     run_dir = open_run(config, None)
     begun, said = told(config, run_dir)
     assert Path(begun.run.init_from) == (run_dir / POLICY).absolute()
@@ -125,17 +125,17 @@ def test_a_new_run_begins_with_what_it_was_shown_and_no_other_does(config: Confi
     assert told(keeping, run_dir)[0].run.init_from == begun.run.init_from  # but what it began with is its prior
 
 
-def test_what_nobody_tuned_for_is_refused_before_anything_is_written(config: Config) -> None:
+def test_settings_without_tuned_schedules_are_rejected_before_anything_is_written(config: Config) -> None:
     other = replace(config, env=replace(config.env, horizon_epochs=9))
     with pytest.raises(UserError, match="was tuned for another horizon_epochs"):
         open_run(other, None)
     assert not Path(config.run.root).exists()
     general = PRESETS["general"]
-    with pytest.raises(UserError, match="schedules grow seed hosts"):
+    with pytest.raises(UserError, match="pretraining needs seed hosts"):
         replace(general, gym=replace(general.gym, id="CartPole-v1"), imitation=config.imitation)
 
 
-def test_the_schedules_that_come_with_the_package_are_for_the_usual_settings() -> None:
+def test_the_shipped_schedules_match_the_default_settings() -> None:
     raw = json.loads(tune.SCHEDULES.read_text())
     assert raw["configurations"] >= 50
     found = demonstrators(Config(imitation=ImitationConfig(episodes=32)))

@@ -1,4 +1,4 @@
-"""Live progress: a panel in a terminal, sparse plain lines elsewhere."""
+"""Live progress: a panel in a terminal, otherwise plain lines at intervals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import io
 import pytest
 from rich.console import Console
 
-from deploy.report.progress import Progress, Snapshot, clock, panel, plain, sparkline
+from deploy.report.progress import ProgressDisplay, ProgressSnapshot, clock, panel, plain, sparkline
 
-SNAPSHOT = Snapshot(
+SNAPSHOT = ProgressSnapshot(
     update=12, updates_total=60, elapsed_s=31.0, max_seconds=140.0, episodes=384, episodes_per_s=12.4, return_mean=3.25,
     return_history=[-2.0, 0.5, 3.25], policy_lag=0.8, queue_depth=14, actors_alive=1, actors_total=2, restarts=1,
     eta_s=109.0,
@@ -22,9 +22,9 @@ def console(terminal: bool) -> tuple[Console, io.StringIO]:
     return Console(file=out, force_terminal=terminal, width=90, color_system=None), out
 
 
-def test_elsewhere_a_line_at_once_then_sparsely_and_the_last_one() -> None:
+def test_plain_mode_prints_the_first_line_then_at_intervals_and_the_last_one() -> None:
     target, out = console(terminal=False)
-    with Progress("run", console=target) as progress:
+    with ProgressDisplay("run", console=target) as progress:
         for update in range(5):
             progress.update(dataclasses.replace(SNAPSHOT, update=update))
         progress.note("actor 1 died and was restarted")
@@ -34,7 +34,7 @@ def test_elsewhere_a_line_at_once_then_sparsely_and_the_last_one() -> None:
     assert plain(SNAPSHOT) in lines[-1].replace("update 4/60", "update 12/60")
 
 
-def test_the_panel_tells_everything() -> None:
+def test_the_panel_shows_all_values() -> None:
     target, out = console(terminal=True)
     target.print(panel("quick-1", SNAPSHOT))
     text = out.getvalue()
@@ -46,7 +46,7 @@ def test_the_panel_tells_everything() -> None:
     assert "waiting for the first batch" in out.getvalue()
 
 
-def test_fraction_follows_the_nearer_bound() -> None:
+def test_fraction_is_the_larger_of_updates_and_time() -> None:
     assert SNAPSHOT.fraction == pytest.approx(31 / 140)
     assert dataclasses.replace(SNAPSHOT, update=59).fraction == pytest.approx(59 / 60)
     assert dataclasses.replace(SNAPSHOT, updates_total=None, max_seconds=None).fraction == 0.0

@@ -1,4 +1,4 @@
-"""The cluster files of deploy/, as Ray's own loader reads them."""
+"""The Ray cluster files of deploy/, read by Ray's loader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_ray_accepts_the_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_misspelt_key_is_refused(name: str) -> None:
+def test_a_misspelt_key_is_rejected(name: str) -> None:
     places: list[tuple[str, ...]] = [("head_start_ray_comands",), ("auth", "ssh_usr")]
     if name in CLOUDS:
         places += [("docker", "imagge"), ("available_node_types", "cpu_actors", "max_wokers")]
@@ -54,7 +54,7 @@ def test_a_misspelt_key_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_start_asks_for_the_token_and_gcs_keeps_its_state_outside(name: str) -> None:
+def test_every_node_uses_the_token_and_gcs_uses_an_external_redis(name: str) -> None:
     config = check(read(name))
     options = " ".join(config["docker"].get("run_options", []))
     for role in ("head", "worker"):
@@ -73,7 +73,7 @@ def test_every_start_asks_for_the_token_and_gcs_keeps_its_state_outside(name: st
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_a_cloud_has_a_gpu_for_the_learner_and_actors_that_scale_from_nothing(name: str) -> None:
+def test_cloud_files_have_a_gpu_head_and_actor_machines_that_scale_from_zero(name: str) -> None:
     config = check(read(name))
     types = config["available_node_types"]
     assert config["head_node_type"] == "head"
@@ -86,7 +86,7 @@ def test_a_cloud_has_a_gpu_for_the_learner_and_actors_that_scale_from_nothing(na
         assert types["head"]["resources"]["GPU"] == types["gpu_actors"]["resources"]["GPU"] == 1
 
 
-def test_the_file_of_own_machines_can_be_filled_in() -> None:
+def test_the_local_file_can_be_completed() -> None:
     text = (DEPLOY / "ray-cluster.local.yaml").read_text()
     prepared = check(yaml.safe_load(fill_in(text, "10.0.0.1", "10.0.0.2", "/k", "10.0.0.1:6380")))
     node = prepared["available_node_types"]["local.cluster.node"]

@@ -1,4 +1,4 @@
-"""The report of a made-up run: every picture is there, the page needs nothing else, the headline is honest."""
+"""The report of a synthetic run: all figures are present, the page is self-contained, the headline is correct."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from actors.errors import UserError
 from actors.types.actions import Op
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
-from deploy.report.page import PICTURES, headline, write_report
+from deploy.report.page import FIGURES, headline, write_report
 
 HEADS = ("op", "slot", "blueprint", "blend", "alpha_target", "alpha_speed")
 
@@ -88,20 +88,20 @@ def timeline() -> dict[str, Any]:
             "alphas": alphas, "blueprints": blueprints, "growth_ratio": growth}  # fmt: skip
 
 
-def test_page_holds_every_picture_and_needs_nothing_else(tmp_path: Path) -> None:
+def test_the_page_contains_every_figure_and_no_external_resources(tmp_path: Path) -> None:
     run = write_run(tmp_path / "made-up")
     page = write_report(run).read_text()
-    assert page.count("<svg") == len(PICTURES)
-    for picture in PICTURES:
-        assert (run / "report" / f"{picture.name}.png").stat().st_size > 5_000
-        assert picture.title in page
+    assert page.count("<svg") == len(FIGURES)
+    for spec in FIGURES:
+        assert (run / "report" / f"{spec.name}.png").stat().st_size > 5_000
+        assert spec.title in page
     assert not re.search(r"https?:|//[a-z]+\.|@import|<script|<link|src=", page)
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(ids)
 
 
-def test_a_run_on_a_gymnasium_environment_speaks_of_returns_and_of_no_host(tmp_path: Path) -> None:
+def test_the_report_of_a_gymnasium_run_does_not_mention_seed_hosts(tmp_path: Path) -> None:
     run = write_run(tmp_path / "cart", updates=12)
     general = PRESETS["general"]
     config = dataclasses.replace(general, gym=dataclasses.replace(general.gym, id="CartPole-v1"))
@@ -113,7 +113,7 @@ def test_a_run_on_a_gymnasium_environment_speaks_of_returns_and_of_no_host(tmp_p
     page = write_report(run).read_text()
     assert page.count("<svg") == 5
     visible = re.sub(r"<pre>.*?</pre>|<svg.*?</svg>|<style>.*?</style>", "", page, flags=re.DOTALL)
-    for word in ("points", "never grow", "slot", "accuracy", "Not drawn"):
+    for word in ("points", "never grow", "slot", "accuracy", "Figures without data"):
         assert word not in visible, word
     assert "on CartPole-v1" in visible
     assert re.match(r"Learned beats random by \d+\.\d \[", headline(run))
@@ -122,12 +122,12 @@ def test_a_run_on_a_gymnasium_environment_speaks_of_returns_and_of_no_host(tmp_p
 @pytest.mark.parametrize("updates", [0, 1, 2])
 def test_short_and_interrupted_runs_are_reported(tmp_path: Path, updates: int) -> None:
     page = write_report(write_run(tmp_path / "short", updates=updates, extras=False)).read_text()
-    assert "ended before its references were played" in page
-    assert "Not drawn" in page
+    assert "ended before the baselines were played" in page
+    assert "Figures without data" in page
     assert page.count("<svg") == (0 if updates == 0 else 4)
 
 
-def test_a_torn_last_line_is_passed_over_and_a_torn_middle_is_not(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_ignored_and_a_damaged_line_is_an_error(tmp_path: Path) -> None:
     run = write_run(tmp_path / "torn", updates=3)
     metrics = run / "metrics.jsonl"
     metrics.write_text(metrics.read_text() + '{"update": 4, "retu')
@@ -137,7 +137,7 @@ def test_a_torn_last_line_is_passed_over_and_a_torn_middle_is_not(tmp_path: Path
         write_report(run)
 
 
-def test_headline_says_which_way_it_went(tmp_path: Path) -> None:
+def test_the_headline_states_better_worse_or_indistinguishable(tmp_path: Path) -> None:
     better = headline(write_run(tmp_path / "better", updates=2, advantage=9.0))
     assert re.match(r"Learned beats random by \d+\.\d points \[\d+\.\d, \d+\.\d\] \(95%, n=48 paired seeds\)\.", better)
     even = headline(write_run(tmp_path / "even", updates=2, advantage=-2.0))
@@ -158,19 +158,19 @@ def test_an_episode_that_ended_early_and_a_single_reference(tmp_path: Path) -> N
     (run / "timeline.json").write_text(json.dumps({**episode, "accuracy": episode["accuracy"][:8]}))
     one = {"seeds": [1], "tasks": ["wine"], "learned": [1.0], "random": [0.0], "never_grow": [0.5]}
     (run / "references.json").write_text(json.dumps(one))
-    assert write_report(run).read_text().count("<svg") == len(PICTURES)
+    assert write_report(run).read_text().count("<svg") == len(FIGURES)
     (run / "references.json").write_text(json.dumps({name: [] for name in one}))
-    assert write_report(run).read_text().count("<svg") == len(PICTURES) - 1
+    assert write_report(run).read_text().count("<svg") == len(FIGURES) - 1
 
 
-def test_names_from_a_run_are_escaped(tmp_path: Path) -> None:
+def test_names_are_escaped_in_html(tmp_path: Path) -> None:
     run = write_run(tmp_path / "escaped", updates=1)
     (run / "config.yaml").write_text("run: {name: '<script>alert(1)</script>'}")
     assert "<script" not in write_report(run).read_text()
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no run folder"):
+def test_a_folder_without_a_run_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"run folder .* does not exist"):
         write_report(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"holds no metrics\.jsonl"):
+    with pytest.raises(UserError, match=r"is not a run folder \(it has no metrics\.jsonl\)"):
         write_report(tmp_path)

@@ -79,7 +79,7 @@ def test_sampled_and_greedy_differ_and_each_repeats_itself(checkpoint: Path) -> 
 def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
     network = toy_network()
     save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
-    with pytest.raises(UserError, match="not a policy of the seed-training environment"):
+    with pytest.raises(UserError, match="was not trained in the seed-training environment"):
         show_rollout(tmp_path, None, 0, None, False)
 
 
@@ -113,5 +113,5 @@ def test_the_picture_shows_both_accuracies_and_is_the_same_each_time(
 
 
 def test_a_picture_of_another_format_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(UserError, match=r"--picture is a\.gif: name a file that ends in \.png or \.svg"):
+    with pytest.raises(UserError, match=r"--picture is a\.gif: give a file name that ends in \.png or \.svg"):
         show_rollout(checkpoint, None, 1, None, True, picture=Path("a.gif"))

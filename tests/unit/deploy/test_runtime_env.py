@@ -1,4 +1,4 @@
-"""What a run brings along to a cluster."""
+"""The code and packages that a run uploads to a cluster."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from deploy.launch.runtime_env import pins, runtime_env
 CODE = RunConfig(ship="code")
 
 
-def test_an_image_needs_nothing() -> None:
+def test_ship_image_uploads_nothing() -> None:
     assert runtime_env(Config()) == {}
 
 
-def test_code_is_ours_and_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ship_code_uploads_tamiyo_and_user_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_stripes.py").write_text("")
     (tmp_path / "my_games").mkdir()
     (tmp_path / "my_games" / "__init__.py").write_text("")
@@ -40,12 +40,12 @@ def test_code_is_ours_and_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "pip" not in runtime_env(config)
 
 
-def test_a_module_that_is_not_here_is_told() -> None:
+def test_a_missing_user_module_is_reported() -> None:
     with pytest.raises(UserError, match="'nowhere_to_be_found'"):
         runtime_env(Config(run=CODE, env=EnvConfig(tasks=("nowhere_to_be_found:task",))))
 
 
-def test_pins_are_what_is_installed_and_leave_ray_to_the_cluster() -> None:
+def test_pins_are_the_installed_versions_without_ray() -> None:
     found = dict(line.split("==") for line in pins())
     assert {"torch", "numpy", "redis", "hiredis", "safetensors", "hypothesis"} & set(found) == {
         "torch", "numpy", "redis", "hiredis", "safetensors",

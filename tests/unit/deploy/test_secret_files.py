@@ -1,4 +1,4 @@
-"""`tamiyo secrets`: made once, readable by few, and good for what they are made for."""
+"""`tamiyo secrets`: files are created once, have restrictive permissions and are valid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from deploy import cli
 from deploy.commands import certificate
-from deploy.commands.secrets import PRIVATE, PUBLIC, ROLES, SERVICES, WORDS, share_secrets, write_secrets
+from deploy.commands.secrets import PRIVATE, PUBLIC, ROLES, SERVICES, TOKEN_FILES, share_secrets, write_secrets
 
 HOSTS = ["localhost", "127.0.0.1", "serve"]
 
@@ -21,21 +21,21 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_each_is_made_once_and_all_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_secret_is_created_once_and_all_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "secrets"
     assert cli.main(["secrets", str(folder), "--host", *HOSTS]) == 0
     first = contents(folder)
-    assert set(first) == {*WORDS, "users.acl", "serve.crt", "serve.key"}
-    assert len({first[name] for name in WORDS}) == len(WORDS)
-    assert all(len(first[name].strip()) == 64 for name in WORDS)
+    assert set(first) == {*TOKEN_FILES, "users.acl", "serve.crt", "serve.key"}
+    assert len({first[name] for name in TOKEN_FILES}) == len(TOKEN_FILES)
+    assert all(len(first[name].strip()) == 64 for name in TOKEN_FILES)
     assert cli.main(["secrets", str(folder), "--host", *HOSTS]) == 0
     assert contents(folder) == first
     said = capsys.readouterr()
-    assert said.out.splitlines()[1] == f"{folder}: all there"
+    assert said.out.splitlines()[1] == f"{folder}: all files exist"
     assert not any(secret.decode().strip() in said.out + said.err for secret in first.values())
 
 
-def test_a_lost_password_is_made_again_with_its_user(tmp_path: Path) -> None:
+def test_a_deleted_password_is_recreated_with_its_user(tmp_path: Path) -> None:
     write_secrets(tmp_path, HOSTS)
     before = contents(tmp_path)
     (tmp_path / "actor.password").unlink()
@@ -44,7 +44,7 @@ def test_a_lost_password_is_made_again_with_its_user(tmp_path: Path) -> None:
     assert {name for name in before if before[name] != after[name]} == {"actor.password", "users.acl"}
 
 
-def test_only_those_read_them_that_have_to(tmp_path: Path) -> None:
+def test_only_necessary_files_are_public(tmp_path: Path) -> None:
     write_secrets(tmp_path, HOSTS)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert set(modes.values()) == {PRIVATE, PUBLIC}
@@ -52,7 +52,7 @@ def test_only_those_read_them_that_have_to(tmp_path: Path) -> None:
     assert public == {"users.acl", "serve.crt", "monitor.password", "grafana.password"}
 
 
-def test_each_service_gets_its_own_and_what_is_not_its_own_is_taken_away(tmp_path: Path) -> None:
+def test_each_service_folder_holds_only_the_secrets_of_that_service(tmp_path: Path) -> None:
     folder, services = tmp_path / "all", tmp_path / "services"
     assert cli.main(["secrets", str(folder), "--services", str(services)]) == 0
     given = {place.name: contents(place) for place in services.iterdir()}
@@ -74,7 +74,7 @@ def test_each_service_gets_its_own_and_what_is_not_its_own_is_taken_away(tmp_pat
     assert (services / "serve" / "serve.token").read_bytes() == (folder / "serve.token").read_bytes()
 
 
-def test_the_users_have_the_sums_of_their_passwords(tmp_path: Path) -> None:
+def test_users_acl_holds_the_password_hashes(tmp_path: Path) -> None:
     write_secrets(tmp_path, HOSTS)
     lines = {line.split()[1]: line.split() for line in (tmp_path / "users.acl").read_text().splitlines()}
     assert set(lines) == {"default", *ROLES}
@@ -84,7 +84,7 @@ def test_the_users_have_the_sums_of_their_passwords(tmp_path: Path) -> None:
         assert f"#{hashlib.sha256(word.encode()).hexdigest()}" in lines[role]
 
 
-def test_openssl_takes_the_certificate_and_it_names_the_hosts(tmp_path: Path) -> None:
+def test_openssl_accepts_the_certificate_and_it_covers_the_hosts(tmp_path: Path) -> None:
     write_secrets(tmp_path, HOSTS)
     context = ssl.create_default_context(cafile=str(tmp_path / "serve.crt"))
     (known,) = context.get_ca_certs()
@@ -94,7 +94,7 @@ def test_openssl_takes_the_certificate_and_it_names_the_hosts(tmp_path: Path) ->
     ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tmp_path / "serve.crt", tmp_path / "serve.key")
 
 
-def test_the_certificate_is_made_anew_for_another_host_or_when_it_runs_out(
+def test_the_certificate_is_replaced_for_a_new_host_or_before_it_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_secrets(tmp_path, HOSTS)
@@ -104,7 +104,7 @@ def test_the_certificate_is_made_anew_for_another_host_or_when_it_runs_out(
     assert write_secrets(tmp_path, HOSTS) == ["serve.key", "serve.crt"]
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert cli.main(["secrets", str(tmp_path / "file")]) == 2
     assert "cannot write secrets to" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Settings from YAML: what is laid over what, what is refused and with which words, and the way there and back."""
+"""Settings as YAML: overriding, error messages and round trips."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_yaml_round_trip(tmp_path: Path, preset: str) -> None:
     assert from_yaml(write(tmp_path, to_yaml(config)), other) == config
 
 
-def test_only_what_is_named_changes(tmp_path: Path) -> None:
+def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
     path = write(tmp_path, "learner: {lr: 1e-3, value_clip: null, batch_episodes: 100}\nenv:\n  tasks: [wine]\nrun:\n")
     config = from_yaml(path, PRESETS["quick"])
     quick = PRESETS["quick"].learner
@@ -45,31 +45,31 @@ def test_only_what_is_named_changes(tmp_path: Path) -> None:
     [
         ("learner: {lrr: 1}", "unknown key 'lrr' in section 'learner'; did you mean 'lr'?"),
         ("learnr: {lr: 1}", "unknown section 'learnr'; did you mean 'learner'?"),
-        ("zzz: 1", "unknown section 'zzz'; known are run, env, gym, imitation, policy, actors, queue, learner"),
+        ("zzz: 1", "unknown section 'zzz'; choose one of run, env, gym, imitation, policy, actors, queue, learner"),
         ("learner: {lr: fast}", "learner.lr is 'fast': give a number"),
         ("learner: {lr: true}", "learner.lr is true: give a number"),
-        ("learner: {updates: 1.5}", "learner.updates is 1.5: give a whole number"),
-        ("learner: {updates: true}", "learner.updates is true: give a whole number"),
-        ("learner: {updates: null}", "learner.updates is null: give a whole number"),
-        ("actors: {count: many}", "actors.count is 'many': give a whole number or auto"),
-        ("actors: {count: 1.5}", "actors.count is 1.5: give a whole number or auto"),
+        ("learner: {updates: 1.5}", "learner.updates is 1.5: give an integer"),
+        ("learner: {updates: true}", "learner.updates is true: give an integer"),
+        ("learner: {updates: null}", "learner.updates is null: give an integer"),
+        ("actors: {count: many}", "actors.count is 'many': give an integer or auto"),
+        ("actors: {count: 1.5}", "actors.count is 1.5: give an integer or auto"),
         ("actors: {count: auto, max_count: 0}", "actors.max_count is 0: at least one actor is needed"),
         ("learner: {device: tpu}", "learner.device is 'tpu': give one of auto, cpu, cuda"),
         ("env: {tasks: wine}", "env.tasks is 'wine': give a list"),
-        ("env: {tasks: [1]}", "env.tasks[0] is 1: give text"),
+        ("env: {tasks: [1]}", "env.tasks[0] is 1: give a string"),
         ("run: {dashboard: 1}", "run.dashboard is 1: give true or false"),
         (
             "actors: {count: 11, envs_per_actor: 30}\nlearner: {max_policy_lag: 4, batch_episodes: 64}",
             "11 actors x 30 environments run 330 episodes at once, but only 320 = (max_policy_lag + 1)",
         ),
-        ("run: {name: 7}", "run.name is 7: give text"),
-        ("learner: 3", "section 'learner' holds keys and values, not 3"),
-        ("- a", "settings are sections with keys"),
+        ("run: {name: 7}", "run.name is 7: give a string"),
+        ("learner: 3", "section 'learner' must hold keys and values, not 3"),
+        ("- a", "settings must be sections with keys"),
         ("learner: {lr: -1}", "learner.lr is -1.0: it must be positive"),
-        ("learner: {lr: [", "is not YAML"),
+        ("learner: {lr: [", "is not valid YAML"),
     ],
 )
-def test_refused_with_file_and_reason(tmp_path: Path, text: str, words: str) -> None:
+def test_errors_name_the_file_and_the_reason(tmp_path: Path, text: str, words: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as refusal:
         from_yaml(path, BASE)
@@ -78,7 +78,7 @@ def test_refused_with_file_and_reason(tmp_path: Path, text: str, words: str) -> 
     assert "\n" not in str(refusal.value)
 
 
-def test_as_many_actors_as_there_is_room_for(tmp_path: Path) -> None:
+def test_automatic_actor_count_is_bounded_by_policy_lag_and_max_count(tmp_path: Path) -> None:
     text = "actors: {count: auto, envs_per_actor: 8}\nlearner: {max_policy_lag: 4, batch_episodes: 64}"
     config = from_yaml(write(tmp_path, text), BASE)
     assert (config.actors.count, config.actors.at_least) == ("auto", 1)
@@ -88,12 +88,12 @@ def test_as_many_actors_as_there_is_room_for(tmp_path: Path) -> None:
     assert overlay(PRESETS["general"], {"actors": {"count": "auto"}, "gym": {"id": "X"}}).most_actors == 4
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         from_yaml(tmp_path / "nowhere.yaml", BASE)
 
 
-def test_a_password_is_neither_written_nor_shown() -> None:
+def test_passwords_are_neither_written_nor_printed() -> None:
     for url in ("redis://:s3cret@host:6379/0", "redis://me:s3cret@host:6379/0"):
         config = overlay(Config(), {"run": {"redis": url}})
         assert "s3cret" not in to_yaml(config)
@@ -108,7 +108,7 @@ def shown(config: Config) -> str:
     return console.file.getvalue()
 
 
-def test_summary_shows_every_field_and_marks_what_differs() -> None:
+def test_summary_shows_every_field_and_marks_changed_values() -> None:
     text = shown(PRESETS["quick"])
     for section in dataclasses.fields(Config):
         for field in dataclasses.fields(getattr(BASE, section.name)):

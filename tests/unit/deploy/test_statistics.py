@@ -1,4 +1,4 @@
-"""Intervals against what they promise: coverage on simulated nulls, and agreement with the t interval."""
+"""Confidence intervals: coverage under simulated null hypotheses, and agreement with the t interval."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_level_widens_and_seed_repeats() -> None:
     ("a", "b", "reason"),
     [([1.0], [1.0], "at least two"), ([1.0, 2.0], [1.0], "cannot be paired"), ([1.0, np.nan], [0.0, 0.0], "finite")],
 )
-def test_what_cannot_be_compared_is_refused(a: list[float], b: list[float], reason: str) -> None:
+def test_invalid_comparisons_are_rejected(a: list[float], b: list[float], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         paired_interval(a, b)
 
 
-def test_the_mix_of_strata_does_not_move_a_stratified_mean() -> None:
+def test_a_stratified_mean_does_not_depend_on_the_mix_of_strata() -> None:
     """Ten easy tasks and one hard one, or one easy and ten hard: the same mean; a plain mean would be far off."""
     easy, hard = [80.0, 82.0], [10.0, 12.0]
     few = stratified_mean(easy + hard * 5, ["easy"] * 2 + ["hard"] * 10)

@@ -1,4 +1,4 @@
-"""What was told to stop is waited for while it makes progress, and given up when it makes none."""
+"""Waiting for a learner to stop: it continues while there is progress, and gives up without."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ import pytest
 
 from actors.heartbeat import StallTimer
 from deploy.launch import stopping
-from deploy.launch.stopping import has_ended, in_thread
+from deploy.launch.stopping import run_in_thread, wait_until_stopped
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "STOP_S", 0.3)
-    monkeypatch.setattr(stopping, "LOOK_S", 0.02)
+    monkeypatch.setattr(stopping, "POLL_S", 0.02)
 
 
-def test_what_makes_progress_is_waited_for_longer_than_the_limit() -> None:
+def test_waits_longer_than_the_limit_while_there_is_progress() -> None:
     beats, end_s = itertools.count(), time.monotonic() + 1.0
 
     def wait(timeout_s: float) -> bool:
         time.sleep(timeout_s)
         return time.monotonic() > end_s
 
-    assert has_ended(wait, lambda: next(beats))
+    assert wait_until_stopped(wait, lambda: next(beats))
 
 
-@pytest.mark.parametrize("slowest_s", [0.0, 0.5])
-def test_what_makes_none_is_given_up(slowest_s: float) -> None:
+@pytest.mark.parametrize("longest_pause_s", [0.0, 0.5])
+def test_gives_up_without_progress(longest_pause_s: float) -> None:
     never, began_s = threading.Event(), time.monotonic()
-    assert not has_ended(never.wait, lambda: 7, slowest_s)
-    assert time.monotonic() - began_s >= max(0.3, 2 * slowest_s)
+    assert not wait_until_stopped(never.wait, lambda: 7, longest_pause_s)
+    assert time.monotonic() - began_s >= max(0.3, 2 * longest_pause_s)
 
 
-def test_nothing_is_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_once_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "STOP_S", 1e9)
-    assert not has_ended(threading.Event().wait, lambda: 7, at_once=lambda: True)
+    assert not wait_until_stopped(threading.Event().wait, lambda: 7, at_once=lambda: True)
 
 
-def test_a_result_or_an_error_comes_out_of_the_thread() -> None:
-    assert in_thread(lambda: 3).result(5) == 3
+def test_run_in_thread_returns_the_result_or_raises_the_error() -> None:
+    assert run_in_thread(lambda: 3).result(5) == 3
     with pytest.raises(ZeroDivisionError):
-        in_thread(lambda: 1 // 0).result(5)
+        run_in_thread(lambda: 1 // 0).result(5)
 
 
-def test_the_longest_pause_is_known() -> None:
+def test_the_stall_timer_reports_the_longest_pause() -> None:
     still = StallTimer()
     time.sleep(0.2)
     still.progressed()

@@ -1,4 +1,4 @@
-"""`tamiyo tasks`: what it lists, as a table and as JSON, and what it refuses."""
+"""`tamiyo tasks`: the table, the JSON output, and error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deploy.commands.tasks import show_tasks
 from deploy.config.flags import parse
 
 
-def test_json_holds_every_family_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_describes_every_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tasks", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert list(rows) == [f.name for f in families()]
@@ -26,7 +26,7 @@ def test_json_holds_every_family_whole(capsys: pytest.CaptureFixture[str]) -> No
     assert (spirals["features"], spirals["classes"], spirals["host_width"]) == (2, 3, 6)
     assert (spirals["host_params"], spirals["chance_accuracy"]) == (213, 33.33)
     assert spirals["growth"]["rent0"]["mean"] > spirals["growth"]["rent5"]["mean"] > 0
-    assert rows["cifar10"]["features"] is None  # not at hand, and nothing was fetched
+    assert rows["cifar10"]["features"] is None  # the files are not available
     assert rows["signals"]["shape"] == [1, 40]
     for name in ("signals", "digits_image"):
         assert rows[name]["growth"]["rent0"]["mean"] > rows[name]["growth"]["rent5"]["mean"]
@@ -45,7 +45,7 @@ def test_the_table_shows_all_columns() -> None:
     assert "1x8x8" in text
 
 
-def test_a_pipe_of_no_width_loses_no_column() -> None:
+def test_no_column_is_truncated_without_a_terminal() -> None:
     out = io.StringIO()
     show_tasks([], None, False, Console(file=out, width=80))
     assert "classification_noisy" in out.getvalue()
@@ -53,7 +53,7 @@ def test_a_pipe_of_no_width_loses_no_column() -> None:
     assert max(map(len, out.getvalue().splitlines())) > 100
 
 
-def test_some_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_named_families_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tasks", "moons", "xor", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["moons", "xor"]
 
@@ -68,7 +68,9 @@ def test_some_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["cifar10", "--data_dir", "/nowhere"], "/nowhere has no folder cifar-10-batches-py"),
     ],
 )
-def test_refused_in_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_give_a_one_line_error(
+    args: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["tasks", *args]) == 2
     out, err = capsys.readouterr()
     assert words in err
@@ -83,7 +85,7 @@ def test_refused_in_one_line(args: list[str], words: str, capsys: pytest.Capture
         (["absent"], "absent has no folder cifar-10-batches-py; set env.data_dir to its parent folder"),
     ],
 )
-def test_a_data_set_that_is_not_there_is_told_in_one_line(
+def test_a_missing_data_set_is_reported_in_one_line(
     command: list[str],
     flags: list[str],
     words: str,
@@ -91,7 +93,7 @@ def test_a_data_set_that_is_not_there_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And before anything is started, or written."""
+    """The error comes before anything is started or written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "torchvision", None)
     (tmp_path / "cifar-10-batches-py").mkdir()
@@ -102,7 +104,7 @@ def test_a_data_set_that_is_not_there_is_told_in_one_line(
     assert (err.count("\n"), [p.name for p in tmp_path.iterdir()]) == (1, ["cifar-10-batches-py"])
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_does_not_import_heavy_packages() -> None:
     code = (
         "import sys; from deploy.cli import main; main(['tasks', '--help']);"
         "sys.exit(str({'torch', 'sklearn', 'scipy'} & set(sys.modules) or ''))"

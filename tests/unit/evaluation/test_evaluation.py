@@ -1,4 +1,4 @@
-"""An evaluation's parts against what is known otherwise: suites, costs, schedules, tuning, the table."""
+"""The parts of an evaluation: suites, costs, schedules, tuning and tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_held_out_families_are_disjoint_from_training_ones_and_hold_dont_grow_ta
     assert len({suite.REPORTING, suite.SELECTION, suite.TUNING}) == 3
 
 
-def test_flops_are_those_of_the_matrices() -> None:
+def test_flops_match_the_matrix_shapes() -> None:
     host = MLPHost(5, 6, 3, 2)
     own = flops.table(host, (5,))
     assert own.host == 2 * (5 * 6 + 2 * 6 * 6 + 6 * 3)
@@ -60,8 +60,8 @@ def test_flops_are_those_of_the_matrices() -> None:
     assert own.seeds[0]["norm"] == 0
 
 
-def test_an_episodes_cost_counts_what_took_part() -> None:
-    """Germinated in epoch 1, in training from 2, its shadow pass beside the host's; blended from 4 on."""
+def test_the_cost_of_an_episode_counts_active_seeds() -> None:
+    """The seed germinates in epoch 1, trains in a shadow pass from epoch 2, and is blended from epoch 4."""
     rows = play_player(Player("x", "schedule", schedule=EARLY), CONFIG, 5, [1])
     bare = play_player(Player("x", "never"), CONFIG, 5, [1])
     host = HostEpisode(CONFIG, 5, 1, seed_spaces(3).action)
@@ -76,7 +76,7 @@ def test_an_episodes_cost_counts_what_took_part() -> None:
     assert bare[0].measuring_flops == epochs * len(host.task.val) * own.host
 
 
-def test_a_schedule_does_what_it_says() -> None:
+def test_a_schedule_follows_its_rule() -> None:
     row = play_player(Player("x", "schedule", schedule=EARLY), CONFIG, 5, [1, 2])[0]
     assert row.illegal == 0
     assert (row.started, row.fossilized) == (1, 1)
@@ -92,7 +92,7 @@ def test_a_schedule_does_what_it_says() -> None:
     assert play_player(Player("x", "schedule", schedule=never), CONFIG, 5, [1])[0].started == 0
 
 
-def test_drawn_schedules_are_legal_all_the_way() -> None:
+def test_drawn_schedules_take_only_legal_actions() -> None:
     rng = np.random.default_rng(1)
     plans = [draw_schedule(kind, rng, 3, 8, 7) for kind in KINDS for _ in range(3)]
     from deploy.evaluation.schedules import Scheduled
@@ -103,7 +103,7 @@ def test_drawn_schedules_are_legal_all_the_way() -> None:
     assert any(row.started for row in rows)
 
 
-def test_rows_of_one_fleet_are_those_of_each_alone() -> None:
+def test_rows_do_not_depend_on_the_fleet() -> None:
     together = play_schedules([EARLY, NEVER], CONFIG, 5, [1, 2])
     alone = [play_schedules([plan], CONFIG, 5, [seed])[0] for plan, seed in ((EARLY, 1), (NEVER, 2))]
     assert together == pytest.approx(np.array(alone), abs=1e-9)
@@ -132,7 +132,7 @@ def test_static_maximum_fills_all_slots_within_the_budget() -> None:
     assert 0.7 < (row.final_params / row.host_params - 1) / CONFIG.budget_ratio <= 1
 
 
-def test_halving_finds_the_best_and_pays_the_rent() -> None:
+def test_halving_finds_the_best_schedule_for_each_rent() -> None:
     """Schedule i gains 3 i at a rent of i: at weight 2 the last is best, at weight 5 the first."""
     asked: list[int] = []
 
@@ -154,7 +154,7 @@ def made_up_row(gain: float, **changes: object) -> Row:
     return replace(own, **changes)  # type: ignore[arg-type]
 
 
-def test_the_table_says_what_the_rows_say() -> None:
+def test_the_table_matches_the_rows() -> None:
     members = (suite.Member("a"), suite.Member("b", dont_grow=True), suite.Member("c", headline=False))
     rng = np.random.default_rng(0)
 
@@ -202,7 +202,7 @@ def _policy(folder: Path, **policy: object) -> Path:
     return folder
 
 
-def test_a_kept_policy_is_the_checkpoints(tmp_path: Path) -> None:
+def test_a_kept_policy_equals_the_checkpoint(tmp_path: Path) -> None:
     run = _policy(tmp_path / "run", blind=True)
     save_policy(load_checkpoint(run), tmp_path / "policy.safetensors")
     kept, own = load_policy(tmp_path / "policy.safetensors"), load_policy(run)
@@ -244,10 +244,10 @@ def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "horizon_epochs" in capsys.readouterr().err
 
 
-def test_best_schedules_are_selected_for_families_that_have_none(
+def test_best_schedules_are_selected_only_for_families_without_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a task where nothing is to be gained that is never growing, and what is known of others stays."""
+    """For a task without gain from growth it is never growing; existing entries are kept."""
     schedules = tmp_path / "schedules.json"
     winner = tune.Winner(EARLY, 0.0, 1)
     rules = tune.rules(suite.protocol(EnvConfig(horizon_epochs=8, inner_steps=8), 5.0))

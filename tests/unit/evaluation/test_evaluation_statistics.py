@@ -1,4 +1,4 @@
-"""The intervals of an evaluation, against closed forms, slow loops and simulated nulls."""
+"""The intervals of an evaluation, compared with closed forms, slow loops and simulated null hypotheses."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_intervals_cover_the_truth(null: tuple[float, float, float, float]) -> N
     assert 0.90 <= covered <= 0.97, covered
 
 
-def test_rows_taken_as_independent_cover_half() -> None:
-    """Five policies on twenty seeds, as a hundred rows: what the hierarchy is for."""
+def test_intervals_that_ignore_the_hierarchy_cover_only_half() -> None:
+    """Five policies on twenty seeds, treated as a hundred independent rows."""
     rng = np.random.default_rng(2)
     hits = []
     for _ in range(REPEATS):
@@ -47,7 +47,7 @@ def test_rows_taken_as_independent_cover_half() -> None:
     assert 0.40 <= np.mean(hits) <= 0.62, np.mean(hits)
 
 
-def test_five_policies_on_twenty_seeds_of_one_family_cover_too() -> None:
+def test_intervals_cover_the_truth_with_a_single_family() -> None:
     rng = np.random.default_rng(2)
     hits = []
     for _ in range(REPEATS):
@@ -57,8 +57,8 @@ def test_five_policies_on_twenty_seeds_of_one_family_cover_too() -> None:
     assert 0.90 <= np.mean(hits) <= 0.97, np.mean(hits)
 
 
-def test_two_groups_of_policies_both_vary() -> None:
-    """Against five other policies the interval must hold their luck as well."""
+def test_intervals_include_the_variance_of_both_groups_of_policies() -> None:
+    """A comparison with five other policies must include their variance."""
     rng = np.random.default_rng(3)
     hits = []
     for _ in range(REPEATS):
@@ -69,7 +69,7 @@ def test_two_groups_of_policies_both_vary() -> None:
     assert 0.90 <= np.mean(hits) <= 0.97, np.mean(hits)
 
 
-def test_the_spread_is_students_where_only_policies_differ() -> None:
+def test_the_interval_is_students_t_if_only_policies_vary() -> None:
     effects = np.array([0.3, -1.0, 0.5, 2.0, 0.7])
     x = np.broadcast_to(effects[:, None, None, None], (5, 1, 3, 4))
     own = st.spread(x)
@@ -81,7 +81,7 @@ def test_the_spread_is_students_where_only_policies_differ() -> None:
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.35)  # a percentile interval is not symmetric
 
 
-def test_a_wrong_margin_is_not_accepted_and_a_sure_one_is() -> None:
+def test_the_lower_bound_rejects_a_false_margin_and_accepts_a_true_one() -> None:
     rng = np.random.default_rng(4)
     near = -0.3 + 0.05 * rng.standard_normal((5, 1, 6, 20))
     assert st.one_sided(near) > -0.5
@@ -111,7 +111,7 @@ def test_a_profile_counts_rows_above_each_threshold() -> None:
     assert st.profile(x, np.array([-1.0, 0.0, 1.5, 3.0])) == pytest.approx([1.0, 0.75, 0.5, 0.0])
 
 
-def test_the_share_of_a_gap() -> None:
+def test_fraction_of_a_gap_that_is_closed() -> None:
     rng = np.random.default_rng(7)
     gap = 4.0 + rng.standard_normal((1, 1, 6, 20))
     gained = 0.5 * gap + 0.2 * rng.standard_normal((5, 1, 6, 20))

@@ -1,4 +1,4 @@
-"""`tamiyo study`: what is finished is not repeated, and every entry can be run."""
+"""`tamiyo study`: finished entries are skipped, and every entry can be run."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _write(folder: Path, **changes: object) -> Path:
     return path
 
 
-def test_the_real_study_can_be_run() -> None:
-    """Every entry's settings are sound, as many as the study promises."""
+def test_the_committed_study_is_valid() -> None:
+    """Every entry has valid settings, and the numbers of entries are as documented."""
     found = study.read_study(ROOT / "results" / "study.yaml")
     for training in found.trainings:
         overlay(PRESETS[found.preset], training.settings)
@@ -67,14 +67,12 @@ def test_the_real_study_can_be_run() -> None:
         ({"evaluations": [{"name": "e", "policies": ["mian"]}]}, "did you mean 'main'"),
     ],
 )
-def test_a_list_that_cannot_be_run_is_refused_in_one_line(
-    tmp_path: Path, changes: dict[str, object], reason: str
-) -> None:
+def test_an_invalid_study_is_reported_in_one_line(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         study.read_study(_write(tmp_path, **changes))
 
 
-def test_what_is_finished_is_listed_and_not_run_again(
+def test_finished_entries_are_listed_and_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = _write(tmp_path)
@@ -96,10 +94,8 @@ def test_what_is_finished_is_listed_and_not_run_again(
     assert not study._finished(changed, changed.trainings[0])
 
 
-def test_an_evaluation_trains_first_what_it_needs_and_cannot_find(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One policy is kept, one lies in its run, one was not kept and its run is gone, one was never trained."""
+def test_an_evaluation_first_trains_missing_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One policy was kept, one is in its run folder, one is lost with its run, and one was never trained."""
     trainings = [{"name": "main", "seeds": [1, 2, 3, 4], "minutes": 0.5}]
     path = _write(tmp_path, trainings=trainings, evaluations=[{"name": "played", "policies": ["main"]}])
     asked = study.read_study(path)
@@ -117,7 +113,7 @@ def test_an_evaluation_trains_first_what_it_needs_and_cannot_find(
     assert trained == ["main-3", "main-4", "played"]
 
 
-def test_a_run_is_resumed_only_for_what_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_resumed_only_with_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(study, "_tamiyo", lambda command: ran.append(list(command)) or 130)
     path, run = _write(tmp_path), tmp_path / "runs" / "tiny-main-1"
@@ -134,7 +130,7 @@ def test_a_run_is_resumed_only_for_what_it_was_begun(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.long
-def test_a_study_trains_keeps_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_study_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     settings = {
         "env": {"tasks": ["spirals"], "horizon_epochs": 3, "inner_steps": 2},

@@ -1,4 +1,4 @@
-"""`tamiyo study --tables`: a page's tables say what the study's records say; nothing else of the page is touched."""
+"""`tamiyo study --tables`: tables match the records of the study, and the rest of the page is unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ between
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
-    """A study whose two trainings and one evaluation are done: J is 2, 1.5 and 1 everywhere, give or take."""
+    """A finished study with two trainings and one evaluation, where J is about 2, 1.5 and 1."""
     path = tmp_path / "study.yaml"
     path.write_text(
         f"""
@@ -76,11 +76,11 @@ evaluations: [{{name: headline, policies: [main], also: [flat]}}]
     return path
 
 
-def test_tables_say_what_the_records_say(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_match_the_records(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "told.md"
     page.write_text(PAGE)
     assert main(["study", str(finished), "--tables", str(page)]) == 0
-    assert "6 made anew" in capsys.readouterr().out
+    assert "6 updated" in capsys.readouterr().out
     text = page.read_text()
     assert "old\n" not in text
     assert text.startswith("# Words\n")
@@ -101,7 +101,7 @@ def test_tables_say_what_the_records_say(finished: Path, tmp_path: Path, capsys:
     ("block", "reason"),
     [("colours headline", "no table 'colours'"), ("targets other", "other first"), ("curve main-9", "no curve at")],
 )
-def test_what_cannot_be_made_is_refused(
+def test_missing_results_and_unknown_tables_are_reported(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], block: str, reason: str
 ) -> None:
     page = tmp_path / "told.md"

@@ -1,4 +1,4 @@
-"""Benchmarks keep their common form: a quick run ends soon, prints a table and writes targets, machine and rows."""
+"""Benchmarks share one interface: a quick run prints a table and writes targets, machine and rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLOW = ("env", "memory", "race --sides tamiyo", "serve", "soak")
 @pytest.mark.parametrize(
     "name", ["learner", "transport", *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
 )
-def test_a_quick_run_has_the_common_form(name: str, tmp_path: Path) -> None:
+def test_a_quick_run_has_the_common_output(name: str, tmp_path: Path) -> None:
     path, (module, *flags) = tmp_path / "result.json", name.split()
     command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", "--json", str(path), *flags]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)

@@ -1,4 +1,4 @@
-"""The documentation is built without a complaint, and what it says of the code is what the code says."""
+"""The documentation builds without warnings and matches the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import yaml
 
 from deploy.cli import COMMANDS
-from deploy.config.reference import field_docs, pages
+from deploy.config.docstrings import field_docs
+from deploy.config.reference import pages
 from deploy.config.schema import PRESETS, Config
 
 ROOT = Path(__file__).parents[3]
@@ -20,13 +21,13 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FOLDERS = "actors|learner|deploy|tests|benchmarks|examples|proto|docs"
 
 
-def test_pages_made_from_the_code_are_those_in_the_repository() -> None:
+def test_generated_pages_are_up_to_date() -> None:
     for name, text in pages().items():
         written = (ROOT / "docs" / "reference" / name).read_text()
         assert written == text, f"run python -m deploy.config.reference ({name})"
 
 
-def test_every_setting_is_explained_and_none_is_forgotten() -> None:
+def test_every_setting_is_documented() -> None:
     page = pages()["configuration.md"].partition("## Presets")[0]
     for section in dataclasses.fields(Config):
         part = getattr(PRESETS["tamiyo"], section.name)
@@ -36,7 +37,7 @@ def test_every_setting_is_explained_and_none_is_forgotten() -> None:
             assert page.count(f"| `{section.name}.{field.name}` | ") == 1
 
 
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=quiet)
@@ -44,7 +45,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "GrowthController" in (tmp_path / "site" / "reference" / "api" / "index.html").read_text()
 
 
-def test_the_readme_can_be_read_to_its_end() -> None:
+def test_the_readme_is_short() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 120
     assert len(text.split()) <= 900
@@ -56,8 +57,8 @@ def test_every_command_is_documented() -> None:
     assert documented == set(COMMANDS)
 
 
-def test_files_that_pages_name_exist() -> None:
-    """In code spans and code blocks, which a link checker does not read."""
+def test_files_mentioned_on_pages_exist() -> None:
+    """Checks code spans and code blocks, which a link checker ignores."""
     for page in PAGES:
         for name in re.findall(
             rf"(?<![\w./-])(?:{FOLDERS})/[\w./-]+\.(?:py|js|json|proto|sh|yaml|yml|acl|conf|lua|md)\b", page.read_text()
@@ -65,13 +66,13 @@ def test_files_that_pages_name_exist() -> None:
             assert (ROOT / name).is_file() or (page.parent / name).is_file(), f"{page.relative_to(ROOT)} names {name}"
 
 
-def test_the_citation_file_has_what_the_format_requires() -> None:
+def test_the_citation_file_has_all_required_fields() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     assert citation["license"] == "MIT"
 
 
-def test_settings_that_pages_name_exist() -> None:
+def test_settings_mentioned_on_pages_exist() -> None:
     preset = PRESETS["tamiyo"]
     sections = [field.name for field in dataclasses.fields(Config)]
     known = {f"{name}.{field.name}" for name in sections for field in dataclasses.fields(getattr(preset, name))}

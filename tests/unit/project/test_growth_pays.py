@@ -1,4 +1,4 @@
-"""The benchmark that fills `measured.json`: a quick run, and that it leaves the committed numbers alone."""
+"""The benchmark that writes `measured.json`: a quick run does not change the committed numbers."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def test_the_committed_settings_are_those_of_the_environment() -> None:
     assert settings["seeds"] >= 16
 
 
-def test_a_verdict_needs_an_interval_off_zero() -> None:
+def test_a_verdict_needs_an_interval_that_excludes_zero() -> None:
     verdicts = [Gain(1.0, 0.1, 2.0).verdict, Gain(1.0, -0.1, 2.0).verdict, Gain(-1.0, -2.0, -0.1).verdict]
     assert verdicts == ["pays", "even", "hurts"]

@@ -1,4 +1,4 @@
-"""What is installed is what is pinned, and the public face imports nothing before it is asked."""
+"""Installed versions match the pins, and `tamiyo` imports its names lazily."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_constraints_are_plain_pins() -> None:
     assert pins()["torch"] == "2.13.0"
 
 
-def test_every_dependency_is_pinned_and_installed_so() -> None:
+def test_every_dependency_is_pinned_and_installed_in_that_version() -> None:
     known = {canonical(name): pin for name, pin in pins().items()}
     project = PROJECT["project"]
     for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]:
@@ -53,14 +53,14 @@ def test_public_names_are_lazy_and_complete() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_an_unknown_public_name_says_what_there_is() -> None:
+def test_an_unknown_public_name_lists_the_known_ones() -> None:
     import tamiyo
 
     with pytest.raises(AttributeError, match="it exports PRESETS, Answer, AsyncPolicyClient"):
         tamiyo.nothing  # noqa: B018
 
 
-def test_the_wheel_covers_the_rooms_and_the_command() -> None:
+def test_the_wheel_contains_all_packages_and_the_command() -> None:
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel == {"only-include": ["actors", "learner", "deploy", "tamiyo.py"]}
     assert PROJECT["project"]["scripts"] == {"tamiyo": "deploy.cli:main"}
@@ -68,7 +68,7 @@ def test_the_wheel_covers_the_rooms_and_the_command() -> None:
 
 
 def test_an_editable_install_leaves_no_copy_behind() -> None:
-    """`tamiyo.py` beside the path file would be found before the checkout's own."""
+    """A copy of `tamiyo.py` next to the path file would shadow the one in the checkout."""
     import tamiyo
 
     assert Path(tamiyo.__file__).parent == ROOT

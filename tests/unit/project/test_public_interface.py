@@ -22,7 +22,7 @@ NEEDS_AN_EXTRA = {"GrowthCallback"}  # lightning
 
 
 def internal_imports(source: str) -> list[str]:
-    """The lines of a Python source that import an internal package."""
+    """Return the lines of a Python source that import an internal package."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -36,7 +36,7 @@ def internal_imports(source: str) -> list[str]:
 
 
 def complaints(page: str) -> list[str]:
-    """What a page shows readers to import from an internal package, in code blocks and in its text."""
+    """Return the imports of internal packages in the code blocks and the text of a page."""
     found = [match.group() for match in IMPORT.finditer(page)]
     for indent, language, body in CODE_BLOCK.findall(page):
         if language == "python":
@@ -57,7 +57,7 @@ def test_a_page_shows_only_the_public_module(page: Path) -> None:
     assert complaints(page.read_text()) == []
 
 
-def test_other_imports_are_found() -> None:
+def test_internal_imports_are_detected() -> None:
     assert internal_imports("import tamiyo\nfrom actors.env import make_env\n") == ["from actors.env import make_env"]
     assert complaints("```python\nimport numpy, learner.train\n```\n") == ["import numpy, learner.train"]
     assert complaints("Call `deploy.rllib.register()` first.") == ["`deploy.rllib.register("]
@@ -75,7 +75,7 @@ def test_every_public_name_can_be_imported_and_is_documented() -> None:
         _ = tamiyo.nothing
 
 
-def test_importing_it_loads_neither_torch_nor_ray() -> None:
+def test_importing_tamiyo_loads_neither_torch_nor_ray() -> None:
     code = "import sys, tamiyo; print([m for m in ('torch', 'ray', 'grpc') if m in sys.modules])"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert printed.stdout.strip() == "[]"

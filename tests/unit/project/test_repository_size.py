@@ -1,4 +1,4 @@
-"""The repository stays small: what a command can make again from a record is not kept in git."""
+"""The repository stays small: files that a command can recreate are not kept in git."""
 
 from __future__ import annotations
 

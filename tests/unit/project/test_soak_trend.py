@@ -1,4 +1,4 @@
-"""The soak's slope is the line's own, and its error covers it, also where neighbouring looks are much alike."""
+"""The trend of the soak test: slope and standard error are correct, also for autocorrelated samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.soaking.trend import trend
 from benchmarks.soaking.watch import name_of
 
 
-def test_a_line_is_found_to_the_digit() -> None:
+def test_the_slope_of_a_line_is_exact() -> None:
     found = trend([0.0, 60.0, 120.0, 180.0], [5.0, 6.0, 7.0, 8.0])
     assert found.per_h == pytest.approx(60.0)
     assert found.error_per_h == pytest.approx(0.0, abs=1e-6)
@@ -18,8 +18,8 @@ def test_a_line_is_found_to_the_digit() -> None:
 
 
 @pytest.mark.parametrize(("kept", "least"), [(0.0, 0.9), (0.8, 0.85)])
-def test_two_errors_hold_the_truth_as_often_as_they_should(kept: float, least: float) -> None:
-    """300 soaks of 240 looks, five seconds apart; `kept` is what of one look's error the next one has."""
+def test_two_standard_errors_cover_the_true_slope(kept: float, least: float) -> None:
+    """300 simulated soaks of 240 samples, five seconds apart; `kept` is the autocorrelation of the errors."""
     rng = np.random.default_rng(0)
     times = 5.0 * np.arange(240)
     hits = 0

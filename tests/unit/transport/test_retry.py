@@ -71,7 +71,7 @@ def test_retry_waits_for_a_server_while_connecting() -> None:
             nonlocal calls
             calls += 1
             if calls == 3:
-                assert server.revive()
+                assert server.restart_if_dead()
             connect(url).close()
 
         Retry()(revive_and_connect)
