@@ -107,7 +107,7 @@ def batches(port: int) -> tuple[float, float]:
 
 async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:
     """Measure the memory of the server per session that has stepped once."""
-    process = psutil.ServerProcess(policy.pid)
+    process = psutil.Process(policy.pid)
     before = process.memory_info().rss
     async with grpc.aio.insecure_channel(policy.address) as channel:
         from benchmarks.serving.load import SteppingSession
@@ -122,7 +122,7 @@ async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:
 
 async def churn(policy: ServerProcess, count: int = 100_000) -> dict[str, Any]:
     """Open `count` sessions, which expire after 1 s, and measure the memory of the server before and after."""
-    process, request = psutil.ServerProcess(policy.pid), policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
+    process, request = psutil.Process(policy.pid), policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
     opened, before = 0, 0.0
     async with grpc.aio.insecure_channel(policy.address) as channel:
         opening: Any = channel.unary_unary(*METHODS["OpenSession"])
