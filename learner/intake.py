@@ -11,8 +11,7 @@ import numpy as np
 from actors.codec import decode_episode
 from actors.transport.base import Consumer, Delivery, DropReason, EpisodeHeader
 from actors.types.episode import Episode, InvalidEpisode
-from actors.types.spaces import Spaces
-from learner.ppo.batching import StateFormat, check_episode
+from learner.schema import EpisodeSchema
 
 MAX_ATTEMPTS = 3  # crashes with one episode in hand before it is set aside
 
@@ -53,12 +52,11 @@ class Intake:
     def __init__(
         self,
         consumer: Consumer,
-        spaces: Spaces,
+        schema: EpisodeSchema,
         max_policy_lag: int,
-        states: StateFormat | None = None,
         probe: Callable[[Episode], None] = lambda episode: None,
     ) -> None:
-        self.consumer, self.spaces, self.max_policy_lag, self.states = consumer, spaces, max_policy_lag, states
+        self.consumer, self.schema, self.max_policy_lag = consumer, schema, max_policy_lag
         self.probe = probe
         self.dropped_stale = 0
         self.dead_lettered = 0
@@ -113,7 +111,7 @@ class Intake:
         try:
             episode = decode_episode(delivery.payload, self.consumer.max_episode_bytes)
             _require_same(EpisodeHeader.of(episode), delivery.header)
-            check_episode(episode, self.spaces, self.states)
+            self.schema.check(episode)
         except InvalidEpisode as error:
             self._set_aside(delivery.entry_id, delivery.header.episode_id, str(error))
             return None

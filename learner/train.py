@@ -37,9 +37,10 @@ from learner.intake import Intake, Taken, lag_split
 from learner.interval import t_interval
 from learner.lineage import Lineage
 from learner.metrics_log import MetricsLog, copy_lines
-from learner.ppo.batching import StateFormat, make_batch
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate, is_recurrent
+from learner.schema import EpisodeSchema
 
 log = logging.getLogger(__name__)
 Report = Callable[[dict[str, float]], None]
@@ -110,10 +111,10 @@ class Learner:
         self.heartbeat = Heartbeat()
         taught = from_weights(prior, spaces=spaces, config=policy) if prior is not None else None
         self.ppo = PPOUpdate(self.network, self.optimizer, config, seed, self.heartbeat, taught)
-        states = StateFormat(self.network.core.sizes, config.state_stride)
-        self.intake = Intake(transport, spaces, config.max_policy_lag, states, self._probe)
+        schema = EpisodeSchema(spaces, self.network.core.sizes, config.state_stride)
+        self.intake = Intake(transport, schema, config.max_policy_lag, self._probe)
         self.notes = self.intake.notes
-        self.notices = ConfigWarnings(config, is_recurrent(self.network), self.notes)
+        self.config_warnings = ConfigWarnings(config, is_recurrent(self.network), self.notes)
         self.progress = LearnerProgress()
         self._restored_at: int | None = None  # update after which weights went back, until one is sound again
         self._checkpoint_s = self._publish_s = 0.0
@@ -123,7 +124,7 @@ class Learner:
         self._log: MetricsLog | None = None
         self._stop: Callable[[], bool] = lambda: False
         self._patience = Retry(self._tell, lambda: self._stop())
-        self.settlement = AckTracker(transport, config, (), None)
+        self.ack_tracker = AckTracker(transport, config, (), None)
         if resume is not None:
             self._restore(resume)
 
@@ -145,7 +146,7 @@ class Learner:
     def _restore(self, checkpoint: Checkpoint) -> None:
         self._restore_weights(checkpoint)
         self.progress = checkpoint.progress
-        self.settlement = AckTracker(self.transport, self.config, checkpoint.consumed, checkpoint.memory)
+        self.ack_tracker = AckTracker(self.transport, self.config, checkpoint.consumed, checkpoint.memory)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> LearnerProgress:
         """Train until `updates`, `max_seconds` or `stop`; the last update is always in a checkpoint."""
@@ -157,7 +158,7 @@ class Learner:
             return stop() or (limit is not None and time.monotonic() - began >= limit)
 
         self._stop = over
-        self.notices.before_training()
+        self.config_warnings.before_training()
         try:
             metrics_log = self._patience(self._start)
             before = self.progress.elapsed_s
@@ -174,7 +175,7 @@ class Learner:
                     # Before the checkpoint: rows of an update that no checkpoint holds are removed on a restart.
                     metrics_log.write_episodes(self.progress.update, [self._row(e) for e in episodes])
                     self._settle(taken)
-                    self.notices.after_update(metrics, max(len(e) for e in episodes))
+                    self.config_warnings.after_update(metrics, max(len(e) for e in episodes))
                     if self.progress.broken_updates == 0:
                         self._restored_at = None
                     elif self.progress.broken_updates >= MAX_BROKEN:
@@ -258,20 +259,23 @@ class Learner:
         floor = Generation(p.generation, max(p.version, self.lineage.highest_version()) + 1 + unsaved)
         back = p.version if went_back_to is None else went_back_to
         self._write_checkpoint(replace(p, generation=number, version=back))
-        generation = self.settlement.open(back, floor, number)
-        self.intake.recover(self.settlement.consumed, back)
-        self.lineage.began(generation.next_version, self.settlement.opened())
+        generation = self.ack_tracker.open(back, floor, number)
+        self.intake.recover(self.ack_tracker.consumed, back)
+        self.lineage.began(generation.next_version, self.ack_tracker.opened())
         self.progress = replace(p, generation=number, version=generation.next_version)
         self._publish()
 
     def _probe(self, episode: Episode) -> None:
         """One forward pass, as the update makes it."""
-        self.ppo.forward(make_batch([episode], self.network.spaces))
+        self.ppo.forward(self._batch([episode]))
+
+    def _batch(self, episodes: Sequence[Episode]) -> Batch:
+        return make_batch(episodes, self.network.spaces, self.config.chunk_length, self.config.burn_in)
 
     def _update(self, episodes: Sequence[Episode], elapsed_s: float) -> dict[str, float]:
         start = time.monotonic()
         p = self.progress
-        batch = make_batch(episodes, self.network.spaces)
+        batch = self._batch(episodes)
         metrics = self.ppo(batch, p.update, p.version)
         steps = sum(len(e) for e in episodes)
         self.progress = replace(
@@ -306,14 +310,14 @@ class Learner:
         log.warning(note)
         self.progress = replace(self.progress, broken_updates=0)
         with suppress(Unreachable):
-            self.settlement.acknowledge(self.progress.version)
+            self.ack_tracker.acknowledge(self.progress.version)
         self._patience(lambda: self._reopen(sound.progress.version))
 
     def _settle(self, taken: Sequence[Taken]) -> None:
         """Durable first, then acknowledged, then published."""
-        self.settlement.applied(taken)
+        self.ack_tracker.applied(taken)
         if self.config.ack == "after_step":
-            self._with_store(lambda: self.settlement.acknowledge(self.progress.version))
+            self._with_store(lambda: self.ack_tracker.acknowledge(self.progress.version))
         due = self.progress.update % self.config.checkpoint_every == 0
         if due:
             self._save()
@@ -330,7 +334,7 @@ class Learner:
 
     def _save(self) -> None:
         """Raises `Fenced` where another learner has claimed a later generation."""
-        self.settlement.look()
+        self.ack_tracker.look()
         self._write_checkpoint(self.progress)
 
     def _write_checkpoint(self, progress: LearnerProgress) -> None:
@@ -345,10 +349,10 @@ class Learner:
                 self.network,
                 self.optimizer,
                 progress,
-                self.settlement.consumed,
+                self.ack_tracker.consumed,
                 c.state_stride,
                 c.checkpoints_kept,
-                self.settlement.memory,
+                self.ack_tracker.memory,
                 self.lineage.ancestors,
                 self.lineage.fence,
                 again,
@@ -364,7 +368,7 @@ class Learner:
     def _acknowledge(self) -> None:
         """What is in a checkpoint."""
         p = self.progress
-        self.settlement.durable(p.version, sound=p.broken_updates == 0)
+        self.ack_tracker.durable(p.version, sound=p.broken_updates == 0)
 
     def _publish(self) -> None:
         """Where the store has no room for the weights, training goes on, as it is what makes room; publishing alone is

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from actors.config import PolicyConfig
 from actors.policy.compiled import compiled, dynamic
 from actors.policy.cores.core import Recurrent, make_core
-from actors.policy.cores.sequences import BucketLayout, SequenceBatch, Steps, flatten
+from actors.policy.cores.sequences import BucketLayout, Steps
 from actors.policy.distribution import choose, floor_mass, masked_log_probs
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
@@ -65,7 +65,7 @@ class Step(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """N valid steps of a sequence batch, row by row."""
+    """Of N steps, in the order of `Steps`."""
 
     log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
     entropies: Tensor  # [N, H] normalised, 0 where irrelevant
@@ -181,13 +181,11 @@ class FactoredRecurrentActorCritic(nn.Module):
             out.state,
         )
 
-    def evaluate(self, sequence: SequenceBatch, max_waste: float = 1.3) -> Evaluation:
-        """Log-probs, entropies and values of the given actions at every valid step."""
-        return self.evaluate_steps(flatten(sequence, max_waste))
-
     def evaluate_steps(self, steps: Steps) -> Evaluation:
-        """The same for flat steps. Under autocast encoder and LSTM run in its type; memory, heads and values are
-        float32."""
+        """Log-probs, entropies and values of the given actions at every step.
+
+        Under autocast the encoder and the LSTM run in its type; memory, heads and values are float32.
+        """
         if not self.config.compile or len(steps.obs) < 2:  # see `actors.policy.compiled`
             return _evaluate(self, *steps)
         state = steps.state

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from actors.policy.normaliser import TINY, ValueNormaliser
-from learner.ppo.batching import Batch
+from learner.ppo.batch import Batch
 
 REWARD_CLIP = 100.0
 """Rewards are clipped to this many standard deviations of the return, or to this many times the largest reward of a
@@ -21,8 +21,8 @@ def clip_rewards(batch: Batch, scale: ValueNormaliser) -> tuple[Batch, Tensor]:
 
     One reward of 1e6 among returns of about 1 would set the scale of the critic for hundreds of updates.
     """
-    size = batch.rewards.abs().masked_fill(~batch.valid, 0.0)
-    largest = size.amax(1).sort().values
+    size = batch.rewards.abs()
+    largest = batch.to_rows(size).amax(1).sort().values
     typical = largest[int(TYPICAL * (len(largest) - 1))].double()
     fitted = (scale.updates > 0) & (scale.std > TINY)  # returns that were all 0 so far say nothing of the next
     reference = torch.maximum(torch.where(fitted, scale.std, 0.0), typical)

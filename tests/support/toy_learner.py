@@ -17,6 +17,7 @@ from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
 from learner.checkpoint import load_checkpoint
 from learner.config import LearnerConfig
+from learner.schema import EpisodeSchema
 from learner.train import Learner
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -61,6 +62,11 @@ class ToyProducer:
         totals = ActorLedger(self.put, self.put - fenced, refused_fenced=fenced)
         self.transport.report("actor0", 0, totals, {})
         return False
+
+
+def toy_schema(state_stride: int = 1) -> EpisodeSchema:
+    """What a learner of `toy_network` takes."""
+    return EpisodeSchema(SPACES, toy_network().core.sizes, state_stride)
 
 
 def make_learner(run_dir: Path, store: MemoryStore | Transport, resume: bool = False, **changes: Any) -> Learner:

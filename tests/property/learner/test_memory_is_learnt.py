@@ -19,7 +19,7 @@ from actors.types.actions import ActionMasks, independent_spec
 from actors.types.episode import EndReason
 from actors.types.spaces import Spaces
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 

@@ -13,7 +13,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import independent_spec
 from actors.types.episode import Episode
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import MOST_BARS, choice_shares
 from learner.ppo.update import PPOUpdate

@@ -12,7 +12,8 @@ from actors.transport.base import EpisodeHeader
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
 from learner.intake import Intake, Taken, lag_split
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.toy import toy_network, toy_seed, toy_wave
+from tests.support.toy_learner import toy_schema
 
 
 class Killed(BaseException):
@@ -27,7 +28,7 @@ def intake_of(store: MemoryStore, deadly: str = "") -> Intake:
         if episode.episode_id == deadly:
             raise Killed
 
-    return Intake(transport, SPACES, max_policy_lag=4, probe=probe)
+    return Intake(transport, toy_schema(), max_policy_lag=4, probe=probe)
 
 
 def left_pending(count: int) -> tuple[MemoryStore, list[str]]:

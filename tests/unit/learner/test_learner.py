@@ -18,9 +18,8 @@ from actors.transport.memory import MemoryStore
 from actors.types.episode import EndReason, Episode, RecurrentState
 from learner import train as train_module
 from learner.checkpoint import list_checkpoints, load_checkpoint
-from learner.ppo.batching import make_batch
-from tests.support.chunking import sequence_of
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.sequences import evaluate
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 from tests.support.toy_learner import Spoil, ToyProducer, lines, make_learner
 
 
@@ -53,9 +52,9 @@ def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
     assert (weights.version, weights.state_stride, weights.spaces_hash) == (3, 2, SPACES.hash)
     older = from_weights(load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[0]).weights)
     actor = from_weights(weights)
-    sequence = sequence_of(make_batch(toy_wave(toy_network(), [toy_seed(6, truncated=True)]), SPACES))
+    sequence = toy_sequence(toy_wave(toy_network(), [toy_seed(6, truncated=True)]))
     with torch.no_grad():
-        ours, theirs, before = (n.evaluate(sequence) for n in (learner.network, actor, older))
+        ours, theirs, before = (evaluate(n, sequence) for n in (learner.network, actor, older))
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert not torch.equal(before.log_probs, theirs.log_probs)
 

@@ -118,7 +118,7 @@ def test_a_late_file_is_taken_only_where_its_successor_had_none(
         if dies == "before its first file":
             heir._write_checkpoint = die  # type: ignore[method-assign]
         else:
-            heir.settlement.open = die  # type: ignore[method-assign,assignment]
+            heir.ack_tracker.open = die  # type: ignore[method-assign,assignment]
             heir._restore = lambda checkpoint: None  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             heir.run(producer)

@@ -14,7 +14,7 @@ from actors.policy.cores import recurrence
 from actors.policy.network import FactoredRecurrentActorCritic
 from learner.config import LearnerConfig
 from learner.ppo import update as update_module
-from learner.ppo.batching import Batch, make_batch
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
@@ -22,9 +22,9 @@ from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 LENGTHS = (5, 9, 4, 7)
 
 
-def batch() -> Batch:
+def batch(chunk_length: int | None = None, burn_in: int = 0) -> Batch:
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    return make_batch(toy_wave(toy_network(), seeds), SPACES)
+    return make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length, burn_in)
 
 
 def make(critic: str = "v", network: FactoredRecurrentActorCritic | None = None, **changes: Any) -> PPOUpdate:
@@ -123,7 +123,7 @@ def test_on_cuda_the_lstm_agrees_with_the_cpu_but_for_rounding() -> None:
 
 def weights_without_gradient(ppo: PPOUpdate) -> list[str]:
     """After a pass without gradient, which must not leave casts of the weights to the next one."""
-    ppo(batch(), update=0, version=0)
+    ppo(batch(ppo.config.chunk_length, ppo.config.burn_in), update=0, version=0)
     shift = "heads.pointer.2.bias"  # the same for all slots: its gradient is 0 but for rounding
     return [n for n, p in ppo.network.named_parameters() if p.grad is None or (n != shift and not bool(p.grad.any()))]
 
