@@ -9,7 +9,7 @@ from contextlib import suppress
 from actors.transport.base import Consumer, Generation, StoreReset, Unreachable
 from actors.transport.ledger import Ledger, LedgerMemory
 from learner.config import LearnerConfig
-from learner.intake import Taken
+from learner.intake import TakenEpisode
 
 
 class AckTracker:
@@ -34,7 +34,7 @@ class AckTracker:
         self._store = (generation.store, generation.turn)
         return generation
 
-    def applied(self, taken: Sequence[Taken]) -> None:
+    def applied(self, taken: Sequence[TakenEpisode]) -> None:
         """An update was trained on these."""
         ids = tuple(t.episode.episode_id for t in taken)
         self.consumed, self._applied = (*self.consumed, *ids), (*self._applied, *ids)

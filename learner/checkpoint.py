@@ -21,6 +21,7 @@ Files are named by (generation, update) and sort so; "newest" is the last in tha
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -40,6 +41,7 @@ from actors.policy.publish import from_weights, spaces_of, to_weights
 from actors.policy.saved import SHIPPED, CheckpointKey, check_content, content_hash, find_checkpoint, read_weights
 from actors.policy.saved import list_checkpoints as list_checkpoints
 from actors.transport.ledger import LedgerMemory, episode_ids
+from actors.types.episode import Episode
 from actors.types.weights import WeightSet
 from learner.disk import NO_LINKS
 
@@ -60,6 +62,18 @@ class LearnerProgress:
     dropped_stale: int = 0
     elapsed_s: float = 0.0
     broken_updates: int = 0  # in a row up to here, whose gradients were not finite
+
+    def after_update(self, episodes: Sequence[Episode], elapsed_s: float, broken: bool) -> LearnerProgress:
+        """The counters after one more update, on these episodes; `broken` where its gradients were not finite."""
+        return dataclasses.replace(
+            self,
+            update=self.update + 1,
+            version=self.version + 1,
+            episodes_trained=self.episodes_trained + len(episodes),
+            env_steps=self.env_steps + sum(map(len, episodes)),
+            elapsed_s=elapsed_s,
+            broken_updates=self.broken_updates + 1 if broken else 0,
+        )
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ MAX_ATTEMPTS = 3  # crashes with one episode in hand before it is set aside
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenEpisode:
     entry_id: str
     episode: Episode
     head_version: int = -1  # newest published weights when it was put
 
 
-def lag_split(taken: Sequence[Taken], version: int) -> dict[str, float]:
+def lag_split(taken: Sequence[TakenEpisode], version: int) -> dict[str, float]:
     """How far behind `version` the oldest steps are, and which part of it they waited in the queue: what was published
     until they were put passed while they were acted and shipped."""
     lags = np.array([version - t.episode.oldest_version for t in taken])
@@ -54,7 +54,7 @@ class Intake:
         consumer: Consumer,
         schema: EpisodeSchema,
         max_policy_lag: int,
-        probe: Callable[[Episode], None] = lambda episode: None,
+        probe: Callable[[Episode], object] = lambda episode: None,
     ) -> None:
         self.consumer, self.schema, self.max_policy_lag = consumer, schema, max_policy_lag
         self.probe = probe
@@ -62,7 +62,7 @@ class Intake:
         self.dead_lettered = 0
         self.starved_s = 0.0  # waiting for a queue that held less than was wanted
         self.notes: list[str] = []  # what a person should know; one line per episode that was set aside
-        self._recovered: list[Taken] = []
+        self._recovered: list[TakenEpisode] = []
 
     def recover(self, consumed: Collection[str], version: int) -> None:
         """After an unclean end: settle what the checkpoint of `version` holds, and probe the other pending entries one
@@ -86,9 +86,9 @@ class Intake:
                 self.consumer.end_attempt(delivery.entry_id)
                 self._recovered.append(taken)
 
-    def collect(self, count: int, version: int, stop: Callable[[], bool], steps: int = 0) -> list[Taken] | None:
+    def collect(self, count: int, version: int, stop: Callable[[], bool], steps: int = 0) -> list[TakenEpisode] | None:
         """At least `count` episodes and `steps` steps, fresh enough for `version`; None when told to stop before."""
-        batch: list[Taken] = []
+        batch: list[TakenEpisode] = []
         have = 0
         while len(batch) < count or have < steps:
             if stop():
@@ -107,7 +107,7 @@ class Intake:
                     have += len(taken.episode)
         return batch
 
-    def _decode(self, delivery: Delivery) -> Taken | None:
+    def _decode(self, delivery: Delivery) -> TakenEpisode | None:
         try:
             episode = decode_episode(delivery.payload, self.consumer.max_episode_bytes)
             _require_same(EpisodeHeader.of(episode), delivery.header)
@@ -115,9 +115,9 @@ class Intake:
         except InvalidEpisode as error:
             self._set_aside(delivery.entry_id, delivery.header.episode_id, str(error))
             return None
-        return Taken(delivery.entry_id, episode, delivery.head_version)
+        return TakenEpisode(delivery.entry_id, episode, delivery.head_version)
 
-    def _is_fresh(self, taken: Taken, version: int) -> bool:
+    def _is_fresh(self, taken: TakenEpisode, version: int) -> bool:
         """By the oldest step, at the moment of use; what is too old is dropped and counted. What names weights that are
         yet to be made, and so would stay fresh for ever, is set aside."""
         newest = int(taken.episode.policy_version.max())

@@ -11,7 +11,7 @@ from actors.config import QueueConfig
 from actors.transport.base import EpisodeHeader
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
-from learner.intake import Intake, Taken, lag_split
+from learner.intake import Intake, TakenEpisode, lag_split
 from tests.support.toy import toy_network, toy_seed, toy_wave
 from tests.support.toy_learner import toy_schema
 
@@ -95,7 +95,7 @@ def test_lag_is_split_into_the_way_to_the_queue_and_the_wait_in_it() -> None:
     (episode,) = toy_wave(toy_network(), [toy_seed(2, truncated=False)])
     old = dataclasses.replace(episode, policy_version=np.array([3, 4]))
     new = dataclasses.replace(episode, policy_version=np.array([9, 9]))
-    told = lag_split([Taken("1-0", old, 5), Taken("2-0", new, 9)], version=9)
+    told = lag_split([TakenEpisode("1-0", old, 5), TakenEpisode("2-0", new, 9)], version=9)
     assert told == {
         "policy_lag_mean": 3.0,
         "policy_lag_max": 6.0,

@@ -16,7 +16,7 @@ from actors.policy.publish import from_weights
 from actors.transport.ledger import LedgerError
 from actors.transport.memory import MemoryStore
 from actors.types.episode import EndReason, Episode, RecurrentState
-from learner import train as train_module
+from learner import run_state as run_state_module
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from tests.support.sequences import evaluate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
@@ -216,14 +216,14 @@ def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
     store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=1)
 
-    save, calls = train_module.save_checkpoint, itertools.count()
+    save, calls = run_state_module.save_checkpoint, itertools.count()
 
     def full_disk(*arguments: Any) -> Path:
         if next(calls):  # the first is the checkpoint that the generation starts from
             raise OSError("no space left on device")
         return save(*arguments)
 
-    monkeypatch.setattr(train_module, "save_checkpoint", full_disk)
+    monkeypatch.setattr(run_state_module, "save_checkpoint", full_disk)
     with pytest.raises(OSError, match="no space"):
         learner.run(ToyProducer(store))
     ledger = learner.transport.ledger()
