@@ -75,7 +75,7 @@ class RunState:
         try:
             return call()
         except Unreachable as error:
-            self._warn(f"{error}; training continues when it is back")
+            self._warn(f"{error}; waiting for it, training continues when it is back")
             began = time.monotonic()
             Retry(stop=self.stop)(self._reopen)
             self._warn(f"Redis answers again, after {time.monotonic() - began:.1f} s")
