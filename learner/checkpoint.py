@@ -14,9 +14,9 @@ Files are named by (generation, update) and sort so; "newest" is the last in tha
   answer and `link`. Its late file is harmless. Once a successor has its first file, the late one sorts below it and is
   no part of its lineage (`in_lineage`), so that the successor ignores it and removes it with the next checkpoint. If
   the successor died before it had one, nothing was settled either: the late file is the newest, and the episodes that
-  it holds are still pending, named in it, and acknowledged by whoever loads it.
-- Nobody writes over another's file: a generation number belongs to one learner (`learner.lineage`), a name is given by
-  `link`, which fails where there is one, and unfinished files have names that nobody else uses.
+  it holds are still pending, named in it, and acknowledged by the learner that loads it.
+- No learner overwrites another's file: a generation number belongs to one learner (`learner.lineage`), a name is given
+  by `link`, which fails where there is one, and unfinished files have unique names.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Checkpoint:
 
 
 class UnreadableCheckpoint(RuntimeError):
-    """What was written cannot be read back. The checkpoint before it is the newest."""
+    """A checkpoint that was written cannot be read back. The one before it remains the newest."""
 
 
 def save_checkpoint(

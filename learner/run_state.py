@@ -1,7 +1,7 @@
-"""`RunState`: what a learner has trained, and how the run's folder and the store get to know of it.
+"""`RunState`: what a learner has trained, kept in agreement with the run's folder and the store.
 
-Whatever is acknowledged is in a checkpoint before (unless `learner.ack` is `after_step`), and weights are published
-last. See `learner.checkpoint` for why a learner that was replaced can do no harm.
+Episodes are acknowledged once a checkpoint holds them (unless `learner.ack` is `after_step`), and weights are published
+last. `learner.checkpoint` explains why a learner that was replaced can do no harm.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_BROKEN = 3  # updates in a row with gradients that are not finite, before th
 
 
 class RunState:
-    """Opens, saves, acknowledges, publishes, rolls back. `stop` ends every wait for the store or for disk space."""
+    """Opens, saves, acknowledges, publishes, and rolls back. `stop` ends every wait for the store or for disk space."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class RunState:
 
     def _reopen(self, rolled_back_to: int | None = None) -> None:
         """Claim and open the next generation for what this learner has trained, after an outage or a roll-back: which
-        calls took effect may be unknown, so that everything pending is looked at again. Raises `Fenced` where another
+        calls took effect may be unknown, so that everything pending is examined again. Raises `Fenced` where another
         learner has taken over."""
         self.lineage.advance(self.progress.update)
         try:
@@ -166,7 +166,8 @@ class RunState:
 
     def _open_generation(self, rolled_back_to: int | None = None) -> None:
         """Open the generation that was claimed, which fences the episodes of newer weights than `rolled_back_to`
-        (default: the present ones); find what an earlier learner left pending, and publish the weights to start from.
+        (default: the present ones); recover what an earlier learner left pending, and publish the weights to start
+        from.
 
         The first file of a generation comes before: late files of older learners sort below it from then on.
         """
@@ -224,8 +225,8 @@ class RunState:
         self.ack_tracker.durable(self.progress.version, sound=self.progress.broken_updates == 0)
 
     def _publish(self) -> None:
-        """Publish the weights. Where the store has no room for them, training continues, as it is what makes room, and
-        only publishing is tried again."""
+        """Publish the weights. Where the store has no room for them, training continues, since it makes room, and only
+        publishing is tried again."""
         start, p = time.monotonic(), self.progress
         try:
             self.transport.publish(to_weights(self.network, p.version, p.generation, self.config.state_stride))

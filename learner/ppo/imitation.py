@@ -1,8 +1,8 @@
-"""Imitation: supervised passes over demonstrations, before there is anything to reinforce.
+"""Pretraining by imitation: supervised passes over demonstrations (behavioural cloning; Pomerleau, 1989).
 
-The heads learn what was done and the critic what it brought: -log pi(demonstrated action), over the heads that
-mattered, beside the squared error of the value against the demonstration's own return (behavioural cloning; Pomerleau,
-1989). Demonstrations are episodes as actors make them, so that masks and hidden states are what they will be in PPO.
+The loss is -log pi(demonstrated action), over the heads that are relevant to the op, plus the squared error of the
+value against the demonstration's return. Demonstrations are episodes as actors make them, so that masks and hidden
+states are those of PPO.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.optimizer import clip_gradients, make_optimizer
 from learner.ppo.rewards import clip_rewards
 
-HELD_OUT = 0.1  # of the demonstrations: looked at, never learnt from
+HELD_OUT = 0.1  # share of the demonstrations that are used for evaluation only
 PADDING_WASTE = 1.3
 GRADIENT_CLIP, VALUE_COEF, WEIGHT_DECAY = 0.5, 0.5, 1e-4
 
 
 class ImitationResult(NamedTuple):
-    """How well the demonstrations that were held out are known, in nats per unforced step; `before` at the start."""
+    """Negative log-likelihood of the held-out demonstrations, in nats per unforced step, before and after."""
 
     before: float
     after: float
-    agreement: float  # share of unforced steps whose op has a probability of a half at least
-    skipped: int = 0  # steps of the optimizer whose gradient was not finite, and which were not taken
+    agreement: float  # share of unforced steps whose op has a probability of at least a half
+    skipped: int = 0  # optimizer steps that were skipped because the gradient was not finite
     clipped: int = 0  # rewards and observations of extreme size, see `learner.ppo.rewards` and `ObservationNormaliser`
 
 
 class _Demonstrations(NamedTuple):
+    """A batch of episodes and its targets."""
+
     batch: Batch  # whole episodes
     clipped: Tensor  # [] rewards
     returns: Tensor  # [N]
@@ -56,8 +58,8 @@ def imitate(
     gamma: float = 1.0,
     seed: int = 0,
 ) -> ImitationResult:
-    """Change `network` in place. The last tenth of `episodes` is held out. Steps whose gradient is not finite are not
-    taken. Raises `ValueError` for too few episodes, `UserError` where no step could be taken."""
+    """Train `network` in place on all but the last tenth of `episodes`, which is held out. Steps whose gradient is not
+    finite are skipped. Raises `ValueError` for too few episodes, `UserError` where every step was skipped."""
     held = max(1, round(HELD_OUT * len(episodes)))
     if len(episodes) < 2 * held:
         raise ValueError(f"{len(episodes)} demonstrations are too few: give two at least")

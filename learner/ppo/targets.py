@@ -1,4 +1,4 @@
-"""What an update aims at: one pass with the weights before it, advantages, and the move of the value scale."""
+"""Targets of an update: advantages and returns from one pass with the weights before it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Targets(NamedTuple):
 def make_targets(
     network: FactoredRecurrentActorCritic, proximal: Evaluation, batch: Batch, config: LearnerConfig
 ) -> tuple[Targets, Tensor]:
-    """Targets, and `[N]` the proximal values in the return's own units. Moves the network's value scale."""
+    """Compute targets, and `[N]` the proximal values in units of the return. Updates the network's value scale."""
     scale = network.value_normaliser
     values = scale.denormalise(proximal.values.float())
     estimate = gae(
@@ -47,7 +47,7 @@ def make_targets(
         config.gae_lambda,
     )
     unforced, behaviour, returns = ~batch.forced, batch.log_probs, batch.from_rows(estimate.returns)
-    baseline = scale.denormalise(proximal.baseline_values.float())  # equal to the values where they know no op
+    baseline = scale.denormalise(proximal.baseline_values.float())  # equal to the values where the critic is V
     heads = 1 if config.ratio == "joint" else behaviour.shape[1]
     per_head = head_advantages(batch.from_rows(estimate.advantages), values, baseline, heads)
     advantages = normalise(per_head, unforced)
@@ -76,9 +76,9 @@ def batch_metrics(
     batch: Batch,
     version: int,
 ) -> dict[str, Tensor]:
-    """What the batch says before any step is taken; `ratio_error` is NaN where these very weights acted no episode."""
+    """Metrics of the batch before any optimizer step; `ratio_error` is NaN where these weights acted no episode."""
     log_ratio = (targets.proximal_log_probs - targets.behaviour_log_probs).sum(-1)
-    # An episode that older weights began carries a state of theirs, which burn-in replays by the present ones.
+    # An episode that began with older weights has their state, which burn-in replays with the present ones.
     versions = batch.to_rows(batch.version)
     fresh = targets.unforced & batch.from_rows((versions[:, :1] == version).expand_as(versions))
     error = (log_ratio.exp() - 1.0).abs().masked_fill(~fresh, 0.0).amax()
@@ -101,9 +101,10 @@ def batch_metrics(
 
 
 def choice_shares(spec: ActionSpec, actions: Tensor, relevant: Tensor) -> dict[str, Tensor]:
-    """`choice/HEAD/CHOICE` of every head but the first: its share of the steps at which the head mattered.
+    """`choice/HEAD/CHOICE` of every head but the first: its share of the steps at which the head was relevant.
 
-    `actions [N, H]`, `relevant [N, H]`. Of a head with more than `MOST_BARS` choices, neighbours are counted together.
+    `actions [N, H]`, `relevant [N, H]`. Of a head with more than `MOST_BARS` choices, adjacent ones are counted
+    together.
     """
     found: dict[str, Tensor] = {}
     for k, head in enumerate(spec.heads[1:], start=1):

@@ -27,8 +27,8 @@ KL_STOP = 1.5  # times target_kl
 
 
 class PPOUpdate:
-    """Holds the network and its optimizer; `seed` and the update's number alone order the minibatches. `heartbeat` is
-    called at each."""
+    """The update of one network with one optimizer. The order of minibatches depends only on `seed` and the update's
+    number; `heartbeat` is called before each."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class PPOUpdate:
         self.config = config.for_core(is_recurrent(network))
         self.device = next(network.parameters()).device
         self.prior = Prior(prior.to(self.device), config.max_padding_waste) if prior and config.keeps_prior else None
-        self.reads_flags = self.device.type == "cpu"  # where that is free, what follows a KL stop is not computed
+        self.reads_flags = self.device.type == "cpu"  # reading is free on a CPU: steps after a KL stop are left out
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         """One update on a batch; `version` is that of the weights before it. Returns metrics by name."""
@@ -53,13 +53,13 @@ class PPOUpdate:
     def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         c = self.config
         batch, clipped = clip_rewards(batch.to(self.device), self.network.value_normaliser)
-        charged = {"clipped_rewards": clipped}
+        metrics = {"clipped_rewards": clipped}
         if self.prior is not None:
             batch, own = self.prior.charge(batch, prior_coefficient(c, update))
-            charged |= own
+            metrics |= own
         proximal = self.forward(batch)
         targets, values = make_targets(self.network, proximal, batch, c)
-        metrics = charged | batch_metrics(self.network, proximal, values, targets, batch, version)
+        metrics |= batch_metrics(self.network, proximal, values, targets, batch, version)
         del proximal
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimize(batch, targets, coefficient, update)
@@ -68,7 +68,7 @@ class PPOUpdate:
         metrics["clipped_observations"] = self.network.update_normaliser(batch.obs)
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
-        if isnan(measured["ratio_error"]):  # no step of these very weights: nothing to compare
+        if isnan(measured["ratio_error"]):  # these weights acted no step: nothing to compare
             del measured["ratio_error"]
         return measured
 
@@ -81,8 +81,8 @@ class PPOUpdate:
 
     @torch.no_grad()
     def _moved(self, batch: Batch, targets: Targets) -> Tensor:
-        """KL of the policy after the last step to the proximal one. One pass more: the checks of the KL stop come
-        before each step, so that they never see the last one, nor any where there is only one."""
+        """KL of the policy after the last step to the proximal one, in an extra pass: the KL stop is checked before
+        each step, and so never after the last."""
         self._heartbeat()
         after = self.forward(batch)
         return losses.k3((after.log_probs - targets.proximal_log_probs).sum(-1), targets.unforced)
@@ -110,7 +110,7 @@ class PPOUpdate:
         return list(split())
 
     def _optimize(self, batch: Batch, targets: Targets, entropy_coef: float, update: int) -> dict[str, Tensor]:
-        """`update_epochs` passes over minibatches. The KL stop and the skip of a non-finite step are a 0/1 flag on
+        """Run `update_epochs` passes over minibatches. The KL stop and the skip of a non-finite step are a 0/1 flag on
         the device (the optimizer's `found_inf`), so that nothing in the loop waits for the host."""
         c = self.config
         denominators = make_denominators(targets, c, c.minibatches)
@@ -159,7 +159,7 @@ class PPOUpdate:
     def _step_metrics(
         self, parts: list[Minibatch], targets: Targets, log_probs: list[Tensor], flags: list[Tensor]
     ) -> dict[str, Tensor]:
-        """Once for all minibatches, which the loop would pay for in many small operations."""
+        """Ratio metrics of all minibatches at once, instead of many small operations in the loop."""
         sizes = torch.tensor([len(x) for x in log_probs], device=self.device)
         live = torch.stack(flags).repeat_interleave(sizes, output_size=sum(len(x) for x in log_probs)) > 0
         every = torch.arange(len(targets.returns), device=self.device)

@@ -29,7 +29,7 @@ def handle(store: MemoryStore | Transport) -> Transport:
 
 
 class ToyProducer:
-    """An actor without a process: whenever the learner looks, it has filled the queue by the published weights."""
+    """An actor without a process: it fills the queue with the published weights whenever the learner reads it."""
 
     def __init__(
         self, store: MemoryStore | Transport, spoil: dict[int, Spoil] | None = None, keep_version: int | None = None
@@ -39,7 +39,7 @@ class ToyProducer:
         self.put, self.statuses = 0, list[PutStatus]()
 
     def __call__(self) -> bool:
-        """To be asked as the learner's `stop`, which is between two looks at the queue."""
+        """Serves as the learner's `stop`, which is called between two reads of the queue."""
         if self.transport.ledger().queued >= 4:
             return False
         weights = self.transport.fetch(-1)

@@ -1,4 +1,4 @@
-"""Property 9: a head that the op makes irrelevant gets exactly no gradient, and the rest get the exact one."""
+"""A head that the op makes irrelevant gets exactly no gradient, and the rest get the exact one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Property 15: a recurrent core learns to remember; the same with its state zeroed each step stays at chance."""
+"""A recurrent core learns to remember; the same with its state zeroed each step stays at chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the padding of rows holds is never read."""
+"""Padded entries are never read."""
 
 from __future__ import annotations
 

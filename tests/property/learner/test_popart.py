@@ -1,4 +1,4 @@
-"""Property 10: a move of the value scale moves no value, and no parameter out of its optimizer."""
+"""Changing the value scale changes no value, and takes no parameter out of the optimizer."""
 
 from __future__ import annotations
 

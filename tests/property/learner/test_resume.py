@@ -1,4 +1,4 @@
-"""Property 13: a run that goes on from its checkpoint makes the very update that it would have made."""
+"""A run that continues from its checkpoint makes the same update as one that never stopped."""
 
 from __future__ import annotations
 

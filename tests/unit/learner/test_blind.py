@@ -1,4 +1,4 @@
-"""What a blind policy knows, and the ablation without causal masks."""
+"""A blind policy reads no observation; and the ablation without causal masks."""
 
 from __future__ import annotations
 

@@ -156,9 +156,9 @@ class Spoilt:
 def test_imitation_skips_steps_whose_gradient_is_not_finite() -> None:
     network = toy_network()
     network.norm.bias.register_hook(Spoilt(3))
-    told = imitate(network, episodes(), passes=4, minibatch_episodes=14)
-    assert told.skipped == 3
-    assert told.after < told.before
+    result = imitate(network, episodes(), passes=4, minibatch_episodes=14)
+    assert result.skipped == 3
+    assert result.after < result.before
     assert all(bool(t.isfinite().all()) for t in network.state_dict().values())
 
 
@@ -175,6 +175,6 @@ def test_imitation_clips_an_absurd_reward() -> None:
     rewards[0] = 1e20
     shown[0] = dataclasses.replace(shown[0], rewards=rewards)
     network = untrained()
-    told = imitate(network, shown, passes=1)
-    assert (told.clipped, told.skipped) == (1, 0)
+    result = imitate(network, shown, passes=1)
+    assert (result.clipped, result.skipped) == (1, 0)
     assert float(network.value_normaliser.std) < 100

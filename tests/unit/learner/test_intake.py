@@ -1,4 +1,4 @@
-"""What an unclean end left pending is probed alone, and only what ends the process there is set aside."""
+"""After a crash, pending episodes are probed one at a time, and only one that crashes the probe is set aside."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_lag_is_split_into_the_way_to_the_queue_and_the_wait_in_it() -> None:
     (episode,) = toy_wave(toy_network(), [toy_seed(2, truncated=False)])
     old = dataclasses.replace(episode, policy_version=np.array([3, 4]))
     new = dataclasses.replace(episode, policy_version=np.array([9, 9]))
-    told = lag_split([TakenEpisode("1-0", old, 5), TakenEpisode("2-0", new, 9)], version=9)
-    assert told == {
+    split = lag_split([TakenEpisode("1-0", old, 5), TakenEpisode("2-0", new, 9)], version=9)
+    assert split == {
         "policy_lag_mean": 3.0,
         "policy_lag_max": 6.0,
         "policy_lag_in_flight": 1.0,

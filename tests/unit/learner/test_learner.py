@@ -60,7 +60,7 @@ def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
 
 
 def test_stale_episodes_are_dropped_and_counted_when_consumed(tmp_path: Path) -> None:
-    """The producer goes on claiming version 0: within the lag it is trained on, beyond it dropped."""
+    """The producer continues to claim version 0: within the lag it is trained on, beyond it dropped."""
     store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=9, max_policy_lag=1)
     producer = ToyProducer(store, keep_version=0)
@@ -94,9 +94,9 @@ def as_segment(number: int, last: bool) -> Spoil:
     """Makes an episode one of the segments of a longer one, of 40 steps and a return of 100 in all."""
 
     def spoil(episode: Episode) -> bytes:
-        told = {"segment": float(number), "episode_steps": 40.0, "episode_return": 100.0 if last else 7.0}
+        telemetry = {"segment": float(number), "episode_steps": 40.0, "episode_return": 100.0 if last else 7.0}
         kind = {} if last else {"end_reason": EndReason.CUT, "terminated": False, "truncated": True}
-        return encode_episode(dataclasses.replace(episode, telemetry=told, **kind))
+        return encode_episode(dataclasses.replace(episode, telemetry=telemetry, **kind))
 
     return spoil
 

@@ -13,7 +13,7 @@ from learner import run_state as run_state_module
 from tests.support.toy_learner import ToyProducer, lines, make_learner
 
 
-def test_a_resumed_learner_opens_a_new_generation_and_goes_on(tmp_path: Path) -> None:
+def test_a_resumed_learner_opens_a_new_generation_and_continues(tmp_path: Path) -> None:
     store = MemoryStore()
     first = make_learner(tmp_path, store, updates=2)
     producer = ToyProducer(store)

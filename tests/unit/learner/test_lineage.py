@@ -36,7 +36,7 @@ def check_agreement(folder: Path, store: MemoryStore) -> None:
 
 
 def interrupt(learner: Learner, subject: object, name: str, update: int, deed: Callable[[], None]) -> None:
-    """Before the first call of `name` at that update, do `deed`: what others do while this learner stands still."""
+    """Before the first call of `name` at that update, do `deed`: what others do while this learner is suspended."""
     original, done = getattr(subject, name), list[bool]()
 
     def wrapped(*args: object, **options: object) -> object:
@@ -80,7 +80,7 @@ ZOMBIES = {
 def test_a_zombie_changes_nothing_of_what_its_successor_made(
     point: str, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first learner stands still in its fourth update, the second goes as far as the sixth."""
+    """The first learner is suspended in its fourth update; the second reaches the sixth."""
     store = MemoryStore()
     producer = ToyProducer(store)
     zombie = make_learner(tmp_path, store, updates=9, checkpoints_kept=kept)
@@ -136,7 +136,7 @@ def test_a_late_file_is_taken_only_where_its_successor_had_none(
         assert (1, 4) not in names(tmp_path)
 
 
-def test_rows_that_a_zombie_writes_late_are_seen_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_a_zombie_writes_late_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_module, "episode_row", train_module.episode_row)  # put back at the end
     store = MemoryStore()
     producer, zombie = ToyProducer(store), make_learner(tmp_path, store, updates=9)
@@ -175,7 +175,7 @@ def test_of_two_that_start_at_once_the_later_claim_wins(tmp_path: Path) -> None:
     check_agreement(tmp_path, store)
 
 
-def test_lineages_are_told_apart_by_the_checkpoint_that_each_generation_ended_with() -> None:
+def test_lineages_are_distinguished_by_the_checkpoint_that_each_generation_ended_with() -> None:
     ancestors = (CheckpointKey(1, 4), CheckpointKey(3, 9))
     belongs = [key for key in ((1, 4), (1, 5), (2, 4), (3, 9), (3, 10), (5, 99)) if in_lineage(
         CheckpointKey(*key), 5, ancestors)]  # fmt: skip

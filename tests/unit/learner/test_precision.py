@@ -33,7 +33,7 @@ def make(critic: str = "v", network: FactoredRecurrentActorCritic | None = None,
     return PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
 
 
-def test_bf16_is_near_float32_and_told_apart_from_it() -> None:
+def test_bf16_is_near_float32_and_distinguished_from_it() -> None:
     """Within the tolerance of a lag of 0, and not the same arithmetic."""
     errors = {amp: make(amp=amp)(batch(), update=0, version=0)["ratio_error"] for amp in ("off", "bf16")}
     assert errors["off"] < 1e-5 < errors["bf16"] < 6e-2
@@ -90,7 +90,7 @@ def flags() -> Iterator[Any]:
 
 @pytest.mark.parametrize("tf32", [False, True])
 def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, flags: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch lets cuDNN's LSTM use TF32 unless it is told not to."""
+    """PyTorch lets cuDNN's LSTM use TF32 unless that is turned off."""
     cudnn, matmul = flags
     cudnn.allow_tf32 = matmul.allow_tf32 = not tf32
     seen = set()

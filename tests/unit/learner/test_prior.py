@@ -1,4 +1,4 @@
-"""A prior: what straying costs, and that it is paid for."""
+"""A prior: divergence from it has a price, which is taken from the rewards."""
 
 from __future__ import annotations
 

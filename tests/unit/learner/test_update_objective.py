@@ -1,4 +1,4 @@
-"""What one step of the update minimises, against plain loops over steps and heads; and what surrounds the step."""
+"""The loss of one step against plain loops over steps and heads; and when statistics and targets move."""
 
 from __future__ import annotations
 
