@@ -42,11 +42,11 @@ class Outbox:
         return len(self._unsent)
 
     def add(self, episode: Episode) -> None:
-        episode.validate()
+        payload = encode_episode(episode)  # refuses an invalid episode before another is dropped for it
         if len(self._unsent) == self.capacity:
             self._unsent.popleft()
             self.accounts.dropped_backpressure += 1
-        self._unsent.append((EpisodeHeader.of(episode), encode_episode(episode)))
+        self._unsent.append((EpisodeHeader.of(episode), payload))
         self.accounts.produced += 1
 
     def ship(self, patience_s: float, sleep: Callable[[float], None] = time.sleep) -> float:
