@@ -28,7 +28,7 @@ from actors.types.spaces import Spaces
 from benchmarks.form import Target, arguments, publish
 from benchmarks.peers import Prepare, Shape, have_sb3, rllib_learner, sb3_learner
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 

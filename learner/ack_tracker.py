@@ -1,4 +1,4 @@
-"""`AckTracker`: what was trained on and what the store knows of it."""
+"""`AckTracker`: which episodes were trained on, and which of them the store knows to be trained."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import suppress
 from actors.transport.base import Consumer, Generation, StoreReset, Unreachable
 from actors.transport.ledger import Ledger, LedgerMemory
 from learner.config import LearnerConfig
-from learner.intake import Taken
+from learner.intake import TakenEpisode
 
 
 class AckTracker:
-    """Tells the store which episodes are trained, and remembers of it what the next checkpoint should hold."""
+    """Acknowledges trained episodes to the store, and holds what the next checkpoint must record of the store."""
 
     def __init__(
         self, consumer: Consumer, config: LearnerConfig, consumed: tuple[str, ...], memory: LedgerMemory | None
@@ -27,36 +27,37 @@ class AckTracker:
         self._kept: deque[int] = deque(maxlen=config.checkpoints_kept)  # versions of sound checkpoints
 
     def open(self, restored_version: int, floor: Generation, claimed: int) -> Generation:
-        """Take the queue over in the generation that was claimed. What it holds pending must then be looked at
-        again."""
+        """Take the queue over in the generation that was claimed. Its pending entries must be examined again after
+        that."""
         self._unacknowledged = []
         generation = self.consumer.open_generation(restored_version, "learner", floor, self.memory, claimed)
         self._store = (generation.store, generation.turn)
         return generation
 
-    def applied(self, taken: Sequence[Taken]) -> None:
-        """An update was trained on these."""
+    def applied(self, taken: Sequence[TakenEpisode]) -> None:
+        """Record that an update was trained on these episodes."""
         ids = tuple(t.episode.episode_id for t in taken)
         self.consumed, self._applied = (*self.consumed, *ids), (*self._applied, *ids)
         self._unacknowledged += [t.entry_id for t in taken]
 
     def acknowledge(self, version: int) -> None:
-        """As trained for `version`, which no checkpoint need hold: going back before it makes them lost."""
+        """Acknowledge everything applied so far as trained for `version`. No checkpoint need hold that version; rolling
+        back before it loses these episodes."""
         if self._unacknowledged:
             oldest_kept = self._kept[0] if len(self._kept) == self._kept.maxlen else -1
             self.consumer.ack(self._unacknowledged, version, oldest_kept)
         self._unacknowledged = []
 
     def opened(self) -> LedgerMemory:
-        """How the store stands that was opened, when all of `consumed` is acknowledged there. Raises `Unreachable`,
-        also where it has lost its memory since."""
+        """Return the ledger of the opened store, in which all of `consumed` is acknowledged. Raises `Unreachable`, also
+        where the store has lost its data since."""
         if not self._look_at(self.consumer.ledger()) or self.memory is None:
             raise StoreReset("the store has lost its memory since it was opened")
         return self.memory
 
     def look(self) -> None:
-        """See how the ledger stands, before a checkpoint is written; of a store that is away, or came back without its
-        memory and is not opened again yet, what was known is kept: an empty ledger would tell of no losses."""
+        """Read the ledger before a checkpoint is written. Where the store is unreachable, or lost its data and is not
+        open again yet, the last known ledger is kept: an empty one would report no losses."""
         with suppress(Unreachable):
             self._look_at(self.consumer.ledger())
 
@@ -73,7 +74,7 @@ class AckTracker:
         return None if self._ledger is None else LedgerMemory(self._ledger, self._applied)
 
     def durable(self, version: int, sound: bool) -> None:
-        """A checkpoint of `version` is on disk, with finite gradients if `sound`: what it holds is acknowledged."""
+        """Acknowledge what the checkpoint of `version` holds, which is on disk; `sound`: its gradients were finite."""
         if sound:
             self._kept.append(version)
         acknowledged = len(self._unacknowledged)

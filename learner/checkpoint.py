@@ -14,13 +14,14 @@ Files are named by (generation, update) and sort so; "newest" is the last in tha
   answer and `link`. Its late file is harmless. Once a successor has its first file, the late one sorts below it and is
   no part of its lineage (`in_lineage`), so that the successor ignores it and removes it with the next checkpoint. If
   the successor died before it had one, nothing was settled either: the late file is the newest, and the episodes that
-  it holds are still pending, named in it, and acknowledged by whoever loads it.
-- Nobody writes over another's file: a generation number belongs to one learner (`learner.lineage`), a name is given by
-  `link`, which fails where there is one, and unfinished files have names that nobody else uses.
+  it holds are still pending, named in it, and acknowledged by the learner that loads it.
+- No learner overwrites another's file: a generation number belongs to one learner (`learner.lineage`), a name is given
+  by `link`, which fails where there is one, and unfinished files have unique names.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -40,6 +41,7 @@ from actors.policy.publish import from_weights, spaces_of, to_weights
 from actors.policy.saved import SHIPPED, CheckpointKey, check_content, content_hash, find_checkpoint, read_weights
 from actors.policy.saved import list_checkpoints as list_checkpoints
 from actors.transport.ledger import LedgerMemory, episode_ids
+from actors.types.episode import Episode
 from actors.types.weights import WeightSet
 from learner.disk import NO_LINKS
 
@@ -61,6 +63,18 @@ class LearnerProgress:
     elapsed_s: float = 0.0
     broken_updates: int = 0  # in a row up to here, whose gradients were not finite
 
+    def after_update(self, episodes: Sequence[Episode], elapsed_s: float, broken: bool) -> LearnerProgress:
+        """The counters after one more update, on these episodes; `broken` where its gradients were not finite."""
+        return dataclasses.replace(
+            self,
+            update=self.update + 1,
+            version=self.version + 1,
+            episodes_trained=self.episodes_trained + len(episodes),
+            env_steps=self.env_steps + sum(map(len, episodes)),
+            elapsed_s=elapsed_s,
+            broken_updates=self.broken_updates + 1 if broken else 0,
+        )
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -73,7 +87,7 @@ class Checkpoint:
 
 
 class UnreadableCheckpoint(RuntimeError):
-    """What was written cannot be read back. The checkpoint before it is the newest."""
+    """A checkpoint that was written cannot be read back. The one before it remains the newest."""
 
 
 def save_checkpoint(

@@ -1,4 +1,4 @@
-"""What a person should know about a run's settings and figures, told once each."""
+"""Warnings about a run's settings and metrics, each given once."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ log = logging.getLogger(__name__)
 RECURRENT_LR = 2.5e-4
 RECURRENT_KL = 0.03
 LAG_KL = 0.1
-"""Nats between the policy that acted and the one that learns: a typical ratio is then off by half, more than twice what
-the clip lets through."""
+"""Nats between the policy that acted and the one that learns, at which a typical ratio is off by a half: more than
+twice what the clip permits."""
 
 
 class ConfigWarnings:
-    """Appends to `notes`, which others may append to as well."""
+    """Appends to `notes`, which other components append to as well."""
 
     def __init__(self, config: LearnerConfig, recurrent: bool, notes: list[str]) -> None:
-        """`config` as chosen for the core (`LearnerConfig.for_core`)."""
+        """`config` has the defaults of its core (`LearnerConfig.for_core`)."""
         self.config, self.recurrent, self.notes = config, recurrent, notes
-        self._told: set[str] = set()
+        self._given: set[str] = set()
 
     def before_training(self) -> None:
         c = self.config
         if not self.recurrent:
             return
         if c.lr is not None and c.lr > RECURRENT_LR:
-            self._tell(
+            self._warn(
                 "lr",
                 f"learner.lr is {c.lr:g}, high for a recurrent policy; if training is unsteady try 2.5e-4, then 1e-4",
             )
         if c.update_epochs is not None and c.update_epochs > 1:
-            self._tell(
+            self._warn(
                 "update_epochs",
                 f"learner.update_epochs is {c.update_epochs}: a recurrent policy moves further with each pass; if "
                 "training is unsteady, try 1",
@@ -44,14 +44,14 @@ class ConfigWarnings:
         c = self.config
         error = metrics.get("ratio_error", 0.0)
         if error > c.ratio_error_limit:
-            self._tell(
+            self._warn(
                 "ratio_error",
                 f"acting and learning disagree: ratios of steps that these very weights chose are off by {error:.2g}, "
                 f"more than {c.ratio_error_limit:g} (ratio_error); make sure that actors and learner run the same "
                 "version, and look at what their devices round differently",
             )
         if metrics["lag_kl"] > LAG_KL:
-            self._tell(
+            self._warn(
                 "lag_kl",
                 f"the policy that acted is {metrics['lag_kl']:.2f} nats away from the one that learns, above {LAG_KL} "
                 "(lag_kl): much of the data falls outside the clip; run fewer actors, lower learner.max_policy_lag or "
@@ -59,13 +59,13 @@ class ConfigWarnings:
             )
         self._about_sizes(metrics)
         if self.recurrent and metrics["kl"] > RECURRENT_KL:
-            self._tell(
+            self._warn(
                 "kl",
                 f"an update moved the policy by a KL of {metrics['kl']:.3f}, above {RECURRENT_KL} which recurrent "
                 "policies bear well: lower learner.lr or learner.update_epochs",
             )
         if self.recurrent and c.chunk_length is not None and longest_steps > c.chunk_length:
-            self._tell(
+            self._warn(
                 "chunks",
                 f"episodes of {longest_steps} steps are cut into chunks of {c.chunk_length} (learner.chunk_length): no "
                 "gradient crosses a cut, so what must be remembered for longer is learnt badly, and chunks start from "
@@ -74,21 +74,21 @@ class ConfigWarnings:
 
     def _about_sizes(self, metrics: dict[str, float]) -> None:
         if rewards := metrics.get("clipped_rewards", 0):
-            self._tell(
+            self._warn(
                 "rewards",
                 f"{rewards:.0f} rewards of a batch were more than 100 standard deviations of the return in size, and "
                 "were clipped to that (clipped_rewards): if the environment means them, scale its rewards",
             )
         if observations := metrics.get("clipped_observations", 0):
-            self._tell(
+            self._warn(
                 "observations",
                 f"{observations:.0f} entries of a batch's observations were more than 100 standard deviations from "
                 "their mean, and were winsorised for the running statistics (clipped_observations): look at what the "
                 "environment shows, and bound it there",
             )
 
-    def _tell(self, topic: str, text: str) -> None:
-        if topic not in self._told:
-            self._told.add(topic)
+    def _warn(self, topic: str, text: str) -> None:
+        if topic not in self._given:
+            self._given.add(topic)
             self.notes.append(text)
             log.warning(text)

@@ -1,4 +1,4 @@
-"""File systems that lack something: room, which is reported once and waited for, or hard links."""
+"""File systems that are full, which is reported once and waited out, or that have no hard links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of fi
 def until_there_is_room(
     write: Callable[[], T], folder: Path, tell: Callable[[str], None], stop: Callable[[], bool]
 ) -> T:
-    """`write`'s result, repeated while the disk is full. Raises `UserError` when told to stop meanwhile."""
+    """Return `write()`, repeated while the disk is full. Raises `UserError` where `stop` ends the wait."""
     backoff = Backoff(0.25, 5.0)
     while True:
         try:
@@ -29,15 +29,16 @@ def until_there_is_room(
                 raise
             trouble = f"no room is left on the disk of {folder}"
             if not backoff.failures:
-                tell(f"{trouble}: training waits; free some, and it goes on")
+                tell(f"{trouble}: training waits; it continues when there is room")
             wait_until = time.monotonic() + backoff.fail()
             while time.monotonic() < wait_until:
                 if stop():
                     raise UserError(
-                        f"{trouble}, and the last update could not be written: free some, then go on with --resume"
+                        f"{trouble}, and the last update could not be written: free some space, then continue "
+                        "with --resume"
                     ) from error
                 time.sleep(0.05)
             continue
         if backoff.failures:
-            tell("there is room on the disk again; training goes on")
+            tell("there is room on the disk again; training continues")
         return result

@@ -11,22 +11,21 @@ import numpy as np
 from actors.codec import decode_episode
 from actors.transport.base import Consumer, Delivery, DropReason, EpisodeHeader
 from actors.types.episode import Episode, InvalidEpisode
-from actors.types.spaces import Spaces
-from learner.ppo.batching import StateFormat, check_episode
+from learner.schema import EpisodeSchema
 
-MAX_ATTEMPTS = 3  # crashes with one episode in hand before it is set aside
+MAX_ATTEMPTS = 3  # crashes while one episode is probed, before it is set aside
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenEpisode:
     entry_id: str
     episode: Episode
     head_version: int = -1  # newest published weights when it was put
 
 
-def lag_split(taken: Sequence[Taken], version: int) -> dict[str, float]:
-    """How far behind `version` the oldest steps are, and which part of it they waited in the queue: what was published
-    until they were put passed while they were acted and shipped."""
+def lag_split(taken: Sequence[TakenEpisode], version: int) -> dict[str, float]:
+    """Lag of the oldest steps behind `version`, split into the versions that were published while episodes were acted
+    and shipped (in flight) and those published while they waited in the queue."""
     lags = np.array([version - t.episode.oldest_version for t in taken])
     in_queue = np.array([max(0, version - max(t.head_version, t.episode.oldest_version)) for t in taken])
     return {
@@ -37,40 +36,41 @@ def lag_split(taken: Sequence[Taken], version: int) -> dict[str, float]:
     }
 
 
-def _require_same(told: EpisodeHeader, header: EpisodeHeader) -> None:
-    """The queue judges an episode by its header, a checkpoint names it by its payload. Raises `InvalidEpisode`."""
+def _require_same(payload: EpisodeHeader, header: EpisodeHeader) -> None:
+    """Raise `InvalidEpisode` where the header of an entry is not that of its payload: the queue orders and fences
+    episodes by the header, checkpoints name them by the payload."""
     for name, value in vars(header).items():
-        if getattr(told, name) != value:
+        if getattr(payload, name) != value:
             raise InvalidEpisode(
-                f"its payload's {name} is {getattr(told, name)!r}, its header's is {value!r}: an actor must make the "
-                "header from the episode that it sends"
+                f"its payload's {name} is {getattr(payload, name)!r}, its header's is {value!r}: an actor must make "
+                "the header from the episode that it sends"
             )
 
 
 class Intake:
-    """Counts `dropped_stale` and `dead_lettered` since it was made. `probe` is one forward pass of one episode."""
+    """Takes valid and fresh episodes from the queue. `probe` makes one forward pass over one episode; `dropped_stale`
+    and `dead_lettered` count from the construction on."""
 
     def __init__(
         self,
         consumer: Consumer,
-        spaces: Spaces,
+        schema: EpisodeSchema,
         max_policy_lag: int,
-        states: StateFormat | None = None,
-        probe: Callable[[Episode], None] = lambda episode: None,
+        probe: Callable[[Episode], object] = lambda episode: None,
     ) -> None:
-        self.consumer, self.spaces, self.max_policy_lag, self.states = consumer, spaces, max_policy_lag, states
+        self.consumer, self.schema, self.max_policy_lag = consumer, schema, max_policy_lag
         self.probe = probe
         self.dropped_stale = 0
         self.dead_lettered = 0
-        self.starved_s = 0.0  # waiting for a queue that held less than was wanted
-        self.notes: list[str] = []  # what a person should know; one line per episode that was set aside
-        self._recovered: list[Taken] = []
+        self.starved_s = 0.0  # waiting for a queue that held fewer episodes than were wanted
+        self.notes: list[str] = []  # for the user; one line per episode that was set aside
+        self._recovered: list[TakenEpisode] = []
 
     def recover(self, consumed: Collection[str], version: int) -> None:
-        """After an unclean end: settle what the checkpoint of `version` holds, and probe the other pending entries one
-        at a time.
+        """After a crash: acknowledge what the checkpoint of `version` holds, and probe the other pending entries one at
+        a time.
 
-        The attempt is counted before, so that an episode which ends the process gives itself away.
+        The attempt is counted before the probe, which identifies an episode that crashes the process.
         """
         pending = self.consumer.pending()
         self.consumer.ack([d.entry_id for d in pending if d.header.episode_id in consumed], version)
@@ -88,9 +88,10 @@ class Intake:
                 self.consumer.end_attempt(delivery.entry_id)
                 self._recovered.append(taken)
 
-    def collect(self, count: int, version: int, stop: Callable[[], bool], steps: int = 0) -> list[Taken] | None:
-        """At least `count` episodes and `steps` steps, fresh enough for `version`; None when told to stop before."""
-        batch: list[Taken] = []
+    def collect(self, count: int, version: int, stop: Callable[[], bool], steps: int = 0) -> list[TakenEpisode] | None:
+        """Take at least `count` episodes and `steps` steps, fresh enough for `version`; None where `stop` came
+        first."""
+        batch: list[TakenEpisode] = []
         have = 0
         while len(batch) < count or have < steps:
             if stop():
@@ -109,19 +110,19 @@ class Intake:
                     have += len(taken.episode)
         return batch
 
-    def _decode(self, delivery: Delivery) -> Taken | None:
+    def _decode(self, delivery: Delivery) -> TakenEpisode | None:
         try:
             episode = decode_episode(delivery.payload, self.consumer.max_episode_bytes)
             _require_same(EpisodeHeader.from_episode(episode), delivery.header)
-            check_episode(episode, self.spaces, self.states)
+            self.schema.check(episode)
         except InvalidEpisode as error:
             self._set_aside(delivery.entry_id, delivery.header.episode_id, str(error))
             return None
-        return Taken(delivery.entry_id, episode, delivery.head_version)
+        return TakenEpisode(delivery.entry_id, episode, delivery.head_version)
 
-    def _is_fresh(self, taken: Taken, version: int) -> bool:
-        """By the oldest step, at the moment of use; what is too old is dropped and counted. What names weights that are
-        yet to be made, and so would stay fresh for ever, is set aside."""
+    def _is_fresh(self, taken: TakenEpisode, version: int) -> bool:
+        """Whether the oldest step is recent enough. Stale episodes are dropped and counted; one that names weights
+        which do not exist yet, and so would stay fresh for ever, is set aside."""
         newest = int(taken.episode.policy_version.max())
         if newest > version:
             reason = f"it was acted by weights {newest}, and {version} are the newest"
@@ -136,6 +137,6 @@ class Intake:
         if self.consumer.dead_letter(entry_id, reason):
             self.dead_lettered += 1
             self.notes.append(
-                f"episode {episode_id} was set aside as a dead letter ({reason}); training goes on: "
-                "look for what its actor runs that this learner does not"
+                f"episode {episode_id} was set aside as a dead letter ({reason}); training continues: "
+                "check that its actor runs the same version and configuration as this learner"
             )

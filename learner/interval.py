@@ -1,4 +1,4 @@
-"""How sure a batch makes us of a mean."""
+"""Confidence interval of a batch's mean return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEVEL = 0.95
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Student's interval of the mean of `[n]` independent values; None for fewer than two.
 
-    Cheap enough for every update; what a report claims has the bootstrap of `deploy/report/statistics.py`.
+    Cheap enough for every update; reports use the bootstrap of `deploy/report/statistics.py`.
     """
     n = len(values)
     if n < 2:

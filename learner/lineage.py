@@ -7,7 +7,7 @@ and never used by another: even a store that lost its memory cannot give a numbe
     opened.json                      its first version of weights, and how the store's ledger was when it opened
 
 The files of the same names in the run's folder are links to those of the open generation, for readers. A learner that
-was fenced still has its own files open, so that what it writes late is seen by nobody. See `learner.checkpoint` for the
+was fenced still has its own files open, so that nobody reads what it writes late. See `learner.checkpoint` for the
 protocol as a whole.
 """
 
@@ -41,7 +41,7 @@ OPENED = "opened.json"
 
 
 class RunFolder:
-    """What lies in a run's folder, read without a claim."""
+    """The checkpoints and generations in a run's folder, read without a claim."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
@@ -83,15 +83,15 @@ class RunFolder:
     def opened(self, generation: int) -> tuple[int, LedgerMemory | None]:
         """The first version that this generation gave out, and the store's ledger then; -1 where it never opened."""
         try:
-            told = json.loads((self.folder_of(generation) / OPENED).read_text())
+            opened = json.loads((self.folder_of(generation) / OPENED).read_text())
         except FileNotFoundError:
             return -1, None
-        return int(told["version"]), LedgerMemory.from_dict(told["memory"])
+        return int(opened["version"]), LedgerMemory.from_dict(opened["memory"])
 
     def as_opened(self, checkpoint: Checkpoint) -> Checkpoint:
-        """A generation's first file is written before it opens. What that changed belongs to it: weights got their
-        version, and acknowledgements of abandoned updates were taken back, which a store that is older than that does
-        not know."""
+        """A generation's first file is written before the generation opens. Add what opening changed: weights got their
+        version, and acknowledgements of abandoned updates were revoked, which an older copy of the store does not
+        know."""
         progress = checkpoint.progress
         version, memory = self.opened(progress.generation)
         if version <= progress.version:
@@ -114,7 +114,7 @@ class Lineage(RunFolder):
         return self.folder_of(self.generation)
 
     def take_over(self) -> Checkpoint | None:
-        """Claim the next generation, whoever has the present one; then load the newest checkpoint, if there is one."""
+        """Claim the next generation, whichever learner has the present one; then load the newest checkpoint, if any."""
         number = 0
         while True:
             number = 1 + max(number, self.latest(), self._store.current_generation(), self._unnamed())
@@ -152,8 +152,8 @@ class Lineage(RunFolder):
             raise Fenced(f"generation {self.generation} is not open, {latest} is")
 
     def fence(self) -> None:
-        """Raises `Fenced` where the store or the folder knows a later generation. A store that is away cannot tell: a
-        file that is written meanwhile is harmless, see `learner.checkpoint`."""
+        """Raises `Fenced` where the store or the folder knows a later generation. An unreachable store cannot be
+        asked: a file that is written meanwhile is harmless, see `learner.checkpoint`."""
         with suppress(Unreachable):
             current = self._store.current_generation()
             if current > self.generation:
@@ -161,9 +161,9 @@ class Lineage(RunFolder):
         self.check()
 
     def began(self, version: int, memory: LedgerMemory) -> None:
-        """The claimed generation is open and its first version is `version`: what earlier ones needed can go."""
-        told = {"version": version, "memory": memory.to_dict()}
-        write_durably(self.folder / OPENED, json.dumps(told).encode(), replace=True)
+        """The claimed generation is open and its first version is `version`: remove the folders of earlier ones."""
+        opened = {"version": version, "memory": memory.to_dict()}
+        write_durably(self.folder / OPENED, json.dumps(opened).encode(), replace=True)
         for number in self.claimed():
             if number < self.generation:
                 shutil.rmtree(self.folder_of(number), ignore_errors=True)
@@ -186,7 +186,7 @@ class Lineage(RunFolder):
         found = list_checkpoints(self.checkpoints)
         if not found or key_of(found[-1]).generation:
             return 0
-        with suppress(UserError):  # loading it will tell
+        with suppress(UserError):  # the error is raised when it is loaded
             return load_checkpoint(found[-1]).progress.generation
         return 0
 

@@ -23,7 +23,7 @@ from learner.wandb_log import WandbLog
 
 FILES = ("metrics.jsonl", "episodes.jsonl")
 Retry = Callable[[Callable[[], None]], None]
-"""Runs a write, again and again while the disk is full."""
+"""Calls a write, repeatedly while the disk is full."""
 
 
 def _update_of(line: str) -> float:
@@ -152,7 +152,7 @@ class MetricsLog:
         try:
             for name, value in metrics.items():
                 self._tensorboard.add_scalar(name, value, update)
-        except OSError:  # its writer died on a full disk some time ago, and takes no more: what is lost is its curve
+        except OSError:  # its writer died on a full disk: only part of the curves is lost
             self._retry(lambda: setattr(self, "_tensorboard", self._open_tensorboard(update - 1)))
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class MetricsLog:
             self._show()
         if self._wandb is not None:
             self._wandb.close()
-        with suppress(OSError):  # a full disk that ended its writer is told of by then
+        with suppress(OSError):  # a full disk that ended its writer has been reported by then
             self._tensorboard.close()
         self._metrics.close()
         self._episodes.close()

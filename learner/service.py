@@ -1,4 +1,4 @@
-"""The learner in a thread of its own, so that its process can be asked how it is doing and told to stop."""
+"""The learner in a thread of its own, so that its process can answer polls and stop it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LearnerSettings:
-    """All that a learner process is given."""
+    """Everything that a learner process needs."""
 
     config: LearnerConfig
     policy: PolicyConfig
@@ -41,18 +41,18 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class LearnerStatus:
-    progress: LearnerProgress | None  # None where it has not been started: a process that took a dead one's place
+    progress: LearnerProgress | None  # None where it has not been started, as in a process that replaced a dead one
     done: bool
     new_metrics: list[dict[str, float]] = field(default_factory=list)  # of updates since the last poll
-    new_notes: list[str] = field(default_factory=list)  # what a person should know, since the last poll
+    new_notes: list[str] = field(default_factory=list)  # for the user, since the last poll
     beats: int = 0  # signs of progress so far
 
 
 class LearnerService:
     """`start`, `poll`, `stop`; an error of the learner's thread is raised by the next `poll`.
 
-    Whether it is the run's first or comes after a death, it continues from the newest checkpoint in the run's folder,
-    which it looks for again once it has claimed its generation.
+    The first learner of a run and one that replaces a dead one both continue from the newest checkpoint in the run's
+    folder, which is looked for again once the generation is claimed.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class LearnerService:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._metrics: list[dict[str, float]] = []
-        self._told = 0  # notes handed out
+        self._notes_read = 0  # notes that polls have returned
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
     def start(self, max_seconds: float | None = None, here: Callable[[], T | None] = lambda: None) -> T | None:
-        """Load and begin to train; `max_seconds` takes the place of the configured limit, where some of it has passed.
-        Nothing where it trains already. Returns what `here` says of this process."""
+        """Load and begin to train, unless it trains already; `max_seconds` replaces the configured limit, of which some
+        may have passed. Returns `here()`, a description of this process."""
         if self._thread.is_alive():
             return here()
         torch.set_num_threads(1)
@@ -106,12 +106,12 @@ class LearnerService:
         with self._lock:
             metrics, self._metrics = self._metrics, []
         notes = self._learner.notes
-        fresh, self._told = notes[self._told :], len(notes)
+        fresh, self._notes_read = notes[self._notes_read :], len(notes)
         done, beats = not self._thread.is_alive(), self._learner.heartbeat.beats
         return LearnerStatus(self._learner.progress, done, metrics, fresh, beats)
 
     def stop(self) -> LearnerProgress:
-        """Finish the update under way, write the checkpoint, and return."""
+        """Finish the current update, write the checkpoint, and return the progress."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -123,5 +123,5 @@ class LearnerService:
         assert self._learner is not None
         try:
             self._learner.run(self._stop.is_set)
-        except BaseException as error:  # handed to whoever polls
+        except BaseException as error:  # raised by the next poll
             self._error = error

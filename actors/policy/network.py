@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from actors.config import PolicyConfig
 from actors.policy.compiled import compiled, dynamic
 from actors.policy.cores.core import Recurrent, make_core
-from actors.policy.cores.sequences import BucketLayout, SequenceBatch, Steps, flatten
+from actors.policy.cores.sequences import BucketLayout, Steps
 from actors.policy.distribution import choose, floor_mass, masked_log_probs
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
@@ -188,10 +188,6 @@ class FactoredRecurrentActorCritic(nn.Module):
             out.memory,
             out.state,
         )
-
-    def evaluate(self, sequence: SequenceBatch, max_waste: float = 1.3) -> Evaluation:
-        """Log-probs, entropies and values of the given actions at every valid step."""
-        return self.evaluate_steps(flatten(sequence, max_waste))
 
     def evaluate_steps(self, steps: Steps) -> Evaluation:
         """Evaluate the given actions of flat steps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -146,16 +146,3 @@ class Episode:
             )
         if (self.log_probs > 1e-6).any() or (self.actions < 0).any():
             raise InvalidEpisode(f"episode {self.episode_id}: positive log-prob or negative action")
-
-
-def episodes_equal(a: Episode, b: Episode) -> bool:
-    """Exact equality of every field, arrays compared by value, shape and dtype."""
-
-    def same(x: object, y: object) -> bool:
-        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
-            return x.dtype == y.dtype and x.shape == y.shape and bool(np.array_equal(x, y))
-        if isinstance(x, RecurrentState) and isinstance(y, RecurrentState):
-            return all(map(same, x.arrays, y.arrays))
-        return x == y
-
-    return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(Episode))

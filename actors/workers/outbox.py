@@ -46,11 +46,11 @@ class Outbox:
 
     def add(self, episode: Episode) -> None:
         """Append an episode; a full outbox drops its oldest. Raises `InvalidEpisode`."""
-        episode.validate()
+        payload = encode_episode(episode)  # refuses an invalid episode before another is dropped for it
         if len(self._unsent) == self.capacity:
             self._unsent.popleft()
             self.counts.dropped_backpressure += 1
-        self._unsent.append((EpisodeHeader.from_episode(episode), encode_episode(episode)))
+        self._unsent.append((EpisodeHeader.from_episode(episode), payload))
         self.counts.produced += 1
 
     def ship(self, max_wait_s: float, sleep: Callable[[float], None] = time.sleep) -> float:

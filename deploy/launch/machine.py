@@ -7,7 +7,7 @@ import socket
 
 from actors.errors import UserError
 from deploy.config.schema import Config
-from learner.train import pick_device
+from learner.network import pick_device
 
 
 def cores() -> int:

@@ -21,7 +21,7 @@ from deploy.config.yaml import to_yaml
 from deploy.launch.process_settings import checked_spaces, namespace
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from learner.lineage import forget_untrained, has_trained, start_from
-from learner.train import resumed_network
+from learner.network import resumed_network
 
 
 def open_run(config: Config, resume: Path | None) -> Path:

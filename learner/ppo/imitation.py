@@ -1,8 +1,8 @@
-"""Imitation: supervised passes over demonstrations, before there is anything to reinforce.
+"""Pretraining by imitation: supervised passes over demonstrations (behavioural cloning; Pomerleau, 1989).
 
-The heads learn what was done and the critic what it brought: -log pi(demonstrated action), over the heads that
-mattered, beside the squared error of the value against the demonstration's own return (behavioural cloning; Pomerleau,
-1989). Demonstrations are episodes as actors make them, so that masks and hidden states are what they will be in PPO.
+The loss is -log pi(demonstrated action), over the heads that are relevant to the op, plus the squared error of the
+value against the demonstration's return. Demonstrations are episodes as actors make them, so that masks and hidden
+states are those of PPO.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from actors.errors import UserError
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.types.episode import Episode
 from learner.ppo import losses
-from learner.ppo.batching import make_batch
-from learner.ppo.chunks import Chunks, Part, load, minibatch, pick, uncut, whole
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.gae import gae
+from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.optimizer import clip_gradients, make_optimizer
 from learner.ppo.rewards import clip_rewards
 
-HELD_OUT = 0.1  # of the demonstrations: looked at, never learnt from
+HELD_OUT = 0.1  # share of the demonstrations that are used for evaluation only
 PADDING_WASTE = 1.3
 GRADIENT_CLIP, VALUE_COEF, WEIGHT_DECAY = 0.5, 0.5, 1e-4
 
 
 class ImitationResult(NamedTuple):
-    """How well the demonstrations that were held out are known, in nats per unforced step; `before` at the start."""
+    """Negative log-likelihood of the held-out demonstrations, in nats per unforced step, before and after."""
 
     before: float
     after: float
-    agreement: float  # share of unforced steps whose op has a probability of a half at least
-    skipped: int = 0  # steps of the optimizer whose gradient was not finite, and which were not taken
+    agreement: float  # share of unforced steps whose op has a probability of at least a half
+    skipped: int = 0  # optimizer steps that were skipped because the gradient was not finite
     clipped: int = 0  # rewards and observations of extreme size, see `learner.ppo.rewards` and `ObservationNormaliser`
 
 
-class _Lesson(NamedTuple):
-    """N flat valid steps."""
+class _Demonstrations(NamedTuple):
+    """A batch of episodes and its targets."""
 
-    chunks: Chunks
+    batch: Batch  # whole episodes
     clipped: Tensor  # [] rewards
     returns: Tensor  # [N]
     counted: Tensor  # [N, H]
@@ -58,25 +58,25 @@ def imitate(
     gamma: float = 1.0,
     seed: int = 0,
 ) -> ImitationResult:
-    """Change `network` in place. The last tenth of `episodes` is held out. Steps whose gradient is not finite are not
-    taken. Raises `ValueError` for too few episodes, `UserError` where no step could be taken."""
+    """Train `network` in place on all but the last tenth of `episodes`, which is held out. Steps whose gradient is not
+    finite are skipped. Raises `ValueError` for too few episodes, `UserError` where every step was skipped."""
     held = max(1, round(HELD_OUT * len(episodes)))
     if len(episodes) < 2 * held:
         raise ValueError(f"{len(episodes)} demonstrations are too few: give two at least")
     network.train()
-    lesson, test = (_lesson(network, part, gamma) for part in (episodes[:-held], episodes[-held:]))
-    before, _ = _known(network, test)
-    clipped = lesson.clipped + network.update_normaliser(lesson.chunks.obs)
-    network.value_normaliser.update(lesson.returns, network.value_output)
+    shown, held_out = (_demonstrations(network, part, gamma) for part in (episodes[:-held], episodes[-held:]))
+    before, _ = _measure(network, held_out)
+    clipped = shown.clipped + network.update_normaliser(shown.batch.obs)
+    network.value_normaliser.update(shown.returns, network.value_output)
     optimizer = make_optimizer(network, lr, WEIGHT_DECAY)
     skipped = torch.zeros((), device=network.norm.weight.device)
-    rows, rng = len(lesson.chunks.lengths), np.random.Generator(np.random.Philox(key=(seed, 0)))
+    rows, rng = len(shown.batch.chunk_lengths), np.random.Generator(np.random.Philox(key=(seed, 0)))
     steps = 0
     for done in range(passes):
         for group in optimizer.param_groups:
             group["lr"] = lr * (1.0 - done / passes)
         for part in np.array_split(rng.permutation(rows), max(1, rows // minibatch_episodes)):
-            loss = _loss(network, lesson, minibatch(lesson.chunks, np.sort(part), PADDING_WASTE))
+            loss = _loss(network, shown, minibatch(shown.batch, np.sort(part), PADDING_WASTE))
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             norm, _ = clip_gradients(optimizer, GRADIENT_CLIP)
@@ -89,39 +89,38 @@ def imitate(
             "imitation: the gradient of every step was NaN or infinite, so that nothing was learnt; look for rewards "
             "or observations of extreme size"
         )
-    return ImitationResult(before, *_known(network, test), int(skipped), int(clipped))
+    return ImitationResult(before, *_measure(network, held_out), int(skipped), int(clipped))
 
 
-def _lesson(network: FactoredRecurrentActorCritic, episodes: Sequence[Episode], gamma: float) -> _Lesson:
+def _demonstrations(
+    network: FactoredRecurrentActorCritic, episodes: Sequence[Episode], gamma: float
+) -> _Demonstrations:
     batch = make_batch(episodes, network.spaces).to(network.norm.weight.device)
-    batch, clipped = clip_rewards(batch, network.value_normaliser)
-    chunks = uncut(batch, network.initial_state(len(episodes)))
-
-    def flat(t: Tensor) -> Tensor:
-        return t.flatten(0, 1).index_select(0, chunks.places)
-
-    nothing = torch.zeros_like(batch.rewards)
-    returns = gae(batch.rewards, nothing, batch.valid, batch.terminated, batch.bootstrap_value, gamma, 1.0).returns
-    unforced = ~flat(batch.forced)
-    return _Lesson(chunks, clipped, flat(returns), network.counted[chunks.actions[:, 0]] & unforced[:, None], unforced)
+    batch, clipped = clip_rewards(batch.uncut(network.initial_state(len(episodes))), network.value_normaliser)
+    rewards = batch.to_rows(batch.rewards)
+    no_values = torch.zeros_like(rewards)
+    returns = gae(rewards, no_values, batch.valid, batch.terminated, batch.bootstrap_value, gamma, 1.0).returns
+    counted = network.counted[batch.actions[:, 0]] & ~batch.forced[:, None]
+    return _Demonstrations(batch, clipped, batch.from_rows(returns), counted, ~batch.forced)
 
 
-def _evaluate(network: FactoredRecurrentActorCritic, lesson: _Lesson, part: Part) -> Evaluation:
-    return network.evaluate_steps(load(lesson.chunks, part, network.advance))
+def _evaluate(network: FactoredRecurrentActorCritic, batch: Batch, part: Minibatch) -> Evaluation:
+    return network.evaluate_steps(part.load(batch, network.advance))
 
 
-def _loss(network: FactoredRecurrentActorCritic, lesson: _Lesson, part: Part) -> Tensor:
-    out = _evaluate(network, lesson, part)
-    counted, unforced, returns = (pick(t, part.chunk.source) for t in (lesson.counted, lesson.unforced, lesson.returns))
+def _loss(network: FactoredRecurrentActorCritic, shown: _Demonstrations, part: Minibatch) -> Tensor:
+    out = _evaluate(network, shown.batch, part)
+    counted, unforced, returns = map(part.select, (shown.counted, shown.unforced, shown.returns))
     likelihood = out.log_probs.masked_fill(~counted, 0.0).sum() / unforced.sum().clamp(min=1)
     target = network.value_normaliser.normalise(returns)
     return VALUE_COEF * losses.value_loss(out.values, target, target, None, len(returns)) - likelihood
 
 
 @torch.no_grad()
-def _known(network: FactoredRecurrentActorCritic, lesson: _Lesson) -> tuple[float, float]:
-    """Nats a step, and the share of steps whose op has a probability of a half at least: the likeliest, then."""
-    log_probs = _evaluate(network, lesson, whole(lesson.chunks, PADDING_WASTE)).log_probs
-    steps = lesson.unforced.sum().clamp(min=1)
-    likely = (log_probs[:, 0] >= np.log(0.5)) & lesson.unforced
-    return -float(log_probs.masked_fill(~lesson.counted, 0.0).sum() / steps), float(likely.sum() / steps)
+def _measure(network: FactoredRecurrentActorCritic, shown: _Demonstrations) -> tuple[float, float]:
+    """Nats per step, and the share of steps whose op has a probability of at least a half, so that it is the
+    likeliest."""
+    log_probs = _evaluate(network, shown.batch, whole_batch(shown.batch, PADDING_WASTE)).log_probs
+    steps = shown.unforced.sum().clamp(min=1)
+    likely = (log_probs[:, 0] >= np.log(0.5)) & shown.unforced
+    return -float(log_probs.masked_fill(~shown.counted, 0.0).sum() / steps), float(likely.sum() / steps)

@@ -13,7 +13,7 @@ from torch import Tensor
 def policy_loss(ratio: Tensor, advantages: Tensor, counted: Tensor, clip: float, denominator: Tensor | float) -> Tensor:
     """Clipped surrogate (Schulman et al., 2017) per head, summed over relevant heads.
 
-    `ratio [N, H]` of each head to the policy the data is compared with; `advantages [N]`, or `[N, H]`;
+    `ratio [N, H]` of each head to the reference policy; `advantages [N]`, or `[N, H]`;
     `counted [N, H]` = relevant and unforced; `denominator` a number, or one per head `[H]`.
     """
     a = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages

@@ -1,4 +1,4 @@
-"""What one step of the update minimises, and what all steps of an update tell about themselves."""
+"""The loss of a minibatch, and the ratio metrics of an update."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def objective(
 ) -> Loss:
     """The loss of some steps.
 
-    Ratios are to the behaviour policy; `decoupled` takes them to the proximal one, its advantages being weighted
-    already. With one joint ratio the advantage is that of the whole action.
+    Ratios are to the behaviour policy, or to the proximal one where the objective is `decoupled`, whose advantages are
+    weighted already. With one joint ratio, the advantage is that of the whole action.
     """
     reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
     moved, counted = out.log_probs - reference, t.counted
@@ -62,7 +62,8 @@ def objective(
 def ratio_metrics(
     log_probs: Tensor, t: Targets, live: Tensor, config: LearnerConfig, heads: tuple[str, ...]
 ) -> dict[str, Tensor]:
-    """Of all steps that were evaluated, `log_probs [M, H]`, those `live [M]` that were before the KL stop."""
+    """Ratios, clip fractions and KL over the evaluated steps, `log_probs [M, H]`, that came before the KL stop
+    (`live [M]`)."""
     log_ratio = log_probs - t.behaviour_log_probs
     moved = log_probs - t.proximal_log_probs if config.objective == "decoupled" else log_ratio
     if config.ratio == "joint":

@@ -83,7 +83,8 @@ def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_deca
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Scale all gradients so that their global norm is at most `limit`; the norm before, and `grad_norm_GROUP`."""
+    """Scale all gradients so that their global norm is at most `limit`. Returns the norm before, and
+    `grad_norm_GROUP`."""
     grads = {id(g): [p.grad for p in g["params"] if p.grad is not None] for g in optimizer.param_groups}
     everything = [grad for own in grads.values() for grad in own]
     squares = torch.stack(list(torch._foreach_norm(everything))).square()

@@ -1,4 +1,4 @@
-"""Precision of the update: in which types encoder, core and matrix products run."""
+"""Precision of the update: the types in which encoder, core and matrix products run."""
 
 from __future__ import annotations
 

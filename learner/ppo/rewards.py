@@ -1,4 +1,4 @@
-"""Rewards of a size that no critic can be scaled to: clipped before anything is computed from them."""
+"""Clipping of extreme rewards, before anything is computed from them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import torch
 from torch import Tensor
 
 from actors.policy.normaliser import MIN_STD, ValueNormaliser
-from learner.ppo.batching import Batch
+from learner.ppo.batch import Batch
 
 REWARD_CLIP = 100.0
 """Rewards are clipped to this many standard deviations of the return, or to this many times the largest reward of a
-typical episode of the batch where that is more. A scale that really grows is followed within a few updates."""
-LARGEST = 1e15  # where there is nothing to compare a reward with: squares of these are finite in float32
+typical episode of the batch where that is more. A lasting change of scale is followed within a few updates."""
+LARGEST = 1e15  # limit without a reference; its square is finite in float32
 TYPICAL = 0.75  # share of the batch's episodes, by their largest reward
 
 
 @torch.no_grad()
 def clip_rewards(batch: Batch, scale: ValueNormaliser) -> tuple[Batch, Tensor]:
-    """The batch with its rewards inside the limit, and how many of them were outside.
+    """Clip the batch's rewards to the limit. Returns the batch, and how many rewards were outside.
 
-    One reward of 1e6 among returns of about 1 would set the scale of the critic for hundreds of updates.
+    A single reward of 1e6 among returns of about 1 would set the scale of the critic for hundreds of updates.
     """
-    size = batch.rewards.abs().masked_fill(~batch.valid, 0.0)
-    largest = size.amax(1).sort().values
+    size = batch.rewards.abs()
+    largest = batch.to_rows(size).amax(1).sort().values
     typical = largest[int(TYPICAL * (len(largest) - 1))].double()
-    fitted = (scale.updates > 0) & (scale.std > MIN_STD)  # returns that were all 0 so far say nothing of the next
+    fitted = (scale.updates > 0) & (scale.std > MIN_STD)  # all-zero returns give no scale
     reference = torch.maximum(torch.where(fitted, scale.std, 0.0), typical)
     limit = torch.where(reference > 0, REWARD_CLIP * reference, LARGEST).clamp(max=LARGEST).to(size.dtype)
     return batch._replace(rewards=batch.rewards.clamp(-limit, limit)), (size > limit).sum()

@@ -1,4 +1,4 @@
-"""What an update aims at: one pass with the weights before it, advantages, and the move of the value scale."""
+"""Targets of an update: advantages and returns from one pass with the weights before it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.types.actions import ActionSpec
 from learner.config import LearnerConfig
 from learner.ppo import losses
-from learner.ppo.batching import Batch
-from learner.ppo.chunks import Chunks
+from learner.ppo.batch import Batch
 from learner.ppo.gae import gae, head_advantages, normalise
 
 WEIGHT_LIMIT = 2.0  # of the decoupled objective's importance weight
@@ -20,7 +19,7 @@ MOST_BARS = 32  # in the histogram of a head's choices
 
 
 class Targets(NamedTuple):
-    """N flat valid steps, in the order of the chunks."""
+    """Of N steps, in the order of the batch."""
 
     advantages: Tensor  # [N, H] normalised; [N, 1] with one ratio for all heads
     returns: Tensor  # [N] in the critic's new units
@@ -33,29 +32,25 @@ class Targets(NamedTuple):
 
 @torch.no_grad()
 def make_targets(
-    network: FactoredRecurrentActorCritic, proximal: Evaluation, batch: Batch, chunks: Chunks, config: LearnerConfig
+    network: FactoredRecurrentActorCritic, proximal: Evaluation, batch: Batch, config: LearnerConfig
 ) -> tuple[Targets, Tensor]:
-    """Targets, and `[N]` the proximal values in the return's own units. Moves the network's value scale."""
-
-    def flat(t: Tensor) -> Tensor:
-        return t.flatten(0, 1).index_select(0, chunks.places)
-
+    """Compute targets, and `[N]` the proximal values in units of the return. Updates the network's value scale."""
     scale = network.value_normaliser
     values = scale.denormalise(proximal.values.float())
-    padded = torch.zeros(batch.valid.numel(), device=values.device).index_copy(0, chunks.places, values)
     estimate = gae(
-        batch.rewards,
-        padded.view_as(batch.valid),
+        batch.to_rows(batch.rewards),
+        batch.to_rows(values),
         batch.valid,
         batch.terminated,
         batch.bootstrap_value,
         config.gamma,
         config.gae_lambda,
     )
-    unforced, behaviour, returns = ~flat(batch.forced), flat(batch.log_probs), flat(estimate.returns)
-    baseline = scale.denormalise(proximal.baseline_values.float())  # equal to the values where they know no op
+    unforced, behaviour, returns = ~batch.forced, batch.log_probs, batch.from_rows(estimate.returns)
+    baseline = scale.denormalise(proximal.baseline_values.float())  # equal to the values where the critic is V
     heads = 1 if config.ratio == "joint" else behaviour.shape[1]
-    advantages = normalise(head_advantages(flat(estimate.advantages), values, baseline, heads), unforced)
+    per_head = head_advantages(batch.from_rows(estimate.advantages), values, baseline, heads)
+    advantages = normalise(per_head, unforced)
     if config.objective == "decoupled":
         weight = (proximal.log_probs - behaviour).sum(-1).exp().clamp(max=WEIGHT_LIMIT)
         advantages = advantages * weight[:, None]
@@ -66,7 +61,7 @@ def make_targets(
         proximal_values=rescaling(proximal.values.float()),
         proximal_log_probs=proximal.log_probs,
         behaviour_log_probs=behaviour,
-        counted=network.counted[chunks.actions[:, 0]] & unforced[:, None],
+        counted=network.counted[batch.actions[:, 0]] & unforced[:, None],
         unforced=unforced,
     )
     return targets, values
@@ -79,14 +74,13 @@ def batch_metrics(
     values: Tensor,
     targets: Targets,
     batch: Batch,
-    chunks: Chunks,
     version: int,
 ) -> dict[str, Tensor]:
-    """What the batch says before any step is taken; `ratio_error` is NaN where these very weights acted no episode."""
+    """Metrics of the batch before any optimizer step; `ratio_error` is NaN where these weights acted no episode."""
     log_ratio = (targets.proximal_log_probs - targets.behaviour_log_probs).sum(-1)
-    # An episode that older weights began carries a state of theirs, which burn-in replays by the present ones.
-    throughout = (batch.version[:, :1] == version).expand_as(batch.version)
-    fresh = targets.unforced & throughout.flatten().index_select(0, chunks.places)
+    # An episode that began with older weights has their state, which burn-in replays with the present ones.
+    versions = batch.to_rows(batch.version)
+    fresh = targets.unforced & batch.from_rows((versions[:, :1] == version).expand_as(versions))
     error = (log_ratio.exp() - 1.0).abs().masked_fill(~fresh, 0.0).amax()
     returns = network.value_normaliser.denormalise(targets.returns)
     metrics = {
@@ -99,17 +93,18 @@ def batch_metrics(
     entropy = proximal.entropies.masked_fill(~targets.counted, 0.0).sum(0) / targets.counted.sum(0).clamp(min=1)
     if network.config.core != "feedforward":
         metrics["hidden_norm"] = proximal.hidden.norm(dim=-1).mean()
-    ops = torch.nn.functional.one_hot(chunks.actions[:, 0], spec.num_ops).double().mean(0)
+    ops = torch.nn.functional.one_hot(batch.actions[:, 0], spec.num_ops).double().mean(0)
     metrics |= {f"memory/{name}": proximal.memory[:, k].mean() for k, name in enumerate(network.core.statistics)}
     metrics |= {f"entropy/{name}": entropy[k] for k, name in enumerate(spec.names)}
     metrics |= {f"op/{name}": ops[o] for o, name in enumerate(spec.heads[0].choices)}
-    return metrics | choice_shares(spec, chunks.actions, network.relevance[chunks.actions[:, 0]])
+    return metrics | choice_shares(spec, batch.actions, network.relevance[batch.actions[:, 0]])
 
 
 def choice_shares(spec: ActionSpec, actions: Tensor, relevant: Tensor) -> dict[str, Tensor]:
-    """`choice/HEAD/CHOICE` of every head but the first: its share of the steps at which the head mattered.
+    """`choice/HEAD/CHOICE` of every head but the first: its share of the steps at which the head was relevant.
 
-    `actions [N, H]`, `relevant [N, H]`. Of a head with more than `MOST_BARS` choices, neighbours are counted together.
+    `actions [N, H]`, `relevant [N, H]`. Of a head with more than `MOST_BARS` choices, adjacent ones are counted
+    together.
     """
     found: dict[str, Tensor] = {}
     for k, head in enumerate(spec.heads[1:], start=1):

@@ -14,8 +14,8 @@ from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from learner.config import LearnerConfig
 from learner.ppo import losses
-from learner.ppo.batching import Batch
-from learner.ppo.chunks import Chunks, Part, cut, load, minibatch, pick, whole
+from learner.ppo.batch import Batch
+from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.objective import entropy_coefficient, make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import clip_gradients
 from learner.ppo.precision import autocast, tensor_cores
@@ -27,8 +27,8 @@ KL_STOP = 1.5  # times target_kl
 
 
 class PPOUpdate:
-    """Holds the network and its optimizer; `seed` and the update's number alone order the minibatches. `heartbeat` is
-    called at each."""
+    """The update of one network with one optimizer. The order of minibatches depends only on `seed` and the update's
+    number; `heartbeat` is called before each."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class PPOUpdate:
         self.config = config.for_core(is_recurrent(network))
         self.device = next(network.parameters()).device
         self.prior = Prior(prior.to(self.device), config.max_padding_waste) if prior and config.keeps_prior else None
-        self.reads_flags = self.device.type == "cpu"  # where that is free, what follows a KL stop is not computed
+        self.reads_flags = self.device.type == "cpu"  # reading is free on a CPU: steps after a KL stop are left out
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         """One update on a batch; `version` is that of the weights before it. Returns metrics by name."""
@@ -53,42 +53,42 @@ class PPOUpdate:
     def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         c = self.config
         batch, clipped = clip_rewards(batch.to(self.device), self.network.value_normaliser)
-        charged = {"clipped_rewards": clipped}
+        metrics = {"clipped_rewards": clipped}
         if self.prior is not None:
             batch, own = self.prior.charge(batch, prior_coefficient(c, update))
-            charged |= own
-        chunks, proximal = self.forward(batch)
-        targets, values = make_targets(self.network, proximal, batch, chunks, c)
-        metrics = charged | batch_metrics(self.network, proximal, values, targets, batch, chunks, version)
+            metrics |= own
+        proximal = self.forward(batch)
+        targets, values = make_targets(self.network, proximal, batch, c)
+        metrics |= batch_metrics(self.network, proximal, values, targets, batch, version)
         del proximal
         coefficient = entropy_coefficient(c, update)
-        metrics |= self._optimise(chunks, targets, coefficient, update)
-        metrics["kl"] = self._moved(chunks, targets)
+        metrics |= self._optimize(batch, targets, coefficient, update)
+        metrics["kl"] = self._moved(batch, targets)
         metrics |= {"entropy_coef": torch.tensor(coefficient), "ratio_error_limit": torch.tensor(c.ratio_error_limit)}
-        metrics["clipped_observations"] = self.network.update_normaliser(chunks.obs)
+        metrics["clipped_observations"] = self.network.update_normaliser(batch.obs)
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
-        if isnan(measured["ratio_error"]):  # no step of these very weights: nothing to compare
+        if isnan(measured["ratio_error"]):  # these weights acted no step: nothing to compare
             del measured["ratio_error"]
         return measured
 
     @torch.no_grad()
-    def forward(self, batch: Batch) -> tuple[Chunks, Evaluation]:
-        """The batch in chunks, and what the present weights make of all of them."""
-        c = self.config
-        chunks = cut(batch.to(self.device), c.chunk_length or batch.valid.shape[1], c.state_stride, c.burn_in)
-        with tensor_cores(c):
-            return chunks, self._evaluate(load(chunks, whole(chunks, c.max_padding_waste), self._advance))
+    def forward(self, batch: Batch) -> Evaluation:
+        """Evaluate every step of a batch with the present weights."""
+        batch = batch.to(self.device)
+        with tensor_cores(self.config):
+            return self._evaluate(batch, whole_batch(batch, self.config.max_padding_waste))
 
     @torch.no_grad()
-    def _moved(self, chunks: Chunks, targets: Targets) -> Tensor:
-        """KL of the policy after the last step to the proximal one. One pass more: the checks of the KL stop come
-        before each step, so that they never see the last one, nor any where there is only one."""
+    def _moved(self, batch: Batch, targets: Targets) -> Tensor:
+        """KL of the policy after the last step to the proximal one, in an extra pass: the KL stop is checked before
+        each step, and so never after the last."""
         self._heartbeat()
-        after = self._evaluate(load(chunks, whole(chunks, self.config.max_padding_waste), self._advance))
+        after = self.forward(batch)
         return losses.k3((after.log_probs - targets.proximal_log_probs).sum(-1), targets.unforced)
 
-    def _evaluate(self, steps: Steps) -> Evaluation:
+    def _evaluate(self, batch: Batch, part: Minibatch) -> Evaluation:
+        steps = part.load(batch, self._advance)
         with autocast(self.config, self.device):
             return self.network.evaluate_steps(steps)
 
@@ -96,24 +96,25 @@ class PPOUpdate:
         with autocast(self.config, self.device):
             return self.network.advance(steps)
 
-    def _parts(self, chunks: Chunks, update: int) -> list[Part]:
-        """The minibatches of all passes, whole rows each, in an order of their own per pass."""
+    def _minibatches(self, batch: Batch, update: int) -> list[Minibatch]:
+        """The minibatches of all passes, whole chunks each, in a new order in each pass."""
 
-        def split() -> Iterator[Part]:
+        def split() -> Iterator[Minibatch]:
+            chunks = len(batch.chunk_lengths)
             for epoch in range(self.config.update_epochs or 1):
                 key, counter = (self.seed, update), [0, 0, 0, epoch]
-                order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(len(chunks.lengths))
+                order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(chunks)
                 for rows in np.array_split(order, self.config.minibatches):
-                    yield minibatch(chunks, np.sort(rows), self.config.max_padding_waste)
+                    yield minibatch(batch, np.sort(rows), self.config.max_padding_waste)
 
         return list(split())
 
-    def _optimise(self, chunks: Chunks, targets: Targets, entropy_coef: float, update: int) -> dict[str, Tensor]:
-        """`update_epochs` passes over minibatches. The KL stop and the skip of a non-finite step are a 0/1 flag on
+    def _optimize(self, batch: Batch, targets: Targets, entropy_coef: float, update: int) -> dict[str, Tensor]:
+        """Run `update_epochs` passes over minibatches. The KL stop and the skip of a non-finite step are a 0/1 flag on
         the device (the optimizer's `found_inf`), so that nothing in the loop waits for the host."""
         c = self.config
         denominators = make_denominators(targets, c, c.minibatches)
-        parts = self._parts(chunks, update)
+        parts = self._minibatches(batch, update)
         zero = torch.zeros((), device=self.device)
         stopped, skipped = zero, zero
         flags: list[Tensor] = []  # 1 where a minibatch came before the stop
@@ -122,8 +123,8 @@ class PPOUpdate:
         groups: tuple[str, ...] = ()
         for part in parts:
             self._heartbeat()
-            t = Targets(*(pick(x, part.chunk.source) for x in targets))
-            out = self._evaluate(load(chunks, part, self._advance))
+            t = Targets(*map(part.select, targets))
+            out = self._evaluate(batch, part)
             log_probs.append(out.log_probs.detach())
             kl = losses.k3((log_probs[-1] - t.proximal_log_probs).sum(-1), t.unforced)
             stopped = torch.maximum(stopped, (kl > KL_STOP * c.target_kl).to(zero.dtype))
@@ -148,7 +149,7 @@ class PPOUpdate:
             )
             means = rows.sum(0) / torch.stack(flags).sum().clamp(min=1.0)
             metrics |= dict(zip(("loss_policy", "loss_value", *groups), means, strict=True))
-        waste = sum(p.chunk.layout.padded for p in parts[: c.minibatches]) / max(1, len(chunks.places))
+        waste = sum(p.layout.padded for p in parts[: c.minibatches]) / max(1, batch.size)
         return metrics | {
             "update_epochs_done": torch.stack(flags).sum() / c.minibatches,
             "skipped_steps": skipped,
@@ -156,16 +157,14 @@ class PPOUpdate:
         }
 
     def _step_metrics(
-        self, parts: list[Part], targets: Targets, log_probs: list[Tensor], flags: list[Tensor]
+        self, parts: list[Minibatch], targets: Targets, log_probs: list[Tensor], flags: list[Tensor]
     ) -> dict[str, Tensor]:
-        """Once for all minibatches, which the loop would pay for in many small operations."""
+        """Ratio metrics of all minibatches at once, instead of many small operations in the loop."""
         sizes = torch.tensor([len(x) for x in log_probs], device=self.device)
         live = torch.stack(flags).repeat_interleave(sizes, output_size=sum(len(x) for x in log_probs)) > 0
-        order = [
-            torch.arange(len(targets.returns), device=self.device) if (s := p.chunk.source) is None else s
-            for p in parts
-        ]
-        t = Targets(*(pick(x, torch.cat(order)) for x in targets))
+        every = torch.arange(len(targets.returns), device=self.device)
+        order = torch.cat([p.select(every) for p in parts])
+        t = Targets(*(x.index_select(0, order) for x in targets))
         return ratio_metrics(torch.cat(log_probs), t, live, self.config, self.network.spaces.action.names)
 
 

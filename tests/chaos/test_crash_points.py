@@ -22,7 +22,7 @@ from actors.transport.redis import RedisTransport, connect
 from actors.workers.outbox import Outbox
 from deploy.launch.embedded_redis import EmbeddedRedis
 from learner import checkpoint as checkpoint_module
-from learner import train as train_module
+from learner import run_state as run_state_module
 from learner.checkpoint import list_checkpoints, load_checkpoint
 from learner.train import Learner
 from tests.support.builders import make_episode
@@ -151,7 +151,7 @@ POINTS: dict[str, Callable[[Learner], None]] = {
     # the first checkpoint is that of the new generation
     "during the checkpoint": lambda learner: setattr(checkpoint_module, "link", before(checkpoint_module.link, 4)),
     "after the checkpoint": lambda learner: setattr(
-        train_module, "save_checkpoint", after(train_module.save_checkpoint, 4)
+        run_state_module, "save_checkpoint", after(run_state_module.save_checkpoint, 4)
     ),
     "after ack": lambda learner: setattr(learner.transport, "ack", after(learner.transport.ack, 3)),
     "after publish": lambda learner: setattr(learner.transport, "publish", after(learner.transport.publish, 4)),

@@ -35,12 +35,13 @@ from actors.serving.server import server
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.imitation import imitate
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.gym_envs import Scripted
 from tests.support.pretend_device import register
+from tests.support.sequences import evaluate
 from tests.support.serving import serving, step_inputs
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 
@@ -101,21 +102,21 @@ def stream(device: torch.device) -> None:
     same_episodes(play(device), expected)
 
 
-def evaluate(device: torch.device) -> None:
+def evaluate_sequences(device: torch.device) -> None:
     for options in OPTIONS:
         network = toy_network(**options)
         given = toy_sequence(toy_wave(network, SEEDS))
-        expected = network.evaluate(given)
+        expected = evaluate(network, given)
         state = type(given.state)(*(t.to(device) for t in given.state))
         moved = type(given)(*(t.to(device) for t in given[:-1]), state)
-        for ours, theirs in zip(network.to(device).evaluate(moved), expected, strict=True):
+        for ours, theirs in zip(evaluate(network.to(device), moved), expected, strict=True):
             same(ours, theirs)
 
 
 def update(device: torch.device) -> None:
     """With minibatches, burn-in and a prior."""
     for options in OPTIONS:
-        batch = make_batch(toy_wave(toy_network(**options), SEEDS), SPACES)
+        batch = make_batch(toy_wave(toy_network(**options), SEEDS), SPACES, LEARNER.chunk_length, LEARNER.burn_in)
 
         def updated(to: torch.device, options: dict[str, Any] = options, batch: Any = batch) -> Any:
             network = toy_network(**options).to(to)
@@ -189,7 +190,7 @@ def stepper_left_behind(device: torch.device) -> None:
 
 
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
-    own.__name__: own for own in (act, stream, evaluate, update, imitation, fleet, serve, stepper_left_behind)
+    own.__name__: own for own in (act, stream, evaluate_sequences, update, imitation, fleet, serve, stepper_left_behind)
 }
 
 

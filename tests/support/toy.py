@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from actors.config import PolicyConfig
 from actors.env.fleet import FleetStep
-from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason, Episode
 from actors.types.spaces import Spaces
-from learner.ppo.batching import make_batch
+from tests.support.sequences import SequenceBatch
 
 SPEC = ActionSpec(
     (
@@ -165,9 +165,16 @@ def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
 
 def toy_sequence(episodes: Sequence[Episode]) -> SequenceBatch:
     """Whole episodes as the network evaluates them, from their own initial states."""
-    b = make_batch(episodes, SPACES)
-    state = PolicyState(*(t[:, :, 0].contiguous() for t in b.states))
-    return SequenceBatch(b.obs, b.blueprint_indices, b.actions, b.masks, b.valid, state)
+    longest = max(map(len, episodes))
+
+    def padded(name: str) -> Tensor:
+        rows = [getattr(e, name) for e in episodes]
+        return torch.stack([torch.from_numpy(np.pad(r, ((0, longest - len(r)), (0, 0)))) for r in rows])
+
+    valid = torch.arange(longest) < torch.tensor([[len(e)] for e in episodes])
+    states = zip(*(e.initial_state.arrays for e in episodes), strict=True)
+    state = PolicyState(*(torch.from_numpy(np.concatenate(parts, 1)) for parts in states))
+    return SequenceBatch(*map(padded, ("obs", "blueprint_indices", "actions", "masks")), valid, state)
 
 
 def toy_wave(

@@ -17,6 +17,7 @@ from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
 from learner.checkpoint import load_checkpoint
 from learner.config import LearnerConfig
+from learner.schema import EpisodeSchema
 from learner.train import Learner
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -28,7 +29,7 @@ def handle(store: MemoryStore | Transport) -> Transport:
 
 
 class ToyProducer:
-    """An actor without a process: whenever the learner looks, it has filled the queue by the published weights."""
+    """An actor without a process: it fills the queue with the published weights whenever the learner reads it."""
 
     def __init__(
         self, store: MemoryStore | Transport, spoil: dict[int, Spoil] | None = None, keep_version: int | None = None
@@ -38,7 +39,7 @@ class ToyProducer:
         self.put, self.statuses = 0, list[PutStatus]()
 
     def __call__(self) -> bool:
-        """To be asked as the learner's `stop`, which is between two looks at the queue."""
+        """Serves as the learner's `stop`, which is called between two reads of the queue."""
         if self.transport.ledger().queued >= 4:
             return False
         weights = self.transport.fetch(-1)
@@ -61,6 +62,11 @@ class ToyProducer:
         totals = ActorLedger(self.put, self.put - fenced, refused_fenced=fenced)
         self.transport.report("actor0", 0, totals, {})
         return False
+
+
+def toy_schema(state_stride: int = 1) -> EpisodeSchema:
+    """What a learner of `toy_network` takes."""
+    return EpisodeSchema(SPACES, toy_network().core.sizes, state_stride)
 
 
 def make_learner(run_dir: Path, store: MemoryStore | Transport, resume: bool = False, **changes: Any) -> Learner:

@@ -12,17 +12,6 @@ from torch import Tensor
 from actors.policy.state import PolicyState
 
 
-class SequenceBatch(NamedTuple):
-    """R rows of at most L steps, right-padded; what padding holds is never read."""
-
-    obs: Tensor  # [R, L, D]
-    blueprint_indices: Tensor  # [R, L, S]
-    actions: Tensor  # [R, L, H]
-    masks: Tensor  # [R, L, A] in force
-    valid: Tensor  # [R, L] bool, True on a prefix of each row
-    state: PolicyState  # before each row's first step, [n, R, width]
-
-
 class Bucket(NamedTuple):
     """r rows with n valid steps in total, which one fused call runs padded to `steps`."""
 
@@ -182,19 +171,6 @@ def _start(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int | No
     if len(indices) and bool((np.diff(indices) == 1).all()):
         return int(indices[0])
     return None
-
-
-def flatten(sequence: SequenceBatch, max_waste: float = 1.3) -> Steps:
-    """The valid steps alone. Reads `valid` on the host."""
-    valid = sequence.valid
-    return Steps(
-        sequence.obs[valid],
-        sequence.blueprint_indices[valid],
-        sequence.actions[valid],
-        sequence.masks[valid],
-        sequence.state,
-        make_layout(valid.sum(1).tolist(), max_waste, valid.device),
-    )
 
 
 RunBucket = Callable[[Tensor, PolicyState], tuple[Tensor, PolicyState]]

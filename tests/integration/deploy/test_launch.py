@@ -198,5 +198,5 @@ def test_a_killed_actor_is_restarted_and_a_corrupt_episode_is_rejected(tmp_path:
     assert len(incarnations) == 2
     assert "Traceback" not in run.err + run.out
     (note,) = [line for line in run.out.splitlines() if line.startswith("episode hurt/stranger/1/1 was set aside")]
-    assert "look for what its actor runs" in note
+    assert "check that its actor runs" in note
     assert "actor-0 died and was restarted" in run.out

@@ -16,12 +16,12 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from actors.config import PolicyConfig
 from actors.env.env import seed_spaces
 from actors.errors import UserError
-from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
 from deploy.rllib import TamiyoRLModule, register_with_rllib
 from learner.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from learner.ppo.optimizer import make_optimizer
+from tests.support.sequences import SequenceBatch, evaluate
 from tests.support.toy import CORES
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
@@ -65,7 +65,7 @@ def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
         assert (policy.spaces.action.split(in_force)[0][0, action[0, 0]]).all()
         step = (torch.from_numpy(a)[:, None] for a in (obs, blueprints, action, in_force))
         with torch.no_grad():
-            known = policy.evaluate(SequenceBatch(*step, torch.ones(1, 1, dtype=torch.bool), state))
+            known = evaluate(policy, SequenceBatch(*step, torch.ones(1, 1, dtype=torch.bool), state))
         recorded = float(episode.get_extra_model_outputs(Columns.ACTION_LOGP, t))
         worst = max(worst, abs(float(known.log_probs.sum()) - recorded))
         _, after = policy.act(obs, blueprints, masks, state, np.zeros(action.shape))

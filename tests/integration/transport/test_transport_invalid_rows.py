@@ -19,8 +19,8 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.intake import Intake
 from tests.conftest import Connect
 from tests.support.queueing import OK, counts, header, put, report, take_ids
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
-from tests.support.toy_learner import ToyProducer, make_learner
+from tests.support.toy import toy_network, toy_seed, toy_wave
+from tests.support.toy_learner import ToyProducer, make_learner, toy_schema
 
 pytestmark = pytest.mark.integration
 
@@ -70,7 +70,7 @@ def test_episodes_of_unpublished_versions_become_dead_letters(open_transport: Co
     for episode, version in zip(waves, (4, 5, 2**40), strict=True):
         episode = dataclasses.replace(episode, policy_version=np.full(len(episode), version))
         assert transport.put(EpisodeHeader.from_episode(episode), encode_episode(episode)).status is OK
-    intake = Intake(transport, SPACES, max_policy_lag=4)
+    intake = Intake(transport, toy_schema(), max_policy_lag=4)
     should_stop = iter([False] * 3 + [True] * 9)
     assert intake.collect(2, 4, lambda: next(should_stop)) is None  # only one is valid
     assert [letter.reason for letter in transport.dead_letters()] == [

@@ -8,9 +8,9 @@ import pytest
 
 from actors.codec import decode_episode, encode_episode
 from actors.transport.base import EpisodeHeader, Transport
-from actors.types.episode import episodes_equal
 from tests.conftest import Connect
 from tests.support.builders import make_episode
+from tests.support.episodes import episodes_equal
 from tests.support.queueing import BUSY, DUPLICATE, OK, counts, header, put, take_ids
 
 pytestmark = pytest.mark.integration

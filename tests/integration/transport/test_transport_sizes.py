@@ -20,6 +20,7 @@ from deploy.config.schema import PRESETS
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.process_settings import checked_spaces
 from learner.intake import Intake
+from learner.schema import EpisodeSchema
 from tests.conftest import Connect
 from tests.support.builders import make_episode
 from tests.support.queueing import OK, counts, take_ids
@@ -45,7 +46,8 @@ def test_the_learner_accepts_all_sizes_that_the_queue_accepts(
     transport = open_transport(max_episode_bytes=RAISED)
     transport.open_generation(-1, "learner")
     assert transport.put(EpisodeHeader.from_episode(large[0]), large[1]).status is OK
-    taken = Intake(transport, WIDE, max_policy_lag=9).collect(1, 0, iter([False, True]).__next__)
+    schema = EpisodeSchema(WIDE, StateSizes(h=(1, 8), c=(1, 8)), state_stride=8)
+    taken = Intake(transport, schema, max_policy_lag=9).collect(1, 0, iter([False, True]).__next__)
     assert taken is not None
     assert len(taken[0].episode) == 1000
     assert counts(transport, "pending", "dead_lettered") == (1, 0)

@@ -1,4 +1,4 @@
-"""Property 7: burn-in steps are replayed without gradient and not counted; unchanged weights give the stored state."""
+"""Burn-in steps are replayed without gradient and not counted; unchanged weights give the stored state."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.policy.cores.sequences import Steps
+from actors.policy.cores.sequences import Steps, make_layout
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.types.episode import Episode
 from learner.config import LearnerConfig
-from learner.ppo import chunks as chunks_module
 from learner.ppo import update as update_module
-from learner.ppo.batching import make_batch
-from learner.ppo.chunks import Chunks, cut, load, minibatch, whole
+from learner.ppo.batch import Batch, make_batch
+from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
@@ -54,16 +53,16 @@ def check_states(stride: int, chunk: int, burn_in: int, advance: Callable[..., P
     if moved:
         with torch.no_grad():
             network.lstm.weight_hh_l0.add_(0.3)
-    chunks = cut(make_batch(own, SPACES), chunk, stride, burn_in)
-    steps = load(chunks, whole(chunks, 1.3), lambda s: advance(network, s))
+    batch = make_batch(own, SPACES, chunk, burn_in)
+    steps = whole_batch(batch, 1.3).load(batch, lambda s: advance(network, s))
     row = 0
     for episode in own:
         starts = list(range(0, len(episode), chunk))
         for start, expected in zip(starts, states_before_rows(network, episode, starts), strict=True):
-            assert int(chunks.burn_in[row]) == min(burn_in, start)
+            assert int(batch.burn_in[row]) == min(burn_in, start)
             assert torch.allclose(steps.state.h[:, row], expected, atol=2e-6)
             row += 1
-    assert row == len(chunks.lengths)
+    assert row == len(batch.chunk_lengths)
     assert not steps.state.h.requires_grad
 
 
@@ -110,23 +109,18 @@ def make(**changes: Any) -> PPOUpdate:
     return PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), LearnerConfig(**(fields | changes)), seed=1)
 
 
-def gradient_by_step(ppo: PPOUpdate, weights: Callable[[Chunks], Tensor]) -> tuple[Chunks, Tensor]:
-    """d loss / d obs of every step, for a loss on the chunks' own steps, weighted."""
-    chunks = cut(make_batch(episodes(1), SPACES), 3, 1, 2)
-    chunks = chunks._replace(obs=chunks.obs.clone().requires_grad_())
-    out = ppo._evaluate(update_module.load(chunks, whole(chunks, 1.3), ppo._advance))
-    (grad,) = torch.autograd.grad((out.values * weights(chunks)).sum(), chunks.obs)
-    return chunks, grad.abs().sum(-1)
+def gradient_by_step(ppo: PPOUpdate, counted: slice) -> Tensor:
+    """`[N]`: size of d loss / d obs of every step, for a loss on some steps of chunks of 3."""
+    batch = make_batch(episodes(1), SPACES, 3, burn_in=2)
+    batch = batch._replace(obs=batch.obs.clone().requires_grad_())
+    out = ppo._evaluate(batch, whole_batch(batch, 1.3))
+    (grad,) = torch.autograd.grad(out.values[counted].sum(), batch.obs)
+    return grad.abs().sum(-1)
 
 
 def check_no_gradient(ppo: PPOUpdate) -> None:
-    def second_row(chunks: Chunks) -> Tensor:
-        """A loss on the second row of the first episode alone, whose burn-in is the end of the first row."""
-        weight = torch.zeros(len(chunks.places))
-        weight[3:6] = 1.0
-        return weight
-
-    _, grad = gradient_by_step(ppo, second_row)
+    """A loss on the second chunk of the first episode, whose burn-in is the end of the first chunk."""
+    grad = gradient_by_step(ppo, slice(3, 6))
     assert bool((grad[3:6] > 0).all())
     assert not bool(grad[:3].any())
     assert not bool(grad[6:].any())
@@ -152,9 +146,8 @@ def test_a_burn_in_with_gradient_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 def check_not_counted() -> None:
     """Every step of the batch is in the losses of one pass exactly once, whatever is replayed before it."""
     ppo, seen = make(minibatches=2), list[int]()
-    batch = make_batch(episodes(1), SPACES)
+    batch = make_batch(episodes(1), SPACES, 3, burn_in=2)
     objective = update_module.objective
-    total = int(batch.valid.sum())
 
     def count(out: Any, t: Any, *rest: Any) -> Any:
         seen.append(len(out.values))
@@ -164,7 +157,7 @@ def check_not_counted() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(update_module, "objective", count)
         ppo(batch, update=0, version=0)
-    assert sum(seen) == total
+    assert sum(seen) == batch.size
 
 
 def test_burn_in_steps_are_not_counted() -> None:
@@ -172,40 +165,39 @@ def test_burn_in_steps_are_not_counted() -> None:
 
 
 def test_burn_in_steps_that_are_counted_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def longer(chunks: Chunks, rows: Any, max_waste: float) -> Any:
+    def longer(batch: Batch, chunks: Any, max_waste: float) -> Any:
         """Rows that begin with their burn-in."""
-        real = minibatch(chunks, rows, max_waste)
-        wide = chunks._replace(lengths=chunks.lengths + chunks.burn_in)
-        first = chunks.first[rows] - chunks.burn_in[rows]
-        device = chunks.places.device
-        reading = chunks_module._reading(rows, first, wide.lengths[rows], max_waste, -1, device)
-        return real._replace(chunk=reading, burn_in=None)
+        wide = batch.chunk_lengths[chunks] + batch.burn_in[chunks]
+        first = batch.first_steps[chunks] - batch.burn_in[chunks]
+        source = torch.cat([torch.arange(a, a + n) for a, n in zip(first, wide, strict=True)])
+        layout = make_layout(wide.tolist(), max_waste, torch.device("cpu"))
+        return Minibatch(torch.from_numpy(chunks), source, layout, None)
 
     monkeypatch.setattr(update_module, "minibatch", longer)
     with pytest.raises(AssertionError):
         check_not_counted()
 
 
-def test_minibatches_of_chunks_hold_each_row_once_sorted_by_length() -> None:
-    chunks = cut(make_batch(episodes(1), SPACES), 4, 1, 2)
-    rows = torch.randperm(len(chunks.lengths), generator=torch.Generator().manual_seed(0)).numpy()
-    part = minibatch(chunks, rows, 1.3)
-    lengths = chunks.lengths[part.chunk.rows.numpy()]
-    assert sorted(part.chunk.rows.tolist()) == list(range(len(rows)))
+def test_a_minibatch_holds_each_chunk_once_sorted_by_length() -> None:
+    batch = make_batch(episodes(1), SPACES, 4, burn_in=2)
+    chunks = torch.randperm(len(batch.chunk_lengths), generator=torch.Generator().manual_seed(0)).numpy()
+    part = minibatch(batch, chunks, 1.3)
+    lengths = batch.chunk_lengths[part.rows.numpy()]
+    assert sorted(part.rows.tolist()) == list(range(len(chunks)))
     assert (lengths[:-1] >= lengths[1:]).all()
-    assert all(b.first_row is not None and b.first_step is not None for b in part.chunk.layout.buckets)  # no gathers
+    assert all(b.first_row is not None and b.first_step is not None for b in part.layout.buckets)  # no gathers
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 12])
 @pytest.mark.parametrize("burn_in", [0, 2])
 def test_the_first_step_of_an_update_meets_ratio_one_at_every_offset(chunk: int, burn_in: int) -> None:
     """What is replayed and cut is what was acted: the shipped log-probs come back from any chunk."""
-    metrics = make(chunk_length=chunk, burn_in=burn_in, update_epochs=1)(make_batch(episodes(1), SPACES), 0, 0)
+    metrics = make(update_epochs=1)(make_batch(episodes(1), SPACES, chunk, burn_in), 0, 0)
     assert metrics["ratio_error"] < 1e-5
     assert metrics["lag_kl"] < 1e-9
 
 
-def test_segments_go_on_from_the_state_they_carry() -> None:
+def test_segments_continue_from_the_state_they_carry() -> None:
     """An episode shipped in two parts: the second starts in mid-episode, from a state that is not zero."""
     network = toy_network()
     (episode,) = toy_wave(network, [toy_seed(9, truncated=True)], state_stride=1)
@@ -222,8 +214,10 @@ def test_segments_go_on_from_the_state_they_carry() -> None:
         object.__setattr__(own, "initial_state", type(states)(*(t[:, :1] for t in states.arrays)))
         return own
 
-    batch = make_batch([part(0, cut_at), part(cut_at, 9)], SPACES)
-    for fields in ({"chunk_length": None, "burn_in": 0}, {"chunk_length": 2, "burn_in": 2}):
-        assert make(**fields)(batch, update=0, version=0)["ratio_error"] < 1e-5
-    lost = batch._replace(states=PolicyState(*(torch.zeros_like(t) for t in batch.states)))
-    assert make(chunk_length=None, burn_in=0)(lost, update=0, version=0)["ratio_error"] > 1e-3
+    segments = [part(0, cut_at), part(cut_at, 9)]
+    for chunk_length, burn_in in ((None, 0), (2, 2)):
+        batch = make_batch(segments, SPACES, chunk_length, burn_in)
+        assert make()(batch, update=0, version=0)["ratio_error"] < 1e-5
+    batch = make_batch(segments, SPACES)
+    lost = batch._replace(state=PolicyState(*(torch.zeros_like(t) for t in batch.state)))
+    assert make()(lost, update=0, version=0)["ratio_error"] > 1e-3

@@ -1,4 +1,4 @@
-"""Property 9: a head that the op makes irrelevant gets exactly no gradient, and the rest get the exact one."""
+"""A head that the op makes irrelevant gets exactly no gradient, and the rest get the exact one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from learner.ppo import losses
 from learner.ppo.gae import head_advantages
+from tests.support.sequences import SequenceBatch, evaluate
 from tests.support.toy import CORES, SPACES, SPEC, toy_network
 
 JOINT = [
@@ -61,7 +61,7 @@ def head_parameters(network: FactoredRecurrentActorCritic, head: str) -> list[Te
 def check_irrelevant_heads_are_still(network: FactoredRecurrentActorCritic, term: Loss, op: int) -> None:
     """All steps chose `op`, everything is legal: the causal table alone stands between a head and a gradient."""
     sequence = one_step([a for a in JOINT if a[0] == op], states=3, network=network)
-    out = network.evaluate(sequence)
+    out = evaluate(network, sequence)
     counted = network.relevance[sequence.actions[:, 0, 0]]
     loss = term(out, counted)
     for k, head in enumerate(SPEC.names):
@@ -90,7 +90,7 @@ def test_a_causal_table_that_is_all_true_is_caught(term: Loss) -> None:
 def test_an_irrelevant_head_has_log_prob_and_entropy_zero_even_where_all_is_legal() -> None:
     sequence = one_step(JOINT, states=2)
     with torch.no_grad():
-        out = toy_network().evaluate(sequence)
+        out = evaluate(toy_network(), sequence)
     relevant = torch.from_numpy(SPEC.relevance_table)[sequence.actions[:, 0, 0]]
     for values in (out.log_probs, out.entropies):
         assert torch.equal(values != 0, relevant)
@@ -104,7 +104,7 @@ def rewards(states: int) -> Tensor:
 
 def exact_gradient(network: FactoredRecurrentActorCritic, states: int) -> list[Tensor]:
     """Of sum over states and joint actions of pi * R, by differentiating the enumerated expectation itself."""
-    probability = network.evaluate(one_step(JOINT, states, network)).log_probs.sum(-1).exp().view(states, -1)
+    probability = evaluate(network, one_step(JOINT, states, network)).log_probs.sum(-1).exp().view(states, -1)
     assert torch.allclose(probability.sum(1), torch.ones(states), atol=1e-5)
     return gradient(network, (probability * rewards(states)).sum())
 
@@ -124,7 +124,7 @@ def check_estimator(estimator: Estimator, baseline: float = 0.0, core: str = "ls
     """
     states = 4
     network = toy_network(probability_floor=0.0, core=core)
-    out = network.evaluate(one_step(JOINT, states, network))
+    out = evaluate(network, one_step(JOINT, states, network))
     counted = network.relevance[one_step(JOINT, states).actions[:, 0, 0]]
     probability = out.log_probs.sum(-1).exp().detach()
     ratio = (out.log_probs - out.log_probs.detach()).exp()
@@ -180,7 +180,7 @@ def op_values(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tenso
     """Of every joint action in every state: Q of its op, and V, the expectation of Q over ops; any numbers would do."""
     q = torch.from_numpy(np.random.default_rng(8).normal(0.0, 3.0, (states, SPEC.num_ops))).float()
     with torch.no_grad():
-        probability = network.evaluate(one_step(JOINT, states)).log_probs.sum(-1).exp().view(states, -1)
+        probability = evaluate(network, one_step(JOINT, states)).log_probs.sum(-1).exp().view(states, -1)
     ops = torch.tensor([a[0] for a in JOINT])
     own = q[:, ops]
     return own.flatten(), (probability * own).sum(1, keepdim=True).expand_as(own).flatten()
@@ -194,14 +194,14 @@ def check_q_op(advantages: HeadAdvantages, behaviour_seed: int | None = None) ->
     another policy acted, and the decoupled weight brings its actions back to the present one's."""
     states = 4
     network = toy_network(probability_floor=0.0)
-    out = network.evaluate(one_step(JOINT, states))
+    out = evaluate(network, one_step(JOINT, states))
     counted = network.relevance[one_step(JOINT, states).actions[:, 0, 0]]
     q, v = op_values(states, network)
     head = advantages(rewards(states).flatten() - q, q, v, len(SPEC.heads))
     acted = out.log_probs.detach()
     if behaviour_seed is not None:
         with torch.no_grad():
-            acted = toy_network(behaviour_seed, probability_floor=0.0).evaluate(one_step(JOINT, states)).log_probs
+            acted = evaluate(toy_network(behaviour_seed, probability_floor=0.0), one_step(JOINT, states)).log_probs
     weight = (out.log_probs.detach() - acted).sum(-1).exp()
     ratio = (out.log_probs - out.log_probs.detach()).exp()
     weighted = head * (weight * acted.sum(-1).exp())[:, None]

@@ -1,9 +1,10 @@
-"""Property 2: how episodes are cut into chunks changes neither outputs nor advantages."""
+"""How episodes are cut into chunks changes neither outputs nor advantages."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,17 @@ from torch import Tensor
 from actors.policy.cores.core import Feedforward
 from actors.policy.cores.sequences import length_buckets
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.state import PolicyState
-from actors.types.episode import Episode
+from actors.types.episode import Episode, RecurrentState
 from learner.config import LearnerConfig
-from learner.ppo.batching import Batch, make_batch
-from learner.ppo.chunks import cut, load, whole
-from tests.support.chunking import evaluate_chunks, targets_of
+from learner.ppo.batch import make_batch
+from learner.ppo.minibatch import minibatch, whole_batch
+from tests.support.batches import evaluate_batch, targets_of
 from tests.support.toy import CORES, POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
 CHUNKS = (1, 3, 7, 9)
 LENGTHS = (1, 3, 4, 7, 8, 9, 2)  # 1, L and L + 1 for every L above
 CONFIG = LearnerConfig(gamma=0.9, gae_lambda=0.8, state_stride=1)
-Break = Callable[[Batch], Batch]
+Break = Callable[[list[Episode]], list[Episode]]
 
 
 def make(stride: int = 1, **options: Any) -> tuple[FactoredRecurrentActorCritic, list[Episode]]:
@@ -99,59 +99,55 @@ def advantages_by_sum(episode: Episode, values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def check_forward(network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, spoil: Break) -> None:
-    batch = spoil(make_batch(episodes, SPACES))
-    stride = episodes[0].state_stride
-    chunks = cut(batch, chunk, stride)
-    places = chunks.places
-    assert sorted(places.tolist()) == batch.valid.flatten().nonzero().squeeze(1).tolist()  # every step, once
-    out = evaluate_chunks(network, chunks)
-    wide = batch.valid.shape[1]
-    for row, episode in enumerate(episodes):
-        cores, values = outputs_by_cell(network, episode)
-        mine = places // wide == row
-        order = places[mine] % wide
-        assert torch.allclose(out.hidden[mine], cores[order], atol=2e-6)
-        scale = float(network.value_normaliser.std)
-        assert torch.allclose(network.value_normaliser.denormalise(out.values[mine]), values[order], atol=1e-5 * scale)
+    out = evaluate_batch(network, make_batch(spoil(episodes), SPACES, chunk))
+    expected = [outputs_by_cell(network, e) for e in episodes]
+    cores, values = (torch.cat(parts) for parts in zip(*expected, strict=True))
+    assert torch.allclose(out.hidden, cores, atol=2e-6)
+    scale = float(network.value_normaliser.std)
+    assert torch.allclose(network.value_normaliser.denormalise(out.values), values, atol=1e-5 * scale)
 
 
 def check_targets(network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, spoil: Break) -> None:
     learning = copy.deepcopy(network)
-    batch = spoil(make_batch(episodes, SPACES))
-    chunks = cut(batch, chunk, 1)
-    targets = targets_of(learning, batch, chunks, CONFIG)
+    batch = make_batch(spoil(episodes), SPACES, chunk)
+    targets = targets_of(learning, batch, CONFIG)
     with torch.no_grad():
         values = [outputs_by_cell(network, e)[1] for e in episodes]
-    raw = [advantages_by_sum(e, v) for e, v in zip(episodes, values, strict=True)]
-    unforced = torch.cat([~batch.forced[i, : len(e)] for i, e in enumerate(episodes)])
-    counted = torch.cat(raw)[unforced]
-    places, wide = chunks.places, batch.valid.shape[1]
-    for row in range(len(episodes)):
-        mine = places // wide == row
-        order = places[mine] % wide
-        expected = ((raw[row] - counted.mean()) / counted.std(unbiased=False)).float()
-        assert torch.allclose(targets.advantages[mine], expected[order, None].expand(-1, 4), atol=1e-5)
-        returns = learning.value_normaliser.normalise((raw[row] + values[row].double()).float())
-        assert torch.allclose(targets.returns[mine], returns[order], atol=1e-5)
+    raw = torch.cat([advantages_by_sum(e, v) for e, v in zip(episodes, values, strict=True)])
+    counted = raw[~batch.forced]
+    expected = ((raw - counted.mean()) / counted.std(unbiased=False)).float()
+    assert torch.allclose(targets.advantages, expected[:, None].expand(-1, 4), atol=1e-5)
+    returns = learning.value_normaliser.normalise((raw + torch.cat(values).double()).float())
+    assert torch.allclose(targets.returns, returns, atol=1e-5)
 
 
-def untouched(batch: Batch) -> Batch:
-    return batch
+def untouched(episodes: list[Episode]) -> list[Episode]:
+    return episodes
 
 
-def post_step_states(batch: Batch) -> Batch:
-    return batch._replace(states=PolicyState(*(t.roll(-1, 2) for t in batch.states)))
+def with_states(episodes: list[Episode], change: Callable[[Any, int], Any]) -> list[Episode]:
+    """`change` gets each array of an episode's stored states, `[n, T, width]`, and the episode's index."""
+    return [
+        replace(e, states=RecurrentState(*(np.ascontiguousarray(change(a, i)) for a in e.states.arrays)))
+        for i, e in enumerate(episodes)
+    ]
 
 
-def zeros_in_mid_episode(batch: Batch) -> Batch:
-    def only_first(t: Tensor) -> Tensor:
-        return torch.where((torch.arange(t.shape[2]) > 0)[None, None, :, None], 0.0, t)
-
-    return batch._replace(states=PolicyState(*(only_first(t) for t in batch.states)))
+def post_step_states(episodes: list[Episode]) -> list[Episode]:
+    return with_states(episodes, lambda array, i: np.roll(array, -1, 1))
 
 
-def neighbours_states(batch: Batch) -> Batch:
-    return batch._replace(states=PolicyState(*(t.roll(1, 1) for t in batch.states)))
+def zeros_in_mid_episode(episodes: list[Episode]) -> list[Episode]:
+    return with_states(episodes, lambda array, i: np.where(np.arange(array.shape[1])[:, None] > 0, 0, array))
+
+
+def neighbours_states(episodes: list[Episode]) -> list[Episode]:
+    """Those of the episode before, the last one again where it has too few."""
+    before = [e.states for e in (episodes[-1], *episodes[:-1])]
+    return [
+        replace(e, states=RecurrentState(*(a.take(range(len(e)), 1, mode="clip") for a in states.arrays)))
+        for e, states in zip(episodes, before, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)
@@ -171,7 +167,9 @@ def test_a_stride_above_one_finds_the_right_states() -> None:
     for chunk in (3, 6, 9):
         check_forward(network, episodes, chunk, untouched)
     with pytest.raises(ValueError, match="states are stored every 3 steps"):
-        cut(make_batch(episodes, SPACES), 4, 3)
+        make_batch(episodes, SPACES, 4)
+    with pytest.raises(ValueError, match="burn-in of 4 steps: states are stored every 3 steps"):
+        make_batch(episodes, SPACES, 3, burn_in=4)
 
 
 @pytest.mark.parametrize("check", [check_forward, check_targets])
@@ -182,32 +180,35 @@ def test_wrong_states_in_mid_episode_are_caught(check: Callable[..., None], spoi
         check(*make(core=core), 3, spoil)
 
 
-def empty_memory(batch: Batch) -> Batch:
-    return batch._replace(states=batch.states._replace(cells=torch.zeros_like(batch.states.cells)))
+def memory_lost(field: str) -> Break:
+    """Episodes whose stored states have zeros in one field of the external memory."""
+
+    def spoil(episodes: list[Episode]) -> list[Episode]:
+        return [replace(e, states=replace(e.states, **{field: 0 * getattr(e.states, field)})) for e in episodes]
+
+    return spoil
 
 
-def usage_forgotten(batch: Batch) -> Batch:
-    return batch._replace(states=batch.states._replace(usage=torch.zeros_like(batch.states.usage)))
-
-
-@pytest.mark.parametrize("spoil", [empty_memory, usage_forgotten])
+@pytest.mark.parametrize("spoil", [memory_lost("cells"), memory_lost("usage")], ids=["cells", "usage"])
 def test_a_memory_that_does_not_travel_whole_is_caught(spoil: Break) -> None:
     with pytest.raises(AssertionError):
         check_forward(*make(core="lstm+memory"), 3, spoil)
 
 
 def check_burn_in(network: FactoredRecurrentActorCritic, episodes: list[Episode], burn_in: int, spoil: Break) -> None:
-    """Property 7: the steps between two stored states, replayed by unchanged weights, lead from one to the other."""
-    chunks = cut(spoil(make_batch(episodes, SPACES)), burn_in, 1)
-    after = network.advance(load(chunks, whole(chunks, 1.0), network.advance))
+    """The steps between two stored states, replayed by unchanged weights, lead from one to the other."""
+    batch = make_batch(spoil(episodes), SPACES, burn_in)
+    after = network.advance(whole_batch(batch, 1.0).load(batch, network.advance))
     assert not any(t.requires_grad for t in after)
-    wide, checked = max(LENGTHS), 0
-    for row, length in enumerate(chunks.lengths.tolist()):
-        episode, t = divmod(int(chunks.places[chunks.first[row]]), wide)
-        if t + length < len(episodes[episode]):  # the state after the last step is not stored
-            checked += 1
-            for ours, stored in zip(after, episodes[episode].states.arrays, strict=True):
-                assert np.allclose(ours[:, row].numpy(), stored[:, t + length], atol=2e-6)
+    row = checked = 0
+    for episode in episodes:
+        for start in range(0, len(episode), burn_in):
+            if start + burn_in < len(episode):  # the state after the last step is not stored
+                checked += 1
+                for ours, stored in zip(after, episode.states.arrays, strict=True):
+                    assert np.allclose(ours[:, row].numpy(), stored[:, start + burn_in], atol=2e-6)
+            row += 1
+    assert row == len(batch.chunk_lengths)
     assert checked > 1
 
 
@@ -228,21 +229,14 @@ def test_zeros_at_the_start_of_an_episode_are_its_true_state() -> None:
     check_forward(*make(), max(LENGTHS), zeros_in_mid_episode)
 
 
-def test_an_empty_episode_takes_no_chunk_and_no_bucket() -> None:
-    _, episodes = make()
-    batch = make_batch(episodes, SPACES)
-    empty = batch._replace(valid=batch.valid & (torch.arange(len(episodes)) != 2)[:, None])
-    chunks = cut(empty, 3, 1)
-    assert 2 not in (chunks.places // batch.valid.shape[1]).tolist()
-    assert bool((chunks.lengths > 0).all())
+def test_rows_without_steps_take_no_bucket() -> None:
     assert length_buckets([0, 3, 0], 1.3) == [([1], 3)]
     assert length_buckets([0, 0], 1.3) == length_buckets([], 1.3) == []
 
 
-def test_a_batch_without_steps_gives_no_rows() -> None:
+def test_a_minibatch_without_chunks_has_no_steps() -> None:
+    """With more minibatches than chunks, some are empty."""
     network, episodes = make()
-    batch = make_batch(episodes, SPACES)
-    none = batch._replace(valid=torch.zeros_like(batch.valid))
-    chunks = cut(none, 3, 1)
-    assert len(chunks.lengths) == 0
-    assert evaluate_chunks(network, chunks).log_probs.shape[0] == 0
+    batch = make_batch(episodes, SPACES, 3)
+    steps = minibatch(batch, np.zeros(0, dtype=np.int64), 1.3).load(batch, network.advance)
+    assert network.evaluate_steps(steps).log_probs.shape[0] == 0

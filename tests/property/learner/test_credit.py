@@ -1,4 +1,4 @@
-"""Property 14: credit reaches back through time inside a chunk, and not across a cut."""
+"""Credit reaches back through time inside a chunk, and not across a cut."""
 
 from __future__ import annotations
 
@@ -11,34 +11,39 @@ from torch import Tensor
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from learner.config import LearnerConfig
-from learner.ppo.batching import Batch, make_batch
-from learner.ppo.chunks import Chunks, cut
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.gae import gae
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.chunking import evaluate_chunks
+from tests.support.batches import evaluate_batch
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
 STEPS = 8
-Spoil = Callable[[Chunks], Chunks]
+Spoil = Callable[[Batch], Batch]
 
 
-def batch_of(lengths: tuple[int, ...]) -> Batch:
+def batch_of(lengths: tuple[int, ...], chunk: int | None = None) -> Batch:
     seeds = [toy_seed(n, truncated=False, salt=3 + i) for i, n in enumerate(lengths)]
-    return make_batch(toy_wave(toy_network(), seeds), SPACES)
+    return make_batch(toy_wave(toy_network(), seeds), SPACES, chunk)
 
 
 def paid_at_the_end(batch: Batch, reward: float) -> Batch:
     """No reward but one in the last step of the first episode."""
     rewards = torch.zeros_like(batch.rewards)
-    rewards[0, int(batch.valid[0].sum()) - 1] = reward
+    rewards[batch.episode_lengths[0] - 1] = reward
     return batch._replace(rewards=rewards)
 
 
 def advantages(lam: float, reward: float) -> Tensor:
     batch = paid_at_the_end(batch_of((STEPS, 5)), reward)
-    zeros = torch.zeros_like(batch.rewards)
-    return gae(batch.rewards, zeros, batch.valid, batch.terminated, batch.bootstrap_value, 0.9, lam).advantages
+    return critic_says_zero(batch, 0.9, lam)
+
+
+def critic_says_zero(batch: Batch, gamma: float, lam: float) -> Tensor:
+    """Advantages `[E, T]` where every value is 0."""
+    rewards = batch.to_rows(batch.rewards)
+    zeros = torch.zeros_like(rewards)
+    return gae(rewards, zeros, batch.valid, batch.terminated, batch.bootstrap_value, gamma, lam).advantages
 
 
 def check_reaches_back(lam: float) -> None:
@@ -64,11 +69,8 @@ def recurrent_gradient(reward: float) -> float:
     """
     network = toy_network()
     batch = paid_at_the_end(batch_of((STEPS,)), reward)
-    chunks = cut(batch, STEPS, 1)
-    early = gae(
-        batch.rewards, torch.zeros_like(batch.rewards), batch.valid, batch.terminated, batch.bootstrap_value, 1.0, 0.97
-    ).advantages[0]
-    out = evaluate_chunks(network, chunks)
+    early = critic_says_zero(batch, 1.0, 0.97)[0]
+    out = evaluate_batch(network, batch)
     loss = -(out.log_probs.sum(-1) * early)[: STEPS - 1].sum()  # of steps before the reward only
     (grad,) = torch.autograd.grad(loss, network.lstm.weight_hh_l1, materialize_grads=True)
     return float(grad.norm())
@@ -98,21 +100,19 @@ def test_a_late_reward_trains_them_through_the_update_itself() -> None:
 def gradient_of_last_loss(chunk: int, spoil: Spoil) -> Tensor:
     """`[STEPS]` size of d loss_T / d obs_t, the loss being that of the last step alone, for chunks of `chunk`."""
     network: FactoredRecurrentActorCritic = toy_network()
-    batch = batch_of((STEPS,))
+    batch = batch_of((STEPS,), chunk)
     obs = batch.obs.clone().requires_grad_()
-    chunks = cut(batch._replace(obs=obs), chunk, 1)
-    out = evaluate_chunks(network, spoil(chunks))
-    last = (chunks.places == STEPS - 1).nonzero().item()
-    loss = out.values[int(last)].square() - out.log_probs[int(last)].sum()
+    out = evaluate_batch(network, spoil(batch._replace(obs=obs)))
+    loss = out.values[-1].square() - out.log_probs[-1].sum()
     (grad,) = torch.autograd.grad(loss, obs)
-    return grad[0].abs().sum(-1)
+    return grad.abs().sum(-1)
 
 
-def whole(chunks: Chunks) -> Chunks:
-    return chunks
+def unchanged(batch: Batch) -> Batch:
+    return batch
 
 
-def check_reach(chunk: int, spoil: Spoil = whole) -> None:
+def check_reach(chunk: int, spoil: Spoil = unchanged) -> None:
     """Everything since the start of the last chunk is felt, and nothing before it."""
     grad = gradient_of_last_loss(chunk, spoil)
     start = (STEPS - 1) // chunk * chunk
@@ -125,15 +125,15 @@ def test_the_last_loss_reaches_the_start_of_its_chunk_and_stops_there(chunk: int
     check_reach(chunk)
 
 
-def cut_inside(chunks: Chunks) -> Chunks:
+def cut_inside(batch: Batch) -> Batch:
     """A chunk that is torn in two: the gradient ends earlier than the chunk."""
-    return chunks._replace(obs=torch.cat([chunks.obs[:2].detach(), chunks.obs[2:]]))
+    return batch._replace(obs=torch.cat([batch.obs[:2].detach(), batch.obs[2:]]))
 
 
-def joined_across(chunks: Chunks) -> Chunks:
+def joined_across(batch: Batch) -> Batch:
     """A state that is not detached: the gradient runs on into the chunk before."""
-    first = chunks.obs[0].mean()
-    return chunks._replace(state=PolicyState(*(t + 0.1 * first for t in chunks.state)))
+    first = batch.obs[0].mean()
+    return batch._replace(state=PolicyState(*(t + 0.1 * first for t in batch.state)))
 
 
 @pytest.mark.parametrize(("chunk", "wrong"), [(STEPS, cut_inside), (3, joined_across)])
@@ -143,4 +143,4 @@ def test_a_gradient_that_ends_early_or_runs_on_is_caught(chunk: int, wrong: Spoi
 
 
 def test_stored_states_carry_no_gradient() -> None:
-    assert not any(t.requires_grad for t in batch_of((STEPS,)).states)
+    assert not any(t.requires_grad for t in batch_of((STEPS,)).state)

@@ -1,4 +1,4 @@
-"""Property 6: advantages against an O(T^2) sum in float64, and what they are for a critic that is right."""
+"""Advantages equal an O(T^2) sum in float64, and vanish where the critic is right."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def test_a_wrong_estimate_is_caught(wrong: Gae) -> None:
 
 
 def check_constant_reward(estimate: Gae, terminated: bool) -> None:
-    """A critic that knows the value of reward r for ever (or to the end) is told so, exactly: nothing to learn."""
+    """A critic that knows the value of reward r for ever (or to the end) has an error of exactly 0: nothing to
+    learn."""
     r, gamma, lengths = 2.0, 0.75, [1, 4, 6]  # 0.75 and 2 have short binary fractions, so that equality is exact
     steps = torch.arange(max(lengths), dtype=torch.float64)
     left = (torch.tensor(lengths)[:, None] - steps).clamp(min=0)

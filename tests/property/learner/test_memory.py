@@ -1,4 +1,4 @@
-"""Property 15: it learns what needs memory, and the same policy without its state stays at chance."""
+"""Training learns a task that needs memory; the same policy without its state stays at chance."""
 
 from __future__ import annotations
 

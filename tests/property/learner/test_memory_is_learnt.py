@@ -1,4 +1,4 @@
-"""Property 15: a recurrent core learns to remember; the same with its state zeroed each step stays at chance."""
+"""A recurrent core learns to remember; the same with its state zeroed each step stays at chance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from actors.types.actions import ActionMasks, independent_spec
 from actors.types.episode import EndReason
 from actors.types.spaces import Spaces
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 

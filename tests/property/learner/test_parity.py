@@ -1,4 +1,4 @@
-"""Property 1: what the learner computes for a shipped step is what the actor computed when it took it."""
+"""What the learner computes for a shipped step is what the actor computed when it took it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode
-from learner.ppo.batching import Batch, make_batch
-from learner.ppo.chunks import cut
-from tests.support.chunking import evaluate_chunks
+from learner.ppo.batch import Batch, make_batch
+from tests.support.batches import evaluate_batch
 from tests.support.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (1, 2, 5, 8, 11)
@@ -34,25 +33,22 @@ def largest_differences(
     network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, change: Change | None
 ) -> tuple[float, float]:
     """Of log-probs, and of values in units of the return's deviation, step by step against the episodes."""
-    batch = make_batch(episodes, SPACES)
+    batch = make_batch(episodes, SPACES, chunk)
     learning = copy.deepcopy(network)
     if change is not None:
         batch = change(learning, batch)
-    chunks = cut(batch, chunk, 1)
     with torch.no_grad():
-        out = evaluate_chunks(learning, chunks)
+        out = evaluate_batch(learning, batch)
     values, baselines = (learning.value_normaliser.denormalise(v) for v in (out.values, out.baseline_values))
     worst_log_prob = worst_value = 0.0
-    seen = set()
-    for step, place in enumerate(chunks.places.tolist()):
-        row, t = divmod(place, batch.valid.shape[1])
-        seen.add((row, t))
+    steps = [(row, t) for row, e in enumerate(episodes) for t in range(len(e))]
+    assert len(steps) == len(values)
+    for step, (row, t) in enumerate(steps):
         log_prob = torch.from_numpy(episodes[row].log_probs[t])
         worst_log_prob = max(worst_log_prob, float((out.log_probs[step] - log_prob).abs().max()))
         scale = float(network.value_normaliser.std)
         for ours, acted in ((values, episodes[row].values), (baselines, episodes[row].baseline_values)):
             worst_value = max(worst_value, abs(float(ours[step]) - float(acted[t])) / scale)
-    assert seen == {(row, t) for row, e in enumerate(episodes) for t in range(len(e))}
     return worst_log_prob, worst_value
 
 
@@ -81,24 +77,29 @@ def without_floor(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
 
 
 def newer_statistics(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    network.encoder.update_normaliser(batch.obs[batch.valid])
+    network.encoder.update_normaliser(batch.obs)
     return batch
 
 
 def zeroed_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    return batch._replace(states=PolicyState(*(torch.zeros_like(t) for t in batch.states)))
+    return batch._replace(state=PolicyState(*(torch.zeros_like(t) for t in batch.state)))
 
 
 def neighbours_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    return batch._replace(states=PolicyState(*(t.roll(1, 1) for t in batch.states)))
+    return batch._replace(state=PolicyState(*(t.roll(1, 1) for t in batch.state)))
 
 
 def post_step_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    return batch._replace(states=PolicyState(*(t.roll(-1, 2) for t in batch.states)))
+    """The state after each chunk's first step."""
+    parts = batch.obs, batch.blueprint_indices
+    obs, blueprints = (t.index_select(0, torch.from_numpy(batch.first_steps)) for t in parts)
+    with torch.no_grad():
+        encoded = network.encoder(obs, blueprints)
+        return batch._replace(state=network.core.step(encoded.core_input, batch.state).state)
 
 
 def without_memory(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    return batch._replace(states=batch.states._replace(cells=torch.zeros_like(batch.states.cells)))
+    return batch._replace(state=batch.state._replace(cells=torch.zeros_like(batch.state.cells)))
 
 
 def shifted_blueprints(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
@@ -142,11 +143,10 @@ def test_the_deterministic_policy_takes_the_likeliest_legal_choice_head_by_head(
     """`deterministic` is argmax in order, so each chosen log-prob is the largest that the learner finds there."""
     network = toy_network()
     episodes = shipped(network)
-    batch = make_batch(episodes, SPACES)
     state = network.initial_state(len(episodes))
     ones = [np.ones((len(episodes), *s), dtype=np.bool_) for s in ((3,), (3, 2), (3, 2, 5))]
     masks = ActionMasks(*ones)
-    first, blueprints = batch.obs[:, 0].numpy(), batch.blueprint_indices[:, 0].numpy()
+    first, blueprints = (np.stack([getattr(e, name)[0] for e in episodes]) for name in ("obs", "blueprint_indices"))
     noise = np.full((len(episodes), 4), 0.999)
     greedy, _ = network.act(first, blueprints, masks, state, noise, deterministic=True)
     for draw in range(40):

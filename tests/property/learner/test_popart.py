@@ -1,4 +1,4 @@
-"""Property 10: a move of the value scale moves no value, and no parameter out of its optimizer."""
+"""Changing the value scale changes no value, and takes no parameter out of the optimizer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.normaliser import ValueNormaliser
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.chunking import evaluate_chunks, targets_of
+from tests.support.batches import evaluate_batch, targets_of
 from tests.support.toy import CRITICS, SPACES, toy_network, toy_seed, toy_wave
 
 Move = Callable[[ValueNormaliser, Tensor, nn.Linear], None]
@@ -194,7 +194,6 @@ def test_old_values_are_those_that_the_network_gives_after_the_scale_has_moved(p
     ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1))
     for _ in range(3):
         batch = make_batch(episodes, SPACES)
-        chunks, _ = ppo.forward(batch)
-        targets = targets_of(network, batch, chunks, ppo.config)
+        targets = targets_of(network, batch, ppo.config)
         with torch.no_grad():
-            assert torch.allclose(evaluate_chunks(network, chunks).values, targets.proximal_values, atol=1e-5)
+            assert torch.allclose(evaluate_batch(network, batch).values, targets.proximal_values, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Property 13: a run that goes on from its checkpoint makes the very update that it would have made."""
+"""A run that continues from its checkpoint makes the same update as one that never stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from learner.checkpoint import (
     save_checkpoint,
 )
 from learner.config import LearnerConfig
-from learner.ppo.batching import Batch, make_batch
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
@@ -35,9 +35,10 @@ CONFIG = LearnerConfig(
 Restored = tuple[FactoredRecurrentActorCritic, torch.optim.Optimizer, int]
 
 
-def batch(salt: int) -> Batch:
+def batch(salt: int, config: LearnerConfig) -> Batch:
     seeds = [toy_seed(n, truncated=n % 2 == 0, salt=salt + n) for n in (3, 8, 5, 1, 6)]
-    return make_batch(toy_wave(toy_network(), seeds, state_stride=2), SPACES)
+    episodes = toy_wave(toy_network(), seeds, state_stride=2)
+    return make_batch(episodes, SPACES, config.chunk_length, config.burn_in)
 
 
 def train(
@@ -50,7 +51,7 @@ def train(
     ppo = PPOUpdate(network, optimizer, config, seed=4)
     metrics: dict[str, float] = {}
     for update in range(first, last):
-        metrics = ppo(batch(100 * update), update, version=update)
+        metrics = ppo(batch(100 * update, config), update, version=update)
     return metrics
 
 

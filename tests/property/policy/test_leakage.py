@@ -11,9 +11,10 @@ from torch import Tensor
 
 from actors.policy.cores import core as core_module
 from actors.policy.cores.recurrence import recur_sequence
-from actors.policy.cores.sequences import BucketLayout, SequenceBatch, make_layout
+from actors.policy.cores.sequences import BucketLayout, make_layout
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
+from tests.support.sequences import SequenceBatch, evaluate
 from tests.support.toy import POLICIES, toy_network, toy_seed, toy_sequence, toy_wave
 
 LENGTHS = (4, 9, 5, 4, 7)
@@ -48,9 +49,9 @@ def check_no_leak(max_waste: float = 1.3, **options: Any) -> None:
     sequence = sequences(network)
     row_of = torch.arange(len(LENGTHS))[:, None].expand_as(sequence.valid)[sequence.valid]
     with torch.no_grad():
-        before: Evaluation = network.evaluate(sequence, max_waste)
+        before: Evaluation = evaluate(network, sequence, max_waste)
         for row in range(len(LENGTHS)):
-            after: Evaluation = network.evaluate(changed(sequence, row), max_waste)
+            after: Evaluation = evaluate(network, changed(sequence, row), max_waste)
             for a, b in zip(before, after, strict=True):
                 felt = not torch.allclose(a[row_of == row], b[row_of == row], atol=1e-3)
                 assert felt or a.shape[1:] == (0,)
@@ -72,7 +73,7 @@ def test_gradients_of_one_episode_do_not_reach_the_others(options: dict[str, str
     sequence = sequence._replace(obs=sequence.obs.clone().requires_grad_())
     row_of = torch.arange(len(LENGTHS))[:, None].expand_as(sequence.valid)[sequence.valid]
     for row in range(len(LENGTHS)):
-        (grad,) = torch.autograd.grad(network.evaluate(sequence).values[row_of == row].sum(), sequence.obs)
+        (grad,) = torch.autograd.grad(evaluate(network, sequence).values[row_of == row].sum(), sequence.obs)
         assert bool((grad[row] != 0).any())
         assert not bool((grad[[r for r in range(len(LENGTHS)) if r != row]] != 0).any())
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from actors.policy import distribution
 from actors.policy import network as network_module
 from actors.policy import scoring as scoring_module
-from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks, forced_steps
+from tests.support.sequences import SequenceBatch, evaluate
 from tests.support.toy import POLICIES, SPACES, SPEC, random_masks, toy_network
 
 FLOOR = 0.02
@@ -65,7 +65,7 @@ def evaluated(network: FactoredRecurrentActorCritic, masks: ActionMasks, seed: i
         network.initial_state(count),
     )
     with torch.no_grad():
-        return network.evaluate(sequence), sequence
+        return evaluate(network, sequence), sequence
 
 
 def joint_by_hand(network: FactoredRecurrentActorCritic, masks: ActionMasks, sequence: SequenceBatch) -> list[float]:

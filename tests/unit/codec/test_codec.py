@@ -22,9 +22,10 @@ from actors.codec import (
     encode_weights,
 )
 from actors.transport.base import EpisodeHeader
-from actors.types.episode import EndReason, Episode, InvalidEpisode, episodes_equal
+from actors.types.episode import EndReason, Episode, InvalidEpisode
 from actors.wire import episode_pb2 as wire
 from tests.support.builders import make_episode, make_weights
+from tests.support.episodes import episodes_equal
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -13,7 +13,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import independent_spec
 from actors.types.episode import Episode
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import MOST_BARS, choice_shares
 from learner.ppo.update import PPOUpdate
@@ -72,15 +72,15 @@ def test_every_head_has_a_histogram_of_its_choices() -> None:
         lookup(f"{family}/{head.choices[0]}")
 
 
-def test_a_head_of_many_choices_is_told_in_ranges() -> None:
+def test_a_head_with_many_choices_is_reported_in_ranges() -> None:
     size = 5 * MOST_BARS - 3
     spec = independent_spec((2, size))
     speeds = torch.tensor([0, 4, 5, size - 1])
     actions = torch.stack([torch.zeros(4, dtype=torch.long), speeds], 1)
     shares = choice_shares(spec, actions, torch.ones(4, 2, dtype=torch.bool))
     assert len(shares) == MOST_BARS
-    told = {name: float(share) for name, share in shares.items() if share > 0}
-    assert told == {
+    reported = {name: float(share) for name, share in shares.items() if share > 0}
+    assert reported == {
         "choice/action1/0..4": 0.5,
         "choice/action1/5..9": 0.25,
         f"choice/action1/{size - 2}..{size - 1}": 0.25,

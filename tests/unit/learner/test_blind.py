@@ -1,4 +1,4 @@
-"""What a blind policy knows, and the ablation without causal masks."""
+"""A blind policy reads no observation; and the ablation without causal masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.wave import Provenance, run_wave
 from actors.types.actions import Op
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 

@@ -1,4 +1,4 @@
-"""What a person is told about settings that a recurrent policy bears badly: once each, and not without reason."""
+"""Warnings about settings and metrics that are bad for a recurrent policy: once each, and only with a reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from learner.config_warnings import ConfigWarnings
 from tests.support.toy_learner import ToyProducer, make_learner
 
 
-def told(
+def warnings_of(
     recurrent: bool = True, longest: int = 25, metrics: dict[str, float] | None = None, **fields: Any
 ) -> list[str]:
     notes: list[str] = []
@@ -32,17 +32,17 @@ def told(
         ({"chunk_length": 24}, "episodes of 25 steps are cut into chunks of 24"),
     ],
 )
-def test_each_is_told_once_for_a_recurrent_core_and_never_for_a_feedforward_one(
+def test_each_is_given_once_for_a_recurrent_core_and_never_for_a_feedforward_one(
     fields: dict[str, Any], words: str
 ) -> None:
-    (note,) = told(**fields)
+    (note,) = warnings_of(**fields)
     assert words in note
-    assert told(recurrent=False, **fields) == []
+    assert warnings_of(recurrent=False, **fields) == []
 
 
 def test_the_defaults_say_nothing() -> None:
     near = {"kl": 0.03, "lag_kl": 0.1, "ratio_error": 1e-3}
-    assert told() == told(metrics=near, lr=2.5e-4, chunk_length=32, longest=32) == []
+    assert warnings_of() == warnings_of(metrics=near, lr=2.5e-4, chunk_length=32, longest=32) == []
 
 
 @pytest.mark.parametrize("recurrent", [True, False])
@@ -57,12 +57,12 @@ def test_the_defaults_say_nothing() -> None:
 def test_alarms_are_raised_once_and_for_every_core(
     recurrent: bool, metrics: dict[str, float], fields: dict[str, Any], words: str
 ) -> None:
-    (note,) = told(recurrent, metrics=metrics, **fields)
+    (note,) = warnings_of(recurrent, metrics=metrics, **fields)
     assert words in note
 
 
 def test_rounding_in_bf16_is_no_alarm() -> None:
-    assert told(metrics={"ratio_error": 1.9e-2}, amp="bf16") == []
+    assert warnings_of(metrics={"ratio_error": 1.9e-2}, amp="bf16") == []
 
 
 def test_a_learner_hands_its_notices_on(tmp_path: Any) -> None:

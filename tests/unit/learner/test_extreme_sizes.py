@@ -18,7 +18,7 @@ from actors.policy.normaliser import ObservationNormaliser, ValueNormaliser
 from actors.transport.memory import MemoryStore
 from actors.types.episode import Episode
 from learner.config import LearnerConfig
-from learner.ppo.batching import Batch, make_batch
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.imitation import imitate
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.rewards import clip_rewards
@@ -41,8 +41,13 @@ def episodes(count: int = 32, scale: float = 1.0) -> list[Episode]:
 
 def with_reward(batch: Batch, reward: float) -> Batch:
     rewards = batch.rewards.clone()
-    rewards[2, 1] = reward
+    rewards[changed_step(batch)] = reward
     return batch._replace(rewards=rewards)
+
+
+def changed_step(batch: Batch) -> int:
+    """The second step of the third episode."""
+    return int(batch.episode_lengths[:2].sum()) + 1
 
 
 @pytest.mark.parametrize("before", [0, 5], ids=["in the first batch", "in a later one"])
@@ -66,16 +71,16 @@ def test_rewards_inside_the_limit_are_untouched() -> None:
         clipped, count = clip_rewards(batch, scale)
         assert torch.equal(clipped.rewards, batch.rewards)
         assert int(count) == 0
-        scale.update(batch.rewards[batch.valid], torch.nn.Linear(2, 1))
+        scale.update(batch.rewards, torch.nn.Linear(2, 1))
 
 
 def test_the_limit_is_a_hundred_deviations_of_the_return() -> None:
     scale, batch = ValueNormaliser(popart=True), make_batch(episodes(scale=1e-3), SPACES)
     scale.update(torch.tensor([-7.0, 7.0]), torch.nn.Linear(2, 1))
     below, count = clip_rewards(with_reward(batch, 699.0), scale)
-    assert (float(below.rewards[2, 1]), int(count)) == (699.0, 0)
+    assert (float(below.rewards[changed_step(batch)]), int(count)) == (699.0, 0)
     above, count = clip_rewards(with_reward(batch, -701.0), scale)
-    assert (float(above.rewards[2, 1]), int(count)) == (-700.0, 1)
+    assert (float(above.rewards[changed_step(batch)]), int(count)) == (-700.0, 1)
 
 
 @pytest.mark.parametrize("fitted", [False, True])
@@ -85,7 +90,7 @@ def test_the_first_reward_after_many_zeros_is_not_clipped(fitted: bool) -> None:
     if fitted:
         scale.update(torch.zeros(50), torch.nn.Linear(2, 1))
     given, count = clip_rewards(with_reward(batch, 1000.0), scale)
-    assert (float(given.rewards[2, 1]), int(count)) == (1000.0, 0)
+    assert (float(given.rewards[changed_step(batch)]), int(count)) == (1000.0, 0)
 
 
 def test_a_scale_that_most_episodes_share_is_followed_at_once() -> None:
@@ -151,9 +156,9 @@ class Spoilt:
 def test_imitation_skips_steps_whose_gradient_is_not_finite() -> None:
     network = toy_network()
     network.norm.bias.register_hook(Spoilt(3))
-    told = imitate(network, episodes(), passes=4, minibatch_episodes=14)
-    assert told.skipped == 3
-    assert told.after < told.before
+    result = imitate(network, episodes(), passes=4, minibatch_episodes=14)
+    assert result.skipped == 3
+    assert result.after < result.before
     assert all(bool(t.isfinite().all()) for t in network.state_dict().values())
 
 
@@ -170,6 +175,6 @@ def test_imitation_clips_an_absurd_reward() -> None:
     rewards[0] = 1e20
     shown[0] = dataclasses.replace(shown[0], rewards=rewards)
     network = untrained()
-    told = imitate(network, shown, passes=1)
-    assert (told.clipped, told.skipped) == (1, 0)
+    result = imitate(network, shown, passes=1)
+    assert (result.clipped, result.skipped) == (1, 0)
     assert float(network.value_normaliser.std) < 100

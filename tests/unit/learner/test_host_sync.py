@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from learner.config import LearnerConfig
 from learner.ppo import update as update_module
-from learner.ppo.batching import Batch, make_batch
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
@@ -35,9 +35,10 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def batch(device: str = "cpu") -> Batch:
+def batch(config: LearnerConfig, device: str = "cpu") -> Batch:
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((5, 2, 9, 4, 7, 8))]
-    return make_batch(toy_wave(toy_network(), seeds), SPACES).to(torch.device(device))
+    episodes = toy_wave(toy_network(), seeds)
+    return make_batch(episodes, SPACES, config.chunk_length, config.burn_in).to(torch.device(device))
 
 
 def make(device: str = "cpu", **changes: Any) -> PPOUpdate:
@@ -51,7 +52,7 @@ def make(device: str = "cpu", **changes: Any) -> PPOUpdate:
 def waits_in_loop(ppo: PPOUpdate) -> list[str]:
     """From the first minibatch's load to the last one's step."""
     mode = Waits()
-    load, step = update_module.load, ppo.optimizer.step
+    evaluate, step = ppo._evaluate, ppo.optimizer.step
     loads = 0
 
     def first(*arguments: Any) -> Any:
@@ -59,7 +60,7 @@ def waits_in_loop(ppo: PPOUpdate) -> list[str]:
         loads += 1
         if loads == 2:  # the first is the proximal pass
             mode.__enter__()
-        return load(*arguments)
+        return evaluate(*arguments)
 
     def last() -> None:
         step()
@@ -67,9 +68,9 @@ def waits_in_loop(ppo: PPOUpdate) -> list[str]:
             mode.__exit__(None, None, None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(update_module, "load", first)
+        patch.setattr(ppo, "_evaluate", first)
         patch.setattr(ppo.optimizer, "step", last)
-        metrics = ppo(batch(), update=0, version=0)
+        metrics = ppo(batch(ppo.config), update=0, version=0)
     assert (loads, metrics["update_epochs_done"]) == (8, 2.0)  # the last measures how far the policy has moved
     return mode.seen
 
@@ -101,7 +102,7 @@ def test_a_stop_that_is_not_read_leaves_the_same_weights_as_one_that_is() -> Non
     """On a device the passes after the stop run and change nothing."""
     read, gated = make(target_kl=1e-6, update_epochs=4), make(target_kl=1e-6, update_epochs=4)
     read.reads_flags = True
-    ours, theirs = read(batch(), update=0, version=0), gated(batch(), update=0, version=0)
+    ours, theirs = read(batch(read.config), update=0, version=0), gated(batch(read.config), update=0, version=0)
     assert 0.0 < ours["update_epochs_done"] == theirs["update_epochs_done"] < 4.0
     for a, b in zip(read.network.parameters(), gated.network.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -115,20 +116,19 @@ def test_the_loop_never_waits_for_cuda(options: dict[str, Any]) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     ppo = make("cuda", target_kl=10.0, **options)
-    ppo(batch("cuda"), update=0, version=0)  # moments and workspaces are there
-    optimise = ppo._optimise
-    parts = ppo._parts
+    ppo(batch(ppo.config, "cuda"), update=0, version=0)  # moments and workspaces are there
+    optimize, plan = ppo._optimize, ppo._minibatches
 
     def planned(*arguments: Any) -> Any:
-        found = parts(*arguments)
+        found = plan(*arguments)
         torch.cuda.set_sync_debug_mode("error")
         return found
 
     def loop(*arguments: Any) -> Any:
         try:
-            return optimise(*arguments)
+            return optimize(*arguments)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    ppo._parts, ppo._optimise = planned, loop  # type: ignore[method-assign]
-    ppo(batch("cuda"), update=1, version=0)
+    ppo._minibatches, ppo._optimize = planned, loop  # type: ignore[method-assign]
+    ppo(batch(ppo.config, "cuda"), update=1, version=0)

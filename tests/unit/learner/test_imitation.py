@@ -1,4 +1,4 @@
-"""Imitation: what is minimised is what it says, and a policy that has imitated does as it was shown."""
+"""Imitation minimises the loss that it documents, and the policy then acts like its demonstrations."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def test_nats_are_those_that_the_policy_recorded_itself(core: str) -> None:
 @pytest.mark.parametrize("core", CORES)
 def test_a_policy_does_what_it_was_shown(core: str) -> None:
     network = toy_network(core=core, probability_floor=0.001)
-    told = imitate(network, played(Teacher(), 120), passes=20, lr=1e-2)
-    assert told.after < 0.4 * told.before
-    assert told.agreement > 0.95
+    result = imitate(network, played(Teacher(), 120), passes=20, lr=1e-2)
+    assert result.after < 0.4 * result.before
+    assert result.agreement > 0.95
     as_shown = []
     for episode in played(network, 20, salt=500, deterministic=True):  # states that nobody has shown it
         for t in unforced(episode):

@@ -1,4 +1,4 @@
-"""What an unclean end left pending is probed alone, and only what ends the process there is set aside."""
+"""After a crash, pending episodes are probed one at a time, and only one that crashes the probe is set aside."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from actors.config import QueueConfig
 from actors.transport.base import EpisodeHeader
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
-from learner.intake import Intake, Taken, lag_split
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from learner.intake import Intake, TakenEpisode, lag_split
+from tests.support.toy import toy_network, toy_seed, toy_wave
+from tests.support.toy_learner import toy_schema
 
 
 class Killed(BaseException):
@@ -27,7 +28,7 @@ def intake_of(store: MemoryStore, deadly: str = "") -> Intake:
         if episode.episode_id == deadly:
             raise Killed
 
-    return Intake(transport, SPACES, max_policy_lag=4, probe=probe)
+    return Intake(transport, toy_schema(), max_policy_lag=4, probe=probe)
 
 
 def left_pending(count: int) -> tuple[MemoryStore, list[str]]:
@@ -94,8 +95,8 @@ def test_lag_is_split_into_the_way_to_the_queue_and_the_wait_in_it() -> None:
     (episode,) = toy_wave(toy_network(), [toy_seed(2, truncated=False)])
     old = dataclasses.replace(episode, policy_version=np.array([3, 4]))
     new = dataclasses.replace(episode, policy_version=np.array([9, 9]))
-    told = lag_split([Taken("1-0", old, 5), Taken("2-0", new, 9)], version=9)
-    assert told == {
+    split = lag_split([TakenEpisode("1-0", old, 5), TakenEpisode("2-0", new, 9)], version=9)
+    assert split == {
         "policy_lag_mean": 3.0,
         "policy_lag_max": 6.0,
         "policy_lag_in_flight": 1.0,

@@ -16,11 +16,10 @@ from actors.policy.publish import from_weights
 from actors.transport.ledger import LedgerError
 from actors.transport.memory import MemoryStore
 from actors.types.episode import EndReason, Episode, RecurrentState
-from learner import train as train_module
+from learner import run_state as run_state_module
 from learner.checkpoint import list_checkpoints, load_checkpoint
-from learner.ppo.batching import make_batch
-from tests.support.chunking import sequence_of
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.sequences import evaluate
+from tests.support.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 from tests.support.toy_learner import Spoil, ToyProducer, lines, make_learner
 
 
@@ -53,15 +52,15 @@ def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
     assert (weights.version, weights.state_stride, weights.spaces_hash) == (3, 2, SPACES.hash)
     older = from_weights(load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[0]).weights)
     actor = from_weights(weights)
-    sequence = sequence_of(make_batch(toy_wave(toy_network(), [toy_seed(6, truncated=True)]), SPACES))
+    sequence = toy_sequence(toy_wave(toy_network(), [toy_seed(6, truncated=True)]))
     with torch.no_grad():
-        ours, theirs, before = (n.evaluate(sequence) for n in (learner.network, actor, older))
+        ours, theirs, before = (evaluate(n, sequence) for n in (learner.network, actor, older))
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert not torch.equal(before.log_probs, theirs.log_probs)
 
 
 def test_stale_episodes_are_dropped_and_counted_when_consumed(tmp_path: Path) -> None:
-    """The producer goes on claiming version 0: within the lag it is trained on, beyond it dropped."""
+    """The producer continues to claim version 0: within the lag it is trained on, beyond it dropped."""
     store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=9, max_policy_lag=1)
     producer = ToyProducer(store, keep_version=0)
@@ -95,9 +94,9 @@ def as_segment(number: int, last: bool) -> Spoil:
     """Makes an episode one of the segments of a longer one, of 40 steps and a return of 100 in all."""
 
     def spoil(episode: Episode) -> bytes:
-        told = {"segment": float(number), "episode_steps": 40.0, "episode_return": 100.0 if last else 7.0}
+        telemetry = {"segment": float(number), "episode_steps": 40.0, "episode_return": 100.0 if last else 7.0}
         kind = {} if last else {"end_reason": EndReason.CUT, "terminated": False, "truncated": True}
-        return encode_episode(dataclasses.replace(episode, telemetry=told, **kind))
+        return encode_episode(dataclasses.replace(episode, telemetry=telemetry, **kind))
 
     return spoil
 
@@ -217,14 +216,14 @@ def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
     store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=1)
 
-    save, calls = train_module.save_checkpoint, itertools.count()
+    save, calls = run_state_module.save_checkpoint, itertools.count()
 
     def full_disk(*arguments: Any) -> Path:
         if next(calls):  # the first is the checkpoint that the generation starts from
             raise OSError("no space left on device")
         return save(*arguments)
 
-    monkeypatch.setattr(train_module, "save_checkpoint", full_disk)
+    monkeypatch.setattr(run_state_module, "save_checkpoint", full_disk)
     with pytest.raises(OSError, match="no space"):
         learner.run(ToyProducer(store))
     ledger = learner.transport.ledger()

@@ -9,11 +9,11 @@ import torch
 
 from actors.transport.base import Fenced
 from actors.transport.memory import MemoryStore
-from learner import train as train_module
+from learner import run_state as run_state_module
 from tests.support.toy_learner import ToyProducer, lines, make_learner
 
 
-def test_a_resumed_learner_opens_a_new_generation_and_goes_on(tmp_path: Path) -> None:
+def test_a_resumed_learner_opens_a_new_generation_and_continues(tmp_path: Path) -> None:
     store = MemoryStore()
     first = make_learner(tmp_path, store, updates=2)
     producer = ToyProducer(store)
@@ -85,7 +85,7 @@ def test_a_crash_between_checkpoint_and_acknowledgement_trains_nothing_twice(
     """The checkpoint holds the episodes' ids, so that the next learner acknowledges them instead of training again."""
     store = MemoryStore()
     producer, first = ToyProducer(store), make_learner(tmp_path, store, updates=2)
-    write = train_module.save_checkpoint
+    write = run_state_module.save_checkpoint
 
     def write_and_die(*arguments: object) -> None:
         write(*arguments)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def test_a_crash_between_checkpoint_and_acknowledgement_trains_nothing_twice(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_module, "save_checkpoint", write_and_die)
+        patch.setattr(run_state_module, "save_checkpoint", write_and_die)
         with pytest.raises(KeyboardInterrupt):
             first.run(producer)
     assert (first.transport.ledger().trained, first.transport.ledger().pending) == (0, 4)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from learner.config import LearnerConfig
-from learner.ppo.batching import Batch, make_batch
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
@@ -22,7 +22,7 @@ def batches() -> list[Batch]:
     found = []
     for salt in range(5):
         seeds = [toy_seed(1 + (3 * n + salt) % 7, truncated=n % 2 == 0, salt=n) for n in range(3)]
-        found.append(make_batch(toy_wave(toy_network(), seeds), SPACES))
+        found.append(make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length=3, burn_in=2))
     return found
 
 

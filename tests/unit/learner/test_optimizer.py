@@ -1,4 +1,4 @@
-"""AdamW's groups: each parameter once, and no decay where decay does harm."""
+"""AdamW's groups hold each parameter once, without weight decay on norms, biases and embeddings."""
 
 from __future__ import annotations
 

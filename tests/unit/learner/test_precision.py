@@ -14,7 +14,7 @@ from actors.policy.cores import recurrence
 from actors.policy.network import FactoredRecurrentActorCritic
 from learner.config import LearnerConfig
 from learner.ppo import update as update_module
-from learner.ppo.batching import Batch, make_batch
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
@@ -22,9 +22,9 @@ from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 LENGTHS = (5, 9, 4, 7)
 
 
-def batch() -> Batch:
+def batch(chunk_length: int | None = None, burn_in: int = 0) -> Batch:
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    return make_batch(toy_wave(toy_network(), seeds), SPACES)
+    return make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length, burn_in)
 
 
 def make(critic: str = "v", network: FactoredRecurrentActorCritic | None = None, **changes: Any) -> PPOUpdate:
@@ -33,7 +33,7 @@ def make(critic: str = "v", network: FactoredRecurrentActorCritic | None = None,
     return PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
 
 
-def test_bf16_is_near_float32_and_told_apart_from_it() -> None:
+def test_bf16_is_near_float32_and_distinguished_from_it() -> None:
     """Within the tolerance of a lag of 0, and not the same arithmetic."""
     errors = {amp: make(amp=amp)(batch(), update=0, version=0)["ratio_error"] for amp in ("off", "bf16")}
     assert errors["off"] < 1e-5 < errors["bf16"] < 6e-2
@@ -90,7 +90,7 @@ def flags() -> Iterator[Any]:
 
 @pytest.mark.parametrize("tf32", [False, True])
 def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, flags: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch lets cuDNN's LSTM use TF32 unless it is told not to."""
+    """PyTorch lets cuDNN's LSTM use TF32 unless that is turned off."""
     cudnn, matmul = flags
     cudnn.allow_tf32 = matmul.allow_tf32 = not tf32
     seen = set()
@@ -123,7 +123,7 @@ def test_on_cuda_the_lstm_agrees_with_the_cpu_but_for_rounding() -> None:
 
 def weights_without_gradient(ppo: PPOUpdate) -> list[str]:
     """After a pass without gradient, which must not leave casts of the weights to the next one."""
-    ppo(batch(), update=0, version=0)
+    ppo(batch(ppo.config.chunk_length, ppo.config.burn_in), update=0, version=0)
     shift = "heads.pointer.2.bias"  # the same for all slots: its gradient is 0 but for rounding
     return [n for n, p in ppo.network.named_parameters() if p.grad is None or (n != shift and not bool(p.grad.any()))]
 

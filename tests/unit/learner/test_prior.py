@@ -1,4 +1,4 @@
-"""A prior: what straying costs, and that it is paid for."""
+"""A prior: divergence from it has a price, which is taken from the rewards."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.episode import Episode
 from learner.checkpoint import LearnerProgress, save_checkpoint
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.prior import Prior, prior_coefficient
 from learner.ppo.update import PPOUpdate
 from learner.service import LearnerService, LearnerSettings
+from tests.support.sequences import evaluate
 from tests.support.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_sequence, toy_wave
 
 HEADS = range(len(SPEC.heads))
@@ -36,17 +37,18 @@ def test_nats_of_each_step(core: str) -> None:
     episodes = played(acting)
     batch = make_batch(episodes, SPACES)
     nats = Prior(taught, 1.3).nats(batch)
-    strayed = False
-    for row, episode in enumerate(episodes):
+    strayed, step = False, 0
+    for episode in episodes:
         with torch.no_grad():
-            own = taught.evaluate(toy_sequence([episode])).log_probs.numpy()
-        for t in range(batch.valid.shape[1]):
+            own = evaluate(taught, toy_sequence([episode])).log_probs.numpy()
+        for t in range(len(episode)):
             expected = 0.0
-            if t < len(episode) and not bool(batch.forced[row, t]):
+            if not bool(batch.forced[step]):
                 relevant = SPEC.relevance[int(episode.actions[t, 0])]
                 expected = sum(float(episode.log_probs[t, h] - own[t, h]) for h in HEADS if relevant[h])
-            assert float(nats[row, t]) == pytest.approx(expected, abs=1e-4)
-            strayed |= abs(expected) > 0.1
+            assert float(nats[step]) == pytest.approx(expected, abs=1e-4)
+            strayed, step = strayed or abs(expected) > 0.1, step + 1
+    assert step == len(nats)
     assert strayed
     assert Prior(toy_network(core=core), 1.3).nats(batch).abs().max() < 1e-4  # of the policy that acted
 
@@ -56,8 +58,8 @@ def test_only_what_was_chosen_freely_is_charged() -> None:
     prior = Prior(toy_network(seed=1), 1.3)
     charged, metrics = prior.charge(batch, 0.5)
     assert torch.allclose(batch.rewards - charged.rewards, 0.5 * prior.nats(batch), atol=1e-6)
-    free = batch.valid & ~batch.forced
-    assert batch.forced[batch.valid].any()
+    free = ~batch.forced
+    assert batch.forced.any()
     assert (charged.rewards == batch.rewards)[~free].all()
     assert float(metrics["prior_kl"]) == pytest.approx(float(prior.nats(batch).sum() / free.sum()))
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from actors.policy.network import FactoredRecurrentActorCritic
 from learner.config import LearnerConfig
 from learner.ppo import update as update_module
-from learner.ppo.batching import Batch, make_batch
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.objective import make_denominators, objective
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.chunking import sequence_of
+from tests.support.batches import evaluate_batch
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (5, 2, 9, 4, 7, 1, 3, 8)
@@ -97,8 +97,8 @@ def test_the_kl_stop_comes_before_the_step_that_would_go_further() -> None:
 def moved_by(before: FactoredRecurrentActorCritic, after: FactoredRecurrentActorCritic) -> float:
     """k3 of `after` to `before` over all unforced steps, episode by episode and step by step."""
     b = batch()
-    old, new = (network.evaluate(sequence_of(b)).log_probs.sum(-1).tolist() for network in (before, after))
-    forced = b.forced[b.valid].tolist()
+    old, new = (evaluate_batch(network, b).log_probs.sum(-1).tolist() for network in (before, after))
+    forced = b.forced.tolist()
     changes = [n - o for o, n, out in zip(old, new, forced, strict=True) if not out]
     return float(np.mean([np.exp(change) - 1.0 - change for change in changes]))
 
@@ -218,7 +218,7 @@ def test_minibatches_hold_whole_episodes_each_once_in_an_order_of_seed_and_updat
 
 def test_forced_steps_are_out_of_the_policy_terms_and_in_the_value_loss() -> None:
     b = batch()
-    assert 0 < int((b.forced & b.valid).sum()) < int(b.valid.sum())
+    assert 0 < int(b.forced.sum()) < b.size
     all_forced = b._replace(forced=torch.ones_like(b.forced))
     metrics = make()(all_forced, update=0, version=0)
     assert metrics["forced_fraction"] == 1.0

@@ -1,4 +1,4 @@
-"""What one step of the update minimises, against plain loops over steps and heads; and what surrounds the step."""
+"""The loss of one step against plain loops over steps and heads; and when statistics and targets move."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from actors.policy.distribution import masked_log_probs
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.normaliser import ObservationNormaliser
 from learner.config import LearnerConfig
-from learner.ppo.batching import Batch, make_batch
-from learner.ppo.chunks import cut
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.objective import Denominators, objective
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import Targets
 from learner.ppo.update import PPOUpdate
-from tests.support.chunking import evaluate_chunks, targets_of
+from tests.support.batches import evaluate_batch, targets_of
 from tests.support.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 STEPS = 30
@@ -104,19 +103,18 @@ def test_the_kl_that_stops_is_to_the_proximal_policy_and_not_to_the_behaviour_po
 def test_targets_and_old_values_are_in_the_units_that_the_critic_has_after_the_batch() -> None:
     """So that the critic's first error is that of its proximal values, and none of its clip is used up."""
     b, ppo = batch(), make()
-    chunks = cut(b, b.valid.shape[1], 1)
     before = float(ppo.network.value_normaliser.std)
-    targets = targets_of(ppo.network, b, chunks, ppo.config)
+    targets = targets_of(ppo.network, b, ppo.config)
     assert abs(float(ppo.network.value_normaliser.std) / before - 1.0) > 1e-3
     with torch.no_grad():
-        now = evaluate_chunks(ppo.network, chunks).values
+        now = evaluate_batch(ppo.network, b).values
     assert torch.allclose(now, targets.proximal_values, atol=1e-4)
 
 
 def test_observation_statistics_move_after_the_update_and_count_valid_steps() -> None:
     """In the middle of it, acting and learning would normalise differently."""
     b, ppo = batch(), make()
-    base, slots = ppo.network.encoder.split(b.obs[b.valid])
+    base, slots = ppo.network.encoder.split(b.obs)
     expected = [ObservationNormaliser(SPACES.base_size), ObservationNormaliser(SPACES.slot_size)]
     own = [ppo.network.encoder.base_normaliser, ppo.network.encoder.slot_normaliser]
     for fresh, old, rows in zip(expected, own, (base, slots.flatten(0, 1)), strict=True):

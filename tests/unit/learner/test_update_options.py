@@ -12,23 +12,22 @@ from torch import Tensor
 from actors.config import ConfigError
 from actors.policy.network import Evaluation
 from learner.config import LearnerConfig
-from learner.ppo.batching import Batch, make_batch
-from learner.ppo.chunks import cut
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.gae import head_advantages, normalise
 from learner.ppo.objective import make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import WEIGHT_LIMIT, Targets
 from learner.ppo.update import PPOUpdate
-from tests.support.chunking import targets_of
+from tests.support.batches import targets_of
 from tests.support.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 STEPS, HEADS = 30, len(SPEC.heads)
 COUNTS = ((5, True), (2, False), (9, True), (4, False))
 
 
-def batch() -> Batch:
+def batch(chunk_length: int | None = None, burn_in: int = 0) -> Batch:
     seeds = [toy_seed(n, truncated=cut_off, salt=i) for i, (n, cut_off) in enumerate(COUNTS)]
-    return make_batch(toy_wave(toy_network(), seeds), SPACES)
+    return make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length, burn_in)
 
 
 def make(**changes: Any) -> PPOUpdate:
@@ -107,10 +106,9 @@ def test_decoupled_weights_are_those_of_the_whole_action_truncated_at_two() -> N
     noise = 0.5 * torch.randn(b.log_probs.shape, generator=torch.Generator().manual_seed(0))
     relevant = torch.from_numpy(SPEC.relevance_table)[b.actions[..., 0]]
     b = b._replace(log_probs=b.log_probs + noise.masked_fill(~relevant, 0.0))
-    chunks = cut(b, b.valid.shape[1], 1)
-    weighted, ordinary = (targets_of(p.network, b, chunks, p.config) for p in (ppo, plain))
+    weighted, ordinary = (targets_of(p.network, b, p.config) for p in (ppo, plain))
     seen = set()
-    for n in range(len(chunks.places)):
+    for n in range(b.size):
         change = float((weighted.proximal_log_probs[n] - weighted.behaviour_log_probs[n]).sum())
         weight = min(np.exp(change), 2.0)
         seen.add(weight == 2.0)
@@ -147,7 +145,7 @@ def test_minibatches_add_up_under_every_option(options: dict[str, Any]) -> None:
         ppo = make(minibatches=minibatches, grad_clip=1e9, update_epochs=1, **options)
         recorder = Recorded([{"params": list(ppo.network.parameters()), "name": "all"}], lr=0.0)
         recorder.seen, ppo.optimizer = [], recorder
-        metrics = ppo(batch(), update=0, version=0)
+        metrics = ppo(batch(ppo.config.chunk_length, ppo.config.burn_in), update=0, version=0)
         assert metrics["update_epochs_done"] == 1.0
         return recorder.seen
 
@@ -188,7 +186,7 @@ def test_padding_waste_is_what_the_buckets_run_and_bounded() -> None:
     metrics = make(max_padding_waste=1.15, minibatches=1)(batch(), update=0, version=0)
     assert 1.0 <= metrics["padding_waste"] < 1.15
     b = batch()
-    assert b.valid.numel() / int(b.valid.sum()) > 1.5
+    assert b.valid.numel() / b.size > 1.5
     assert make(max_padding_waste=9.0)(b, update=0, version=0)["padding_waste"] > 1.15
 
 

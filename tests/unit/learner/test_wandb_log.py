@@ -65,7 +65,7 @@ def test_a_run_and_its_resumption_are_one_there(tmp_path: Path, monkeypatch: pyt
     assert b"redis://h" not in kept
 
 
-def test_a_missing_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match="pip install"):
         MetricsLog(tmp_path, 0, wandb="a-project")

@@ -16,12 +16,12 @@ from actors.policy import compiled as compiled_module
 from actors.policy import network as network_module
 from actors.policy.cores import recurrence
 from actors.policy.cores.memory import scan
-from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from learner.config import LearnerConfig
-from learner.ppo.batching import Batch, make_batch
+from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
+from tests.support.sequences import SequenceBatch, evaluate
 from tests.support.toy import CORES, SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 
 pytestmark = pytest.mark.timeout(400)  # the compiler needs minutes on a busy machine
@@ -75,7 +75,7 @@ def check_compiled(**options: str) -> None:
             assert abs(getattr(ours, name) - getattr(theirs, name)).max() < 1e-5 * scale
     given = sequence(eager)
     for waste in (1.0, 9.0):  # a bucket per length, and one for all
-        ours, theirs = eager.evaluate(given, waste), compiled.evaluate(given, waste)
+        ours, theirs = evaluate(eager, given, waste), evaluate(compiled, given, waste)
         for a, b in zip(ours, theirs, strict=True):
             assert torch.allclose(a, b, atol=1e-5)
     for a, b in zip(gradients(eager, ours), gradients(compiled, theirs), strict=True):
@@ -100,9 +100,9 @@ def test_the_custom_operator_has_the_values_and_gradients_of_the_recurrence(monk
     monkeypatch.setattr(network_module, "compiled", lambda function: function)
     network = toy_network(core="lstm+memory")
     given = sequence(network)
-    eager = network.evaluate(given)
+    eager = evaluate(network, given)
     object.__setattr__(network.config, "compile", True)
-    opaque = network.evaluate(given)
+    opaque = evaluate(network, given)
     for a, b in zip(eager, opaque, strict=True):
         assert torch.allclose(a, b, atol=1e-6)
     for a, b in zip(gradients(network, eager), gradients(network, opaque), strict=True):
@@ -120,14 +120,18 @@ def test_an_operator_that_loses_a_gradient_is_detected(monkeypatch: pytest.Monke
         test_the_custom_operator_has_the_values_and_gradients_of_the_recurrence(monkeypatch)
 
 
-def wave(seed: int, lengths: Sequence[int], core: str) -> Batch:
+CHUNKS: dict[str, Any] = {"chunk_length": 8, "burn_in": 4}
+
+
+def wave(seed: int, lengths: Sequence[int], core: str, chunked: bool) -> Batch:
     seeds = [toy_seed(int(n), truncated=bool(i % 2), salt=i) for i, n in enumerate(lengths)]
-    return make_batch(toy_wave(toy_network(seed, core=core), seeds, state_stride=4), SPACES)
+    episodes = toy_wave(toy_network(seed, core=core), seeds, state_stride=4)
+    return make_batch(episodes, SPACES, **(CHUNKS if chunked else {}))
 
 
 def updates(seed: int, core: str, chunked: bool) -> tuple[PPOUpdate, PPOUpdate]:
     """Return the same learner's update, compiled and eager, both with a prior."""
-    cut = {"chunk_length": 8, "burn_in": 4} if chunked else {}
+    cut = CHUNKS if chunked else {}
     config = LearnerConfig(
         state_stride=4, target_kl=1e9, update_epochs=1, minibatches=3, prior_start=1.0, prior_end=1.0, **cut
     )
@@ -150,13 +154,14 @@ def check_ragged_batches(seeds: Sequence[int], batches: int, core: str) -> int:
     of graphs. Recompilation for every shape raises or logs a warning."""
     with capture_logs() as logs:
         for seed in seeds:
-            ours, theirs = updates(seed, core, chunked=seed % 2 == 1)
+            chunked = seed % 2 == 1
+            ours, theirs = updates(seed, core, chunked)
             for length in (25, 7, 1):
-                probe = wave(seed, [length], core)
-                for a, b in zip(ours.forward(probe)[1], theirs.forward(probe)[1], strict=True):
+                probe = wave(seed, [length], core, chunked)
+                for a, b in zip(ours.forward(probe), theirs.forward(probe), strict=True):
                     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
             for u, lengths in enumerate(ragged(np.random.default_rng(seed), batches)):
-                batch = wave(seed, lengths, core)
+                batch = wave(seed, lengths, core, chunked)
                 expected, found = theirs(batch, u, 0), ours(batch, u, 0)
                 for name, value in expected.items():
                     assert found[name] == pytest.approx(value, rel=1e-3, abs=1e-4), (seed, u, lengths, name)
@@ -211,9 +216,9 @@ def test_beyond_the_recompilation_limit_calls_run_eagerly_with_one_warning(compi
 def test_under_bf16_results_are_float32_and_agree_to_bf16_precision(core: str) -> None:
     network = toy_network(core=core, critic="q_op")
     given = sequence(network)
-    exact = network.evaluate(given)
+    exact = evaluate(network, given)
     with torch.autocast("cpu", torch.bfloat16):
-        reduced = network.evaluate(given)
+        reduced = evaluate(network, given)
     assert all(t.dtype == torch.float32 for t in reduced)
     assert not torch.equal(exact.hidden, reduced.hidden)  # autocast had an effect
     for a, b in zip(exact, reduced, strict=True):
@@ -229,8 +234,8 @@ def check_casts_are_not_kept(network: FactoredRecurrentActorCritic) -> None:
     given = sequence(network)
     with torch.autocast("cpu", torch.bfloat16):
         with torch.no_grad():
-            network.evaluate(given)
-        found = gradients(network, network.evaluate(given))
+            evaluate(network, given)
+        found = gradients(network, evaluate(network, given))
     named = dict(zip((name for name, _ in network.named_parameters()), found, strict=True))
     # A bias added to all choices of a head has no gradient except for rounding errors.
     exempt = ("core.memory", "heads.pointer.2.bias")

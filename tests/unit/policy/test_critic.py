@@ -8,6 +8,7 @@ import torch
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
+from tests.support.sequences import evaluate
 from tests.support.toy import SPACES, random_masks, toy_network, toy_seed, toy_sequence, toy_wave
 
 COUNT = 400
@@ -84,7 +85,7 @@ def test_the_baseline_has_no_gradient_and_the_value_only_that_of_its_op() -> Non
     network = toy_network(critic="q_op")
     episodes = toy_wave(network, [toy_seed(6, truncated=False, salt=i) for i in range(4)])
     sequence = toy_sequence(episodes)
-    out = network.evaluate(sequence)
+    out = evaluate(network, sequence)
     assert not out.baseline_values.requires_grad
     ops = sequence.actions[sequence.valid][:, 0]
     for op in range(3):

@@ -10,7 +10,7 @@ from actors.config import PolicyConfig
 from actors.metrics import registry as metrics
 from actors.policy.cores.memory import STATISTICS, ExternalMemory, scan
 from learner.config import LearnerConfig
-from learner.ppo.batching import make_batch
+from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave

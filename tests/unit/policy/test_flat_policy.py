@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from actors.config import PolicyConfig
-from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.network import EmptyMask, FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.types.actions import ActionMasks, ActionSpec, forced_steps, independent_spec, relevant_heads
 from actors.types.spaces import Spaces
+from tests.support.sequences import SequenceBatch, evaluate
 from tests.support.toy import toy_network
 
 SIZES = (4, 2, 3)
@@ -77,7 +77,7 @@ def test_joint_probabilities_are_the_product_of_masked_softmaxes(sizes: tuple[in
         made.initial_state(count),
     )
     with torch.no_grad():
-        out = made.evaluate(sequence)
+        out = evaluate(made, sequence)
         logits = [
             t[0].double().numpy()
             for t in made.heads(made.norm(out.hidden), torch.zeros(count, 0, 10), torch.zeros(1, 3))
@@ -115,7 +115,7 @@ def test_acting_makes_legal_choices_and_evaluation_gives_the_same_log_probs() ->
         start,
     )
     with torch.no_grad():
-        out = made.evaluate(sequence)
+        out = evaluate(made, sequence)
     acted = torch.from_numpy(np.stack([d.log_probs for _, d in rows], 1)).flatten(0, 1)
     assert torch.allclose(out.log_probs, acted, atol=1e-5)
     assert float(acted.min()) < -1.0

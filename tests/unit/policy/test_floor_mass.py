@@ -14,7 +14,6 @@ from torch import Tensor
 from actors.config import ConfigError, PolicyConfig
 from actors.errors import UserError
 from actors.policy.acting.programs import ActingPolicy
-from actors.policy.cores.sequences import SequenceBatch
 from actors.policy.distribution import masked_log_probs, masked_probs
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import architecture_hash, from_weights, spaces_of, to_weights
@@ -23,6 +22,7 @@ from actors.policy.scoring import HeadScorer
 from actors.types.actions import ActionMasks, independent_spec
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
+from tests.support.sequences import SequenceBatch, evaluate
 from tests.support.toy import toy_network
 
 SIZES = (2, 5, 6, 18, 52, 104, 250, 1000)
@@ -57,7 +57,7 @@ def evaluated(network: FactoredRecurrentActorCritic) -> float:
     masks = torch.ones(1, 1, spaces.action.flat_size, dtype=torch.bool)
     nothing = torch.zeros(1, 1, 0, dtype=torch.long)
     obs, actions = torch.zeros(1, 1, spaces.obs_size), torch.zeros(1, 1, 1, dtype=torch.long)
-    out = network.evaluate(SequenceBatch(obs, nothing, actions, masks, one, network.initial_state(1)))
+    out = evaluate(network, SequenceBatch(obs, nothing, actions, masks, one, network.initial_state(1)))
     return float(out.log_probs.detach().exp()[0, 0])
 
 

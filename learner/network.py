@@ -1,0 +1,45 @@
+"""The network and the device that a learner starts with."""
+
+from __future__ import annotations
+
+import torch
+
+from actors.config import PolicyConfig
+from actors.errors import UserError
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import from_weights
+from actors.types.spaces import Spaces
+from actors.types.weights import WeightSet
+from learner.checkpoint import Checkpoint
+
+
+def pick_device(wanted: str) -> torch.device:
+    """`auto` is CUDA where present. Raises `UserError` where CUDA is wanted and there is none."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError("learner.device is cuda, but this torch sees no CUDA device: use auto or cpu")
+    return torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def resumed_network(resume: Checkpoint, policy: PolicyConfig, spaces: Spaces) -> FactoredRecurrentActorCritic:
+    """The network of a checkpoint. Raises `UserError` where the configuration asks for another architecture."""
+    try:
+        if resume.weights.spaces_hash != spaces.hash:
+            raise UserError("it was trained with other spaces")
+        return from_weights(resume.weights, spaces=spaces, config=policy).train()
+    except UserError as error:
+        raise UserError(
+            f"the checkpoint's architecture differs from the configuration ({error}): "
+            "resume with the run's own config.yaml"
+        ) from error
+
+
+def first_network(
+    policy: PolicyConfig, spaces: Spaces, seed: int, resume: Checkpoint | None, init: WeightSet | None
+) -> FactoredRecurrentActorCritic:
+    """The network of `resume`, else one with the weights of `init`, else one initialized from `seed`."""
+    if resume is not None:
+        return resumed_network(resume, policy, spaces)
+    if init is not None:
+        return from_weights(init, spaces=spaces, config=policy).train()
+    torch.manual_seed(seed)
+    return FactoredRecurrentActorCritic(spaces, policy)

@@ -1,0 +1,86 @@
+"""`Minibatch`: which steps of a batch one evaluation reads.
+
+Minibatches are planned on the host before the first of them is used, so that no step of the optimizer waits for the
+device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.policy.cores.sequences import BucketLayout, Steps, make_layout
+from actors.policy.state import PolicyState
+from learner.ppo.batch import Batch, Counts
+
+
+class Minibatch(NamedTuple):
+    """n consecutive steps of each of r rows, which are chunks of a batch or, in a burn-in, rows of the minibatch."""
+
+    rows: Tensor  # [r]
+    source: Tensor | None  # [n] of the batch's N steps; None = all of them, in order
+    layout: BucketLayout
+    burn_in: Minibatch | None  # steps that are replayed before some of the rows
+
+    def select(self, steps: Tensor) -> Tensor:
+        """`[n, ...]`: this minibatch's entries of `steps` `[N, ...]`."""
+        return steps if self.source is None else steps.index_select(0, self.source)
+
+    def load(self, batch: Batch, advance: Callable[[Steps], PolicyState]) -> Steps:
+        """The minibatch's steps, each row from its stored state; `advance` replays burn-in with the present weights."""
+        state = batch.state.rows(self.rows)
+        if self.burn_in is not None:
+            warm = advance(self.burn_in._steps(batch, state.rows(self.burn_in.rows)))
+            replaced = (t.index_copy(1, self.burn_in.rows, w.to(t.dtype)) for t, w in zip(state, warm, strict=True))
+            state = PolicyState(*replaced)
+        return self._steps(batch, state)
+
+    def _steps(self, batch: Batch, state: PolicyState) -> Steps:
+        return Steps(
+            obs=self.select(batch.obs),
+            blueprint_indices=self.select(batch.blueprint_indices),
+            actions=self.select(batch.actions),
+            masks=self.select(batch.masks),
+            state=state,
+            layout=self.layout,
+        )
+
+
+def whole_batch(batch: Batch, max_waste: float) -> Minibatch:
+    """All chunks, their steps in the order of the batch. For `max_waste` see `length_buckets`."""
+    return _minibatch(batch, np.arange(len(batch.chunk_lengths)), max_waste)
+
+
+def minibatch(batch: Batch, chunks: Counts, max_waste: float) -> Minibatch:
+    """Some chunks of a batch, sorted by length, so that the rows of one bucket lie side by side."""
+    return _minibatch(batch, chunks[(-batch.chunk_lengths[chunks]).argsort(kind="stable")], max_waste)
+
+
+def _minibatch(batch: Batch, chunks: Counts, max_waste: float) -> Minibatch:
+    first, lengths, before = (a[chunks] for a in (batch.first_steps, batch.chunk_lengths, batch.burn_in))
+    rows = np.flatnonzero(before)
+    rows = rows[(-before[rows]).argsort(kind="stable")]
+    device = batch.rewards.device
+    burn_in = None
+    if len(rows):
+        source = torch.from_numpy(_ranges(first[rows] - before[rows], before[rows])).to(device)
+        # The state after the last step is wanted, and padding would change it: buckets of equal lengths only.
+        layout = make_layout(before[rows].tolist(), 1.0, device)
+        burn_in = Minibatch(torch.from_numpy(rows).to(device), source, layout, None)
+    index = _ranges(first, lengths)
+    in_order = len(index) == batch.size and bool((index == np.arange(batch.size)).all())
+    return Minibatch(
+        torch.from_numpy(chunks).to(device),
+        None if in_order else torch.from_numpy(index).to(device),
+        make_layout(lengths.tolist(), max_waste, device),
+        burn_in,
+    )
+
+
+def _ranges(first: Counts, lengths: Counts) -> Counts:
+    """`first[i], first[i] + 1, ...`, `lengths[i]` numbers for each i, joined."""
+    return np.asarray(np.repeat(first - (lengths.cumsum() - lengths), lengths) + np.arange(lengths.sum()), np.int64)
