@@ -43,9 +43,11 @@ def main() -> None:
                 row = measure(kind, sessions, policy, echo, port, rounds, seconds)
                 rows.append(row)
                 name = f"{kind}, {sessions} sessions"
-                targets.append(Target(f"{name}: steps/s over echo's", row["of echo"], MIN_THROUGHPUT[kind]))
                 targets.append(
-                    Target(f"{name}: echo's p99 over ours, of 1/{MAX_P99}", row["p99 of echo"] * MAX_P99, 1.0)
+                    Target(f"{name}: steps/s, policy / echo", row["steps/s, policy / echo"], MIN_THROUGHPUT[kind])
+                )
+                targets.append(
+                    Target(f"{name}: p99, {MAX_P99} x echo / policy", row["p99, echo / policy"] * MAX_P99, 1.0)
                 )
         rows.append(measure("unary", 16, policy, echo, port, rounds, seconds, export=True) | {"kind": "unary, state"})
         for kind, allowed_ms in MAX_PACED_P99_MS.items():
@@ -58,17 +60,15 @@ def main() -> None:
                      "p99 ms": load.p99_ms}
                 )  # fmt: skip
                 if server == "policy":
-                    name = f"open loop, {PACED_SESSIONS} sessions at {PACE_HZ:g}/s, {kind}: {allowed_ms:g} ms over p99"
+                    name = f"open loop, {PACED_SESSIONS} sessions at {PACE_HZ:g}/s, {kind}: {allowed_ms:g} ms / p99"
                     targets.append(Target(name, allowed_ms / load.p99_ms, 1.0))
     if not quick:
         with running_server("policy") as fresh:
             rows.append(asyncio.run(memory(fresh, MEMORY_SESSIONS)))
-        with running_server("policy", ttl_s=1.0) as brief:
-            row = asyncio.run(churn(brief))
+        with running_server("policy", ttl_s=1.0) as short_lived:
+            row = asyncio.run(churn(short_lived))
             rows.append(row)
-            targets.append(
-                Target("100,000 sessions: MiB before over after", row["MiB before"] / row["MiB after"], 0.95)
-            )
+            targets.append(Target("100,000 sessions: MiB, before / after", row["MiB before"] / row["MiB after"], 0.95))
     publish(rows, targets, options.json)
 
 
@@ -77,23 +77,25 @@ def measure(
     export: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Load both servers alternately with closed loops. Returns a row of the table."""
-    ours: list[LoadResult] = []
-    theirs: list[LoadResult] = []
+    policy_loads: list[LoadResult] = []
+    echo_loads: list[LoadResult] = []
     before = batches(port)
     for _ in range(rounds):
-        theirs.append(asyncio.run(closed_loop(echo.address, sessions, kind == "stream", seconds, export)))
-        ours.append(asyncio.run(closed_loop(policy.address, sessions, kind == "stream", seconds, export)))
+        echo_loads.append(asyncio.run(closed_loop(echo.address, sessions, kind == "stream", seconds, export)))
+        policy_loads.append(asyncio.run(closed_loop(policy.address, sessions, kind == "stream", seconds, export)))
     after = batches(port)
     return {
         "kind": kind,
         "sessions": sessions,
-        "steps/s": _median([x.steps_per_s for x in ours]),
-        "echo steps/s": _median([x.steps_per_s for x in theirs]),
-        "of echo": _median([a.steps_per_s / b.steps_per_s for a, b in zip(ours, theirs, strict=True)]),
-        "p50 ms": _median([x.p50_ms for x in ours]),
-        "p99 ms": _median([x.p99_ms for x in ours]),
-        "echo p99 ms": _median([x.p99_ms for x in theirs]),
-        "p99 of echo": _median([b.p99_ms / a.p99_ms for a, b in zip(ours, theirs, strict=True)]),
+        "steps/s": _median([x.steps_per_s for x in policy_loads]),
+        "echo steps/s": _median([x.steps_per_s for x in echo_loads]),
+        "steps/s, policy / echo": _median(
+            [a.steps_per_s / b.steps_per_s for a, b in zip(policy_loads, echo_loads, strict=True)]
+        ),
+        "p50 ms": _median([x.p50_ms for x in policy_loads]),
+        "p99 ms": _median([x.p99_ms for x in policy_loads]),
+        "echo p99 ms": _median([x.p99_ms for x in echo_loads]),
+        "p99, echo / policy": _median([b.p99_ms / a.p99_ms for a, b in zip(policy_loads, echo_loads, strict=True)]),
         "steps/batch": (after[0] - before[0]) / max(1.0, after[1] - before[1]),
     }
 
@@ -117,7 +119,7 @@ async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:
             request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
             opened = await asyncio.gather(*(opening(request) for _ in range(start, start + 100)))
             await asyncio.gather(*(SteppingSession(channel, o.session_id, False, False).step() for o in opened))
-    return {"sessions opened": count, "KiB a session": (process.memory_info().rss - before) / count / 1024}
+    return {"sessions opened": count, "KiB per session": (process.memory_info().rss - before) / count / 1024}
 
 
 async def churn(policy: ServerProcess, count: int = 100_000) -> dict[str, Any]:
@@ -131,7 +133,7 @@ async def churn(policy: ServerProcess, count: int = 100_000) -> dict[str, Any]:
             opened += sum(not isinstance(r, BaseException) for r in results)
             if opened < 20_000:  # by then every row was used once, and the table of closed ids is full
                 before = process.memory_info().rss / 2**20
-    return {"sessions come and gone": count, "MiB before": before, "MiB after": process.memory_info().rss / 2**20}
+    return {"sessions expired": count, "MiB before": before, "MiB after": process.memory_info().rss / 2**20}
 
 
 def _median(values: Sequence[float]) -> float:

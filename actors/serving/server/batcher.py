@@ -187,7 +187,7 @@ class Batcher:
                 noise[i] = step_noise(steps[i].session.seed, steps[i].pending.step_index, heads)
             sampling_inputs = (torch.from_numpy(a).to(device) for a in (noise, greedy))
             out = programs.sampling(*inputs, *sampling_inputs)
-        for own, after in zip(state, PolicyState(*out[4:]), strict=True):
-            own.index_copy_(1, rows, after)
+        for tensor, updated in zip(state, PolicyState(*out[4:]), strict=True):
+            tensor.index_copy_(1, rows, updated)
         actions, log_probs, values = (t.tolist() for t in out[:3])
         return BatchResult(actions, log_probs, values, model)

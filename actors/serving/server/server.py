@@ -208,8 +208,8 @@ async def serve(
 
 
 async def _freeze_loaded_objects(server: PolicyServer) -> None:
-    """Exclude everything loaded with the first weights from garbage collection, whose full passes over it would each
-    stop the server for tenths of a second."""
+    """Exclude the objects that exist after loading the first weights from garbage collection. Full collections of them
+    would each stop the server for tenths of a second."""
     while server.handlers.service is None:
         await asyncio.sleep(0.05)
     gc.collect()

@@ -199,19 +199,19 @@ class SessionTable:
 
     def _make_room(self, owner: str) -> None:
         """Make room for one session of `owner`. Raises `Refusal`."""
-        own, limit = self._count(owner), self._max_per_owner()
-        if owner and limit is not None and own >= limit:
+        count, limit = self._count(owner), self._max_per_owner()
+        if owner and limit is not None and count >= limit:
             if self._evict(owner):
                 return
             raise Refusal(
                 Reason.SESSIONS_FULL,
-                f"{own} sessions with this token are open, its limit is {limit}: close some, or try again later",
+                f"{count} sessions with this token are open, its limit is {limit}: close some, or try again later",
             )
         if not self.state_table.num_free:
             self.expire()
         if self.state_table.num_free:
             return
-        larger = sorted((o for o, held in self._by_owner.items() if len(held) > own), key=self._count, reverse=True)
+        larger = sorted((o for o, held in self._by_owner.items() if len(held) > count), key=self._count, reverse=True)
         if not any(self._evict(candidate) for candidate in (owner, *larger)):
             raise Refusal(
                 Reason.SESSIONS_FULL,

@@ -202,10 +202,11 @@ def test_an_expired_session_is_refused_as_expired_and_reopened_by_the_client() -
         # PolicyClient opens it again
         with PolicyClient(running.address) as client:
             local = LocalPolicy(toy_network(), 1).open(SPACES)
-            own = client.open(SPACES)
+            reopened = client.open(SPACES)
             for step in range(4):
                 assert (
-                    own.step(*step_inputs(0, step)).action.tolist() == local.step(*step_inputs(0, step)).action.tolist()
+                    reopened.step(*step_inputs(0, step)).action.tolist()
+                    == local.step(*step_inputs(0, step)).action.tolist()
                 )
                 time.sleep(0.35)
                 running.call(running.service.expire)
@@ -270,11 +271,11 @@ def test_a_forged_or_damaged_state_is_refused(server: RunningServer, raw: RawCli
     with serving() as other:
         assert refused(RawClient(other.address).open, exported_state=sealed) == invalid
         with PolicyClient([server.address, other.address], deadline_s=5) as client:
-            own = client.open(SPACES)
-            own.step(*step_inputs(0, 0))
+            reopened = client.open(SPACES)
+            reopened.step(*step_inputs(0, 0))
             client._target = 1
             with pytest.raises(SessionLost, match="cannot continue"):
-                own.step(*step_inputs(0, 1))
+                reopened.step(*step_inputs(0, 1))
 
 
 def wait_for_version(running: RunningServer, version: int) -> None:
