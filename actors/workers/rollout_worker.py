@@ -23,7 +23,7 @@ from actors.workers.weight_client import WeightClient
 
 PolicyName = Literal["learned", "random", "never_grow"]
 NO_LEARNER = "{} found no {}: is a learner running with the same Redis and run name?"
-MAX_BUSY_WAIT_S = 5.0  # per call; a call that ends with unsent episodes is followed by one that waits again
+MAX_BUSY_WAIT_S = 5.0  # per call of `sample`; the next call waits again if episodes are still unsent
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def state_of_the_world(seed: int) -> tuple[np.ndarray, np.ndarray, ActionMasks]:
 
 
 def q_by_hand(network: FactoredRecurrentActorCritic, obs: np.ndarray, blueprints: np.ndarray) -> np.ndarray:
-    """Compute Q `[ops]`, denormalised, from the network's modules."""
+    """Compute Q `[ops]`, denormalized, from the network's modules."""
     with torch.no_grad():
         encoded = network.encoder(torch.from_numpy(obs[:1]), torch.from_numpy(blueprints[:1]))
         core = network.norm(network.core.step(encoded.core_input, network.initial_state(1)).output)
