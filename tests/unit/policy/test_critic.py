@@ -51,9 +51,8 @@ def test_values_match_enumeration(core: str, bootstrap: str) -> None:
         assert decision.values.mean() == pytest.approx(float(decision.baseline_values[0]), rel=0.05, abs=0.1)
         wanted = decision.values if bootstrap == "sampled" else decision.baseline_values
         assert (decision.bootstrap_values == wanted).all()
-        likeliest = q[
-            max(probability, key=lambda op: probability[op])
-        ]  # the argmax, which must not be the bootstrap value
+        # The value of the most likely op, which must not be used as the bootstrap value.
+        likeliest = q[max(probability, key=lambda op: probability[op])]
         checked += abs(likeliest - expected) > 0.05
     assert checked >= 1
 
