@@ -12,7 +12,7 @@ import psutil
 
 from benchmarks.soaking.trend import Trend, trend
 
-RAY_TITLES = {"LearnerService": "learner", "Worker": "actor", "IDLE": "Ray worker without work"}
+RAY_TITLES = {"LearnerService": "learner", "RayRolloutWorker": "actor", "IDLE": "Ray worker without work"}
 
 
 @dataclass

@@ -71,7 +71,7 @@ class HurtRun:
             return queue.ledger()
 
     def processes(self, kind: str) -> list[psutil.Process]:
-        """Ray names a worker's process after its actor's class: `ray::Worker`. The oldest first."""
+        """Ray names a worker's process after its actor's class: `ray::RayRolloutWorker`. The oldest first."""
         found = [p for p in self.command.relatives() if command_line(p).startswith(f"ray::{kind}")]
         return sorted(found, key=lambda p: p.create_time())
 

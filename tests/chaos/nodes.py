@@ -24,7 +24,8 @@ def answer(text: str) -> None:
 def playing() -> list[str]:
     """The node of each actor that plays."""
     return [
-        a.node_id for a in list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", "Worker")], detail=True)
+        a.node_id
+        for a in list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", "RayRolloutWorker")], detail=True)
     ]
 
 

@@ -65,7 +65,7 @@ def test_while_the_learner_stands_still_actors_fill_the_queue_and_park(run: Hurt
 
 
 def test_a_slow_and_a_fast_actor_both_count_and_the_lag_stays_bounded(run: HurtRun) -> None:
-    slow = run.processes("Worker")[0]
+    slow = run.processes("RayRolloutWorker")[0]
     before, over = len(run.episode_ids), threading.Event()
 
     def hinder() -> None:
@@ -93,7 +93,7 @@ def test_a_paused_actor_that_comes_back_as_a_zombie_loses_and_doubles_nothing(ru
     config, _, _ = parse("train", small(run.folder.parent, "hurt"), resumable=True)
     config = dataclasses.replace(config, queue=dataclasses.replace(config.queue, max_episodes=QUEUE))
     known = {number for _, number in run.ledger().actors}
-    zombie = run.processes("Worker")[0]
+    zombie = run.processes("RayRolloutWorker")[0]
     with paused(zombie):
         time.sleep(0.5)
         index = next(i for i in (0, 1) if _silent(run, f"actor-{i}"))
@@ -167,7 +167,7 @@ def test_weights_with_a_flipped_bit_are_never_acted_on(run: HurtRun) -> None:
         payload[len(payload) // 2] ^= 1
         client.set(key, bytes(payload))
         known = {number for _, number in run.ledger().actors}
-        for process in run.processes("Worker"):
+        for process in run.processes("RayRolloutWorker"):
             process.kill()
         time.sleep(8.0)  # time for new processes, which have only these weights to fetch
     client.close()

@@ -36,7 +36,7 @@ def gone_within(run: HurtRun, process: psutil.Process, since_s: float, limit_s: 
 
 def test_an_actor_that_is_stopped_for_good_is_replaced(run: HurtRun) -> None:
     known = {number for _, number in run.ledger().actors}
-    stopped = run.processes("Worker")[0]
+    stopped = run.processes("RayRolloutWorker")[0]
     stopped.send_signal(signal.SIGSTOP)
     since = time.monotonic()
     gone_within(run, stopped, since, HANG_S + SLACK * TARGETS_S["actor"])

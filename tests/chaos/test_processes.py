@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurtRun]:
 
 def test_an_actor_killed_in_mid_episode_comes_back_as_a_later_incarnation(run: HurtRun) -> None:
     before = {number for _, number in run.ledger().actors}
-    run.acting_again(run.kill("Worker"), before)
+    run.acting_again(run.kill("RayRolloutWorker"), before)
     run.wait_for_updates(2)
     assert max(number for _, number in run.identities().actors) > max(before)
     run.wait_for(lambda: "actor-0 died and was restarted" in run.command.out)

@@ -161,7 +161,7 @@ def scrape(port: int) -> str:
 
 
 def ray_process(run: Command, kind: str) -> list[psutil.Process]:
-    """Ray names a worker's process after its actor's class: `ray::Worker`."""
+    """Ray names a worker's process after its actor's class: `ray::RayRolloutWorker`."""
     return [p for p in run.relatives() if p.is_running() and " ".join(p.cmdline()).startswith(f"ray::{kind}")]
 
 
@@ -179,10 +179,10 @@ def test_a_killed_actor_comes_back_and_a_corrupt_episode_is_set_aside(tmp_path: 
             assert head >= generation >= 0
             header = EpisodeHeader("hurt/stranger/1/1", "stranger", 1, 1, 1, head, head)
             assert queue.put(header, b"not an episode").status is PutStatus.OK
-            first = ray_process(run, "Worker")
+            first = ray_process(run, "RayRolloutWorker")
             assert len(first) == 1
             first[0].kill()
-            run.wait_for(lambda: any(p.pid != first[0].pid for p in ray_process(run, "Worker")))
+            run.wait_for(lambda: any(p.pid != first[0].pid for p in ray_process(run, "RayRolloutWorker")))
             exported = {f"ray_tamiyo_{m}" for m in ("return_mean", "head_entropy", "actor_episodes_total")}
             run.wait_for(lambda: all(name in scrape(port) for name in exported))
             assert run.wait() == 0, run.err

@@ -163,7 +163,7 @@ def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: lis
             while not server.ask(f"sum({ledger % '='}) == sum({ledger % '!='}) > 0"):
                 assert time.monotonic() < deadline, server.ask("ray_tamiyo_ledger")
                 time.sleep(1.0)
-            assert shown_by_ray(run, token) == ["LearnerService", "Worker"]
+            assert shown_by_ray(run, token) == ["LearnerService", "RayRolloutWorker"]
             (alive,) = server.ask('{__name__="ray_tamiyo_actors_alive"}')
             assert (float(alive["value"][1]), alive["metric"]["role"]) == (1, "supervisor")
 
