@@ -220,7 +220,7 @@ class PolicyConfig:
     """Bootstrap value of truncated episodes with `critic: q_op`: the expectation over legal ops, or the value of a
     sampled op."""
     popart: bool = True
-    """Normalise value targets and rescale the value output in place (PopArt)."""
+    """Normalize value targets and rescale the value output in place (PopArt)."""
     causal_masks: bool = True
     """Exclude heads that are irrelevant to the chosen op from log-probs, entropies and losses. If false (an ablation),
     they are sampled from all their choices and trained at every step."""

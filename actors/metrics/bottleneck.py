@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 Times = Mapping[str, float]
-MIN_SHARE = 0.1  # of the time; a run in which every wait share is smaller is balanced
+MIN_SHARE = 0.1  # smallest share of time for which a part counts as the bottleneck
 BALANCED = "balanced"
 
 

@@ -48,10 +48,13 @@ _TABLE = (
     Metric("episode_steps", "gauge", "steps", "Mean length of the batch's whole episodes"),
     # The update
     Metric("loss_policy", "gauge", "1", "Clipped surrogate loss, summed over heads"),
-    Metric("loss_value", "gauge", "1", "Value loss in normalised units"),
+    Metric("loss_value", "gauge", "1", "Value loss in normalized units"),
     Metric("entropy_coef", "gauge", "1", "Current entropy coefficient"),
     Metric(
-        "explained_variance", "gauge", "1", "Variance of the returns explained by the proximal values; 0 if it is zero"
+        "explained_variance",
+        "gauge",
+        "1",
+        "Share of the returns' variance that the proximal values explain; 0 if all returns are equal",
     ),
     Metric(
         "kl",
@@ -127,14 +130,14 @@ _TABLE = (
     # The external memory, named as in actors.policy.cores.memory.STATISTICS
     Metric("memory/write_gate", "gauge", "ratio", "Mean write gate of the external memory"),
     Metric("memory/evictions", "gauge", "1", "Used cells overwritten per step"),
-    Metric("memory/attention_entropy", "gauge", "1", "Normalised entropy of the attention over cells"),
+    Metric("memory/attention_entropy", "gauge", "1", "Normalized entropy of the attention over cells"),
 )
 
 METRICS: dict[str, Metric] = {m.name: m for m in _TABLE}
 
 FAMILIES: dict[str, Metric] = {
     "entropy": Metric(
-        "head_entropy", "gauge", "1", "Normalised entropy of the head over its relevant, unforced steps", "head"
+        "head_entropy", "gauge", "1", "Normalized entropy of the head over its relevant, unforced steps", "head"
     ),
     "kl": Metric(
         "head_kl", "gauge", "nats", "KL divergence of the head from the behaviour policy (k3 estimate)", "head"

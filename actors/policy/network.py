@@ -28,7 +28,7 @@ class EmptyMask(ValueError):
 
 
 class ActOutput(NamedTuple):
-    """The policy's decision for one step of N environments, as numpy arrays. Values are denormalised."""
+    """The policy's decision for one step of N environments, as numpy arrays. Values are denormalized."""
 
     actions: NDArray[np.int64]  # [N, H]
     log_probs: NDArray[np.float32]  # [N, H], 0 where irrelevant
@@ -58,8 +58,8 @@ class StepOutput(NamedTuple):
 
     actions: Tensor  # [N, H]
     log_probs: Tensor  # [N, H]
-    values: Tensor  # [N] denormalised
-    baseline_values: Tensor  # [N] denormalised
+    values: Tensor  # [N] denormalized
+    baseline_values: Tensor  # [N] denormalized
     all_legal: Tensor  # [] bool, whether every relevant head had a legal choice
     memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory
     state: PolicyState  # after the step
@@ -69,9 +69,9 @@ class Evaluation(NamedTuple):
     """Evaluation of given actions at N valid steps, row by row."""
 
     log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
-    entropies: Tensor  # [N, H] normalised, 0 where irrelevant
-    values: Tensor  # [N] in normalised units: V, or Q of the given op
-    baseline_values: Tensor  # [N] in normalised units, without gradient: V, or the expectation of Q over legal ops
+    entropies: Tensor  # [N, H] normalized, 0 where irrelevant
+    values: Tensor  # [N] in normalized units: V, or Q of the given op
+    baseline_values: Tensor  # [N] in normalized units, without gradient: V, or the expectation of Q over legal ops
     hidden: Tensor  # [N, hidden] output of the core before its LayerNorm; of an LSTM, its state h
     memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory (names in `network.core.statistics`)
 
@@ -173,7 +173,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         noise: Tensor,
         deterministic: bool | Tensor,
     ) -> StepOutput:
-        """`act` with tensors, without a synchronization of the device."""
+        """`act` with tensors, without device synchronization."""
         encoded = self._encode(obs, blueprint_indices)
         out = self.core.step(encoded.core_input, state)
         core = self.norm(out.output)
@@ -227,7 +227,7 @@ class FactoredRecurrentActorCritic(nn.Module):
     def update_normaliser(self, obs: Tensor) -> Tensor:
         """Update the running statistics with `obs [N, D]`, unless the policy is blind.
 
-        Returns the number of winsorised entries.
+        Returns the number of winsorized entries.
         """
         if self.config.blind:
             return torch.zeros((), dtype=torch.long, device=obs.device)
@@ -240,7 +240,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         return Encoded(*(t.to(obs.dtype) for t in encoded))
 
     def _values(self, core: Tensor, op: Tensor, op_log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return normalised (value, baseline value) `[N]`: V twice, or Q of `op` and the expectation of Q."""
+        """Return normalized (value, baseline value) `[N]`: V twice, or Q of `op` and the expectation of Q."""
         values = self.critic(core)
         if self.config.critic == "v":
             return values.squeeze(-1), values.squeeze(-1).detach()

@@ -1,4 +1,4 @@
-"""Running normalisation of observations and of value targets (PopArt); the statistics are part of the weights."""
+"""Running normalization of observations and of value targets (PopArt); the statistics are part of the weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 OBSERVATION_CLIP = 100.0
-"""Observations are winsorised to this many standard deviations before they enter the running statistics."""
+"""Observations are winsorized to this many standard deviations before they enter the running statistics."""
 CONSTANT_FEATURE_STD = 10.0  # assumed standard deviation of a feature that has been constant so far
 
 
@@ -16,7 +16,7 @@ class ObservationNormaliser(nn.Module):
     """Computes (x - mean) / std per feature, clipped. Only the learner updates the statistics; all slots share them.
 
     The update is Welford's algorithm for batches (Chan et al., 1979). The count saturates at `max_count`, so that old
-    data is forgotten exponentially. Outliers are winsorised before they enter the statistics, where they would
+    data is forgotten exponentially. Outliers are winsorized before they enter the statistics, where they would
     otherwise inflate the variance for a long time.
     """
 
@@ -41,7 +41,7 @@ class ObservationNormaliser(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> Tensor:
-        """Update the statistics with `x [N, size]`, valid steps only. Returns the number of winsorised entries."""
+        """Update the statistics with `x [N, size]`, valid steps only. Returns the number of winsorized entries."""
         if x.shape[0] == 0:
             return torch.zeros((), dtype=torch.long, device=x.device)
         x, outliers = self._winsorise(x.double())
@@ -55,9 +55,9 @@ class ObservationNormaliser(nn.Module):
         return outliers
 
     def _winsorise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Clamp `x` to `OBSERVATION_CLIP` standard deviations around the centre, and count the clamped entries.
+        """Clamp `x` to `OBSERVATION_CLIP` standard deviations around the center, and count the clamped entries.
 
-        Centre and deviation are the running ones. For the first batch they are its median, and half of the 95th
+        Center and deviation are the running ones. For the first batch they are its median, and half of the 95th
         percentile of the distances from it, which is about one standard deviation of normally distributed entries.
         """
         if bool(self.count > 0):
@@ -77,7 +77,7 @@ MIN_STD = 1e-6
 
 
 class Rescaling(NamedTuple):
-    """Affine map of the critic's normalised outputs caused by new value statistics: new = factor * old + shift."""
+    """Affine map of the critic's normalized outputs caused by new value statistics: new = factor * old + shift."""
 
     factor: Tensor  # [] float64
     shift: Tensor  # [] float64
@@ -87,10 +87,10 @@ class Rescaling(NamedTuple):
 
 
 class ValueNormaliser(nn.Module):
-    """Normalises value targets with running statistics of the returns, updated once per batch.
+    """Normalizes value targets with running statistics of the returns, updated once per batch.
 
     With `popart` (van Hasselt et al., 2016) the output layer is rescaled in place when the statistics change, so that
-    denormalised values are preserved. Without it the mean stays 0 and values are only divided by a running standard
+    denormalized values are preserved. Without it the mean stays 0 and values are only divided by a running standard
     deviation. The first update zeroes the layer instead, so that the critic starts at the mean of the returns: the
     statistics before it are placeholders, and preserving an untrained critic's outputs in their units would put it
     |mean| / std deviations away from its targets.
@@ -122,7 +122,7 @@ class ValueNormaliser(nn.Module):
     def update(self, returns: Tensor, output: nn.Linear) -> Rescaling:
         """Update the statistics with `returns [N]` and, with PopArt, rescale `output`, the critic's output layer.
 
-        Returns the map from old to new normalised outputs.
+        Returns the map from old to new normalized outputs.
         """
         one, zero = torch.ones_like(self.std), torch.zeros_like(self.mean)
         if returns.numel() == 0:

@@ -19,7 +19,7 @@ class HeadScores(NamedTuple):
     """Output of `HeadScorer`."""
 
     log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
-    entropies: Tensor  # [N, H] normalised, 0 where irrelevant
+    entropies: Tensor  # [N, H] normalized, 0 where irrelevant
 
 
 class HeadScorer(nn.Module):

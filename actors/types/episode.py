@@ -58,13 +58,13 @@ class Episode:
     spaces_hash: str  # of observation and action spaces; must equal the learner's
     generation: int
     policy_version: NDArray[np.int64]  # [T] version of the weights that chose each step
-    obs: NDArray[np.float32]  # [T, D] raw, not normalised
+    obs: NDArray[np.float32]  # [T, D] raw, not normalized
     blueprint_indices: NDArray[np.int64]  # [T, S], -1 = empty slot
     actions: NDArray[np.int64]  # [T, H]
     log_probs: NDArray[np.float32]  # [T, H] behaviour log-prob per head, 0 where irrelevant
     masks: NDArray[np.bool_]  # [T, A] in force, given the sampled op and slot
-    values: NDArray[np.float32]  # [T] denormalised: V, or Q of the chosen op
-    baseline_values: NDArray[np.float32]  # [T] denormalised: V, or the expectation of Q over legal ops
+    values: NDArray[np.float32]  # [T] denormalized: V, or Q of the chosen op
+    baseline_values: NDArray[np.float32]  # [T] denormalized: V, or the expectation of Q over legal ops
     rewards: NDArray[np.float32]  # [T] raw
     end_reason: EndReason
     terminated: bool
@@ -72,7 +72,7 @@ class Episode:
     final_obs: NDArray[np.float32]  # [D] after the last step
     final_blueprint_indices: NDArray[np.int64]  # [S]
     final_masks: NDArray[np.bool_]  # [A] union form, after the last step
-    bootstrap_value: float  # denormalised value after the last step; used only where truncated
+    bootstrap_value: float  # denormalized value after the last step; used only where truncated
     initial_state: RecurrentState  # before the first step, N = 1
     states: RecurrentState  # before steps 0, stride, 2 * stride, ...
     state_stride: int

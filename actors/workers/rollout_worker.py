@@ -23,7 +23,7 @@ from actors.workers.weight_client import WeightClient
 
 PolicyName = Literal["learned", "random", "never_grow"]
 NO_LEARNER = "{} found no {}: is a learner running with the same Redis and run name?"
-MAX_BUSY_WAIT_S = 5.0  # per call; a call that ends with unsent episodes is followed by one that waits again
+MAX_BUSY_WAIT_S = 5.0  # per call of `sample`; the next call waits again if episodes are still unsent
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class RolloutWorker:
         self.name = f"actor-{settings.index}"
         began = time.monotonic()
         new = self._retry(lambda: self._new_incarnation(began))
-        self.number = new.number
+        self.incarnation = new.number
         # Besides earlier incarnations in this pool, another pool may have had an actor of this name.
-        lineage = self.number if restarted or not new.is_first else None
+        lineage = self.incarnation if restarted or not new.is_first else None
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
-        self.outbox = Outbox(self.transport, self.name, self.number, acting.actors.buffer_episodes)
+        self.outbox = Outbox(self.transport, self.name, self.incarnation, acting.actors.buffer_episodes)
         self.weight_client = WeightClient(self.transport)
         self.policy: ActingPolicy | None = None
         self.version, self.generation, self.state_stride = -1, 0, 1
@@ -145,7 +145,15 @@ class RolloutWorker:
         }
         self._report(metrics)
         return WaveReport(
-            self.number, episodes, steps, played_s, waited_s, away_s, len(self.outbox), self.name, metrics
+            incarnation=self.incarnation,
+            episodes=episodes,
+            steps=steps,
+            seconds=played_s,
+            waited_s=waited_s,
+            away_s=away_s,
+            unsent=len(self.outbox),
+            actor=self.name,
+            metrics=metrics,
         )
 
     def _fetch(self) -> None:
@@ -167,4 +175,4 @@ class RolloutWorker:
 
     def _name_episode(self) -> str:
         self.sequence += 1
-        return f"{self.settings.run}/{self.name}/{self.number}/{self.sequence}"
+        return f"{self.settings.run}/{self.name}/{self.incarnation}/{self.sequence}"

@@ -62,7 +62,7 @@ class _Member:
 
     @property
     def unplaced(self) -> bool:
-        """Whether the cluster seems to lack resources for this actor. One that keeps dying does get resources."""
+        """Whether the cluster seems to lack resources for this actor. Actors that keep dying do not lack resources."""
         return not self.alive and self.backoff.failures < 2 and time.monotonic() - self.down_since_s > UNPLACED_S
 
 

@@ -100,14 +100,14 @@ def test_a_zombie_actor_loses_and_duplicates_no_episode(run: ChaosRun) -> None:
         successor = RolloutWorker(
             WorkerSettings(acting(config), index, "chaos", 0, run.server.url, "chaos"), restarted=True
         )
-        assert successor.number > max(known)
+        assert successor.incarnation > max(known)
         produced = sum(successor.sample().episodes for _ in range(2))
     run.wait_for_updates(5)
     ledger = run.identities()
-    late = ledger.actors[f"actor-{index}", successor.number]
+    late = ledger.actors[f"actor-{index}", successor.incarnation]
     assert late.produced == produced == late.accepted + late.unsent
     sent = Counter(tuple(i.split("/")[1:3]) for i in run.episode_ids)
-    assert sent[f"actor-{index}", str(successor.number)] > 0
+    assert sent[f"actor-{index}", str(successor.incarnation)] > 0
 
 
 class UncheckedEpisode(Episode):

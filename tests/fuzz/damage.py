@@ -44,30 +44,30 @@ def misfilled(draw: st.DrawFn, samples: Sequence[bytes]) -> bytes:
     """Draw a JSON sample with up to three values replaced, removed or duplicated, also in JSON nested in strings."""
     value = json.loads(draw(st.sampled_from(samples)))
     for _ in range(draw(st.integers(1, 3))):
-        value = _other(draw, value)
+        value = _changed(draw, value)
     return json.dumps(value).encode(errors="replace")
 
 
-def _other(draw: st.DrawFn, value: Any) -> Any:
+def _changed(draw: st.DrawFn, value: Any) -> Any:
     """Change one value at a random depth."""
     if isinstance(value, str) and value[:1] in ("{", "[") and draw(st.integers(0, 9)):
-        return json.dumps(_other(draw, json.loads(value)))
+        return json.dumps(_changed(draw, json.loads(value)))
     if not isinstance(value, dict | list) or not value or not draw(st.integers(0, 9)):
         return draw(st.sampled_from(ODD_VALUES))
     if isinstance(value, list):
         i = draw(st.integers(0, len(value) - 1))
-        match draw(st.sampled_from(("inside", "inside", "leave out", "double"))):
+        match draw(st.sampled_from(("inside", "inside", "remove", "duplicate"))):
             case "inside":
-                return [*value[:i], _other(draw, value[i]), *value[i + 1 :]]
-            case "leave out":
+                return [*value[:i], _changed(draw, value[i]), *value[i + 1 :]]
+            case "remove":
                 return [*value[:i], *value[i + 1 :]]
             case _:
                 return [*value[:i], value[i], *value[i:]]
     key = draw(st.sampled_from(sorted(value)))
-    match draw(st.sampled_from(("inside", "inside", "inside", "leave out", "rename"))):
+    match draw(st.sampled_from(("inside", "inside", "inside", "remove", "rename"))):
         case "inside":
-            return {k: _other(draw, v) if k == key else v for k, v in value.items()}
-        case "leave out":
+            return {k: _changed(draw, v) if k == key else v for k, v in value.items()}
+        case "remove":
             return {k: v for k, v in value.items() if k != key}
         case _:
             return {(f"{k}x" if k == key else k): v for k, v in value.items()}

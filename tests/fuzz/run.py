@@ -47,7 +47,7 @@ def main() -> int:
             part.removeprefix("stat::").split(":", 1) for part in ended.stderr.splitlines() if "stat::" in part
         )
         runs, peak = (statistics.get(key, "?").strip() for key in ("number_of_executed_units", "peak_rss_mb"))
-        print(f"{name}: {runs} inputs, {peak} MB, {'FAILED' if ended.returncode else 'sound'}", flush=True)
+        print(f"{name}: {runs} inputs, {peak} MB, {'FAILED' if ended.returncode else 'passed'}", flush=True)
         if ended.returncode:
             failed.append(name)
             print(ended.stderr[-3000:], flush=True)

@@ -9,7 +9,7 @@ from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.state import PolicyState
 
 INPUTS = (
-    "obs",  # [N, D] float32, not normalised
+    "obs",  # [N, D] float32, not normalized
     "blueprint_indices",  # [N, S] int64, -1 = empty
     "op_mask",  # [N, ops] bool
     "slot_mask",  # [N, ops, S] bool; empty where the action space has no slots

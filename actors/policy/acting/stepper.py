@@ -28,8 +28,8 @@ class StepperOutput(NamedTuple):
 
     actions: Tensor  # [N, H]
     log_probs: Tensor  # [N, H], 0 where irrelevant
-    values: Tensor  # [N] denormalised
-    baseline_values: Tensor  # [N] denormalised
+    values: Tensor  # [N] denormalized
+    baseline_values: Tensor  # [N] denormalized
     state: PolicyState
 
 
@@ -77,7 +77,7 @@ class Stepper(nn.Module):
 
 
 class _FusedSlotEncoder(nn.Module):
-    """`SlotEncoder` for a fixed number of slots: one normalisation, and a precomputed summand for each blueprint."""
+    """`SlotEncoder` for a fixed number of slots, with a single normalization and a precomputed term per blueprint."""
 
     def __init__(self, encoder: SlotEncoder, slots: int) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class _FusedHeads(nn.Module):
     def forward(
         self, core: Tensor, slots: Tensor, masks: MaskTensors, noise: Tensor, deterministic: bool | Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return (actions, log-probs, values, baseline values), with values in normalised units."""
+        """Return (actions, log-probs, values, baseline values), with values in normalized units."""
         w = self.width
         trunk = F.linear(core, self.trunk_weight, self.trunk_bias)
         above, later = torch.split(trunk, [2 * w, trunk.shape[1] - 2 * w], 1)

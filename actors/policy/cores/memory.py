@@ -18,7 +18,7 @@ from actors.config import PolicyConfig
 
 USAGE_DECAY = 0.95
 STATISTICS = ("write_gate", "evictions", "attention_entropy")
-"""Per step: the write gate; 1 if a write with a gate above 0.5 replaced a cell in use; the normalised entropy of the
+"""Per step: the write gate; 1 if a write with a gate above 0.5 replaced a cell in use; the normalized entropy of the
 attention over cells."""
 
 

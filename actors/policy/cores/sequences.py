@@ -113,11 +113,11 @@ def length_buckets(
     max_waste: float,
     cost: CallCost = CallCost(),  # noqa: B008 (immutable)
 ) -> list[tuple[list[int], int]]:
-    """Partition rows into buckets so that padded / valid steps stays below `max_waste` in each. Rows without steps are
-    left out.
+    """Partition the rows with at least one step into buckets; returns (rows, longest length) per bucket.
 
-    Greedy, from the longest row down, because many rows of equal length leave room for the padding of shorter ones. A
-    bucket also ends where its padding would cost more than another call. Returns (rows, longest length) per bucket.
+    In each bucket, padded / valid steps stays below `max_waste`, and padding costs less than another call would. The
+    partition is greedy, from the longest row down, because many rows of equal length leave room for the padding of
+    shorter ones.
     """
     order = sorted(((n, row) for row, n in enumerate(lengths) if n > 0), key=lambda item: (-item[0], item[1]))
     buckets: list[tuple[list[int], int]] = []

@@ -108,33 +108,35 @@ def swapped_gates(stepper: Stepper) -> None:
     weight.copy_(torch.cat(weight.chunk(4)[::-1]))
 
 
-def no_context(stepper: Stepper) -> None:
+def without_op_context(stepper: Stepper) -> None:
     stepper.heads.context.zero_()
 
 
-def slots_unseen(stepper: Stepper) -> None:
+def without_slot_encodings(stepper: Stepper) -> None:
     stepper.heads.rest_slot.zero_()
 
 
-def unscaled(stepper: Stepper) -> None:
+def without_observation_scale(stepper: Stepper) -> None:
     stepper.encoder.scale.fill_(1.0)
 
 
-def everything_asked(stepper: Stepper) -> None:
+def every_head_relevant(stepper: Stepper) -> None:
     stepper.heads.relevance.fill_(True)
 
 
-@pytest.mark.parametrize("wrong", [swapped_gates, no_context, slots_unseen, unscaled, everything_asked])
+@pytest.mark.parametrize(
+    "wrong", [swapped_gates, without_op_context, without_slot_encodings, without_observation_scale, every_head_relevant]
+)
 def test_wrong_precomputations_are_detected(wrong: Callable[[Stepper], None], monkeypatch: pytest.MonkeyPatch) -> None:
     made = network(SPACES, {}, seed=0)
-    true = Stepper.__init__
+    original = Stepper.__init__
 
-    def spoilt(self: Stepper, of: FactoredRecurrentActorCritic) -> None:
-        true(self, of)
+    def wrong_init(self: Stepper, of: FactoredRecurrentActorCritic) -> None:
+        original(self, of)
         with torch.no_grad():
             wrong(self)
 
-    monkeypatch.setattr(Stepper, "__init__", spoilt)
+    monkeypatch.setattr(Stepper, "__init__", wrong_init)
     with pytest.raises((AssertionError, EmptyMask)):
         check_alike(made, ActingPolicy(made), seed=1)
 

@@ -119,7 +119,7 @@ def test_shared_noise_and_mixed_states_are_detected(monkeypatch: pytest.MonkeyPa
         check_isolation(toy_network())
 
 
-Before = Callable[[rollout.Recorder, int, FleetStep, ActOutput, PolicyState, int], None]
+Record = Callable[[rollout.Recorder, int, FleetStep, ActOutput, PolicyState, int], None]
 record = rollout.Recorder.record
 
 
@@ -147,7 +147,7 @@ def neighbours_value(
 
 
 @pytest.mark.parametrize("wrong", [post_step_state, stored_view, neighbours_value])
-def test_wrong_records_are_detected(wrong: Before, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_records_are_detected(wrong: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout.Recorder, "record", wrong)
     with pytest.raises(AssertionError):
         check_truth(toy_network())

@@ -156,7 +156,10 @@ def test_a_truncated_end_keeps_its_potential() -> None:
     ("settings", "reason"),
     [
         ({"time_limit": "truncated"}, "critic that bootstraps there diverges"),
-        ({"time_limit": "truncated", "observe_time": False, "reward": "sparse"}, "a truncated episode has none"),
+        (
+            {"time_limit": "truncated", "observe_time": False, "reward": "sparse"},
+            "which truncated episodes do not reach",
+        ),
         ({"twin_coef": 0.5}, "there is no twin"),
         ({"reference": "twin", "twin_coef": -1.0}, "at least 0"),
         ({"shaping_gamma": 0.0}, "the learner's"),

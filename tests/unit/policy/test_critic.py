@@ -24,7 +24,7 @@ def state_of_the_world(seed: int) -> tuple[np.ndarray, np.ndarray, ActionMasks]:
 
 
 def q_by_hand(network: FactoredRecurrentActorCritic, obs: np.ndarray, blueprints: np.ndarray) -> np.ndarray:
-    """Compute Q `[ops]`, denormalised, from the network's modules."""
+    """Compute Q `[ops]`, denormalized, from the network's modules."""
     with torch.no_grad():
         encoded = network.encoder(torch.from_numpy(obs[:1]), torch.from_numpy(blueprints[:1]))
         core = network.norm(network.core.step(encoded.core_input, network.initial_state(1)).output)
@@ -52,9 +52,8 @@ def test_values_match_enumeration(core: str, bootstrap: str) -> None:
         assert decision.values.mean() == pytest.approx(float(decision.baseline_values[0]), rel=0.05, abs=0.1)
         wanted = decision.values if bootstrap == "sampled" else decision.baseline_values
         assert (decision.bootstrap_values == wanted).all()
-        likeliest = q[
-            max(probability, key=lambda op: probability[op])
-        ]  # the argmax, which must not be the bootstrap value
+        # The value of the most likely op, which must not be used as the bootstrap value.
+        likeliest = q[max(probability, key=lambda op: probability[op])]
         checked += abs(likeliest - expected) > 0.05
     assert checked >= 1
 

@@ -34,7 +34,7 @@ def gym_spaces(choices: int) -> Spaces:
 
 
 def decided(spaces: Spaces, **changes: float) -> FactoredRecurrentActorCritic:
-    """Return an almost deterministic policy, whose logits strongly favour the first choice of every head."""
+    """Return an almost deterministic policy, whose logits strongly favor the first choice of every head."""
     network = FactoredRecurrentActorCritic(spaces, PolicyConfig(**(SMALL | changes)))  # type: ignore[arg-type]
     with torch.no_grad():
         for head in (network.heads.op, *network.heads.rest.values()):
@@ -87,7 +87,7 @@ def test_in_the_seed_environment_each_choice_has_the_full_floor(choices: int) ->
 
 
 def autograd(logits: Tensor, masks: Tensor, actions: Tensor, mass: float) -> tuple[Tensor, Tensor]:
-    """Compute log-probs and normalised entropies from their definition in float64."""
+    """Compute log-probs and normalized entropies from their definition in float64."""
     p = logits.double().masked_fill(~masks, -torch.inf).softmax(-1)
     legal = masks.sum(-1, keepdim=True).double()
     floor = torch.minimum(torch.tensor(0.02, dtype=torch.float64), mass / legal)
