@@ -162,7 +162,7 @@ def _connect(address: str, environment: Mapping[str, Any] | None, log: Callable[
             if not is_transient(error) or now > deadline_s:
                 raise
             if not backoff.failures:
-                log(f"the Ray cluster at {address} refused the connection ({last_line(error)}); retrying")
+                log(f"connecting to the Ray cluster at {address} failed ({last_line(error)}); retrying")
             time.sleep(backoff.fail())
 
 

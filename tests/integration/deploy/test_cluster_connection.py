@@ -30,7 +30,7 @@ def test_a_command_connects_at_the_third_attempt(tmp_path: Path) -> None:
             assert stop.wait(60) == 2
         assert asked.connections == 3
         assert "Starting Ray client server failed" in stop.out
-        assert stop.out.count("trying again") == 1
+        assert stop.out.count("retrying") == 1
         (line,) = stop.err.splitlines()
         assert line == f"tamiyo: error: no run 'nobody' is running at {address}"
 
@@ -55,7 +55,7 @@ def test_a_process_that_ends_during_the_address_scan_is_a_transient_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries, told = Connections(monkeypatch, psutil.ZombieProcess(7), psutil.NoSuchProcess(7)), list[str]()
-    with cluster("auto", tell=told.append):
+    with cluster("auto", log=told.append):
         pass
     assert tries.attempts == 3
     assert len(told) == 1
