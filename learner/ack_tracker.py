@@ -26,11 +26,11 @@ class AckTracker:
         self._applied: tuple[str, ...] = memory.applied if memory else ()  # ids, since the ledger was looked at
         self._kept: deque[int] = deque(maxlen=config.checkpoints_kept)  # versions of sound checkpoints
 
-    def open(self, went_back_to: int, floor: Generation, claimed: int) -> Generation:
+    def open(self, rolled_back_to: int, floor: Generation, claimed: int) -> Generation:
         """Take the queue over in the generation that was claimed. Its pending entries must be examined again after
         that."""
         self._unacknowledged = []
-        generation = self.consumer.open_generation(went_back_to, "learner", floor, self.memory, claimed)
+        generation = self.consumer.open_generation(rolled_back_to, "learner", floor, self.memory, claimed)
         self._store = (generation.store, generation.turn)
         return generation
 
