@@ -21,7 +21,7 @@ class LearnerConfig:
     batch_episodes: int = 64
     """Episodes per update, or segments of long ones."""
     batch_steps: int = 0
-    """Least steps per update: where episodes are short, a batch takes more of them than `batch_episodes`."""
+    """Minimum steps per update: where episodes are short, a batch takes more of them than `batch_episodes`."""
     update_epochs: int | None = None
     """Passes over a batch; null is 1 for recurrent cores and 10 for a feedforward one."""
     minibatches: int = 1
@@ -35,13 +35,13 @@ class LearnerConfig:
     gamma: float = 1.0
     """Discount."""
     gae_lambda: float = 0.97
-    """Lambda of generalised advantage estimation."""
+    """Lambda of generalized advantage estimation."""
     objective: Literal["clipped", "decoupled"] = "clipped"
     """`clipped` takes ratios to the behaviour policy; `decoupled` to the proximal one, weighted for the lag."""
     ratio: Literal["per_head", "joint"] = "per_head"
     """One clipped ratio per head, or one for the whole action."""
     policy_denominator: Literal["steps", "head_steps"] = "steps"
-    """Policy and entropy terms are averaged over all unforced steps, or each head over those where it mattered."""
+    """Policy and entropy terms are averaged over all unforced steps, or each head over those where it is relevant."""
     clip: float = 0.2
     """Clip of the ratio."""
     value_clip: float | None = 0.2
@@ -57,12 +57,12 @@ class LearnerConfig:
     entropy_coef: float = 0.01
     """Constant entropy coefficient where `entropy_anneal_updates` is 0."""
     prior_start: float = 0.0
-    """Return that a nat of divergence from the policy a run began with costs (imitated, or of `run.init_from`) at the
-    first update: what it was taught stays likely until something is known to be better."""
+    """Cost in return of each nat of divergence from the policy that the run began with (imitated, or of
+    `run.init_from`), at the first update."""
     prior_end: float = 0.0
     """The same after `prior_anneal_updates`."""
     prior_anneal_updates: int = 200
-    """Updates over which it changes linearly."""
+    """Updates over which the cost changes linearly."""
     target_kl: float = 0.02
     """An update stops before the step at which KL to the proximal policy exceeds 1.5 times this."""
     max_policy_lag: int = 4
@@ -76,23 +76,22 @@ class LearnerConfig:
     amp: Literal["off", "bf16"] = "off"
     """Type of encoder and core in the update; heads and losses are always float32."""
     tf32: bool = False
-    """On CUDA, round the factors of matrix products and of the LSTM to TF32: faster from Ampere on, but too coarse to
-    compare acting and learning by, so that ratio_error's alarm is then that of bf16."""
+    """On CUDA, round the factors of matrix products and of the LSTM to TF32: faster from Ampere on, but less precise,
+    so that the limit of ratio_error is then that of bf16."""
     max_padding_waste: float = 1.3
-    """Padded over valid steps that length buckets may reach."""
+    """Largest ratio of padded to valid steps in a length bucket."""
     checkpoint_every: int = 1
     """Updates between checkpoints."""
     ack: Literal["after_checkpoint", "after_step"] = "after_checkpoint"
-    """When episodes are acknowledged: with a durable checkpoint, or at once; those of updates that a crash then loses
-    count as `trained_then_lost`."""
+    """When episodes are acknowledged: after a durable checkpoint, or right after the step; episodes of updates that a
+    crash then loses count as `trained_then_lost`."""
     checkpoints_kept: int = 3
     """Checkpoints kept on disk."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the update runs; auto is CUDA where present."""
     hang_s: float = 300.0
-    """A learner that for so long neither computes nor waits for anything is killed, and goes on from its newest
-    checkpoint. A minibatch must take less, compilation included, and so must the pass over a whole batch before the
-    first one."""
+    """A learner without a heartbeat for this many seconds is killed, and continues from its newest checkpoint. A
+    minibatch must take less, compilation included, and so must the pass over a whole batch before the first one."""
 
     def __post_init__(self) -> None:
         positive = (
@@ -166,7 +165,7 @@ class LearnerConfig:
 
     @property
     def ratio_error_limit(self) -> float:
-        """The `ratio_error` above which acting and learning differ by more than what this precision rounds."""
+        """The `ratio_error` above which acting and learning differ by more than the rounding of this precision."""
         return LOW_PRECISION_RATIO_ERROR if self.amp == "bf16" or self.tf32 else RATIO_ERROR
 
     @property
@@ -175,7 +174,7 @@ class LearnerConfig:
         return max(self.prior_start, self.prior_end) > 0
 
     def for_core(self, recurrent: bool) -> LearnerConfig:
-        """With the defaults of a recurrent or a feedforward core where nothing was chosen."""
+        """Fill in the defaults of a recurrent or a feedforward core where `update_epochs` or `lr` is null."""
         epochs, lr = (1, 2.5e-4) if recurrent else (10, 3e-4)
         chosen = {"update_epochs": self.update_epochs or epochs, "lr": self.lr or lr}
         return replace(self, **chosen)  # type: ignore[arg-type]

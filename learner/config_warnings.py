@@ -30,25 +30,25 @@ class ConfigWarnings:
         if c.lr is not None and c.lr > RECURRENT_LR:
             self._warn(
                 "lr",
-                f"learner.lr is {c.lr:g}, high for a recurrent policy; if training is unsteady try 2.5e-4, then 1e-4",
+                f"learner.lr is {c.lr:g}, high for a recurrent policy; if training is unstable, try 2.5e-4, then 1e-4",
             )
         if c.update_epochs is not None and c.update_epochs > 1:
             self._warn(
                 "update_epochs",
                 f"learner.update_epochs is {c.update_epochs}: a recurrent policy moves further with each pass; if "
-                "training is unsteady, try 1",
+                "training is unstable, try 1",
             )
 
     def after_update(self, metrics: dict[str, float], longest_steps: int) -> None:
-        """`longest_steps` of the batch's episodes."""
+        """`longest_steps`: the steps of the batch's longest episode."""
         c = self.config
         error = metrics.get("ratio_error", 0.0)
         if error > c.ratio_error_limit:
             self._warn(
                 "ratio_error",
-                f"acting and learning disagree: ratios of steps that these very weights chose are off by {error:.2g}, "
+                f"acting and learning disagree: ratios of steps that the present weights chose are off by {error:.2g}, "
                 f"more than {c.ratio_error_limit:g} (ratio_error); make sure that actors and learner run the same "
-                "version, and look at what their devices round differently",
+                "version, and compare how their devices round",
             )
         if metrics["lag_kl"] > LAG_KL:
             self._warn(
@@ -61,15 +61,15 @@ class ConfigWarnings:
         if self.recurrent and metrics["kl"] > RECURRENT_KL:
             self._warn(
                 "kl",
-                f"an update moved the policy by a KL of {metrics['kl']:.3f}, above {RECURRENT_KL} which recurrent "
-                "policies bear well: lower learner.lr or learner.update_epochs",
+                f"an update moved the policy by a KL of {metrics['kl']:.3f}, above {RECURRENT_KL}, the "
+                "limit for recurrent policies: lower learner.lr or learner.update_epochs",
             )
         if self.recurrent and c.chunk_length is not None and longest_steps > c.chunk_length:
             self._warn(
                 "chunks",
                 f"episodes of {longest_steps} steps are cut into chunks of {c.chunk_length} (learner.chunk_length): no "
-                "gradient crosses a cut, so what must be remembered for longer is learnt badly, and chunks start from "
-                f"states of older weights, refreshed by {c.burn_in} steps of learner.burn_in",
+                "gradient crosses a cut, so that longer dependencies are learned poorly, and chunks start from states "
+                f"of older weights, refreshed by {c.burn_in} steps of learner.burn_in",
             )
 
     def _about_sizes(self, metrics: dict[str, float]) -> None:
@@ -77,14 +77,14 @@ class ConfigWarnings:
             self._warn(
                 "rewards",
                 f"{rewards:.0f} rewards of a batch were more than 100 standard deviations of the return in size, and "
-                "were clipped to that (clipped_rewards): if the environment means them, scale its rewards",
+                "were clipped to that (clipped_rewards): if they are intended, scale the environment's rewards",
             )
         if observations := metrics.get("clipped_observations", 0):
             self._warn(
                 "observations",
                 f"{observations:.0f} entries of a batch's observations were more than 100 standard deviations from "
-                "their mean, and were winsorised for the running statistics (clipped_observations): look at what the "
-                "environment shows, and bound it there",
+                "their mean, and were winsorised for the running statistics (clipped_observations): check the "
+                "environment's observations, and bound them there",
             )
 
     def _warn(self, topic: str, text: str) -> None:

@@ -15,9 +15,10 @@ PRIVATE = ("run", "queue")  # sections that hold addresses
 
 
 class WandbLog:
-    """One run there for one run folder, however often its learner is started again.
+    """Writes to one run of Weights & Biases per run folder, also after the learner is restarted.
 
-    Rows of updates that are made again after a crash appear twice. WANDB_MODE=offline keeps all in `run_dir/wandb`.
+    Rows of updates that are repeated after a crash appear twice. WANDB_MODE=offline keeps everything in
+    `run_dir/wandb`.
     """
 
     def __init__(self, project: str, run_dir: Path) -> None:
@@ -38,7 +39,7 @@ class WandbLog:
             )
         except wandb.Error as error:
             raise UserError(
-                f"Weights & Biases takes no run ({' '.join(str(error).split())}): set WANDB_API_KEY, or "
+                f"Weights & Biases refuses the run ({' '.join(str(error).split())}): set WANDB_API_KEY, or "
                 "WANDB_MODE=offline, or leave run.wandb out"
             ) from error
         self._run.define_metric("*", step_metric="update")

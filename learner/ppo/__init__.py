@@ -1,1 +1,1 @@
-"""The factored recurrent PPO update, from batches of episodes to a gradient step."""
+"""The factored recurrent PPO update, from episodes to gradient steps."""

@@ -26,7 +26,8 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> Advantages:
-    """`rewards`, `values` (denormalised), `valid`: `[E, T]`, valid a prefix; `terminated`, `bootstrap_value`: `[E]`."""
+    """Compute advantages and returns. `rewards`, `values` (denormalised) and `valid` (a prefix of each row) are
+    `[E, T]`; `terminated` and `bootstrap_value` are `[E]`. Padded entries are never read."""
     steps = rewards.shape[1]
     rewards, values = rewards.masked_fill(~valid, 0.0), values.masked_fill(~valid, 0.0)
     after_last = torch.where(terminated, torch.zeros_like(bootstrap_value), bootstrap_value)
@@ -44,7 +45,7 @@ def gae(
 
 
 def head_advantages(advantages: Tensor, values: Tensor, baseline_values: Tensor, heads: int) -> Tensor:
-    """`[N, heads]` from `[N]` each: the op head's are A + value - baseline, the other heads' are A.
+    """Return `[N, heads]` advantages from `[N]` each: A + value - baseline for the op head, A for the other heads.
 
     Where the critic is Q(s, op), A has an action-dependent baseline, which would erase the op head's own gradient;
     with the value of a state alone, value and baseline are equal and all heads share A.
@@ -53,9 +54,10 @@ def head_advantages(advantages: Tensor, values: Tensor, baseline_values: Tensor,
 
 
 def normalise(advantages: Tensor, counted: Tensor) -> Tensor:
-    """`[N, H]`, each column without its own mean over the counted steps `[N]`, all divided by the first's deviation.
+    """Subtract from each column of `[N, H]` its mean over the counted steps `[N]`, and divide all by the standard
+    deviation of the first column.
 
-    Without spread only centred; a single counted step is kept as it is.
+    Advantages without spread are only centred; those of a single counted step are returned unchanged.
     """
     count = counted.sum()
     inside = counted[:, None]

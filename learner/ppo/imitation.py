@@ -36,7 +36,7 @@ class ImitationResult(NamedTuple):
     after: float
     agreement: float  # share of unforced steps whose op has a probability of at least a half
     skipped: int = 0  # optimizer steps that were skipped because the gradient was not finite
-    clipped: int = 0  # rewards and observations of extreme size, see `learner.ppo.rewards` and `ObservationNormaliser`
+    clipped: int = 0  # extreme rewards and observations, see `learner.ppo.rewards` and `ObservationNormaliser`
 
 
 class _Demonstrations(NamedTuple):

@@ -1,4 +1,4 @@
-"""The factored recurrent PPO update: one batch in, better weights out."""
+"""The factored recurrent PPO update on one batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PPOUpdate:
         self.reads_flags = self.device.type == "cpu"  # reading is free on a CPU: steps after a KL stop are left out
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
-        """One update on a batch; `version` is that of the weights before it. Returns metrics by name."""
+        """Run one update on a batch; `version` is that of the weights before it. Returns metrics by name."""
         with tensor_cores(self.config):
             return self._update(batch, update, version)
 
@@ -63,7 +63,7 @@ class PPOUpdate:
         del proximal
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimize(batch, targets, coefficient, update)
-        metrics["kl"] = self._moved(batch, targets)
+        metrics["kl"] = self._kl_after(batch, targets)
         metrics |= {"entropy_coef": torch.tensor(coefficient), "ratio_error_limit": torch.tensor(c.ratio_error_limit)}
         metrics["clipped_observations"] = self.network.update_normaliser(batch.obs)
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
@@ -80,7 +80,7 @@ class PPOUpdate:
             return self._evaluate(batch, whole_batch(batch, self.config.max_padding_waste))
 
     @torch.no_grad()
-    def _moved(self, batch: Batch, targets: Targets) -> Tensor:
+    def _kl_after(self, batch: Batch, targets: Targets) -> Tensor:
         """KL of the policy after the last step to the proximal one, in an extra pass: the KL stop is checked before
         each step, and so never after the last."""
         self._heartbeat()

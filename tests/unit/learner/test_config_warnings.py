@@ -16,10 +16,10 @@ def warnings_of(
     recurrent: bool = True, longest: int = 25, metrics: dict[str, float] | None = None, **fields: Any
 ) -> list[str]:
     notes: list[str] = []
-    notices = ConfigWarnings(LearnerConfig(**fields).for_core(recurrent), recurrent, notes)
+    config_warnings = ConfigWarnings(LearnerConfig(**fields).for_core(recurrent), recurrent, notes)
     for _ in range(3):
-        notices.before_training()
-        notices.after_update({"kl": 0.0, "lag_kl": 0.0} | (metrics or {}), longest)
+        config_warnings.before_training()
+        config_warnings.after_update({"kl": 0.0, "lag_kl": 0.0} | (metrics or {}), longest)
     return notes
 
 
@@ -40,7 +40,7 @@ def test_each_is_given_once_for_a_recurrent_core_and_never_for_a_feedforward_one
     assert warnings_of(recurrent=False, **fields) == []
 
 
-def test_the_defaults_say_nothing() -> None:
+def test_the_defaults_give_no_warning() -> None:
     near = {"kl": 0.03, "lag_kl": 0.1, "ratio_error": 1e-3}
     assert warnings_of() == warnings_of(metrics=near, lr=2.5e-4, chunk_length=32, longest=32) == []
 
@@ -65,7 +65,7 @@ def test_rounding_in_bf16_is_no_alarm() -> None:
     assert warnings_of(metrics={"ratio_error": 1.9e-2}, amp="bf16") == []
 
 
-def test_a_learner_hands_its_notices_on(tmp_path: Any) -> None:
+def test_a_learner_adds_its_warnings_to_its_notes(tmp_path: Any) -> None:
     store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=2, lr=1e-3, chunk_length=2, burn_in=2)
     learner.run(ToyProducer(store))

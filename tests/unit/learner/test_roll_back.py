@@ -90,7 +90,7 @@ def test_a_run_whose_first_updates_are_broken_ends_with_the_reason(tmp_path: Pat
         run(tmp_path, {0, 1, 2}, 5)
 
 
-def test_going_back_twice_without_a_sound_update_between_ends_with_the_reason(tmp_path: Path) -> None:
+def test_rolling_back_twice_without_a_sound_update_between_ends_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="again since weights went back at update 4"):
         run(tmp_path, {1, 2, 3, 4, 5, 6}, 12)
     learner, _ = run(tmp_path / "other", {1, 2, 3, 5, 6, 7}, 9)  # with one between, it continues
