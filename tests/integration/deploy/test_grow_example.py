@@ -76,7 +76,7 @@ def test_eight_lines_add_growth_to_the_example(tmp_path: Path, capfd: pytest.Cap
     output = capfd.readouterr().out
     assert len(epochs(output)) == 15
     assert epochs(output)[:3] == epochs(ran.stdout)[:3]
-    assert "14 answered" in output
+    assert "14 by the policy" in output
     assert "GERMINATE 0" in output
     assert "parameters grown" in output
 

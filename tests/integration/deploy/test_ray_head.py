@@ -86,7 +86,7 @@ def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
     ("content", "arguments", "words"),
     [
         (None, ["--head"], "cannot read the password of GCS's Redis from"),
-        ("\n", ["--head"], "is empty: it holds the password of GCS's Redis"),
+        ("\n", ["--head"], "is empty: it must hold the password of GCS's Redis"),
         ("x", [], "usage: python -m deploy.launch.ray_head PASSWORD_FILE --head"),
     ],
 )

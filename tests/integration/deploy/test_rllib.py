@@ -100,6 +100,6 @@ def test_a_missing_checkpoint_and_missing_masks_are_reported(tmp_path: Path) -> 
     with pytest.raises(UserError, match="register"):
         TamiyoRLModule(**spaces, model_config={"checkpoint": "x"})
     masked = MasksObserved(env)
-    with pytest.raises(UserError, match="give model_config"):
+    with pytest.raises(UserError, match="model_config has no checkpoint"):
         TamiyoRLModule(observation_space=masked.observation_space, action_space=env.action_space, model_config={})
     assert masked.observation_space.contains(masked.reset(seed=0)[0])
