@@ -103,7 +103,7 @@ def test_a_learner_service_resumes_its_run_and_stays_up_when_finished(tmp_path: 
     with tamiyo(tmp_path, "actors", *flags(2), **secret):
         for updates in (2, 4):
             with tamiyo(tmp_path, "learner", *flags(updates, "--run.service"), **secret) as learner:
-                learner.wait_for(lambda running=learner: "waiting to be stopped" in running.out, 120)  # type: ignore[misc]
+                learner.wait_for(lambda running=learner: "serving metrics until stopped" in running.out, 120)  # type: ignore[misc]
                 learner.process.send_signal(signal.SIGTERM)
                 assert learner.wait(10) == 0, learner.out + learner.err
         with tamiyo(tmp_path, "learner", *flags(4), **secret) as refused:

@@ -37,7 +37,7 @@ def test_each_second_a_line_of_json_also_after_the_store_was_away(tmp_path: Path
             transport.ack(take_ids(transport, 4))
             watch.wait_for(lambda: looks(watch)[-1]["ledger"]["trained"] == 4)
             os.kill(server.pid, signal.SIGKILL)
-            watch.wait_for(lambda: "looking again" in watch.err)
+            watch.wait_for(lambda: "trying again" in watch.err)
             before = len(looks(watch))
             os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
             assert server.restart_if_dead()
