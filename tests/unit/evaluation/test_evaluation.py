@@ -258,7 +258,7 @@ def test_best_schedules_are_selected_only_for_families_without_one(
     assert "--select needs --schedules FILE" in capsys.readouterr().err
     command += ["--schedules", str(schedules), "--horizon", "8", "--inner-steps", "8"]
     assert main([*command, "--tune"]) == 2
-    assert "leave --select out" in capsys.readouterr().err
+    assert "leave out --select" in capsys.readouterr().err
     assert main(command) == 0
     best = json.loads(schedules.read_text())["best"]
     assert list(best) == ["xor", "simplex"]
