@@ -48,6 +48,7 @@ def parameters(folder: Path) -> dict[str, np.ndarray]:
     return {name: array for name, array in weights.items() if "normaliser" not in name and "critic.2" not in name}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_new_run_starts_from_given_weights_also_with_other_slots(
     finished: tuple[Command, Path, list[str]], tmp_path: Path

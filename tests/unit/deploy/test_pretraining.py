@@ -98,6 +98,7 @@ def test_the_expected_gain_recovers_a_linear_signal_from_noise() -> None:
     assert expected_gain(seen[:, 5:], np.arange(4000.0)) == pytest.approx(1999.5)  # nothing seen: the mean
 
 
+@pytest.mark.long
 def test_demonstrations_are_the_same_for_the_same_run_seed(config: Config) -> None:
     asked = replace(config, imitation=replace(config.imitation, episodes=32))
     first, again = demonstrate(asked), demonstrate(asked)

@@ -99,7 +99,11 @@ def test_tables_match_the_records(finished: Path, tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize(
     ("block", "reason"),
-    [("colours headline", "unknown table 'colours'"), ("targets other", "other first"), ("curve main-9", "no curve at")],
+    [
+        ("colours headline", "unknown table 'colours'"),
+        ("targets other", "other first"),
+        ("curve main-9", "no curve at"),
+    ],
 )
 def test_missing_results_and_unknown_tables_are_reported(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], block: str, reason: str

@@ -205,7 +205,7 @@ def test_beyond_the_recompilation_limit_calls_run_eagerly_with_one_warning(compi
     with torch._dynamo.config.patch(recompile_limit=1), capture_logs() as logs:
         ours, theirs = updates(0, "lstm", chunked=False)
         for u, lengths in enumerate(([3, 5], [4, 4, 2], [9])):
-            batch = wave(0, lengths, "lstm")
+            batch = wave(0, lengths, "lstm", chunked=False)
             expected, found = theirs(batch, u, 0), ours(batch, u, 0)
             assert found["loss_value"] == pytest.approx(expected["loss_value"], rel=1e-4)
     assert [entry["log_level"] for entry in logs] == ["warning"]
