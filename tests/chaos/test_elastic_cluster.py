@@ -89,7 +89,7 @@ def test_a_run_from_outside_can_ship_its_code(
     monkeypatch.chdir(home)
     root = tmp_path / "shared"
     # The shipped sources have a new path, so kernels would be compiled again; the tensor program needs none.
-    task = {"env__tasks": "their_stripes:mine", "env__form": "stacked", "learner__updates": 3, "actors__count": 2}
+    task = {"env__tasks": "their_stripes:mine", "env__backend": "torch", "learner__updates": 3, "actors__count": 2}
     arguments = flags(root, "outside", cluster.client, redis_url, **task)
     with tamiyo(tmp_path, "train", *arguments, **SECRET) as run:
         assert run.wait(TIMEOUT_S) == 2
