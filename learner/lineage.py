@@ -40,7 +40,7 @@ from learner.metrics_log import copy_lines
 OPENED = "opened.json"
 
 
-class RunFolder:
+class LineageFolder:
     """The checkpoints and generations in a run's folder, read without a claim."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -99,7 +99,7 @@ class RunFolder:
         return replace(checkpoint, progress=replace(progress, version=version), memory=memory)
 
 
-class Lineage(RunFolder):
+class Lineage(LineageFolder):
     """One learner's claim. `store` refuses older generations, and is what this folder is checked against."""
 
     def __init__(self, run_dir: Path, store: Consumer) -> None:
@@ -194,7 +194,7 @@ class Lineage(RunFolder):
 def start_from(path: Path) -> None:
     """Make an older checkpoint of a run the one that it continues from, in a generation of its own: what came after it
     is given up. Raises `UserError`."""
-    run = RunFolder(path.parent.parent)
+    run = LineageFolder(path.parent.parent)
     checkpoint = run.as_opened(load_checkpoint(path))
     number = run.latest()
     while True:

@@ -17,7 +17,7 @@ from actors.transport.retry import Retry
 from actors.types.spaces import Spaces
 from learner.checkpoint import LearnerProgress, load_checkpoint
 from learner.config import LearnerConfig
-from learner.lineage import RunFolder
+from learner.lineage import LineageFolder
 from learner.train import Learner
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class LearnerService:
         run_dir = Path(s.run_dir)
         if not run_dir.is_dir():
             raise UserError(f"{run_dir} is not there on the learner's machine: give a --run.root that all machines see")
-        found = RunFolder(run_dir).newest()
+        found = LineageFolder(run_dir).newest()
         resume = found[1] if found else None
         wanted = bool(s.init_from) and (resume is None or s.config.keeps_prior)
         given = load_checkpoint(Path(s.init_from)).weights if wanted else None

@@ -54,7 +54,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class StudyEvaluation:
     name: str
     policies: tuple[str, ...]  # groups
     blind: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Study:
     root: Path  # of the runs
     results: Path
     trainings: tuple[Training, ...]
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: tuple[StudyEvaluation, ...] = ()
 
     def folder(self, entry: str) -> Path:
         """Where an entry's record is kept: small files that belong into a repository."""
@@ -119,7 +119,7 @@ def _study(data: Any, path: Path) -> Study:
         for group in (*lists["policies"], *lists["blind"], *lists["also"]):
             if group not in groups:
                 raise ConfigError(f"evaluation {entry['name']!r} names {group!r}{suggest(group, sorted(groups))}")
-        evaluations.append(Evaluation(entry["name"], **lists))
+        evaluations.append(StudyEvaluation(entry["name"], **lists))
     names = [t.name for t in trainings] + [e.name for e in evaluations]
     twice = {n for n in names if names.count(n) > 1}
     if twice:
@@ -144,7 +144,7 @@ def run_study(path: Path, only: Sequence[str] = (), list_only: bool = False, con
     """Run all entries that are not finished. Returns 0, or the exit status of the command that failed."""
     console = console or Console(highlight=False)
     study = read_study(path)
-    entries: list[Training | Evaluation] = [*study.trainings, *study.evaluations]
+    entries: list[Training | StudyEvaluation] = [*study.trainings, *study.evaluations]
     known = {e.name for e in entries} | {t.group for t in study.trainings}
     for name in only:
         if name not in known:
@@ -167,7 +167,7 @@ def run_study(path: Path, only: Sequence[str] = (), list_only: bool = False, con
     return 0
 
 
-def _missing(study: Study, entry: Training | Evaluation) -> list[Training]:
+def _missing(study: Study, entry: Training | StudyEvaluation) -> list[Training]:
     """Trainings that an evaluation needs and that are left, or whose policies were not kept and are gone."""
     from actors.policy.saved import list_checkpoints
 
@@ -178,18 +178,18 @@ def _missing(study: Study, entry: Training | Evaluation) -> list[Training]:
     return [t for t in _needed(study, entry) if not there(t)]
 
 
-def _needed(study: Study, entry: Training | Evaluation) -> list[Training]:
+def _needed(study: Study, entry: Training | StudyEvaluation) -> list[Training]:
     if isinstance(entry, Training):
         return []
     return [t for group in (*entry.policies, *entry.blind, *entry.also) for t in study.members(group)]
 
 
-def _finished(study: Study, entry: Training | Evaluation) -> bool:
+def _finished(study: Study, entry: Training | StudyEvaluation) -> bool:
     record = study.folder(entry.name) / RECORD
     return record.is_file() and json.loads(record.read_text())["fingerprint"] == _fingerprint(study, entry)
 
 
-def _fingerprint(study: Study, entry: Training | Evaluation) -> str:
+def _fingerprint(study: Study, entry: Training | StudyEvaluation) -> str:
     """What the entry asks for; one that was changed since is run anew."""
     if isinstance(entry, Training):
         resolved = to_yaml(overlay(PRESETS[study.preset], entry.settings))  # a preset may change as well
@@ -238,7 +238,7 @@ def _put_aside(run_dir: Path) -> None:
     run_dir.rename(next(path for path in free if not path.exists()))
 
 
-def _evaluate(study: Study, entry: Evaluation) -> int:
+def _evaluate(study: Study, entry: StudyEvaluation) -> int:
     folder = study.folder(entry.name)
     folder.mkdir(parents=True, exist_ok=True)
     command = ["evaluate", "--checkpoint", *_paths(study, entry.policies)]
@@ -274,7 +274,7 @@ def _tamiyo(command: Sequence[str]) -> int:
 
 
 def _record(
-    study: Study, entry: Training | Evaluation, command: Sequence[str], started: float, told: Mapping[str, Any]
+    study: Study, entry: Training | StudyEvaluation, command: Sequence[str], started: float, told: Mapping[str, Any]
 ) -> None:
     content = {
         "name": entry.name,
@@ -306,7 +306,7 @@ def _listing(study: Study) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("entry", "minutes", "state"):
         table.add_column(name)
-    entries: list[Training | Evaluation] = [*study.trainings, *study.evaluations]
+    entries: list[Training | StudyEvaluation] = [*study.trainings, *study.evaluations]
     for entry in entries:
         minutes = f"{entry.minutes:g}" if isinstance(entry, Training) else ""
         table.add_row(entry.name, minutes, "done" if _finished(study, entry) else "left")

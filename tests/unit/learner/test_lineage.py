@@ -17,7 +17,7 @@ from actors.transport.memory import MemoryStore
 from learner import checkpoint as checkpoint_module
 from learner import train as train_module
 from learner.checkpoint import UnreadableCheckpoint, in_lineage, list_checkpoints, load_checkpoint, write_durably
-from learner.lineage import Lineage, RunFolder, start_from
+from learner.lineage import Lineage, LineageFolder, start_from
 from learner.train import Learner
 from tests.support.toy_learner import ToyProducer, handle, lines, make_learner
 
@@ -273,7 +273,7 @@ def test_a_run_of_an_older_version_is_continued(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
         (tmp_path / name).write_text(text)
     shutil.rmtree(tmp_path / "generations")
-    assert RunFolder(tmp_path).latest() == 0
+    assert LineageFolder(tmp_path).latest() == 0
     make_learner(tmp_path, store, resume=True, updates=7).run(producer)
     assert names(tmp_path) == [(2, 5), (2, 6), (2, 7)]
     check_agreement(tmp_path, store)
@@ -287,4 +287,4 @@ def test_a_files_own_words_say_where_it_comes_from(tmp_path: Path) -> None:
     newest = load_checkpoint(tmp_path)
     assert newest.ancestors == (CheckpointKey(1, 2),)
     assert dataclasses.asdict(newest.progress)["generation"] == 2
-    assert RunFolder(tmp_path).opened(2)[0] == 3
+    assert LineageFolder(tmp_path).opened(2)[0] == 3
