@@ -20,7 +20,7 @@ test: $(STAMP) ## Run the test-suite
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long and not (chaos and slow)'
 
 test-long: $(STAMP) ## Run the tests that take minutes each
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m long
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m long --hypothesis-profile=explore
 
 chaos: $(STAMP) ## Kill, cut off and corrupt a run in every way we know, and time how it recovers
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -s -m chaos tests/chaos -k 'not three_hundred_faults'

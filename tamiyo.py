@@ -22,12 +22,14 @@ from actors.env.registration import register_envs
 if TYPE_CHECKING:
     from actors.env import make_env
     from actors.env.blueprints.blueprint import Blueprint, Param, Params
+    from actors.env.blueprints.column import ColumnBlueprint
     from actors.env.blueprints.family import blueprint_index, register_blueprint
     from actors.env.layers.layer_norm import Units
     from actors.env.slots.lifecycle import SeedAction
     from actors.env.tasks.family import TaskFamily
     from actors.env.tasks.task import Sizes, Split, Task, draw_splits
     from actors.errors import UserError
+    from actors.growth.columns.column import Column
     from actors.growth.config import GrowthConfig
     from actors.growth.controller import GrowthController
     from actors.growth.decision import Decision
@@ -41,13 +43,15 @@ if TYPE_CHECKING:
     from deploy.config.schema import PRESETS, Config
     from deploy.launch.local import train
     from deploy.rllib import TamiyoRLModule, register_with_rllib
-    from learner.checkpoint import load_policy
+    from learner.run.checkpoint import load_policy
 
 __all__ = [
     "PRESETS",
     "Answer",
     "AsyncPolicyClient",
     "Blueprint",
+    "Column",
+    "ColumnBlueprint",
     "Config",
     "Decision",
     "GrowthCallback",
@@ -80,6 +84,7 @@ __all__ = [
 
 _MODULES = {
     "GrowthController": "actors.growth.controller",
+    "Column": "actors.growth.columns.column",
     "GrowthConfig": "actors.growth.config",
     "GrowthCallback": "actors.growth.lightning",
     "SlotSpec": "actors.growth.slots",
@@ -88,6 +93,7 @@ _MODULES = {
     "SeedAction": "actors.env.slots.lifecycle",
     "Op": "actors.types.actions",
     "Blueprint": "actors.env.blueprints.blueprint",
+    "ColumnBlueprint": "actors.env.blueprints.column",
     "Param": "actors.env.blueprints.blueprint",
     "Params": "actors.env.blueprints.blueprint",
     "Units": "actors.env.layers.layer_norm",
@@ -108,7 +114,7 @@ _MODULES = {
     "Config": "deploy.config.schema",
     "PRESETS": "deploy.config.schema",
     "train": "deploy.launch.local",
-    "load_policy": "learner.checkpoint",
+    "load_policy": "learner.run.checkpoint",
     "TamiyoRLModule": "deploy.rllib",
     "register_with_rllib": "deploy.rllib",
 }

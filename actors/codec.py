@@ -24,7 +24,7 @@ from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from actors.wire import episode_pb2 as wire
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MAX_EPISODE_BYTES = 16 * 1024 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
 BYTES_PER_FIELD = 16  # valid episodes have at most one field per 16 bytes, plus SPARE_FIELDS

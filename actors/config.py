@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Literal
+from typing import Literal, TypeVar
 
 from actors.errors import UserError
+
+Number = TypeVar("Number", int, float)
+
+MAX_SLOTS = 8
+"""Most slots of one host, in its stream and for columns together."""
 
 
 class ConfigError(UserError, ValueError):
@@ -17,6 +22,17 @@ def require(condition: bool, message: str) -> None:
     """Raise `ConfigError` with `message` unless `condition` holds."""
     if not condition:
         raise ConfigError(message)
+
+
+def span(value: Number | tuple[Number, Number]) -> tuple[Number, Number]:
+    """Return the range that a setting names; a single number is a range of one."""
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def _require_range(name: str, value: float | tuple[float, float], least: float, why: str) -> None:
+    low, high = span(value)
+    require(low >= least, f"{name} is {value}: {why}")
+    require(low <= high, f"{name} is {value}: write the smaller number of a range first")
 
 
 @dataclass(frozen=True)
@@ -30,11 +46,18 @@ class EnvConfig:
     download: bool = False
     """Download missing data sets to data_dir."""
     slots: int = 3
-    """Slots per host, 1 to 8."""
-    horizon_epochs: int = 25
-    """Host epochs per episode, with one decision per epoch."""
-    inner_steps: int = 16
-    """Minibatches per host epoch."""
+    """Slots in the stream of a host: places between its layers where a seed can grow. At least 1."""
+    column_slots: int = 2
+    """Slots for columns: whole networks of the host's architecture whose logits are added to the host's. A host has at
+    most 8 slots of both kinds."""
+    host_width: int | tuple[int, int] | None = None
+    """Hidden units of an MLP host, or channels of a CNN host. Two numbers are a range, from which each episode draws
+    log-uniformly; null uses the range of each task family."""
+    horizon_epochs: int | tuple[int, int] = 25
+    """Host epochs per episode, with one decision per epoch. Two numbers are a range, from which each episode draws."""
+    inner_steps: int | tuple[int, int] = 16
+    """Minibatches per host epoch. Two numbers are a range, from which each episode draws the first, twice the first,
+    and so on, up to the second."""
     batch_size: int = 64
     """Samples per minibatch."""
     host_lr: float = 5e-3
@@ -45,15 +68,15 @@ class EnvConfig:
     """Decoupled weight decay of hosts and seeds."""
     clip_norm: float = 1.0
     """Gradient-norm clip, per environment and per group (the host and each seed)."""
-    rent_weight: float = 5.0
-    """Cost of extra parameters: points of accuracy for holding as many parameters as the host's own during a whole
-    episode."""
+    rent_weight: float | tuple[float, float] = (0.25, 8.0)
+    """Price of parameters: points of accuracy per doubling of the host's parameters, held during a whole episode. Two
+    numbers are a range, from which each episode draws log-uniformly. The policy observes the price."""
     rent_warmup_updates: int = 0
     """Updates over which the rent in rewards increases linearly from 0 to `rent_weight`, so that the policy learns the
     benefits of growing before its costs. J always includes the full rent. Every new run starts at 0, also with
     `run.init_from`."""
-    budget_ratio: float = 4.0
-    """Parameter budget for growth, as a multiple of the host's own parameters."""
+    budget_ratio: float = 15.0
+    """Parameter budget for growth, as a multiple of the host's own parameters; 15 allows four doublings."""
     gates: Literal["permissive", "strict"] = "permissive"
     """How much evidence ADVANCE and FOSSILIZE require."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -62,7 +85,7 @@ class EnvConfig:
     """How a fleet trains its hosts: `numba` runs compiled CPU kernels, one host after the other; `torch` trains all
     hosts together as stacked tensors. `auto` uses numba for MLP hosts on a CPU and torch otherwise."""
     compile: bool = False
-    """Fuse parts of the stacked program with torch.compile. The first use takes a minute; only faster on CUDA."""
+    """Fuse operations of the torch backend with torch.compile. The first use takes a minute; only faster on CUDA."""
     cuda_graph: bool = False
     """Replay an epoch's minibatches as a CUDA graph."""
     isolation: Literal["shadow", "straight_through"] = "shadow"
@@ -87,28 +110,33 @@ class EnvConfig:
     """Whether the horizon terminates or truncates an episode; `truncated` (bootstrapped) requires that the policy
     cannot observe the horizon."""
     drop_features: float = 0.0
-    """Probability that a group of features (contributions, accuracy) is unknown for a whole episode, so that the policy
-    can also grow models for which they cannot be measured."""
+    """Probability that a group of features (contributions, accuracy, training loss, number of rows, scores) is unknown
+    for a whole episode, so that the policy can also grow models for which they cannot be measured."""
     observe_time: bool = True
-    """Whether the policy observes the elapsed share of the horizon."""
-    random_horizon: bool = False
-    """Draw each episode's horizon between half of `horizon_epochs` and all of it, and hide it from the policy."""
+    """Whether the policy observes the horizon and the elapsed share of it."""
 
     def __post_init__(self) -> None:
         require(len(self.tasks) > 0, "env.tasks is empty: give at least one task")
         require(
             not self.download or self.data_dir is not None, "env.download needs env.data_dir: the folder to download to"
         )
-        require(1 <= self.slots <= 8, f"env.slots is {self.slots}: a host has 1 to 8 slots")
+        require(self.slots >= 1, f"env.slots is {self.slots}: a host has at least one slot in its stream")
+        require(self.column_slots >= 0, f"env.column_slots is {self.column_slots}: it cannot be negative")
         require(
-            self.horizon_epochs >= 1, f"env.horizon_epochs is {self.horizon_epochs}: an episode has at least one epoch"
+            self.slots + self.column_slots <= MAX_SLOTS,
+            f"env.slots is {self.slots} and env.column_slots is {self.column_slots}: a host has at most {MAX_SLOTS} "
+            "slots of both kinds",
         )
-        require(self.inner_steps >= 1, f"env.inner_steps is {self.inner_steps}: an epoch has at least one minibatch")
+        _require_range("env.horizon_epochs", self.horizon_epochs, 1, "an episode has at least one epoch")
+        _require_range("env.inner_steps", self.inner_steps, 1, "an epoch has at least one minibatch")
+        if self.host_width is not None:
+            _require_range("env.host_width", self.host_width, 1, "a host has at least one unit")
         require(self.batch_size >= 2, f"env.batch_size is {self.batch_size}: a minibatch has at least two samples")
         require(self.host_lr > 0 and self.seed_lr > 0, "env.host_lr and env.seed_lr must be positive")
         require(self.weight_decay >= 0, f"env.weight_decay is {self.weight_decay}: it cannot be negative")
         require(self.clip_norm > 0, f"env.clip_norm is {self.clip_norm}: it must be positive")
-        require(self.rent_weight >= 0, f"env.rent_weight is {self.rent_weight}: it cannot be negative")
+        least = 0.0 if isinstance(self.rent_weight, (int, float)) else 1e-6  # a log-uniform range excludes 0
+        _require_range("env.rent_weight", self.rent_weight, least, "a price cannot be negative, nor a range start at 0")
         require(self.rent_warmup_updates >= 0, "env.rent_warmup_updates cannot be negative; 0 disables the warm-up")
         require(self.budget_ratio > 0, f"env.budget_ratio is {self.budget_ratio}: it must be positive")
         require(self.embargo_epochs >= 1, f"env.embargo_epochs is {self.embargo_epochs}: it must be at least 1")
@@ -140,16 +168,29 @@ class EnvConfig:
         )
         if self.time_limit == "truncated":
             require(
-                self.random_horizon or not self.observe_time,
+                not self.observe_time,
                 "env.time_limit is truncated, but the policy observes the horizon: there is no reward after it, so a "
                 "critic that bootstraps there diverges. Use 'terminated', or hide the horizon with "
-                "env.observe_time false or env.random_horizon true",
+                "env.observe_time false",
             )
             require(
                 self.reward != "sparse",
                 "env.reward is sparse and env.time_limit is truncated: the only reward comes with termination, which "
                 "truncated episodes do not reach. Use env.time_limit terminated, or env.reward objective",
             )
+
+    @property
+    def total_slots(self) -> int:
+        """Slots of both kinds."""
+        return self.slots + self.column_slots
+
+    @property
+    def max_horizon_epochs(self) -> int:
+        return span(self.horizon_epochs)[1]
+
+    @property
+    def max_inner_steps(self) -> int:
+        return span(self.inner_steps)[1]
 
 
 @dataclass(frozen=True)

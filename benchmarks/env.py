@@ -5,7 +5,8 @@
 The loop is the one-environment reference, itself tuned: fused AdamW, active seeds only, channels last in memory. Both
 run the same epochs of the same hosts, in one process on one thread: three slots, 16 minibatches of 64 rows per epoch,
 500 validation rows, all features on. With three active seeds, two are held in the host and one is in training, so that
-every epoch includes the shadow pass and all eight ablations. Loop and fleet take turns; CPU time is compared.
+every epoch includes the shadow pass and all eight ablations; of two columns, both of the host's width, one is held and
+one is in training. Loop and fleet take turns; CPU time is compared.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from actors.config import EnvConfig
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from benchmarks.environment.growth import MIXES, grown, parameters, settings
-from benchmarks.environment.hosts import HOSTS, BenchHost, few_images
+from benchmarks.environment.hosts import HOSTS, WIDTHS, BenchHost, few_images
 from benchmarks.environment.memory import bytes_per_env
 from benchmarks.environment.roofline import roofline
-from benchmarks.environment.rounds import Cell, compare
+from benchmarks.environment.rounds import Cell, compare, over_mean
 from benchmarks.environment.shares import shares
 from benchmarks.form import Target, parser, publish
 
@@ -34,6 +35,8 @@ KINDS = 6  # blueprints; the loop with all kinds has a host for each
 PEER_DECISIONS_S = 16.0
 """Published speed of the fastest public single-process implementation, on one core: 4 environments with CNN hosts of
 6,418 parameters on 3x32x32 images; a decision is 3 steps of 64 training samples, and 50 validation samples."""
+COLUMNS = MIXES[3]
+SPEEDS = ("parameters", "inner steps/s", "decisions/s")
 Row = dict[str, Any]
 
 
@@ -49,15 +52,37 @@ class Bench:
         self.config = settings(host.task, 2 if args.quick else 16)
         self.speed: list[Row] = []
         self.inside: list[Row] = []
+        self.widths: list[Row] = []
         self.targets: list[Target] = []
 
     def run(self) -> None:
-        for mix in ("3 alike",) if self.quick else ("3 alike", "none", "3 of all kinds"):
+        for mix in ("3 alike", COLUMNS) if self.quick else ("3 alike", "none", "3 of all kinds", COLUMNS):
             sizes = self.sizes if mix == "3 alike" else (self.goal_envs,)
             self._mix(mix, sizes)
+        if self.host.goal_widths and self.device == "cpu":
+            self._drawn_widths(self.host.goal_widths)
+
+    def _drawn_widths(self, goal: float) -> None:
+        """Compare a fleet whose widths are drawn with fleets of one width."""
+        task, steps = self.host.task, self.config.max_inner_steps
+        widths = WIDTHS[:: len(WIDTHS) - 1] if self.quick else WIDTHS
+        spans = [(widths[0], widths[-1]), *((w, w) for w in widths)]
+        drawn, *alone = (
+            grown(SeedTrainingFleet, settings(task, steps, span), self.host, self.goal_envs, COLUMNS) for span in spans
+        )
+        ratio, seconds = over_mean(drawn, alone, self.budget_s)
+        for name, fleet, s in zip(
+            (f"drawn, {WIDTHS[0]} to {WIDTHS[-1]}", *widths), (drawn, *alone), seconds, strict=True
+        ):
+            row = speed_row(self.host.name, "fleet", fleet, COLUMNS, s, 0.0, steps)
+            self.widths.append(
+                {"host": self.host.name, "envs": self.goal_envs, "width": name} | {k: row[k] for k in SPEEDS}
+            )
+        named = f"{self.host.name}, E = {self.goal_envs}, drawn widths over the mean of fleets of one"
+        self.targets.append(Target(named, ratio, goal))
 
     def _mix(self, mix: str, sizes: Sequence[int]) -> None:
-        loops = KINDS if mix == MIXES[2] else 1
+        loops = KINDS if mix == "3 of all kinds" else 1
         loop = self._grown(ReferenceFleet, loops, mix)
         at = 0
         env_s = 0.0
@@ -91,16 +116,19 @@ class Bench:
             elif envs == self.host.goal_envs:
                 self.targets.append(Target(f"{named}, over the loop", cell.ratio, self.host.goal_ratio))
             if self.host.goal_steps and self.device == "cpu" and not self.quick:
-                steps = self.config.inner_steps / cell.fleet_s
+                steps = self.config.max_inner_steps / cell.fleet_s
                 self.targets.append(Target(f"{named}, inner steps/s", steps, self.host.goal_steps))
             where: Row = {"host": self.host.name, "envs": envs}
             memory = bytes_per_env(fleet)
             limits = roofline(fleet, cell.fleet_s, memory, self.device)
             parts = shares(fleet, self.device, 1 if self.quick else 2)
             self.inside += [where | parts, where | memory, where | limits]
+        elif mix == COLUMNS and self.host.goal_columns and envs == self.host.goal_envs and self.device == "cpu":
+            named = f"{self.host.name}, E = {envs}, 3 active seeds and 2 columns, over the loop"
+            self.targets.append(Target(named, cell.ratio, self.host.goal_columns))
 
     def _speed(self, mix: str, runner: str, fleet: Fleet, env_s: float, ratio: float) -> None:
-        self.speed.append(speed_row(self.host.name, runner, fleet, mix, env_s, ratio, self.config.inner_steps))
+        self.speed.append(speed_row(self.host.name, runner, fleet, mix, env_s, ratio, self.config.max_inner_steps))
 
     def _skip(self, mix: str, envs: int, why: str) -> None:
         row = dict.fromkeys(self.speed[0], "-") if self.speed else {}
@@ -160,10 +188,11 @@ def main() -> None:
     for bench in benches:
         bench.run()
     rows = [row for bench in benches for row in bench.speed]
+    widths = [row for bench in benches for row in bench.widths]
     if "cnn2d" in names and args.device == "cpu" and not args.quick:
         rows += peer_rows(benches[0].budget_s)
     inside = sorted((row for bench in benches for row in bench.inside), key=lambda row: list(row)[2])
-    publish(rows + inside, [target for bench in benches for target in bench.targets], args.json)
+    publish(rows + widths + inside, [target for bench in benches for target in bench.targets], args.json)
 
 
 if __name__ == "__main__":

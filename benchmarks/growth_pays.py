@@ -1,4 +1,4 @@
-"""Measures on every task family whether growing pays: a fixed schedule against never growing, with the same seeds.
+"""What growing gains on every task family: a seed in the stream and a column, in small, medium and large hosts.
 
     python -m benchmarks.growth_pays [--quick] [--kind KIND] [--missing] [--tasks NAME ...] [--json FILE]
 
@@ -11,28 +11,33 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from actors.config import EnvConfig
-from actors.env.blueprints.family import blueprint_choices
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.tasks import families
-from actors.env.tasks.measured import MEASURED, Gain, Measurement, measurements
-from actors.types.actions import Op
+from actors.env.tasks import families, find_family
+from actors.env.tasks.measured import MEASURED, PRICE, WIDTHS, Gain, Grown, Measurement, measurements
+from actors.rollout.wave import Provenance, run_wave
+from actors.rules.names import DEFAULT_COLUMN_RULE, parse_rule
+from actors.rules.schedule import Schedule, Scheduled
+from benchmarks.form import machine
+from deploy.evaluation.play import gain_and_rent
 from deploy.report.statistics import paired_interval
 
-SEED_BLUEPRINT, SEED_SLOT, ALPHA_TARGET, ALPHA_SPEED = "mlp_wide/conv_heavy", 1, 2, 1  # target 1.0 in 3 epochs
-SCHEDULE = {0: Op.GERMINATE, 1: Op.ADVANCE, 3: Op.ADVANCE}  # epoch -> op, else WAIT
+RULES = {
+    "never": "never",
+    "seed": "periodic:blueprint=mlp_wide,start=0,every=99,seeds=1,training=2,ramp=3,blend=add,alpha=1,keep=all",
+    "column": DEFAULT_COLUMN_RULE,
+}
 RUN_SEED = 20241107  # not used to choose the difficulty of tasks
-RENT_WEIGHT = 5.0
 
 
 @dataclass(frozen=True)
@@ -48,46 +53,55 @@ class Settings:
             "batch_size": config.batch_size,
             "host_lr": config.host_lr,
             "slots": config.slots,
-            "rent_weights": [0.0, RENT_WEIGHT],
-            "schedule": f"one seed ({SEED_BLUEPRINT}) in slot {SEED_SLOT}: germinated in epoch 0, training from epoch "
-            "1, blended in over 3 epochs from epoch 3, alpha 1.0",
+            "column_slots": config.column_slots,
+            "price": PRICE,
+            "widths": {kind: list(widths) for kind, widths in WIDTHS.items()},
+            "rules": RULES,
             "accuracy": "validation, points; intervals 95%, paired by seed",
         }
 
 
-def measure(name: str, settings: Settings) -> Measurement:
-    """Play each seed with and without the schedule, in one fleet."""
-    config = EnvConfig(tasks=(name,), horizon_epochs=settings.horizon_epochs, rent_weight=RENT_WEIGHT)
-    n = settings.seeds
-    fleet = SeedTrainingFleet(config, 2 * n, RUN_SEED)
-    fleet.reset([*range(n), *range(n)])
-    returns = np.zeros(2 * n)
-    for epoch in range(settings.horizon_epochs):
-        actions = np.zeros((2 * n, 6), dtype=np.int64)
-        actions[n:, 0], actions[n:, 1] = SCHEDULE.get(epoch, Op.WAIT), SEED_SLOT
-        actions[n:, 2] = blueprint_choices().index(SEED_BLUEPRINT)
-        actions[n:, 4], actions[n:, 5] = ALPHA_TARGET, ALPHA_SPEED
-        returns += fleet.step(actions).rewards
-    if any(episode.illegal_actions for episode in fleet.episodes):
-        raise RuntimeError(f"{name}: an action of the schedule was illegal")
-    final = np.array([timeline.accuracy[-1] for timeline in fleet.timelines()])
-    ratio = np.array([timeline.growth_ratio[-1] for timeline in fleet.timelines()[n:]])
-    gains = [paired_interval(x[n:].tolist(), x[:n].tolist()) for x in (final, returns)]
-    free, rented = (Gain(round(g.mean, 2), round(g.low, 2), round(g.high, 2)) for g in gains)
-    never, grown = (round(float(arm.mean()), 2) for arm in (final[:n], final[n:]))
-    return Measurement(never, grown, round(float(ratio.mean()), 3), free, rented)
+def measure(name: str, width: int, settings: Settings) -> Measurement:
+    """Play each seed by every rule, in one fleet."""
+    config = EnvConfig(tasks=(name,), horizon_epochs=settings.horizon_epochs, rent_weight=PRICE, host_width=width)
+    plans: list[Schedule] = []
+    for rule in RULES.values():
+        plan = parse_rule(rule)
+        assert isinstance(plan, Schedule)
+        plans += [plan] * settings.seeds
+    fleet = SeedTrainingFleet(config, len(plans), RUN_SEED)
+    source = Provenance(version=0, generation=0, state_stride=1, run_seed=RUN_SEED)
+    seeds = [*range(settings.seeds)] * len(RULES)
+    episodes = run_wave(fleet, Scheduled(fleet.spaces, plans), seeds, source, lambda: "measured/0/0/0", True)
+    told = [gain_and_rent(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
+    gain, rent = np.array(told).T.reshape(2, len(RULES), settings.seeds)
+    accuracy = np.array([t.accuracy[-1] for t in fleet.timelines()]).reshape(len(RULES), -1)
+    grown = {
+        rule: Grown(
+            round(float(rent[i].mean()), 3),
+            _gain(gain[i], gain[0]),
+            _gain(gain[i] - PRICE * rent[i], gain[0]),
+        )
+        for i, rule in enumerate(RULES)
+        if i
+    }
+    return Measurement(width, round(float(accuracy[0].mean()), 2), **grown)
+
+
+def _gain(grown: NDArray[np.float64], never: NDArray[np.float64]) -> Gain:
+    found = paired_interval(grown.tolist(), never.tolist())
+    return Gain(round(found.mean, 2), round(found.low, 2), round(found.high, 2))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth_pays", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three families and two seeds: a few seconds")
-    parser.add_argument("--kind", choices=("vector", "sequence", "image"), help="only families of this kind of host")
+    parser.add_argument("--kind", choices=tuple(WIDTHS), help="only families of this kind of host")
     parser.add_argument("--missing", action="store_true", help="only families without a measurement")
     parser.add_argument("--tasks", nargs="+", help="only these families")
-    parser.add_argument("--seeds", type=int, default=16, help="episodes per family and arm")
+    parser.add_argument("--seeds", type=int, default=6, help="episodes per family, width and rule")
     parser.add_argument("--json", type=Path, help="also write the result to this file")
     args = parser.parse_args()
-    torch.set_num_threads(1)
     settings = Settings(2, 6) if args.quick else Settings(args.seeds)
     known = {family.name: family for family in families(kind=args.kind) if family.factory is not None}
     if args.missing:
@@ -96,45 +110,42 @@ def main() -> None:
     rows = {}
     started = time.perf_counter()
     for name in names:
-        rows[name] = measure(name, settings)
-    table = Table("task", "split", "never", "grown", "x params", "gain, rent 0", f"gain, rent {RENT_WEIGHT:g}")
-    for name, row in rows.items():
-        split = known[name].split if name in known else "own"
-        numbers = (f"{row.never:.1f}", f"{row.grown:.1f}", f"{row.growth_ratio:.2f}")
-        table.add_row(name, split, *numbers, row.rent0.text(), row.rent5.text())
-    Console(width=110).print(table)
+        rows[name] = [measure(name, width, settings) for width in WIDTHS[find_family(name).kind]]
+        if not args.quick and not args.tasks:
+            _store({name: rows[name]}, settings)
+    table = Table("task", "split", "width", "never", "seed", "its J", "column", "its J", "x doublings")
+    for name, found in rows.items():
+        for m in found:
+            gains = (gain.text() for grown in (m.seed, m.column) for gain in (grown.free, grown.priced))
+            doublings = f"{m.seed.rent:.1f}, {m.column.rent:.1f}"
+            table.add_row(name, find_family(name).split, str(m.width), f"{m.never:.1f}", *gains, doublings)
+    Console(width=150).print(table)
     print(f"{len(rows)} tasks, {settings.seeds} seeds, {time.perf_counter() - started:.0f} s")
-    if not args.quick and not args.tasks:
-        _store(rows, settings, keep=args.kind is not None or args.missing)
     if args.json is not None:
         args.json.write_text(json.dumps(_report(rows, settings), indent=1) + "\n")
 
 
-def _store(rows: dict[str, Measurement], settings: Settings, keep: bool) -> None:
-    """Write the measurements; with `keep`, keep those of other families, which must have the same settings."""
-    content = {"settings": settings.described(), "families": {name: asdict(row) for name, row in rows.items()}}
-    if keep:
-        old = json.loads(MEASURED.read_text())
-        if old["settings"] != content["settings"]:
-            raise SystemExit(f"{MEASURED} was measured with other settings: measure all families")
+def _store(rows: Mapping[str, list[Measurement]], settings: Settings) -> None:
+    """Add the measurements of a family; those of other families stay if they were measured with the same settings."""
+    content = {"settings": settings.described(), "families": {n: [asdict(m) for m in own] for n, own in rows.items()}}
+    old = json.loads(MEASURED.read_text())
+    if old["settings"] == content["settings"]:
         content["families"] = old["families"] | content["families"]
     MEASURED.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _report(rows: dict[str, Measurement], settings: Settings) -> dict[str, object]:
-    pays = {rent: sum(getattr(row, rent).verdict == "pays" for row in rows.values()) for rent in ("rent0", "rent5")}
-    hurts = sum(row.rent5.verdict == "hurts" for row in rows.values())
+def _report(rows: Mapping[str, list[Measurement]], settings: Settings) -> dict[str, object]:
+    pays = sum(found[0].column.priced.verdict == "pays" for found in rows.values())
+    spared = sum(found[-1].column.priced.verdict != "pays" for found in rows.values())
     targets = [
-        {"name": f"families where growth {what}", "value": value, "goal": goal, "met": value >= goal}
-        for what, value, goal in (
-            ("pays at rent 0", pays["rent0"], 6),
-            ("pays at rent 5", pays["rent5"], 4),
-            ("hurts at rent 5", hurts, 4),
+        {"name": name, "value": value, "goal": goal, "met": value >= goal}
+        for name, value, goal in (
+            (f"families where a column pays in a small host at price {PRICE:g}", pays, 10),
+            (f"families where it does not pay in a large host at price {PRICE:g}", spared, 10),
         )
     ]
-    machine = {"platform": platform.platform(), "processor": platform.machine(), "torch": torch.__version__}
-    table = [{"task": name} | asdict(row) for name, row in rows.items()]
-    return {"targets": targets, "machine": machine, "settings": settings.described(), "rows": table}
+    table = [{"task": name} | asdict(m) for name, found in rows.items() for m in found]
+    return {"targets": targets, "machine": machine(), "settings": settings.described(), "rows": table}
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def our_learner(shape: Shape, device: str, **changes: Any) -> Prepare:
 
 
 def seconds(run: Callable[[], None], device: str) -> float:
-    """CPU time on a CPU, where others may be working; wall-clock around a synchronised device."""
+    """CPU time on a CPU, where others may be working; wall-clock around a synchronized device."""
     clock = time.process_time if device == "cpu" else time.perf_counter
     start = clock()
     run()

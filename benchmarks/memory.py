@@ -64,15 +64,15 @@ def climb(rung: Rung, seed: int, control: bool) -> EpochOutcome:
 
 
 def row(rung: Rung, outcomes: list[EpochOutcome]) -> dict[str, object]:
-    learnt = [o for o in outcomes if not o.control]
+    learned = [o for o in outcomes if not o.control]
     controls = [o for o in outcomes if o.control]
-    interval = mean_interval([o.score for o in learnt]) if len(learnt) > 1 else None
-    reached = [o.steps for o in learnt if o.score >= rung.goal]
+    interval = mean_interval([o.score for o in learned]) if len(learned) > 1 else None
+    reached = [o.steps for o in learned if o.score >= rung.goal]
     return {
         "rung": rung.name,
         "goal": rung.goal,
-        "reached": f"{len(reached)}/{len(learnt)}",
-        "score": float(np.mean([o.score for o in learnt])),
+        "reached": f"{len(reached)}/{len(learned)}",
+        "score": float(np.mean([o.score for o in learned])),
         "95%": f"{interval.low:.2f} to {interval.high:.2f}" if interval else "",
         "steps": int(np.median(reached)) if reached else "",
         "control": float(np.mean([o.score for o in controls])) if controls else "",
@@ -82,8 +82,8 @@ def row(rung: Rung, outcomes: list[EpochOutcome]) -> dict[str, object]:
 
 
 def targets(rung: Rung, outcomes: list[EpochOutcome]) -> list[Target]:
-    learnt = [o for o in outcomes if not o.control]
-    share = float(np.mean([o.score >= rung.goal for o in learnt]))
+    learned = [o for o in outcomes if not o.control]
+    share = float(np.mean([o.score >= rung.goal for o in learned]))
     promise = f"{rung.name}: share of seeds at {rung.goal:g} within {rung.budget_steps:,} steps"
     found = [Target(promise, share, rung.needed / 5)]
     controls = [o.score for o in outcomes if o.control]

@@ -100,7 +100,7 @@ def _sb3(seed: int) -> Runner:
 
 def _rllib(seed: int) -> Runner:
     """Wider batches than its defaults would overrun the budget; its clip of the value loss, at 10, would stop returns
-    of 500 from being learnt."""
+    of 500 from being learned."""
     import ray
 
     with contextlib.redirect_stderr(io.StringIO()):

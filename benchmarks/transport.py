@@ -168,7 +168,7 @@ class Client(threading.Thread):
 
 
 def broadcast(url: str, quick: bool) -> list[dict[str, Any]]:
-    spaces = seed_spaces(3)
+    spaces = seed_spaces(5)
     policies = [FactoredRecurrentActorCritic(spaces, PolicyConfig()) for _ in range(HOLDERS)]
     learner = connect(url, None, "weights")
     generation = learner.open_generation(-1, "learner")

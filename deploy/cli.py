@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from actors.errors import UserError
 from deploy.commands.parser import CommandParser
@@ -31,8 +30,8 @@ train:
 
 evaluate:
   report RUN_DIR        write report.html and its figures into a run folder
-  rollout [CHECKPOINT]  play one episode and print its timeline
-  evaluate              compare policies with tuned schedules on held-out tasks
+  rollout [CHECKPOINT]  play one episode of a policy or a rule and print its timeline
+  evaluate              compare policies with rules on held-out tasks
   study FILE            run a list of trainings and evaluations, skipping finished ones
   tasks [NAME ...]      list the task families, and whether growing pays on them
 
@@ -136,7 +135,7 @@ def _status(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(args)
     _need_server("status", options.redis)
-    from deploy.commands.status import show_status
+    from deploy.commands.admin.status import show_status
 
     return show_status(options.redis, options.run, options.watch, options.json)
 
@@ -144,12 +143,12 @@ def _status(args: list[str]) -> int:
 def _dead_letters(args: list[str]) -> int:
     parser = CommandParser("dead-letters", "List, show or requeue episodes that the learner rejected.")
     parser.add_argument("action", choices=("list", "show", "requeue"), nargs="?", default="list")
-    parser.add_argument("ids", nargs="*", metavar="ID", help="ids from `list`; requeue also takes `all`")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="ids from `list`, or `all`")
     parser.add_argument("--save", type=Path, metavar="FILE", help="with `show`: write the payload to this file")
     parser.add_store()
     options = parser.parse_args(args)
     _need_server("dead-letters", options.redis)
-    from deploy.commands.dead_letters import dead_letters
+    from deploy.commands.admin.dead_letters import dead_letters
 
     return dead_letters(options.action, options.redis, options.run, options.ids, options.save)
 
@@ -182,39 +181,46 @@ def _tasks(args: list[str]) -> int:
 
 
 def _rollout(args: list[str]) -> int:
-    parser = CommandParser("rollout", "Play one episode of a trained policy and print its timeline.")
-    checkpoint_help = "checkpoint file or run folder (default: the policy that ships with the package)"
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", nargs="?", help=checkpoint_help)
+    parser = CommandParser("rollout", "Play one episode of a trained policy or of a rule and print its timeline.")
+    checkpoint_help = "checkpoint file or run folder (default: the rule fixed-column:double@3)"
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=checkpoint_help)
+    policy_help = "a rule by name, such as gap or periodic:every=5, instead of a checkpoint"
+    parser.add_argument("--policy", metavar="RULE", help=policy_help)
     parser.add_argument(
         "--task", help="task family, or mypkg:factory (default: one of the run's tasks, drawn by the seed)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the episode (default: 0)")
-    parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8 (default: as in training)")
+    parser.add_argument("--slots", type=int, help="slots in the host's stream (default: as in training)")
+    parser.add_argument("--width", type=int, help="units or channels of the host (default: drawn by the seed)")
+    parser.add_argument("--price", type=float, help="points per doubling of the parameters (default: as in training)")
     parser.add_argument("--sampled", action="store_true", help="sample actions instead of taking the most likely ones")
     picture_help = "also draw the episode, and the same host without growth, to a .png or .svg file"
     parser.add_argument("--picture", type=Path, metavar="FILE", help=picture_help)
-    options = parser.parse_args(args)
-    from actors.policy.saved import SHIPPED
-    from deploy.commands.rollout import show_rollout
+    given = vars(parser.parse_args(args))
+    checkpoint, rule = given.pop("checkpoint"), given.pop("policy")
+    if checkpoint is not None and rule is not None:
+        raise UserError("give either a checkpoint or --policy, not both")
+    from actors.rules.names import parse_rule
+    from deploy.commands.rollout import RolloutOptions, show_rollout
 
-    return show_rollout(
-        options.checkpoint or SHIPPED,
-        options.task,
-        options.seed,
-        options.slots,
-        options.sampled,
-        picture=options.picture,
-    )
+    if rule is not None:
+        parse_rule(rule)
+    if checkpoint is not None or rule is not None:
+        given["policy"] = checkpoint or rule
+    return show_rollout(RolloutOptions(**given))
 
 
 def _evaluate(args: list[str]) -> int:
-    from deploy.commands.evaluation_flags import evaluation_flags
+    from deploy.commands.evaluation_flags import MODELS, evaluation_flags
 
-    given = vars(evaluation_flags(args)).items()
-    options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
+    given = evaluation_flags(args)
+    if given["suite"] == MODELS:
+        from deploy.commands.evaluate_models import ModelsOptions, evaluate_models
+
+        return evaluate_models(ModelsOptions(**given))
     from deploy.commands.evaluate import EvaluateOptions, evaluate
 
-    return evaluate(EvaluateOptions(**options))
+    return evaluate(EvaluateOptions(**given))
 
 
 def _study(args: list[str]) -> int:
@@ -259,9 +265,8 @@ def _grow(args: list[str]) -> int:
         "script", type=Path, metavar="SCRIPT", help="Python script, such as examples/grow_your_model.py"
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
-    parser.add_argument(
-        "--policy", type=Path, metavar="CHECKPOINT", help="policy to use (default: the one that ships with the package)"
-    )
+    policy_help = "checkpoint or rule to use (default: the rule fixed-column:double@3)"
+    parser.add_argument("--policy", metavar="POLICY", help=policy_help)
     options = parser.parse_args(args)
     from deploy.commands.grow import grow
 
@@ -279,7 +284,7 @@ def _secrets(args: list[str]) -> int:
     services_help = "also copy to DIR/SERVICE the files that each service of docker-compose.yml needs"
     parser.add_argument("--services", type=Path, metavar="DIR", help=services_help)
     options = parser.parse_args(args)
-    from deploy.commands.secrets import share_secrets, write_secrets
+    from deploy.commands.admin.secrets import share_secrets, write_secrets
 
     made = write_secrets(options.folder, options.host)
     print(f"{options.folder}: " + (f"created {', '.join(made)}" if made else "all files exist"))
@@ -290,7 +295,7 @@ def _secrets(args: list[str]) -> int:
 
 
 def _health(args: list[str]) -> int:
-    from deploy.commands.health import main as health
+    from deploy.commands.admin.health import main as health
 
     return health(args)
 
@@ -302,7 +307,7 @@ def _dashboards(args: list[str]) -> int:
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder from which Grafana loads dashboards")
     parser.add_argument("--alerts", type=Path, metavar="DIR", help="also write alert rules to this folder")
     options = parser.parse_args(args)
-    from deploy.commands.dashboards import write_dashboards
+    from deploy.commands.admin.dashboards import write_dashboards
 
     return write_dashboards(options.folder, options.alerts)
 
@@ -315,7 +320,7 @@ def _doctor(args: list[str]) -> int:
         return 0
     if args:
         raise UserError(f"tamiyo doctor takes no arguments, got {args[0]!r}")
-    from deploy.commands.doctor import doctor
+    from deploy.commands.admin.doctor import doctor
 
     return doctor()
 

@@ -33,7 +33,7 @@ from actors.env.registration import ENV_ID
 from actors.errors import UserError
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
-from learner.checkpoint import load_policy
+from learner.run.checkpoint import load_policy
 
 Obs = dict[str, NDArray[Any]]
 

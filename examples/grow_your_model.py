@@ -1,7 +1,7 @@
 """A digits classifier that grows while it trains. Run: tamiyo grow examples/grow_your_model.py
 
 The eight lines marked `# +` were added to an ordinary training script; without them the script trains as before. The
-policy is the one in the package, or a served one: TAMIYO_POLICY=host:port python examples/grow_your_model.py
+policy is a rule, another one by its name, or a served one: TAMIYO_POLICY=gap python examples/grow_your_model.py
 """
 
 import torch
@@ -19,19 +19,18 @@ y = torch.tensor(data.target)
 order = torch.randperm(len(x))
 train, test = order[:1200], order[1200:]
 
-model = nn.Sequential(
-    nn.Linear(64, WIDTH),
-    nn.LayerNorm(WIDTH),
-    nn.ReLU(),
-    nn.Linear(WIDTH, WIDTH),
-    nn.LayerNorm(WIDTH),
-    nn.ReLU(),
-    nn.Linear(WIDTH, 10),
-)
+
+def classifier(width: int) -> nn.Module:
+    first, second = nn.Linear(64, width), nn.Linear(width, width)
+    norms = nn.LayerNorm(width), nn.LayerNorm(width)
+    return nn.Sequential(first, norms[0], nn.ReLU(), second, norms[1], nn.ReLU(), nn.Linear(width, 10))
+
+
+model = classifier(WIDTH)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
-slots = ["1", "4"]  # +
-grower = tamiyo.GrowthController(model, slots, optimizer, horizon_epochs=EPOCHS, num_classes=10)  # +
+columns = tamiyo.Column(lambda scale: classifier(int(WIDTH * scale)))  # +
+grower = tamiyo.GrowthController(model, [], optimizer, columns=columns, horizon_epochs=EPOCHS, num_classes=10)  # +
 
 for epoch in range(EPOCHS):
     model.train()

@@ -28,7 +28,7 @@ def stripes(rng: np.random.Generator) -> tamiyo.Task:
 
     # Each split is drawn separately and standardized by the statistics of the training rows.
     splits = tamiyo.draw_splits(draw, tamiyo.Sizes(train=1024, val=512, test=1024))
-    return tamiyo.Task("stripes", 2, 4, *splits)  # two classes, a host with 4 hidden units
+    return tamiyo.Task("stripes", 2, *splits, host_width=4)  # two classes, a host with 4 hidden units
 
 
 def main() -> None:

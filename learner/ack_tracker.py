@@ -1,4 +1,4 @@
-"""`AckTracker`: which episodes were trained on, and which of them the store knows to be trained."""
+"""`AckTracker`: tracks which episodes were trained on, and which of them the store counts as trained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from learner.intake import TakenEpisode
 
 
 class AckTracker:
-    """Acknowledges trained episodes to the store, and holds what the next checkpoint must record of the store."""
+    """Acknowledges trained episodes, and keeps the state of the store that the next checkpoint must record."""
 
     def __init__(
         self, consumer: Consumer, config: LearnerConfig, consumed: tuple[str, ...], memory: LedgerMemory | None
@@ -27,37 +27,36 @@ class AckTracker:
         self._kept: deque[int] = deque(maxlen=config.checkpoints_kept)  # versions of sound checkpoints
 
     def open(self, restored_version: int, floor: Generation, claimed: int) -> Generation:
-        """Take the queue over in the generation that was claimed. Its pending entries must be examined again after
-        that."""
+        """Take over the queue in the claimed generation. Afterwards, its pending entries must be examined again."""
         self._unacknowledged = []
         generation = self.consumer.open_generation(restored_version, "learner", floor, self.memory, claimed)
         self._store = (generation.store, generation.turn)
         return generation
 
     def applied(self, taken: Sequence[TakenEpisode]) -> None:
-        """Record that an update was trained on these episodes."""
+        """Record that an update used these episodes."""
         ids = tuple(t.episode.episode_id for t in taken)
         self.consumed, self._applied = (*self.consumed, *ids), (*self._applied, *ids)
         self._unacknowledged += [t.entry_id for t in taken]
 
     def acknowledge(self, version: int) -> None:
-        """Acknowledge everything applied so far as trained for `version`. No checkpoint need hold that version; rolling
-        back before it loses these episodes."""
+        """Acknowledge all episodes used so far as trained for `version`, without a checkpoint. A rollback to an earlier
+        version loses these episodes."""
         if self._unacknowledged:
             oldest_kept = self._kept[0] if len(self._kept) == self._kept.maxlen else -1
             self.consumer.ack(self._unacknowledged, version, oldest_kept)
         self._unacknowledged = []
 
     def opened(self) -> LedgerMemory:
-        """Return the ledger of the opened store, in which all of `consumed` is acknowledged. Raises `Unreachable`, also
-        where the store has lost its data since."""
+        """Return the ledger of the opened store, with all of `consumed` acknowledged. Raises `Unreachable`, also if the
+        store has lost its data since it was opened."""
         if not self._look_at(self.consumer.ledger()) or self.memory is None:
             raise StoreReset("the store has lost its memory since it was opened")
         return self.memory
 
     def look(self) -> None:
-        """Read the ledger before a checkpoint is written. Where the store is unreachable, or lost its data and is not
-        open again yet, the last known ledger is kept: an empty one would report no losses."""
+        """Read the ledger before a checkpoint is written. If the store is unreachable, or has lost its data and was not
+        reopened yet, keep the last known ledger: an empty one would report no losses."""
         with suppress(Unreachable):
             self._look_at(self.consumer.ledger())
 
@@ -74,7 +73,8 @@ class AckTracker:
         return None if self._ledger is None else LedgerMemory(self._ledger, self._applied)
 
     def durable(self, version: int, sound: bool) -> None:
-        """Acknowledge what the checkpoint of `version` holds, which is on disk; `sound`: its gradients were finite."""
+        """Acknowledge the episodes in the checkpoint of `version`, which is on disk. `sound` tells whether its
+        gradients were finite."""
         if sound:
             self._kept.append(version)
         acknowledged = len(self._unacknowledged)

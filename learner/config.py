@@ -1,4 +1,4 @@
-"""Configuration of the learner: frozen, validated when built, the reason in the message."""
+"""Configuration of the learner: frozen dataclasses that are validated when they are built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LearnerConfig:
     batch_episodes: int = 64
     """Episodes per update, or segments of long ones."""
     batch_steps: int = 0
-    """Minimum steps per update: where episodes are short, a batch takes more of them than `batch_episodes`."""
+    """Minimum steps per update; if episodes are short, a batch takes more than `batch_episodes`."""
     update_epochs: int | None = None
     """Passes over a batch; null is 1 for recurrent cores and 10 for a feedforward one."""
     minibatches: int = 1
@@ -37,11 +37,13 @@ class LearnerConfig:
     gae_lambda: float = 0.97
     """Lambda of generalized advantage estimation."""
     objective: Literal["clipped", "decoupled"] = "clipped"
-    """`clipped` takes ratios to the behaviour policy; `decoupled` to the proximal one, weighted for the lag."""
+    """`clipped` uses ratios to the behaviour policy; `decoupled` uses ratios to the proximal policy, weighted for the
+    lag."""
     ratio: Literal["per_head", "joint"] = "per_head"
     """One clipped ratio per head, or one for the whole action."""
     policy_denominator: Literal["steps", "head_steps"] = "steps"
-    """Policy and entropy terms are averaged over all unforced steps, or each head over those where it is relevant."""
+    """Average policy and entropy terms over all unforced steps (`steps`), or for each head over the steps at which it
+    is relevant (`head_steps`)."""
     clip: float = 0.2
     """Clip of the ratio."""
     value_clip: float | None = 0.2
@@ -55,43 +57,44 @@ class LearnerConfig:
     entropy_anneal_updates: int = 200
     """Updates over which the entropy coefficient falls linearly; 0 keeps `entropy_coef`."""
     entropy_coef: float = 0.01
-    """Constant entropy coefficient where `entropy_anneal_updates` is 0."""
+    """Constant entropy coefficient, used if `entropy_anneal_updates` is 0."""
     prior_start: float = 0.0
-    """Cost in return of each nat of divergence from the policy that the run began with (imitated, or of
-    `run.init_from`), at the first update."""
+    """Return subtracted at the first update per nat of divergence from the initial policy (the imitated one, or that of
+    `run.init_from`)."""
     prior_end: float = 0.0
-    """The same after `prior_anneal_updates`."""
+    """Return subtracted per nat after `prior_anneal_updates`."""
     prior_anneal_updates: int = 200
-    """Updates over which the cost changes linearly."""
+    """Updates over which this cost changes linearly."""
     target_kl: float = 0.02
-    """An update stops before the step at which KL to the proximal policy exceeds 1.5 times this."""
+    """Stop an update before the step at which the KL to the proximal policy exceeds 1.5 times this."""
     max_policy_lag: int = 4
-    """Episodes whose oldest step is more versions behind are dropped and counted."""
+    """Maximum lag of an episode's oldest step, in weight versions; older episodes are dropped and counted."""
     state_stride: int = 8
     """Steps between the recurrent states that an episode stores."""
     chunk_length: int | None = None
-    """Steps of a sequence that gradients run through, a multiple of `state_stride`; null takes whole episodes."""
+    """Length in steps of the sequences that gradients are propagated through, a multiple of `state_stride`; null uses
+    whole episodes."""
     burn_in: int = 0
-    """Steps replayed without gradient before each chunk in mid-episode, a multiple of `state_stride`."""
+    """Steps replayed without gradient before each chunk that starts in mid-episode, a multiple of `state_stride`."""
     amp: Literal["off", "bf16"] = "off"
-    """Type of encoder and core in the update; heads and losses are always float32."""
+    """Data type of encoder and core in the update; heads and losses always use float32."""
     tf32: bool = False
-    """On CUDA, round the factors of matrix products and of the LSTM to TF32: faster from Ampere on, but less precise,
-    so that the limit of ratio_error is then that of bf16."""
+    """On CUDA, use TF32 in matrix products and in the LSTM: faster from Ampere on, but less precise; the limit of
+    ratio_error is then the same as with bf16."""
     max_padding_waste: float = 1.3
     """Largest ratio of padded to valid steps in a length bucket."""
     checkpoint_every: int = 1
     """Updates between checkpoints."""
     ack: Literal["after_checkpoint", "after_step"] = "after_checkpoint"
-    """When episodes are acknowledged: after a durable checkpoint, or right after the step; episodes of updates that a
-    crash then loses count as `trained_then_lost`."""
+    """When to acknowledge episodes: after a durable checkpoint, or right after the optimizer step. In the second case,
+    episodes of updates that are lost in a crash count as `trained_then_lost`."""
     checkpoints_kept: int = 3
-    """Checkpoints kept on disk."""
+    """Number of checkpoints to keep."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the update runs; auto is CUDA where present."""
+    """Device of the update; auto uses CUDA if available."""
     hang_s: float = 300.0
-    """A learner without a heartbeat for this many seconds is killed, and continues from its newest checkpoint. A
-    minibatch must take less, compilation included, and so must the pass over a whole batch before the first one."""
+    """Kill a learner that sends no heartbeat for this many seconds; it continues from its newest checkpoint. A single
+    minibatch, including compilation, and the pass over the whole batch before the first one must take less time."""
 
     def __post_init__(self) -> None:
         positive = (
@@ -111,7 +114,7 @@ class LearnerConfig:
         require(
             self.minibatches <= max(self.batch_episodes, self.batch_steps // (self.chunk_length or 2**31)),
             f"learner.minibatches is {self.minibatches} with {self.batch_episodes} episodes per batch: a minibatch "
-            "holds whole episodes, or whole chunks of learner.chunk_length where learner.batch_steps has enough",
+            "holds whole episodes, or whole chunks of learner.chunk_length",
         )
         require(
             self.update_epochs is None or self.update_epochs >= 1,
@@ -165,16 +168,17 @@ class LearnerConfig:
 
     @property
     def ratio_error_limit(self) -> float:
-        """The `ratio_error` above which acting and learning differ by more than the rounding of this precision."""
+        """The `ratio_error` above which acting and learning differ by more than rounding at this precision."""
         return LOW_PRECISION_RATIO_ERROR if self.amp == "bf16" or self.tf32 else RATIO_ERROR
 
     @property
     def keeps_prior(self) -> bool:
-        """Whether updates need the policy that the run began with."""
+        """Whether updates need the initial policy of the run."""
         return max(self.prior_start, self.prior_end) > 0
 
     def for_core(self, recurrent: bool) -> LearnerConfig:
-        """Fill in the defaults of a recurrent or a feedforward core where `update_epochs` or `lr` is null."""
+        """Return the configuration with `update_epochs` and `lr` set to the defaults of a recurrent or feedforward core
+        if they are null."""
         epochs, lr = (1, 2.5e-4) if recurrent else (10, 3e-4)
         chosen = {"update_epochs": self.update_epochs or epochs, "lr": self.lr or lr}
         return replace(self, **chosen)  # type: ignore[arg-type]

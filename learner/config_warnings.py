@@ -11,15 +11,15 @@ log = logging.getLogger(__name__)
 RECURRENT_LR = 2.5e-4
 RECURRENT_KL = 0.03
 LAG_KL = 0.1
-"""Nats between the policy that acted and the one that learns, at which a typical ratio is off by a half: more than
-twice what the clip permits."""
+"""KL in nats between the acting and the learning policy at which a typical ratio is off by one half, more than twice
+what the clip permits."""
 
 
 class ConfigWarnings:
     """Appends to `notes`, which other components append to as well."""
 
     def __init__(self, config: LearnerConfig, recurrent: bool, notes: list[str]) -> None:
-        """`config` has the defaults of its core (`LearnerConfig.for_core`)."""
+        """`config` must contain the defaults of its core (`LearnerConfig.for_core`)."""
         self.config, self.recurrent, self.notes = config, recurrent, notes
         self._given: set[str] = set()
 
@@ -40,13 +40,13 @@ class ConfigWarnings:
             )
 
     def after_update(self, metrics: dict[str, float], longest_steps: int) -> None:
-        """`longest_steps`: the steps of the batch's longest episode."""
+        """`longest_steps` is the number of steps of the longest episode in the batch."""
         c = self.config
         error = metrics.get("ratio_error", 0.0)
         if error > c.ratio_error_limit:
             self._warn(
                 "ratio_error",
-                f"acting and learning disagree: ratios of steps that the present weights chose are off by {error:.2g}, "
+                f"acting and learning disagree: ratios of steps chosen by the current weights are off by {error:.2g}, "
                 f"more than {c.ratio_error_limit:g} (ratio_error); make sure that actors and learner run the same "
                 "version, and compare how their devices round",
             )

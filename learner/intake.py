@@ -1,4 +1,4 @@
-"""The learner's intake: take, decode, validate, and drop what is too old, with every episode accounted for."""
+"""The learner's intake: takes, decodes and validates episodes and drops stale ones; every episode is accounted for."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class TakenEpisode:
 
 
 def lag_split(taken: Sequence[TakenEpisode], version: int) -> dict[str, float]:
-    """Lag of the oldest steps behind `version`, split into the versions that were published while episodes were acted
-    and shipped (in flight) and those published while they waited in the queue."""
+    """Split the lag of the oldest steps behind `version` into versions published while the episodes were acted and
+    shipped (in flight) and versions published while they waited in the queue."""
     lags = np.array([version - t.episode.oldest_version for t in taken])
     in_queue = np.array([max(0, version - max(t.head_version, t.episode.oldest_version)) for t in taken])
     return {
@@ -37,8 +37,8 @@ def lag_split(taken: Sequence[TakenEpisode], version: int) -> dict[str, float]:
 
 
 def _require_same(payload: EpisodeHeader, header: EpisodeHeader) -> None:
-    """Raise `InvalidEpisode` where the header of an entry is not that of its payload: the queue orders and fences
-    episodes by the header, checkpoints name them by the payload."""
+    """Raise `InvalidEpisode` if the header of an entry does not match its payload. The queue orders and fences episodes
+    by their headers; checkpoints name them by their payloads."""
     for name, value in vars(header).items():
         if getattr(payload, name) != value:
             raise InvalidEpisode(
@@ -48,8 +48,8 @@ def _require_same(payload: EpisodeHeader, header: EpisodeHeader) -> None:
 
 
 class Intake:
-    """Takes valid and fresh episodes from the queue. `probe` makes one forward pass over one episode; `dropped_stale`
-    and `dead_lettered` count from the construction on."""
+    """Takes valid and fresh episodes from the queue. `probe` runs one forward pass over an episode. `dropped_stale` and
+    `dead_lettered` are counted since construction."""
 
     def __init__(
         self,
@@ -67,10 +67,8 @@ class Intake:
         self._recovered: list[TakenEpisode] = []
 
     def recover(self, consumed: Collection[str], version: int) -> None:
-        """After a crash: acknowledge what the checkpoint of `version` holds, and probe the other pending entries one at
-        a time.
-
-        The attempt is counted before the probe, which identifies an episode that crashes the process.
+        """After a crash, acknowledge the episodes in the checkpoint of `version`, and probe the other pending entries
+        one at a time. Each attempt is counted before the probe, which identifies an episode that crashes the process.
         """
         pending = self.consumer.pending()
         self.consumer.ack([d.entry_id for d in pending if d.header.episode_id in consumed], version)
@@ -89,8 +87,8 @@ class Intake:
                 self._recovered.append(taken)
 
     def collect(self, count: int, version: int, stop: Callable[[], bool], steps: int = 0) -> list[TakenEpisode] | None:
-        """Take at least `count` episodes and `steps` steps, fresh enough for `version`; None where `stop` came
-        first."""
+        """Take at least `count` episodes and `steps` steps that are fresh enough for `version`. Returns None if `stop`
+        becomes true first."""
         batch: list[TakenEpisode] = []
         have = 0
         while len(batch) < count or have < steps:
@@ -121,11 +119,11 @@ class Intake:
         return TakenEpisode(delivery.entry_id, episode, delivery.head_version)
 
     def _is_fresh(self, taken: TakenEpisode, version: int) -> bool:
-        """Whether the oldest step is recent enough. Stale episodes are dropped and counted; one that names weights
-        which do not exist yet, and so would stay fresh for ever, is set aside."""
+        """Whether the oldest step is recent enough. Stale episodes are dropped and counted. An episode of weights that
+        do not exist yet would stay fresh forever, and is set aside."""
         newest = int(taken.episode.policy_version.max())
         if newest > version:
-            reason = f"it was acted by weights {newest}, and {version} are the newest"
+            reason = f"it was acted by weights {newest}, but the newest are {version}"
             self._set_aside(taken.entry_id, taken.episode.episode_id, reason)
             return False
         if version - taken.episode.oldest_version <= self.max_policy_lag:

@@ -10,18 +10,18 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
-from learner.checkpoint import Checkpoint
+from learner.run.checkpoint import Checkpoint
 
 
 def pick_device(wanted: str) -> torch.device:
-    """`auto` is CUDA where present. Raises `UserError` where CUDA is wanted and there is none."""
+    """Return the device; `auto` uses CUDA if available. Raises `UserError` if CUDA is requested but not available."""
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError("learner.device is cuda, but this torch sees no CUDA device: use auto or cpu")
+        raise UserError("learner.device is cuda, but PyTorch finds no CUDA device: use auto or cpu")
     return torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
 
 
 def resumed_network(resume: Checkpoint, policy: PolicyConfig, spaces: Spaces) -> FactoredRecurrentActorCritic:
-    """The network of a checkpoint. Raises `UserError` where the configuration asks for another architecture."""
+    """Return the network of a checkpoint. Raises `UserError` if the configuration has another architecture."""
     try:
         if resume.weights.spaces_hash != spaces.hash:
             raise UserError("it was trained with other spaces")
@@ -36,7 +36,7 @@ def resumed_network(resume: Checkpoint, policy: PolicyConfig, spaces: Spaces) ->
 def first_network(
     policy: PolicyConfig, spaces: Spaces, seed: int, resume: Checkpoint | None, init: WeightSet | None
 ) -> FactoredRecurrentActorCritic:
-    """The network of `resume`, else one with the weights of `init`, else one initialized from `seed`."""
+    """Return the network of `resume`, or one with the weights of `init`, or one initialized from `seed`."""
     if resume is not None:
         return resumed_network(resume, policy, spaces)
     if init is not None:

@@ -1,4 +1,4 @@
-"""`EpisodeSchema`: what an episode must look like for a learner to train on it."""
+"""`EpisodeSchema`: the form that an episode must have for a learner to train on it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from actors.types.spaces import Spaces
 
 @dataclass(frozen=True)
 class EpisodeSchema:
-    """The learner's spaces, and how its own policy stores recurrent state.
-
-    The codec has checked by then that an episode is consistent in itself (`Episode.validate`).
-    """
+    """The learner's spaces and the layout of its policy's recurrent state. The codec has already checked that an
+    episode is consistent in itself (`Episode.validate`)."""
 
     spaces: Spaces
     state_sizes: StateSizes
     state_stride: int  # steps between stored states
 
     def check(self, episode: Episode) -> None:
-        """Raise `InvalidEpisode` where an episode does not fit the spaces, chose an action that its own masks forbid,
-        or holds recurrent states that the policy could not have stored."""
+        """Raise `InvalidEpisode` if an episode does not match the spaces, chose an action that its own masks forbid, or
+        contains recurrent states that the policy could not have stored."""
         self._check_spaces(episode)
         self._check_states(episode)
 
     def _check_spaces(self, episode: Episode) -> None:
         name, spaces, spec = f"episode {episode.episode_id}", self.spaces, self.spaces.action
         if episode.spaces_hash != spaces.hash:
-            raise InvalidEpisode(f"{name}: spaces {episode.spaces_hash}, the learner has {spaces.hash}")
+            raise InvalidEpisode(f"{name}: its spaces are {episode.spaces_hash}, but the learner's are {spaces.hash}")
         widths = {
             "obs": spaces.obs_size,
             "blueprint_indices": spaces.slots,
@@ -41,7 +39,7 @@ class EpisodeSchema:
         for field, width in widths.items():
             found = getattr(episode, field).shape[1]
             if found != width:
-                raise InvalidEpisode(f"{name}: {field} is {found} wide, not {width}")
+                raise InvalidEpisode(f"{name}: {field} has width {found}, expected {width}")
         if (episode.blueprint_indices < -1).any() or (episode.blueprint_indices >= spaces.num_blueprints).any():
             raise InvalidEpisode(f"{name}: a blueprint index is out of range")
         if (episode.actions >= np.array(spec.sizes)).any():
@@ -54,12 +52,12 @@ class EpisodeSchema:
         name = f"episode {episode.episode_id}"
         if episode.state_stride != self.state_stride:
             raise InvalidEpisode(
-                f"{name}: states every {episode.state_stride} steps, the learner has {self.state_stride}"
+                f"{name}: its states are {episode.state_stride} steps apart, the learner expects {self.state_stride}"
             )
         for field in ("initial_state", "states"):
             arrays = getattr(episode, field).arrays
             for part, array, (n, width) in zip(StateSizes._fields, arrays, self.state_sizes, strict=True):
                 if array.shape[::2] != (n, width) or (field == "initial_state" and array.shape[1] != 1):
                     raise InvalidEpisode(
-                        f"{name}: {field}.{part} is {list(array.shape)}, the learner has {n} of {width}"
+                        f"{name}: {field}.{part} has shape {list(array.shape)}, expected {n} states of width {width}"
                     )

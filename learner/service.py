@@ -1,4 +1,4 @@
-"""The learner in a thread of its own, so that its process can answer polls and stop it."""
+"""`LearnerService`: the learner in a thread, so that its process can answer polls and stop it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from actors.errors import UserError
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from actors.types.spaces import Spaces
-from learner.checkpoint import LearnerProgress, load_checkpoint
 from learner.config import LearnerConfig
-from learner.lineage import LineageFolder
+from learner.run.checkpoint import LearnerProgress, load_checkpoint
+from learner.run.lineage import LineageFolder
 from learner.train import Learner
 
 T = TypeVar("T")
@@ -36,24 +36,22 @@ class LearnerSettings:
     redis: str = field(repr=False)  # may hold a password
     namespace: str
     wandb: str | None = None  # project of Weights & Biases
-    init_from: str = ""  # checkpoint whose weights a run without one of its own starts from, and which may be its prior
+    init_from: str = ""  # initial weights of a run without a checkpoint; possibly also its prior
 
 
 @dataclass(frozen=True)
 class LearnerStatus:
-    progress: LearnerProgress | None  # None where it has not been started, as in a process that replaced a dead one
+    progress: LearnerProgress | None  # None if it was not started yet, as in a process that replaced a dead one
     done: bool
     new_metrics: list[dict[str, float]] = field(default_factory=list)  # of updates since the last poll
     new_notes: list[str] = field(default_factory=list)  # for the user, since the last poll
-    beats: int = 0  # signs of progress so far
+    beats: int = 0  # number of heartbeats so far
 
 
 class LearnerService:
-    """`start`, `poll`, `stop`; an error of the learner's thread is raised by the next `poll`.
-
-    The first learner of a run and one that replaces a dead one both continue from the newest checkpoint in the run's
-    folder, which is looked for again once the generation is claimed.
-    """
+    """Starts, polls and stops a learner; `poll` raises the errors of its thread. Both the first learner of a run and
+    one that replaces a dead one continue from the newest checkpoint in the run folder, which is located after the
+    generation is claimed."""
 
     def __init__(
         self, settings: LearnerSettings, make_report: Callable[[], Callable[[dict[str, float]], None]] | None = None
@@ -68,15 +66,17 @@ class LearnerService:
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
     def start(self, max_seconds: float | None = None, here: Callable[[], T | None] = lambda: None) -> T | None:
-        """Load and begin to train, unless it trains already; `max_seconds` replaces the configured limit, of which some
-        may have passed. Returns `here()`, a description of this process."""
+        """Load the newest checkpoint and start training, unless training has already started. `max_seconds` replaces
+        the configured limit, part of which may have elapsed. Returns `here()`, a description of this process."""
         if self._thread.is_alive():
             return here()
         torch.set_num_threads(1)
         s = self._settings
         run_dir = Path(s.run_dir)
         if not run_dir.is_dir():
-            raise UserError(f"{run_dir} is not there on the learner's machine: give a --run.root that all machines see")
+            raise UserError(
+                f"{run_dir} does not exist on the learner's machine: give a --run.root that all machines share"
+            )
         found = LineageFolder(run_dir).newest()
         resume = found[1] if found else None
         wanted = bool(s.init_from) and (resume is None or s.config.keeps_prior)
@@ -98,7 +98,7 @@ class LearnerService:
         return here()
 
     def poll(self) -> LearnerStatus:
-        """Progress, and the metrics of updates since the last poll."""
+        """Return the progress, and the metrics of updates since the last poll."""
         if self._error is not None:
             raise self._error
         if self._learner is None:

@@ -13,7 +13,6 @@ from actors.transport.base import Transport, Unreachable
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
-from learner.checkpoint import Checkpoint, LearnerProgress
 from learner.config import LearnerConfig
 from learner.config_warnings import ConfigWarnings
 from learner.intake import Intake, TakenEpisode, lag_split
@@ -21,15 +20,16 @@ from learner.network import first_network, pick_device
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate, is_recurrent
-from learner.run_metrics import RunMetrics, episode_row
-from learner.run_state import RunState
+from learner.run.checkpoint import Checkpoint, LearnerProgress
+from learner.run.run_metrics import RunMetrics, episode_row
+from learner.run.run_state import RunState
 from learner.schema import EpisodeSchema
 
 
 class Learner:
-    """One run's learner. It continues from the newest checkpoint in `run_dir`, or in a folder without any from
-    `resume`. `report` receives the metrics of every update; a new run may start with the weights `init`, and keep
-    `prior` (see `learner.ppo.prior`); `wandb` is a project of Weights & Biases that metrics go to as well."""
+    """The learner of a run. It continues from the newest checkpoint in `run_dir`, or from `resume` if there is none.
+    `report` receives the metrics of every update. A new run may start with the weights `init` and keep `prior` (see
+    `learner.ppo.prior`). `wandb` is the Weights & Biases project to log metrics to."""
 
     def __init__(
         self,
@@ -66,11 +66,12 @@ class Learner:
         return self.state.progress
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> LearnerProgress:
-        """Train until `updates`, `max_seconds` or `stop`; the last update is always in a checkpoint."""
+        """Train until `updates` or `max_seconds` is reached or `stop` returns true. The last update is always saved in
+        a checkpoint."""
         began, limit, state = time.monotonic(), self.config.max_seconds, self.state
 
         def over() -> bool:
-            self.heartbeat()  # every wait calls this again and again
+            self.heartbeat()  # called repeatedly during every wait
             return stop() or (limit is not None and time.monotonic() - began >= limit)
 
         state.stop = over
@@ -82,7 +83,7 @@ class Learner:
                     start = time.monotonic()
                     taken = state.with_store(self._take)
                     if taken is None:
-                        continue  # stopped, or the store was away; what was taken is pending there
+                        continue  # stopped, or the store was unreachable; episodes taken are still pending there
                     wait_s, episodes = time.monotonic() - start, [t.episode for t in taken]
                     lags = lag_split(taken, self.progress.version)
                     metrics = self._update(episodes, elapsed_before + time.monotonic() - began) | lags

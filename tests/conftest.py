@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from itertools import filterfalse
 from pathlib import Path
 
+import hypothesis
 import pytest
 import structlog
 
@@ -25,12 +26,41 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 
 NAMESPACES = itertools.count()
 
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.register_profile("explore", derandomize=False, print_blob=True)
+hypothesis.settings.load_profile("repeatable")  # `make test-long` explores: --hypothesis-profile=explore
+
+
+LONGEST = (
+    "integration/deploy/test_launch.py",
+    "integration/deploy/test_compose_smoke.py",
+    "integration/deploy/test_grow_example.py",
+    "property/env/test_cnn_fleet.py",
+    "unit/evaluation/test_evaluation.py",
+    "integration/deploy/test_gym_run.py",
+    "property/env/test_fleet.py",
+    "unit/policy/test_compiled_policy.py",
+    "integration/policy/test_device_programs.py",
+    "integration/deploy/test_ray_head.py",
+)
+"""The files that take longest. They run first, so that no worker is left with one at the end."""
+
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the kernels before the first test, in one process, so that no test's time limit includes it."""
+    """Compile the kernels before the first test, so that no test's time limit includes it."""
     if not hasattr(session.config, "workerinput"):
-        for dtype in filterfalse(is_compiled, ("float32", "float64")):
-            subprocess.run([sys.executable, "-c", COMPILE.format(dtype)], check=True)
+        missing = filterfalse(is_compiled, ("float32", "float64"))
+        compiling = [subprocess.Popen([sys.executable, "-c", COMPILE.format(dtype)]) for dtype in missing]
+        statuses = [process.wait() for process in compiling]
+        if any(statuses):
+            pytest.exit("the kernels do not compile; see above", returncode=3)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; the others stay in the order in which they were found."""
+    root = Path(__file__).parent
+    order = {root / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 COMPILE = "import torch; from actors.env.seed_fleet import compile_kernels; compile_kernels(torch.{})"

@@ -30,7 +30,7 @@ Obs = dict[str, NDArray[Any]]
 
 
 def seed_spaces(slots: int, profile: str = "tamiyo") -> Spaces:
-    """Return the action and observation spaces of hosts with so many slots, as the policy needs them."""
+    """Return the action and observation spaces of hosts with so many slots of both kinds, as the policy needs them."""
     layout = observation.obs_spec(slots)
     blueprints = blueprint_choices()
     spec = seed_action_spec(slots, blueprints, profile)
@@ -57,8 +57,9 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     """Train one host network epoch by epoch, and let a policy grow it.
 
     **Episode.** `reset` draws a task, its data, a host and its initial weights; all follow from `run_seed` and the
-    episode's `seed`. The host trains for `horizon_epochs` epochs of `inner_steps` minibatches (AdamW). It has
-    `slots` slots, all DORMANT at first.
+    episode's `seed`, and so do the host's width, the price of parameters, the number of epochs (`horizon_epochs`) and
+    of minibatches in each (`inner_steps`), where the configuration gives a range. The optimizer is AdamW. The host has
+    `slots` slots in its stream and `column_slots` slots for columns, all DORMANT at first.
 
     **Observation.** `{"obs": float32 [D], "blueprint_indices": int64 [S]}`: base features, then the features of each
     slot, as `actors.env.slots.observation` lists them; and the blueprint in each slot, -1 if it is empty.
@@ -67,7 +68,9 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     `actors.types.actions`). The op decides which heads matter:
 
     - WAIT does nothing.
-    - GERMINATE puts a new seed of this blueprint into a DORMANT slot, within the parameter budget.
+    - GERMINATE puts a new seed of this blueprint into a DORMANT slot, within the parameter budget. In the stream, a
+      seed is a small module between two layers; in a column slot, a network of the host's architecture at 1/2, 1, 2
+      or 4 times its width, which reads the host's input and whose logits are added to the host's.
     - ADVANCE moves a seed from GERMINATED to TRAINING (it learns, the host ignores it) or from TRAINING to BLENDING
       (it joins the host, while alpha rises from 0 to its target).
     - SET_ALPHA_TARGET moves a seed in BLENDING or HOLDING (alpha at its target) to another alpha.
@@ -85,8 +88,9 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     it restores the last good epoch without the seeds that are not fossilized, and charges a penalty. (5) Slots take
     the transitions that need no decision.
 
-    **Reward.** In points of validation accuracy: the change of accuracy, minus `rent_weight` * (parameters of all
-    seeds / parameters of the host) / horizon, minus penalties. The undiscounted sum is the objective J (see
+    **Reward.** In points of validation accuracy: the change of accuracy, minus `rent_weight` * rent / horizon, minus
+    penalties. The rent is log2((host + seeds) / host), counted in parameters: how often the model's size doubled. The
+    undiscounted sum is the objective J (see
     `actors.env.reward`, also for the other reward modes).
 
     **End.** Terminated by the governor (`info["end_reason"]` is `governor`) or at the horizon (`horizon`); with
@@ -113,7 +117,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: give 'rgb_array' or None")
         self.render_mode = render_mode
         check_tasks(self.config, run_seed)
-        self.spaces = seed_spaces(self.config.slots, self.config.profile)
+        self.spaces = seed_spaces(self.config.total_slots, self.config.profile)
         self.observation_space, space = gymnasium_spaces(self.spaces)
         self.action_space: gymnasium.Space[Any] = space
         self.illegal_actions = 0
@@ -136,10 +140,11 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
         optimizer_settings = OptimizerSettings(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
         with self.device:
-            self.network = ReferenceNetwork(self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype)
+            self.network = ReferenceNetwork(
+                self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype, c.column_slots
+            )
             for new in self.episode.initial_seeds:
-                blueprint = self.episode.host.family.blueprints[new.blueprint]
-                self.network.germinate(new.slot, blueprint, new.blend, new.rng)
+                self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
         twin = self._twins.trajectories([self.seed])[0] if c.reference == "twin" else ()
         self.episode.begin(self.network.evaluate(self.val_x, self.val_y, {}), twin)
         self.snapshot = self.network.snapshot()
@@ -151,9 +156,8 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         plan, illegal = self.episode.plan_epoch(choices, self.strict)
         self._prune(plan.pruned)
         if (new := plan.germinated) is not None:
-            blueprint = self.episode.host.family.blueprints[new.blueprint]
             with self.device:
-                self.network.germinate(new.slot, blueprint, new.blend, new.rng)
+                self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
         x, y = self.train_x[plan.rows], self.train_y[plan.rows]
         alphas = SeedAlphas(dict(plan.blended), dict(plan.training))
         statistics = self.network.train_epoch(x, y, alphas, self.config.isolation)
@@ -162,7 +166,8 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         if ablations:
             current = plan.subsets[0]
             ablations[current] = self._ablate(plan, current) if self.network.running else validation
-        result = EpochResult(statistics.train_loss, statistics.gradient_norms, validation, ablations)
+        scores = {s: x for s, x in statistics.scores.items() if s not in plan.alphas}
+        result = EpochResult(statistics.train_loss, statistics.gradient_norms, scores, validation, ablations)
         outcome = self.episode.complete_epoch(plan, result, self._roll_back)
         self._prune(outcome.pruned)
         self.snapshot = self.network.snapshot()

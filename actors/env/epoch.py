@@ -45,6 +45,10 @@ class EpochResult:
 
     train_loss: float  # mean over minibatches, nats
     gradient_norms: Mapping[int, list[float]]  # slot -> norm of each minibatch, before clipping
+    scores: Mapping[int, float]
+    """Slots without a seed -> norm of the loss's gradient with respect to the output of a seed there that has no effect
+    yet, divided by the norm of the host's gradient, both of the epoch's last minibatch. For a column that is the
+    gradient of the logits."""
     validation: EvalResult  # of the host with its blended seeds
     ablations: Mapping[Subset, EvalResult]  # of each planned subset; comparable with each other, see `ablate`
 

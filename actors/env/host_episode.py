@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.env import governor
+from actors.env.episode_settings import draw_settings
 from actors.env.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
+from actors.env.hosts.column import column_host
 from actors.env.hosts.make import make_host
 from actors.env.rendering.timeline import Timeline
 from actors.env.reward import EpisodeReward, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
 from actors.env.slots.contributions import EvalResult, subsets_to_evaluate
-from actors.env.slots.growth_state import GrowthRules, GrowthState, SlotShape
+from actors.env.slots.growth_state import GrowthRules, GrowthState
 from actors.env.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
-from actors.env.slots.observation import TrainingState
+from actors.env.slots.model_view import TrainingState
+from actors.env.slots.slot_shape import column_slot, stream_slot
 from actors.env.slots.topology import Topology, fossilized_slot, topology_of
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.env.twin import twin_coefficient
@@ -30,6 +33,9 @@ from actors.types.actions import ActionMasks, ActionSpec, Op
 from actors.types.episode import EndReason
 
 log = logging.getLogger(__name__)
+
+FEATURE_GROUPS = ("contributions", "accuracy", "train_loss", "train_rows", "scores")
+"""Groups of features that `drop_features` can hide."""
 
 
 class HostEpisode:
@@ -58,14 +64,17 @@ class HostEpisode:
         files = DataFiles(config.data_dir, config.download)
         self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA), files)
         task = self.task
-        self.host = make_host(task, config.slots)
-        self._names = tuple(b.name for b in self.host.family.blueprints)
-        host_params = self.host.num_params()
-        slot_shapes = [SlotShape(self.host.family, self.host.slot_width(s)) for s in range(config.slots)]
+        self.settings = draw_settings(config, config.tasks[choice], run_seed, seed)
+        self.horizon_epochs, self.rent_weight = self.settings.horizon_epochs, self.settings.rent_weight
+        self.host = host = make_host(task, self.settings.host_width, config.slots)
+        self._names = tuple(map(host.family.name_of, range(len(host.family.blueprints))))
+        host_params = host.num_params()
+        column = column_slot(host.family, lambda scale: column_host(host, scale).num_params())
+        slot_shapes = [stream_slot(host.family, host.slot_width(s)) for s in range(config.slots)]
+        slot_shapes += [column] * config.column_slots
         budget = config.budget_ratio * host_params
-        rules = GrowthRules(budget, GATES[config.gates], config.embargo_epochs, config.profile)
+        rules = GrowthRules(budget, GATES[config.gates], config.embargo_epochs, config.profile, self.rent_weight)
         self.growth = GrowthState(slot_shapes, host_params, rules, spec)
-        self.horizon_epochs = self._draw_horizon()
         self.governor = governor.Governor(task.num_classes, task.chance_loss)
         self.epoch = 0
         self.germinations = len(topology)
@@ -75,9 +84,10 @@ class HostEpisode:
             raise ValueError(f"the topology adds {self.added_params()} parameters, but the budget is {budget:.0f}")
         self.initial_seeds = tuple(self._new_seed(i, g.slot, g.blueprint, g.blend) for i, g in enumerate(topology))
         self.illegal_actions = 0
-        hidden = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(2) < config.drop_features
-        self._contributions_hidden, self._accuracy_hidden = map(bool, hidden)
+        hidden = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(len(FEATURE_GROUPS)) < config.drop_features
+        self.hidden_features = frozenset(name for name, hide in zip(FEATURE_GROUPS, hidden, strict=True) if hide)
         self.accuracies: list[float] = []
+        self.train_losses: list[float] = []
         self.val_losses: list[float] = []
         self.rents: list[float] = []
         self._executed = SeedAction(Op.WAIT)
@@ -89,12 +99,6 @@ class HostEpisode:
     def _new_seed(self, number: int, slot: int, blueprint: int, blend: int) -> NewSeed:
         return NewSeed(slot, blueprint, blend, stream(self.run_seed, self.seed, Purpose.SEED_INIT, number))
 
-    def _draw_horizon(self) -> int:
-        longest = self.config.horizon_epochs
-        if not self.config.random_horizon:
-            return longest
-        return int(stream(self.run_seed, self.seed, Purpose.HORIZON).integers(-(-longest // 2), longest + 1))
-
     def begin(self, untrained: EvalResult, twin: Sequence[float] = ()) -> None:
         """Start with the validation result of the untrained host.
 
@@ -104,14 +108,25 @@ class HostEpisode:
         self.accuracies, self.val_losses = [accuracy], [loss]
         self.governor.begin(loss)
         self.reward = EpisodeReward(self.config, twin, twin_coefficient(self.config, self.task.task_id))
-        self.timeline = Timeline(self.task.task_id, self.seed, self.horizon_epochs, self.config.slots, [accuracy])
+        self.timeline = Timeline(
+            self.task.task_id,
+            self.seed,
+            self.horizon_epochs,
+            [shape.kind.name for shape in self.growth.slot_shapes],
+            [accuracy],
+            self.host.width,
+            self.rent_weight,
+        )
 
-    def plan_epoch(self, action: NDArray[np.int64], strict: bool = False) -> tuple[EpochPlan, str]:
+    def plan_epoch(
+        self, action: NDArray[np.int64], strict: bool = False, masks: ActionMasks | None = None
+    ) -> tuple[EpochPlan, str]:
         """Take an action; return the plan of the epoch, and why the action was illegal ("" if it was legal).
 
-        An illegal action becomes WAIT and is counted; with `strict` it raises `IllegalAction`.
+        An illegal action becomes WAIT and is counted; with `strict` it raises `IllegalAction`. `masks` are the current
+        ones, if the caller has them.
         """
-        executed, reason = self.growth.read(np.asarray(action, dtype=np.int64))
+        executed, reason = self.growth.read(np.asarray(action, dtype=np.int64), masks)
         if reason:
             if strict:
                 raise IllegalAction(reason)
@@ -138,15 +153,16 @@ class HostEpisode:
         the previous epoch, without the seeds of `slots`, and return its validation result.
         """
         horizon = self.horizon_epochs
-        weight = self.config.rent_weight
+        weight = self.rent_weight
         charged_weight = weight * self.rent_share
         self.growth.record_gradients(result.gradient_norms, plan.training)
         label = f"seed {self.seed}, epoch {self.epoch}"
         due = len(plan.subsets) > 1
         self.growth.record_contributions(result.ablations, plan.blended, plan.training, due, label)
+        self.train_losses.append(result.train_loss)
         accuracy, loss = result.validation
         self.epoch += 1
-        rent = self.added_params() / self.growth.host_params
+        rent = self.growth.rent()
         penalty, charged_penalty = 0.0, 0.0  # in J, and in the reward
         before = self.growth.filled()
         panic = self.governor.check(result.train_loss, loss, accuracy)
@@ -158,6 +174,7 @@ class HostEpisode:
             penalty = governor.penalty(weight, rent, left, horizon)
             charged_penalty = governor.penalty(charged_weight, rent, left, horizon)
         self.lifecycle.automatic_transitions()
+        self.growth.record_scores(result.scores)
         previous = self.accuracies[-1]
         term = objective_reward(accuracy, previous, rent, weight, horizon, penalty)
         charged_term = objective_reward(accuracy, previous, rent, charged_weight, horizon, charged_penalty)
@@ -177,6 +194,9 @@ class HostEpisode:
         telemetry = {
             "final_accuracy": accuracy,
             "growth_ratio": growth,
+            "rent": sum(self.rents) / self.epoch,
+            "rent_weight": weight,
+            "host_width": float(self.host.width),
             "panic": float(panic is not None),
             "objective": objective(accuracy, self.accuracies[0], self.rents, weight, horizon, penalty),
             **self.timeline.stage_shares(),
@@ -192,7 +212,7 @@ class HostEpisode:
     def _minibatches(self) -> NDArray[np.int64]:
         """Return this epoch's rows `[inner_steps, batch_size]`, cut from concatenated permutations of the split."""
         rows = len(self.task.train)
-        shape = (self.config.inner_steps, self.config.batch_size)
+        shape = (self.settings.inner_steps, self.config.batch_size)
         count = shape[0] * shape[1]
         position = self.epoch * count
         passes = range(position // rows, (position + count - 1) // rows + 1)
@@ -246,15 +266,20 @@ class HostEpisode:
     def observation(self) -> dict[str, NDArray[Any]]:
         """Return what the policy observes; see `SeedTrainingEnv`."""
         accuracies: Sequence[float | None] = self.accuracies
-        if self._accuracy_hidden:
+        if "accuracy" in self.hidden_features:
             accuracies = [None] * len(accuracies)
+        train_losses: Sequence[float | None] = self.train_losses
+        if "train_loss" in self.hidden_features:
+            train_losses = [None] * len(train_losses)
         training = TrainingState(
             epoch=self.epoch,
-            horizon_epochs=self.config.horizon_epochs,
+            horizon_epochs=self.horizon_epochs,
             chance_loss=self.task.chance_loss,
             num_classes=self.task.num_classes,
             val_losses=self.val_losses,
             accuracies=accuracies,
-            time_hidden=self.config.random_horizon or not self.config.observe_time,
+            train_losses=train_losses,
+            train_rows=None if "train_rows" in self.hidden_features else len(self.task.train),
+            time_hidden=not self.config.observe_time,
         )
-        return self.growth.observation(training, self._contributions_hidden)
+        return self.growth.observation(training, self.hidden_features)

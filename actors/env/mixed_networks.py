@@ -5,24 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from actors.env.epoch import EpochPlan, EpochResult
 from actors.env.fleet_networks import FleetNetworks
 from actors.env.host_episode import HostEpisode
+from actors.env.hosts.host import Host
 from actors.env.slots.contributions import EvalResult
-from actors.env.tasks import Task
 
 T = TypeVar("T")
-HostKind = tuple[int, ...]
-"""Hosts of one kind can share a stack: the size of their input in space, () for MLPs."""
-
 MAX_BLOCK_ENVS, MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS = 16, 4, 4096
+LEAST_CHANNELS = 4
 
 
-def host_kind(task: Task) -> HostKind:
-    """Return the kind of host that a task gets."""
-    return task.train.x.shape[2:]
+class HostKind(NamedTuple):
+    """Hosts of one kind share a stack."""
+
+    space: tuple[int, ...]  # size of their input in space, () for MLPs
+    most_channels: int
+    """CNNs are padded to this width or less; 0 for MLPs, which are padded to the largest."""
+
+
+def host_kind(host: Host, sample: tuple[int, ...]) -> HostKind:
+    """Return the kind of a host on samples of this shape.
+
+    Padding a CNN to twice its width costs up to four times the work, so that narrow and wide ones are not stacked.
+    """
+    return HostKind(sample[1:], _channel_class(host.width) if sample[1:] else 0)
+
+
+def host_kinds(narrowest: Host, widest: Host, sample: tuple[int, ...]) -> dict[HostKind, Host]:
+    """Return the kinds of the hosts between two that differ in width, and the widest host of each kind."""
+    kinds = {}
+    for width in range(narrowest.width, widest.width + 1):
+        host = widest.with_width(width)
+        kinds[host_kind(host, sample)] = host
+    return kinds
+
+
+def _channel_class(width: int) -> int:
+    """Return the smallest of `LEAST_CHANNELS`, and its doublings, that is at least `width`."""
+    channels = LEAST_CHANNELS
+    while channels < width:
+        channels *= 2
+    return channels
 
 
 def block_envs(kind: HostKind, num_envs: int) -> int:
@@ -30,7 +56,8 @@ def block_envs(kind: HostKind, num_envs: int) -> int:
 
     For CNNs it is limited so that the tensors of a block stay near the cache (measured).
     """
-    return min(MAX_BLOCK_ENVS, max(MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS // prod(kind))) if kind else num_envs
+    positions = prod(kind.space)
+    return min(MAX_BLOCK_ENVS, max(MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS // positions)) if kind.space else num_envs
 
 
 @dataclass(eq=False)
@@ -86,6 +113,7 @@ class MixedNetworks:
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
         """See `FleetNetworks.reset`."""
+        kinds = {e: host_kind(episodes[e].host, episodes[e].task.shape) for e in envs}
         stale = {block: block.leave(envs) for block in self.blocks}
         dropped = [block for block in self.blocks if block.idle]
         self.blocks = [block for block in self.blocks if not block.idle]
@@ -93,7 +121,7 @@ class MixedNetworks:
         # Environments that are reset one at a time are usually followed by others: a new block has some spare rows.
         least = MIN_BLOCK_ENVS if self.blocks else 2
         for kind in self.kinds:
-            waiting = sorted(e for e in envs if host_kind(episodes[e].task) == kind)
+            waiting = sorted(e for e in envs if kinds[e] == kind)
             for block in self.blocks:
                 if block.kind == kind:
                     stale[block] += block.join(waiting)

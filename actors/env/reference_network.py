@@ -6,7 +6,7 @@ speed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from actors.env.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.env.blueprints.blueprint import Blueprint
+from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host, draw_params
 from actors.env.layers.batch_norm import (
     Moments,
@@ -83,6 +84,27 @@ class ReferenceSeed:
 
 
 @dataclass
+class ReferenceColumn:
+    """A seed in a column slot: a bare host of its own width, whose logits are added to the host's."""
+
+    host: Host
+    group: ParameterGroup
+    prefix: str  # of the names of its norms in the network's running statistics
+
+    def logits(self, x: Tensor, normalize: Normalize) -> Tensor:
+        """Return the column's logits, before they are scaled by alpha."""
+
+        def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+            return normalize(self.prefix + name, h, gain, bias)
+
+        return self.host.forward(self.group.params, x, lambda s, h: h, None, own_norm)
+
+    def norms(self) -> dict[str, int]:
+        """Return the number of channels of every BatchNorm, by its name in the network."""
+        return {self.prefix + name: channels for name, channels in self.host.norms().items()}
+
+
+@dataclass
 class SeedAlphas:
     """The seeds that take part in an epoch, and their alphas. Seeds in neither table are off."""
 
@@ -98,6 +120,7 @@ class EpochStatistics:
 
     train_loss: float  # mean over minibatches, nats
     gradient_norms: dict[int, list[float]]  # slot -> norm at each minibatch, before clipping
+    scores: dict[int, float]  # by slot, see `EpochResult.scores`; slots with a seed too
 
 
 @dataclass(frozen=True)
@@ -115,6 +138,8 @@ class ReferenceNetwork:
     (`SeedAlphas.blended`) are part of the function and are trained with the host by the main pass. Seeds in TRAINING
     (`SeedAlphas.training`) learn from a second pass over the same minibatch, the shadow pass, in which everything
     else is constant: they change neither the host nor its running statistics.
+
+    Slots up to `host.slots` are in the stream, the others hold columns.
     """
 
     def __init__(
@@ -123,64 +148,103 @@ class ReferenceNetwork:
         rng: np.random.Generator,
         optimizer_settings: OptimizerSettings,
         dtype: torch.dtype = torch.float32,
+        column_slots: int = 0,
     ) -> None:
-        self.host = host
+        self.host, self.column_slots = host, column_slots
         self.dtype = dtype
         self.optimizer_settings = optimizer_settings
         params = draw_params(host.shapes(), rng, dtype)
         self.group = ParameterGroup.create(params, optimizer_settings.host_lr, optimizer_settings.weight_decay)
-        self.seeds: dict[int, ReferenceSeed] = {}
-        self.running = {name: Moments.fresh(channels, dtype=dtype) for name, channels in host.norms().items()}
+        self.seeds: dict[int, ReferenceSeed | ReferenceColumn] = {}
+        self.running = _fresh(host.norms(), dtype)
 
-    def germinate(self, slot: int, blueprint: Blueprint, blend: int, rng: np.random.Generator) -> None:
-        """Add a seed with a fresh optimizer. It is the identity, so the host's function does not change."""
-        width = self.host.slot_width(slot)
-        shapes = blueprint.shapes(width) | gate_shapes(blend, width)
-        o = self.optimizer_settings
-        trained = ParameterGroup.create(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
-        self.seeds[slot] = ReferenceSeed(blueprint, blend, trained, self.host.family.gate_logits)
+    def germinate(self, slot: int, blueprint: int, blend: int, rng: np.random.Generator) -> None:
+        """Add a seed with a fresh optimizer. It has no effect yet, so the host's function does not change.
+
+        `blueprint` is an index into the tables of the host's family.
+        """
+        family, o = self.host.family, self.optimizer_settings
+        column = family.columns[blueprint]
+        if column is None:
+            width, grown = self.host.slot_width(slot), family.blueprints[blueprint]
+            shapes = grown.shapes(width) | gate_shapes(blend, width)
+            group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
+            self.seeds[slot] = ReferenceSeed(grown, blend, group, family.gate_logits)
+        else:
+            host = column_host(self.host, column.scale)
+            group = ParameterGroup.create(draw_params(column_shapes(host), rng, self.dtype), o.seed_lr, o.weight_decay)
+            self.seeds[slot] = seed = ReferenceColumn(host, group, f"column{slot}.")
+            self.running |= _fresh(seed.norms(), self.dtype)
 
     def prune(self, slot: int) -> None:
         """Remove the seed of a slot."""
-        del self.seeds[slot]
+        seed = self.seeds.pop(slot)
+        if isinstance(seed, ReferenceColumn):
+            for name in seed.norms():
+                del self.running[name]
 
     def added_params(self) -> int:
         return sum(t.numel() for seed in self.seeds.values() for t in seed.group.params.values())
 
-    def logits(self, x: Tensor, alphas: Mapping[int, float], normalize: Normalize | None = None) -> Tensor:
+    def logits(
+        self,
+        x: Tensor,
+        alphas: Mapping[int, float],
+        normalize: Normalize | None = None,
+        outputs: dict[int, Tensor] | None = None,
+    ) -> Tensor:
         """Return the logits with the seeds of `alphas` (slot -> alpha) blended in.
 
-        BatchNorm uses `normalize`, by default the statistics of the batch.
+        BatchNorm uses `normalize`, by default the statistics of the batch. The output of each slot is stored in
+        `outputs`; that of a column slot are the logits.
         """
+        outputs = {} if outputs is None else outputs
+        normalize = normalize or batch_statistics()
 
         def slot(s: int, h: Tensor) -> Tensor:
-            return self.seeds[s].blend_into(h, alphas[s]) if s in alphas else h
+            seed = self.seeds.get(s)
+            grown = seed.blend_into(h, alphas[s]) if isinstance(seed, ReferenceSeed) and s in alphas else h
+            outputs[s] = grown
+            return grown
 
-        return self.host.forward(self.group.params, x, slot, None, normalize)
+        logits = self.host.forward(self.group.params, x, slot, None, normalize)
+        for s, alpha in alphas.items():
+            seed = self.seeds[s]
+            if isinstance(seed, ReferenceColumn):
+                logits = logits + alpha * seed.logits(x, normalize)
+        outputs |= dict.fromkeys(range(self.host.slots, self.host.slots + self.column_slots), logits)
+        return logits
 
     def train_epoch(self, x: Tensor, y: Tensor, alphas: SeedAlphas, isolation: Isolation) -> EpochStatistics:
         """Train one epoch on minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
 
-        Only the main pass updates the running statistics of BatchNorm.
+        The main pass updates the running statistics of BatchNorm. The shadow pass updates only those of the columns
+        that it trains.
         """
-        main = batch_statistics(self.running)
+        main = batch_statistics(self.running, self._norms_of(alphas.blended))
+        aside = batch_statistics(self.running, self._norms_of(alphas.training, with_host=False))
         losses = []
+        scores: dict[int, float] = {}
         norms: dict[int, list[float]] = {s: [] for s in (*alphas.blended, *alphas.training)}
-        for batch, labels in zip(x, y, strict=True):
+        for step, (batch, labels) in enumerate(zip(x, y, strict=True)):
+            outputs: dict[int, Tensor] = {}
             groups = [self.group, *(self.seeds[s].group for s in alphas.blended)]
             learners = [self.seeds[s].group for s in alphas.training]
             if isolation == "straight_through":
-                logits = self._straight_through(batch, alphas, main)
+                logits = self._straight_through(batch, alphas, main, outputs)
                 loss = F.cross_entropy(logits, labels)
-                grads = torch.autograd.grad(loss, [t for g in (*groups, *learners) for t in g.tensors])
+                learnt = [t for g in (*groups, *learners) for t in g.tensors]
             else:
-                loss = F.cross_entropy(self.logits(batch, alphas.blended, main), labels)
-                grads = torch.autograd.grad(loss, [t for g in groups for t in g.tensors])
-                if learners:
-                    # The shadow pass: the same minibatch with the training seeds on. Gradients are taken only with
-                    # respect to their parameters, so everything else in it is constant.
-                    shadow = F.cross_entropy(self.logits(batch, alphas.blended | alphas.training), labels)
-                    grads += torch.autograd.grad(shadow, [t for g in learners for t in g.tensors])
+                loss = F.cross_entropy(self.logits(batch, alphas.blended, main, outputs), labels)
+                learnt = [t for g in groups for t in g.tensors]
+            scored = list(outputs) if step == len(x) - 1 else []
+            grads = torch.autograd.grad(loss, learnt + [outputs[s] for s in scored])
+            grads, at_outputs = grads[: len(learnt)], grads[len(learnt) :]
+            if learners and isolation == "shadow":
+                # The shadow pass: the same minibatch with the training seeds on. Gradients are taken only with
+                # respect to their parameters, so everything else in it is constant.
+                shadow = F.cross_entropy(self.logits(batch, alphas.blended | alphas.training, aside), labels)
+                grads += torch.autograd.grad(shadow, [t for g in learners for t in g.tensors])
             slots: list[int | None] = [None, *alphas.blended, *alphas.training]
             rest = list(grads)
             for slot, group in zip(slots, [*groups, *learners], strict=True):
@@ -188,22 +252,38 @@ class ReferenceNetwork:
                 norm = group.step(group_grads, self.optimizer_settings.clip_norm)
                 if slot is not None:
                     norms[slot].append(norm)
+                elif norm > 0:
+                    scores = {s: float(g.norm()) / norm for s, g in zip(scored, at_outputs, strict=True)}
             losses.append(loss.detach())
-        return EpochStatistics(float(torch.stack(losses).mean()), norms)
+        return EpochStatistics(float(torch.stack(losses).mean()), norms, scores)
 
-    def _straight_through(self, x: Tensor, alphas: SeedAlphas, normalize: Normalize) -> Tensor:
+    def _norms_of(self, slots: Collection[int], with_host: bool = True) -> set[str]:
+        """Return the names of the norms of the columns in these slots, and of the host."""
+        columns = [seed for s in slots if isinstance(seed := self.seeds[s], ReferenceColumn)]
+        return {name for column in columns for name in column.norms()} | set(self.host.norms() if with_host else ())
+
+    def _straight_through(
+        self, x: Tensor, alphas: SeedAlphas, normalize: Normalize, outputs: dict[int, Tensor]
+    ) -> Tensor:
         """Return logits to which TRAINING seeds add the value 0, but through which they receive their gradients."""
 
         def slot(s: int, h: Tensor) -> Tensor:
-            if s in alphas.blended:
-                return self.seeds[s].blend_into(h, alphas.blended[s])
-            if s in alphas.training:
-                grown = self.seeds[s].blend_into(h.detach(), alphas.training[s])
-                zero = grown - grown.detach()
-                return h + torch.where(zero.isfinite(), zero, torch.zeros_like(zero))
+            seed = self.seeds.get(s)
+            if isinstance(seed, ReferenceSeed) and s in alphas.blended:
+                h = seed.blend_into(h, alphas.blended[s])
+            elif isinstance(seed, ReferenceSeed) and s in alphas.training:
+                h = h + _without_value(seed.blend_into(h.detach(), alphas.training[s]))
+            outputs[s] = h
             return h
 
-        return self.host.forward(self.group.params, x, slot, None, normalize)
+        logits = self.host.forward(self.group.params, x, slot, None, normalize)
+        for s, seed in self.seeds.items():
+            if isinstance(seed, ReferenceColumn) and s in alphas.blended:
+                logits = logits + alphas.blended[s] * seed.logits(x, normalize)
+            elif isinstance(seed, ReferenceColumn) and s in alphas.training:
+                logits = logits + _without_value(alphas.training[s] * seed.logits(x, normalize))
+        outputs |= dict.fromkeys(range(self.host.slots, self.host.slots + self.column_slots), logits)
+        return logits
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor, alphas: Mapping[int, float]) -> EvalResult:
@@ -237,9 +317,19 @@ class ReferenceNetwork:
                 for tensor, saved in zip(group.tensors, snapshot.params.get(s, group.tensors), strict=True):
                     tensor.copy_(saved)
                 group.optimizer.state.clear()
-            for name, moments in snapshot.running.items():
-                for tensor, saved in zip(self.running[name], moments, strict=True):
+            for name in self.running.keys() & snapshot.running.keys():
+                for tensor, saved in zip(self.running[name], snapshot.running[name], strict=True):
                     tensor.copy_(saved)
+
+
+def _fresh(norms: Mapping[str, int], dtype: torch.dtype) -> dict[str, Moments]:
+    return {name: Moments.fresh(channels, dtype=dtype) for name, channels in norms.items()}
+
+
+def _without_value(grown: Tensor) -> Tensor:
+    """Return zeros with the gradient of `grown`."""
+    zero = grown - grown.detach()
+    return torch.where(zero.isfinite(), zero, torch.zeros_like(zero))
 
 
 def _evaluated(logits: Tensor, y: Tensor) -> EvalResult:

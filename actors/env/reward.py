@@ -1,8 +1,8 @@
 """The objective J of an episode, and the rewards that add up to it.
 
 J = final accuracy - accuracy of the untrained host - rent_weight * mean rent over the horizon - penalties, in points,
-where the rent of an epoch is (parameters of all seeds) / (parameters of the host). Its term for one epoch is
-r_t = change of accuracy - rent_weight * rent_t / horizon - penalty_t, so the undiscounted sum of the terms is J.
+where the rent of an epoch is log2((host + seeds) / host), in doublings of the host's parameters. Its term for one epoch
+is r_t = change of accuracy - rent_weight * rent_t / horizon - penalty_t, so the undiscounted sum of the terms is J.
 """
 
 from __future__ import annotations

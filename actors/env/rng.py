@@ -25,6 +25,9 @@ class Purpose(IntEnum):
     BOOTSTRAP = 8
     UNKNOWN_FEATURES = 9
     DEMONSTRATIONS = 10
+    HOST_WIDTH = 11
+    INNER_STEPS = 12
+    RENT_WEIGHT = 13
 
 
 _WORD = 2**64

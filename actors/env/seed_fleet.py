@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.env import check_tasks, seed_spaces
+from actors.env.episode_settings import width_range
 from actors.env.epoch import EpochPlan
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.host_episode import HostEpisode
+from actors.env.hosts.host import Host
+from actors.env.hosts.make import make_host
 from actors.env.kernels.cache import is_compiled, mark_compiled
+from actors.env.mixed_networks import HostKind, host_kinds
 from actors.env.network_factory import make_networks
 from actors.env.reference_network import OptimizerSettings
 from actors.env.rendering.timeline import Timeline
@@ -47,20 +51,24 @@ class SeedTrainingFleet:
         tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed, self.read_test = config, num_envs, run_seed, read_test
         self.rent_share = 1.0
-        self.spaces = seed_spaces(config.slots, config.profile)
+        self.spaces = seed_spaces(config.total_slots, config.profile)
         self.episodes: list[HostEpisode] = []
         self._running = np.zeros(num_envs, dtype=np.bool_)
         self._last: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
         self.dtype, self.device = dtype, _device(config)
         settings = NetworkSettings(
-            config.horizon_epochs * config.inner_steps,
+            config.max_horizon_epochs * config.max_inner_steps,
             OptimizerSettings(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm),
             dtype,
             self.device,
             config.compile,
             config.cuda_graph and self.device.type == "cuda",
         )
-        self.networks = make_networks(tasks, config.slots, num_envs, settings, config.backend)
+        hosts: list[tuple[HostKind, Host]] = []
+        for name, task in zip(config.tasks, tasks, strict=True):
+            narrowest, widest = (make_host(task, width, config.slots) for width in width_range(config, name))
+            hosts += host_kinds(narrowest, widest, task.shape).items()
+        self.networks = make_networks(hosts, config.column_slots, num_envs, settings, config.backend)
         self._twins = TwinCache(self._play_twins)
         self._topologies: tuple[Topology, ...] = ((),) * num_envs
 
@@ -102,7 +110,7 @@ class SeedTrainingFleet:
         plans: list[EpochPlan | None] = [None] * n
         self.illegal: dict[int, str] = {}  # environment -> why its action was illegal
         for e in map(int, np.flatnonzero(self._running)):
-            plans[e], reason = self.episodes[e].plan_epoch(actions[e])
+            plans[e], reason = self.episodes[e].plan_epoch(actions[e], masks=self._last[e][1])
             if reason:
                 self.illegal[e] = reason
         results = self.networks.run_epoch(plans)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from actors.config import require
 from actors.env.slots.lifecycle import GATES, SeedAction
+from actors.growth.columns.column import Column
 from actors.serving.client.session import SessionOpener
 
 
@@ -18,11 +19,18 @@ class GrowthConfig:
 
     horizon_epochs: int
     """Epochs that the model is trained for. The policy sees it; after it nothing is changed any more."""
+    columns: Column | None = None
+    """Networks of the model's own architecture that may grow beside it; see `Column`."""
+    points_per_doubling: float = 1.0
+    """Price of growing: the points of accuracy (percent) that a doubling of the model's parameters must be worth."""
     policy: SessionOpener | str | Path | None = None
-    """What decides: a client, a `LocalPolicy`, the path of a checkpoint, or the address of a server as host:port. None
-    means the address in the environment variable TAMIYO_POLICY or, without one, the policy that comes with Tamiyo."""
+    """What decides: the name of a rule such as `fixed-column:double@3`, a client, a `LocalPolicy`, the path of a
+    checkpoint, or the address of a server as host:port. None means what the environment variable TAMIYO_POLICY names
+    or, without it, a rule: `fixed-column:double@3` with columns, a `periodic` one without."""
     num_classes: int | None = None
     """Classes of a classification task; None for other tasks."""
+    train_rows: int | None = None
+    """Rows of the training data; None if unknown."""
     chance_loss: float | None = None
     """Loss of guessing. None means log(num_classes) or, without classes, the first loss that is reported."""
     evaluate: Callable[[], float] | None = None
@@ -33,7 +41,8 @@ class GrowthConfig:
     evaluate_every: int = 1
     """Epochs between two measurements of contributions."""
     max_added_parameters: int | None = None
-    """Upper limit of what can be added at any time. None means four times the model's own trainable parameters."""
+    """Upper limit of what can be added at any time. None means fifteen times the model's own trainable parameters,
+    which is four doublings."""
     gates: Literal["permissive", "strict"] = "permissive"
     """Conditions that a seed must meet before it may advance or be fossilized."""
     embargo_epochs: int = 2
@@ -61,5 +70,8 @@ class GrowthConfig:
         require(self.evaluate_every >= 1, f"evaluate_every is {self.evaluate_every}: it must be at least 1")
         require(classes is None or classes >= 2, f"num_classes is {classes}: give at least 2, or None")
         require(self.gates in GATES, f"gates is {self.gates!r}: choose permissive or strict")
+        price, rows = self.points_per_doubling, self.train_rows
+        require(price >= 0, f"points_per_doubling is {price}: it must not be negative")
+        require(rows is None or rows >= 1, f"train_rows is {rows}: give at least 1, or None")
         limit = self.max_added_parameters
         require(limit is None or limit >= 1, f"max_added_parameters is {limit}: with less than 1 nothing can grow")

@@ -19,29 +19,32 @@ from actors.env.env import seed_spaces
 from actors.env.slots.contributions import EvalResult, Subset, subsets_to_evaluate
 from actors.env.slots.growth_state import GrowthRules, GrowthState
 from actors.env.slots.lifecycle import GATES, SeedAction
-from actors.env.slots.observation import TrainingState
+from actors.env.slots.model_view import TrainingState
 from actors.env.slots.stage import Stage
+from actors.errors import UserError
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
-from actors.growth.isolation import fresh_statistics, without_side_effects
 from actors.growth.policy_advisor import PolicyAdvisor, find_policy
-from actors.growth.ranks import Ranks, unwrap
 from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
+from actors.growth.training.isolation import fresh_statistics, without_side_effects
+from actors.growth.training.ranks import Ranks, unwrap
 from actors.serving.client.session import Answer
 from actors.types.actions import Op
 
 logger = logging.getLogger(__name__)
 
 LOG_VARIABLE = "TAMIYO_GROWTH_LOG"
-BUDGET_RATIO = 4.0  # default limit of added parameters, in multiples of the model's own
+BUDGET_RATIO = 15.0  # default limit of added parameters, in multiples of the model's own
 
 
 class GrowthController:
     """Grow a model while it trains.
 
-        grower = GrowthController(model, {"block1": SlotSpec()}, optimizer, horizon_epochs=20, num_classes=10)
+        grower = GrowthController(
+            model, ["block1"], optimizer, columns=Column(lambda scale: Net(int(16 * scale))), horizon_epochs=20
+        )
         for epoch in range(20):
             for x, y in batches:
                 ...
@@ -58,35 +61,44 @@ class GrowthController:
     def __init__(
         self,
         model: nn.Module,
-        slots: Mapping[str, SlotSpec] | Sequence[str],
-        optimizer: Optimizer,
+        slots: Mapping[str, SlotSpec] | Sequence[str] = (),
+        optimizer: Optimizer | None = None,
         config: GrowthConfig | None = None,
         **settings: Any,
     ) -> None:
-        """`slots` names the modules after which seeds can grow, 1 to 8 of them. Settings are those of `GrowthConfig`,
-        given as an object, as keywords, or as keywords that override an object. Raises `UserError`."""
+        """`slots` names the modules after which seeds can grow. Together with columns there can be 1 to 8 slots.
+        Settings are those of `GrowthConfig`, given as an object, as keywords, or as keywords that override an object.
+        Raises `UserError`."""
         self.config = c = GrowthConfig(**settings) if config is None else replace(config, **settings)
-        require(1 <= len(slots) <= 8, f"{len(slots)} slots were given: a model has 1 to 8")
+        total = len(slots) + (0 if c.columns is None else c.columns.count)
+        require(1 <= total <= 8, f"{total} slots were given, columns included: a model has 1 to 8")
+        require(not isinstance(slots, str), f"slots is {slots!r}: give a list of names of modules")
+        if optimizer is None:
+            raise UserError("no optimizer was given: GrowthController(model, slots, optimizer, ...)")
+        outer = model
         self.model, ddp, compiled = unwrap(model)
         self._ranks = Ranks(ddp)
         specs = slots if isinstance(slots, Mapping) else {name: SlotSpec() for name in slots}
         host_params = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         self.max_added_parameters = c.max_added_parameters or int(BUDGET_RATIO * host_params)
         require(self.max_added_parameters >= 1, "the model has no trainable parameters: give max_added_parameters")
-        self._seeds = SeedManager(self.model, specs, optimizer, self._ranks, c.seed, compiled)
-        spaces = seed_spaces(len(specs), c.profile)
+        self._seeds = SeedManager(self.model, specs, c.columns, optimizer, self._ranks, c.seed, compiled)
+        if compiled:
+            self._seeds.examine_call(outer)
+        spaces = seed_spaces(total, c.profile)
         gates = GATES[c.gates] if c.evaluate is not None else GATES[c.gates].without_contributions()
-        rules = GrowthRules(self.max_added_parameters, gates, c.embargo_epochs, c.profile)
+        rules = GrowthRules(self.max_added_parameters, gates, c.embargo_epochs, c.profile, c.points_per_doubling)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         self._advisor: PolicyAdvisor | None = None
         if self._ranks.first:
-            opener = find_policy(c.policy, c.timeout_s)
+            opener = find_policy(c.policy, c.timeout_s, c.columns is not None)
             self._advisor = PolicyAdvisor(opener, spaces, c.seed, c.deterministic, c.on_error == "wait")
         self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss
         self._log = DecisionLog((c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None)
         self.epoch = 0
         self._losses: list[float] = []
         self._accuracies: list[float | None] = []
+        self._train_losses: list[float | None] = []
 
     @property
     def log(self) -> list[Decision]:
@@ -109,34 +121,38 @@ class GrowthController:
         Call it right before `optimizer.step()`, after any gradient clipping. `loss` computes the loss of the current
         minibatch, scaled by `GradScaler.scale` where the main loss was. It is called only while a seed is in TRAINING.
 
-        The model runs a second time with these seeds switched on. Only their parameters receive gradients; running
-        statistics and random number generators are restored afterwards.
+        The model runs a second time with these seeds switched on. Only their parameters receive gradients; the model's
+        running statistics and all random number generators are restored afterwards.
         """
         learners = {} if self.config.dry_run else self._growth.training()
         if not learners:
             return
-        with (
-            self._ranks.no_sync(),
-            without_side_effects(self.model),
-            self._seeds.activated(self._growth.blended() | learners),
-            torch.enable_grad(),
-        ):
+        with self._seeds.shadow_pass(self._growth.blended(), learners):
             self._seeds.accumulate_gradients(loss(), list(learners))
 
-    def step(self, loss: float | Tensor, accuracy: float | Tensor | None = None) -> Decision:
+    def step(
+        self,
+        loss: float | Tensor,
+        accuracy: float | Tensor | None = None,
+        train_loss: float | Tensor | None = None,
+    ) -> Decision:
         """Ask the policy for a decision and apply it. Call it once per epoch.
 
-        `loss` and `accuracy` (0 to 1, None where there is none) are those of validation. A call before any training
-        shows the policy the untrained model.
+        `loss` and `accuracy` (0 to 1, None where there is none) are those of validation, `train_loss` is the mean
+        loss of the minibatches since the last call, if you have it. A call before any training shows the policy the
+        untrained model.
         """
         value, share = float(loss), None if accuracy is None else float(accuracy)
         require(share is None or not share > 1.0, f"accuracy is {share}: give a share between 0 and 1, not percent")
         points = 100.0 * share if share is not None and isfinite(share) else None
-        value, points = self._ranks.broadcast((value, points))
+        trained = float(train_loss) if train_loss is not None and isfinite(float(train_loss)) else None
+        value, points, trained = self._ranks.broadcast((value, points, trained))
         if self._losses or self._seeds.optimizer_steps:
             self._finish_epoch()
         self._losses.append(value)
         self._accuracies.append(points)
+        self._train_losses.append(trained)
+        self._settle_columns()
         asked, reason, answer = self._ranks.broadcast(self._ask())
         action = SeedAction(Op.WAIT) if reason else asked
         if asked.op is not Op.WAIT and not reason and (refused := self._ranks.broadcast(self._refusal(asked))):
@@ -146,6 +162,12 @@ class GrowthController:
         self._log.append(decision)
         return decision
 
+    def _settle_columns(self) -> None:
+        """Decide how columns start. A model that was not seen running gets columns with a gate, which always fits."""
+        if self.config.columns is not None and self._seeds.columns_gated is None:
+            self._seeds.columns_gated = True
+        self._growth.set_slot_shapes(self._seeds.slot_shapes)
+
     def _finish_epoch(self) -> None:
         """Record gradients and contributions of the epoch that was just trained, and run the automatic stage edges."""
         blended, training = self._growth.blended(), self._growth.training()
@@ -154,6 +176,7 @@ class GrowthController:
             names = ", ".join(self._seeds.names[s] for s in sorted(missing))
             logger.warning("the seed at %s learns nothing: call shadow(...) before optimizer.step()", names)
         self._growth.record_gradients(norms, training)
+        self._growth.record_scores(self._seeds.take_scores())
         every = self.config.evaluate_every
         due = self.config.evaluate is not None and (self.epoch + 1) % every == 0 and (blended or training)
         measured = self._ranks.broadcast(self._ablate(blended, training)) if due else {}
@@ -206,6 +229,8 @@ class GrowthController:
             num_classes=self.config.num_classes,
             val_losses=self._losses,
             accuracies=self._accuracies,
+            train_losses=self._train_losses,
+            train_rows=self.config.train_rows,
         )
 
     def _refusal(self, action: SeedAction) -> str:
@@ -256,7 +281,7 @@ class GrowthController:
         """Return a copy of the grown model that loads and runs without Tamiyo; see `exported_model`."""
         from actors.growth.export import exported_model
 
-        return exported_model(self.model, self._seeds.slot_modules)
+        return exported_model(self.model, self._seeds.slot_modules, self.config.columns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that `load_state_dict` needs, as plain types.
@@ -273,6 +298,9 @@ class GrowthController:
             "epoch": self.epoch,
             "losses": list(self._losses),
             "accuracies": list(self._accuracies),
+            "train_losses": list(self._train_losses),
+            "columns_gated": self._seeds.columns_gated,
+            "steps_per_epoch": self._seeds.steps_per_epoch,
             "chance_loss": self._chance_loss,
             "session": self._advisor.exported if self._advisor is not None else b"",
         }
@@ -282,6 +310,8 @@ class GrowthController:
         of the parameters. Raises `UserError` before anything is changed."""
         saved = read_growth(state, self._seeds.names, self._seeds.slot_shapes)
         self._seeds.clear(self._growth.filled())
+        self._seeds.columns_gated, self._seeds.steps_per_epoch = saved.columns_gated, saved.steps_per_epoch
+        self._growth.set_slot_shapes(self._seeds.slot_shapes)
         self._growth.lifecycle.slots[:] = saved.slots
         for s in saved.order:
             self._seeds.germinate(s, saved.slots[s].blueprint, saved.slots[s].blend)
@@ -289,6 +319,7 @@ class GrowthController:
         self._growth.last_op, self._growth.last_success = saved.last_op, saved.last_success
         self.epoch, self._chance_loss = saved.epoch, saved.chance_loss
         self._losses, self._accuracies = list(saved.losses), list(saved.accuracies)
+        self._train_losses = list(saved.train_losses)
         self._seeds.activate(self._growth.blended())
         if self._advisor is not None and saved.session:
             self._advisor.resume(saved.session)

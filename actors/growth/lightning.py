@@ -22,7 +22,8 @@ except ImportError as error:
 class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     """Grow a Lightning module while it trains.
 
-        Trainer(max_epochs=20, callbacks=[GrowthCallback(["block1"], num_classes=10)])
+        columns = Column(lambda scale: Net(int(16 * scale)), model="net")  # the module that training_step calls
+        Trainer(max_epochs=20, callbacks=[GrowthCallback(["net.block1"], columns=columns, num_classes=10)])
 
     `loss` and `accuracy` name metrics that validation logs. A seed in TRAINING learns by a second call of
     `training_step`, whose logs are discarded; where that must not run twice, give `shadow_loss(module, batch)`. Further
@@ -32,7 +33,7 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
 
     def __init__(
         self,
-        slots: Mapping[str, SlotSpec] | Sequence[str],
+        slots: Mapping[str, SlotSpec] | Sequence[str] = (),
         *,
         loss: str = "val_loss",
         accuracy: str | None = "val_acc",

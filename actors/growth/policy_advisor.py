@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from actors.errors import UserError
 from actors.policy.publish import from_weights
-from actors.policy.saved import SHIPPED, read_weights
+from actors.policy.saved import read_weights
+from actors.rules.names import DEFAULT_COLUMN_RULE, DEFAULT_STREAM_RULE, is_rule
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.local import LocalPolicy
+from actors.serving.client.local import LocalPolicy, LocalRule
 from actors.serving.client.session import Answer, PolicyError, PolicySession, SessionLost, SessionOpener
 from actors.serving.refusal import Reason, Refusal
 from actors.types.actions import ActionMasks
@@ -24,16 +25,19 @@ log = logging.getLogger(__name__)
 ADDRESS_VARIABLE = "TAMIYO_POLICY"
 
 
-def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float) -> SessionOpener:
-    """Return what opens sessions with a policy: `policy` itself, or a client for a checkpoint or a server address.
+def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, columns: bool) -> SessionOpener:
+    """Return what opens sessions with a policy: `policy` itself, or a client for the name of a rule, a checkpoint or a
+    server address.
 
-    None means the environment variable TAMIYO_POLICY or, without one, the policy that comes with the package. Raises
-    `UserError`.
+    None means the environment variable TAMIYO_POLICY or, without one, the default rule of models with or without
+    columns. Raises `UserError`.
     """
     if policy is None:
-        policy = os.environ.get(ADDRESS_VARIABLE) or SHIPPED
+        policy = os.environ.get(ADDRESS_VARIABLE) or (DEFAULT_COLUMN_RULE if columns else DEFAULT_STREAM_RULE)
     if not isinstance(policy, str | Path):
         return policy
+    if isinstance(policy, str) and is_rule(policy):
+        return LocalRule(policy)
     path = Path(policy)
     if isinstance(policy, str) and not path.exists() and ":" in policy:
         return PolicyClient(policy, deadline_s=timeout_s, attempt_s=timeout_s)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from actors.env.blueprints.blends import apply_blend, gate_shapes
 from actors.env.blueprints.family import FAMILIES
 from actors.env.hosts.host import draw_params
-from actors.env.slots.growth_state import SlotShape
+from actors.env.slots.slot_shape import SlotShape
 
 
 class SeedModule(nn.Module):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,12 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from actors.env.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.slots.growth_state import SlotShape
+from actors.env.slots.slot_shape import SlotShape, stream_slot
 from actors.errors import UserError
-from actors.growth.seed_module import SeedModule
-
-CHILD = "tamiyo"
-"""Name of a `SlotModule` inside the module it is attached to; its seed's parameters are named `...tamiyo.seed.*`."""
+from actors.growth.slot_module import CHILD, SlotModule, attachment_point
+from actors.growth.training.scores import ScoreRecorder
 
 
 @dataclass(frozen=True)
@@ -34,30 +30,22 @@ class SlotSpec:
     """Learning rate of seeds in this slot, in multiples of that of the module's own parameters."""
 
 
-class SlotModule(nn.Module):
-    """Holds the seed of one slot. While `on` is false, its hook leaves the module's output unchanged to the bit."""
+class StreamSlot(SlotModule):
+    """A slot after the output of a module, which is of one family and width."""
 
     def __init__(self, name: str, slot_shape: SlotShape, device: torch.device) -> None:
-        super().__init__()
-        self.name, self.family, self.width = name, slot_shape.family.name, slot_shape.width
-        self.on = False
-        self.strength = 0.0
-        self.alpha: Tensor  # a tensor, so that a change of alpha does not recompile a compiled model
-        self.register_buffer("alpha", torch.zeros((), device=device), persistent=False)
-        self.seed: SeedModule | None
-        self.add_module("seed", None)
-
-    def activate(self, alpha: float | None) -> None:
-        """Switch the seed on at strength `alpha`, or off with None."""
-        self.on = alpha is not None and self.seed is not None
-        if alpha is not None and alpha != self.strength:
-            self.strength = alpha
-            with torch.no_grad():
-                self.alpha.fill_(alpha)
+        super().__init__(name, device)
+        self.family, self.width = slot_shape.family.name, slot_shape.width
+        self.recorder: ScoreRecorder | None = None
+        self.index = -1  # of the slot, for the recorder
 
     def blend_in(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Forward hook. A tuple's first output is the one that is changed. Raises `UserError`."""
         if not self.on or self.seed is None:
+            if self.recorder is not None:
+                h = output[0] if isinstance(output, tuple) else output
+                if isinstance(h, Tensor):
+                    self.recorder.see((self.index,), h)
             return None
         h = output[0] if isinstance(output, tuple) else output
         self.check(h)
@@ -102,7 +90,7 @@ def infer_slot_shape(name: str, module: nn.Module, spec: SlotSpec) -> SlotShape:
             f"family and width of slot {name!r} cannot be inferred from {type(module).__name__}: "
             'give SlotSpec(width=..., family="vector" | "sequence" | "image")'
         )
-    return SlotShape(family, width)
+    return stream_slot(family, width)
 
 
 def find_module(model: nn.Module, name: str) -> nn.Module:
@@ -110,41 +98,21 @@ def find_module(model: nn.Module, name: str) -> nn.Module:
     try:
         return model.get_submodule(name)
     except AttributeError as error:
-        known = ", ".join(n for n, _ in model.named_modules() if n and CHILD not in n.split("."))
-        raise UserError(f"the model has no module {name!r} for a slot; its modules are {known}") from error
+        known = ", ".join(n for n, _ in model.named_modules() if n and f".{CHILD}" not in f".{n}")
+        raise UserError(f"the model has no module {name!r}; its modules are {known}") from error
 
 
-def slot_module_after(model: nn.Module, name: str, slot_shape: SlotShape) -> SlotModule:
-    """Return the `SlotModule` of a slot. Creates it, and registers its hook, on the first call."""
+def stream_slot_of(model: nn.Module, name: str, slot_shape: SlotShape) -> StreamSlot:
+    """Return the `StreamSlot` after the module of that name. Creates it, and registers its hook, on the first call."""
     module = find_module(model, name)
-    attachment = _attachment_point(module)
+    attachment = attachment_point(module)
     present = getattr(attachment, CHILD, None)
-    if isinstance(present, SlotModule):
+    if isinstance(present, StreamSlot):
         if present.name != name:
             raise UserError(f"slots {present.name!r} and {name!r} are at the same place: leave one of them out")
         return present
     parameter = next(module.parameters(), next(model.parameters(), None))
-    slot_module = SlotModule(name, slot_shape, torch.device("cpu") if parameter is None else parameter.device)
+    slot_module = StreamSlot(name, slot_shape, torch.device("cpu") if parameter is None else parameter.device)
     attachment.add_module(CHILD, slot_module)
     module.register_forward_hook(slot_module.blend_in)
     return slot_module
-
-
-def _attachment_point(module: nn.Module) -> nn.Module:
-    """Return a module that does not call all of its children, as `Sequential` does."""
-    while isinstance(module, nn.Sequential) and len(module):
-        module = module[-1]
-    return module
-
-
-@contextmanager
-def activated(slot_modules: Mapping[int, SlotModule], on: Mapping[int, float]) -> Iterator[None]:
-    """Switch on exactly the seeds of `on`, at these alphas, within the context."""
-    before = {s: slot_module.strength if slot_module.on else None for s, slot_module in slot_modules.items()}
-    for s, slot_module in slot_modules.items():
-        slot_module.activate(on.get(s))
-    try:
-        yield
-    finally:
-        for s, slot_module in slot_modules.items():
-            slot_module.activate(before[s])

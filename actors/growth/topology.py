@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
 from actors.config import require
-from actors.env.slots.growth_state import SlotShape
+from actors.env.slots.slot_shape import SlotShape
 from actors.env.slots.stage import Ramp, Slot, Stage
 from actors.types.actions import BLENDS, Op
 
-FORMAT = 1
+FORMAT = 2
 LARGEST = 2**31
 NUMBER = (int, float)
 
@@ -28,6 +28,9 @@ class SavedGrowth:
     epoch: int
     losses: list[float]
     accuracies: list[float | None]
+    train_losses: list[float | None]
+    columns_gated: bool | None
+    steps_per_epoch: int
     chance_loss: float | None
     session: bytes
 
@@ -51,14 +54,14 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
     _check("last_op", state["last_op"], int)
     require(state["last_op"] in list(Op), f"this state's last_op is {state['last_op']}: it is damaged")
     known = {name: state[name] for name in hints} | {"last_op": Op(state["last_op"])}
-    for name in ("last_success", "epoch", "germinations", "chance_loss", "session"):
+    for name in ("last_success", "epoch", "germinations", "columns_gated", "steps_per_epoch", "chance_loss", "session"):
         _check(name, known[name], hints[name])
-    for name, kind in (("losses", float), ("accuracies", float | None)):
+    for name, kind in (("losses", float), ("accuracies", float | None), ("train_losses", float | None)):
         require(isinstance(known[name], list), f"this state's {name} are not a list: it is damaged")
         for value in known[name]:
             _check(name, value, kind)
     require(
-        len(known["losses"]) == len(known["accuracies"])
+        len(known["losses"]) == len(known["accuracies"]) == len(known["train_losses"])
         and 0 <= known["epoch"] < LARGEST
         and 0 <= known["germinations"] < LARGEST,
         "this state's epochs do not broadcast with each other: it is damaged",
@@ -104,7 +107,7 @@ def _slot(name: str, saved: object, slot_shape: SlotShape) -> Slot:
         if key not in ("stage", "ramp"):
             _check(f"{name}.{key}", saved[key], kind)
     slot = Slot(**{**saved, "stage": stages[stage], "ramp": ramp})
-    offered = [i for i, given in enumerate(slot_shape.family.offered()) if given] if slot.active else [-1]
+    offered = [i for i, cost in enumerate(slot_shape.costs) if cost is not None] if slot.active else [-1]
     require(
         slot.blueprint in offered and 0 <= slot.blend < len(BLENDS),
         f"slot {name!r} of this state holds blueprint {slot.blueprint}, blend {slot.blend}, which do not exist",

@@ -217,20 +217,20 @@ def prometheus_name(metric: Metric) -> str:
 
 
 _SERVE_TABLE = (
-    Metric("serve_steps", "counter", "steps", "Steps computed"),
-    Metric("serve_replays", "counter", "steps", "Repeated steps that were answered without another forward pass"),
+    Metric("serve_steps", "counter", "steps", "Steps that the policy computed"),
+    Metric("serve_replays", "counter", "steps", "Repeated requests of a step, answered with its stored response"),
     Metric("serve_refusals", "counter", "requests", "Refused requests, by reason"),
-    Metric("serve_step_s", "histogram", "s", "Time from receiving a step request to its response"),
-    Metric("serve_batch_steps", "histogram", "steps", "Steps in one forward pass"),
-    Metric("serve_forward_s", "histogram", "s", "Duration of validation and forward pass of one batch"),
+    Metric("serve_step_s", "histogram", "s", "Latency of a step, from its request to its response"),
+    Metric("serve_batch_steps", "histogram", "steps", "Steps per forward pass"),
+    Metric("serve_forward_s", "histogram", "s", "Time to validate one batch and run the forward pass"),
     Metric("serve_sessions", "gauge", "sessions", "Open sessions"),
     Metric("serve_sessions_opened", "counter", "sessions", "Sessions opened, including imported ones"),
     Metric("serve_sessions_imported", "counter", "sessions", "Sessions opened with an exported state"),
-    Metric("serve_sessions_expired", "counter", "sessions", "Sessions that expired"),
-    Metric("serve_sessions_evicted", "counter", "sessions", "Idle sessions evicted for new ones"),
-    Metric("serve_policy_version", "gauge", "version", "Newest policy version that is served"),
+    Metric("serve_sessions_expired", "counter", "sessions", "Sessions closed after a time without steps"),
+    Metric("serve_sessions_evicted", "counter", "sessions", "Idle sessions closed to make room for new ones"),
+    Metric("serve_policy_version", "gauge", "version", "Newest policy version served"),
     Metric("serve_versions_held", "gauge", "versions", "Policy versions in memory, including the newest"),
-    Metric("serve_swaps", "counter", "swaps", "Times that newer weights were loaded"),
+    Metric("serve_swaps", "counter", "swaps", "Number of times that newer weights were loaded"),
 )
 
 SERVE: dict[str, Metric] = {m.name: m for m in _SERVE_TABLE}

@@ -24,8 +24,12 @@ class _StatelessPolicy(ABC):
     def __init__(self, spaces: Spaces) -> None:
         self.spaces = spaces
 
+    @property
+    def state_sizes(self) -> StateSizes:
+        return StateSizes()
+
     def initial_state(self, batch: int) -> PolicyState:
-        return PolicyState.zeros(StateSizes(), batch)
+        return PolicyState.zeros(self.state_sizes, batch)
 
     def act(
         self,

@@ -2,6 +2,9 @@
 
 PyTorch compiles one graph for all sizes of a dimension that is marked as dynamic, but separate graphs for the sizes 0
 and 1. Callers mark dimensions whose size varies and, if several vary independently, keep each of them at 2 or more.
+
+The compiler is imported by the first call that uses it: it takes as long to import as the rest of PyTorch, and most
+processes never compile.
 """
 
 from __future__ import annotations
@@ -13,8 +16,6 @@ from typing import Any, ParamSpec, TypeVar, cast
 import structlog
 import torch
 from torch import Tensor
-from torch._dynamo.decorators import maybe_mark_dynamic
-from torch._dynamo.exc import FailOnRecompileLimitHit
 
 BACKEND = "inductor"
 P = ParamSpec("P")
@@ -33,6 +34,8 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        from torch._dynamo.exc import FailOnRecompileLimitHit
+
         try:
             return cast(T, _compile(function)(*args, **kwargs))
         except FailOnRecompileLimitHit:
@@ -53,5 +56,7 @@ def warn_eager_fallback() -> None:
 def dynamic(t: Tensor, dim: int = 0) -> Tensor:
     """Mark the size of `t` in `dim` as dynamic and return `t`."""
     if t.shape[dim] > 1:
+        from torch._dynamo.decorators import maybe_mark_dynamic
+
         maybe_mark_dynamic(t, dim)
     return t

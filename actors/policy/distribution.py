@@ -38,7 +38,7 @@ def floor_share(legal: Tensor, floor: float, mass: float) -> Tensor:
     return (mass / legal).clamp(max=floor)
 
 
-def normalised_entropy(log_probs: Tensor, mask: Tensor) -> Tensor:
+def normalized_entropy(log_probs: Tensor, mask: Tensor) -> Tensor:
     """Return `[...]` entropy divided by the log of the number of legal choices: in [0, 1], and 0 for one choice."""
     safe = log_probs.masked_fill(~mask, 0.0)
     entropy = -(safe.exp() * safe).masked_fill(~mask, 0.0).sum(-1)

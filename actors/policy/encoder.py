@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from actors.config import PolicyConfig
-from actors.policy.normaliser import ObservationNormaliser
+from actors.policy.normalizer import ObservationNormalizer
 from actors.types.spaces import Spaces
 
 
@@ -37,8 +37,8 @@ class SlotEncoder(nn.Module):
         super().__init__()
         self.base_size, self.slot_size = spaces.base_size, spaces.slot_size
         width = config.encoder_size
-        self.base_normaliser = ObservationNormaliser(spaces.base_size)
-        self.slot_normaliser = ObservationNormaliser(spaces.slot_size)
+        self.base_normalizer = ObservationNormalizer(spaces.base_size)
+        self.slot_normalizer = ObservationNormalizer(spaces.slot_size)
         self.blueprint = nn.Embedding(spaces.num_blueprints + 1, config.blueprint_embedding)  # index 0 = empty
         self.base = _encoder(spaces.base_size, width)
         self.slot = _encoder(spaces.slot_size + config.blueprint_embedding, width)
@@ -51,15 +51,15 @@ class SlotEncoder(nn.Module):
 
     def forward(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
         base, slots = self.split(obs)
-        base = self.base(self.base_normaliser(base))
-        features = torch.cat([self.slot_normaliser(slots), self.blueprint(blueprint_indices + 1)], -1)
+        base = self.base(self.base_normalizer(base))
+        features = torch.cat([self.slot_normalizer(slots), self.blueprint(blueprint_indices + 1)], -1)
         encoded = self.slot(features)
         return Encoded(torch.cat([base, encoded.mean(1), encoded.amax(1)], -1), encoded)
 
-    def update_normaliser(self, obs: Tensor) -> Tensor:
-        """See `ObservationNormaliser.update`."""
+    def update_normalizer(self, obs: Tensor) -> Tensor:
+        """See `ObservationNormalizer.update`."""
         base, slots = self.split(obs)
-        return self.base_normaliser.update(base) + self.slot_normaliser.update(slots.flatten(0, 1))
+        return self.base_normalizer.update(base) + self.slot_normalizer.update(slots.flatten(0, 1))
 
 
 class FlatEncoder(nn.Module):
@@ -69,7 +69,7 @@ class FlatEncoder(nn.Module):
         super().__init__()
         width = config.encoder_size
         inputs = spaces.obs_size + spaces.slots * config.blueprint_embedding
-        self.normaliser = ObservationNormaliser(spaces.obs_size)
+        self.normalizer = ObservationNormalizer(spaces.obs_size)
         if spaces.slots:
             self.blueprint = nn.Embedding(spaces.num_blueprints + 1, config.blueprint_embedding)  # index 0 = empty
             self.slot = nn.Embedding(spaces.slots, width)
@@ -78,15 +78,15 @@ class FlatEncoder(nn.Module):
         self.core_input_size = width
 
     def forward(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
-        features = self.normaliser(obs)
+        features = self.normalizer(obs)
         if not self.slots:
             return Encoded(self.base(features), features.new_zeros(obs.shape[0], 0, self.width))
         features = torch.cat([features, self.blueprint(blueprint_indices + 1).flatten(1)], -1)
         return Encoded(self.base(features), self.slot.weight.expand(obs.shape[0], -1, -1))
 
-    def update_normaliser(self, obs: Tensor) -> Tensor:
-        """See `ObservationNormaliser.update`."""
-        return self.normaliser.update(obs)
+    def update_normalizer(self, obs: Tensor) -> Tensor:
+        """See `ObservationNormalizer.update`."""
+        return self.normalizer.update(obs)
 
 
 def make_encoder(spaces: Spaces, config: PolicyConfig) -> SlotEncoder | FlatEncoder:

@@ -16,7 +16,7 @@ from actors.policy.cores.sequences import BucketLayout, Steps
 from actors.policy.distribution import choose, floor_mass, masked_log_probs
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.heads import FactoredHeads, mlp
-from actors.policy.normaliser import ValueNormaliser
+from actors.policy.normalizer import ValueNormalizer
 from actors.policy.scoring import HeadScorer
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
@@ -102,7 +102,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.heads = FactoredHeads(spaces.action, config)
         values = spaces.action.num_ops if config.critic == "q_op" else 1
         self.critic = mlp(config.hidden_size, config.head_size, values, 1.0)
-        self.value_normaliser = ValueNormaliser(config.popart)
+        self.value_normalizer = ValueNormalizer(config.popart)
         self.scorer = HeadScorer(spaces.action.sizes)
         self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
 
@@ -182,8 +182,8 @@ class FactoredRecurrentActorCritic(nn.Module):
         return StepOutput(
             torch.stack([s.choice for s in samples], -1),
             torch.stack([s.log_prob for s in samples], -1),
-            self.value_normaliser.denormalise(values),
-            self.value_normaliser.denormalise(baselines),
+            self.value_normalizer.denormalize(values),
+            self.value_normalizer.denormalize(baselines),
             torch.stack([s.all_legal for s in samples]).all(),
             out.memory,
             out.state,
@@ -224,14 +224,14 @@ class FactoredRecurrentActorCritic(nn.Module):
         none = core.new_zeros(core.shape[0], 0)
         return Evaluation(scores.log_probs, scores.entropies, values, baselines, output, none)
 
-    def update_normaliser(self, obs: Tensor) -> Tensor:
+    def update_normalizer(self, obs: Tensor) -> Tensor:
         """Update the running statistics with `obs [N, D]`, unless the policy is blind.
 
         Returns the number of winsorized entries.
         """
         if self.config.blind:
             return torch.zeros((), dtype=torch.long, device=obs.device)
-        return self.encoder.update_normaliser(obs)
+        return self.encoder.update_normalizer(obs)
 
     def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
         if self.config.blind:

@@ -1,4 +1,4 @@
-"""Reading policies from files: learner checkpoints and the policy shipped with the package."""
+"""Reading policies from files: the checkpoints of a learner."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from actors.errors import UserError
 from actors.types.weights import WeightSet
 
-SHIPPED = Path(__file__).with_name("shipped") / "policy.safetensors"
-"""The policy shipped with the package; policy.json in the same folder describes how it was trained."""
+FORMAT = 2
+"""Version of checkpoint files: of their metadata and of the names of their tensors."""
 
 _NAME = re.compile(r"(?:generation_(\d{5,})_)?update_(\d{8,})\.safetensors")
 
@@ -65,6 +65,12 @@ def check_content(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, st
         raise ValueError("its content does not match its sha256")
 
 
+def check_format(path: Path, metadata: Mapping[str, str]) -> None:
+    """Raise `UserError` if another version of Tamiyo wrote the file; `KeyError` or `ValueError` if it has no format."""
+    if int(metadata["format"]) != FORMAT:
+        raise UserError(f"{path} has checkpoint format {metadata['format']}, but this version reads format {FORMAT}")
+
+
 def find_checkpoint(path: Path) -> Path:
     """Return `path` itself if it is a file, or the newest checkpoint of a run folder or folder of checkpoints.
 
@@ -88,6 +94,7 @@ def read_weights(path: Path) -> WeightSet:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
         check_content(tensors, metadata)
+        check_format(path, metadata)
         own = {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")}
         progress = json.loads(metadata["progress"])
         return WeightSet(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from actors.config import MAX_FLOOR_MASS
-from actors.policy.distribution import floor_share, masked_log_probs, normalised_entropy
+from actors.policy.distribution import floor_share, masked_log_probs, normalized_entropy
 
 
 class HeadScores(NamedTuple):
@@ -74,7 +74,7 @@ class _PadColumns(torch.autograd.Function):
 
 
 class _MaskedScores(torch.autograd.Function):
-    """Computes `masked_log_probs` of the chosen actions and `normalised_entropy`.
+    """Computes `masked_log_probs` of the chosen actions and `normalized_entropy`.
 
     With p = softmax over k legal choices and q = (1 - k f) p + f, where f is `floor_share`, the gradients are those of
     log q of the choice and of -sum q log q / log k.
@@ -90,7 +90,7 @@ class _MaskedScores(torch.autograd.Function):
         ctx.floor, ctx.mass = floor, mass
         irrelevant = ~relevant
         log_prob = table.gather(-1, choice).squeeze(-1).masked_fill(irrelevant, 0.0)
-        return log_prob, normalised_entropy(table, mask).masked_fill(irrelevant, 0.0)
+        return log_prob, normalized_entropy(table, mask).masked_fill(irrelevant, 0.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:

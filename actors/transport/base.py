@@ -256,7 +256,7 @@ class Consumer(Protocol):
         """The dead letters that are kept, oldest first, without foreign entries. Needs no generation."""
 
     def requeue(self, dead_id: str) -> PutStatus:
-        """Queue a dead letter again. Needs no generation.
+        """Queue a dead letter again, within the limits of the learner's configuration. Needs no generation.
 
         Returns OK; or FENCED or BUSY, which leave the letter in place. Raises `KeyError` if there is no such letter or
         its payload was not kept.

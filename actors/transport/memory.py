@@ -41,7 +41,7 @@ class MemoryTransport:
         self._turn = 0  # the ledger's `turn` after this handle's last call
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing; there is nothing to release."""
 
     @property
     def max_episode_bytes(self) -> int:
@@ -154,6 +154,7 @@ class MemoryTransport:
             self._turn = s.counts.turn
             self._generation = s.generation = claimed or max(s.generation, floor.number) + 1
             s.restored_versions[s.generation], s.next_version = restored_version, next_version
+            s.limits = self._config
             s.roll_back(restored_version)
             s.changed.notify_all()  # wakes an older learner, which is fenced now
             return Generation(s.generation, next_version, s.counts.store, s.counts.turn)
@@ -223,7 +224,7 @@ class MemoryTransport:
                 raise KeyError(f"no dead letter {dead_id} with a payload")
             if s.is_fenced(letter.header):
                 return PutStatus.FENCED
-            if s.is_full(len(letter.payload), self._config):
+            if s.is_full(len(letter.payload), s.limits):
                 return PutStatus.BUSY
             del s.dead[dead_id]
             s.count("dead_lettered", -1)

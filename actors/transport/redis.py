@@ -162,7 +162,8 @@ class RedisTransport:
         with self._consuming:
             new_store = 1 + secrets.randbelow(2**48)  # its id if it has none or lost its memory
             arguments = (_token(), restored_version, consumer, floor.number, floor.next_version, new_store, claimed)
-            reply = self._queue.call("open", *arguments, *known)
+            limits = (self._config.max_episodes, self._config.max_bytes)
+            reply = self._queue.call("open", *arguments, *limits, *known)
             number, version, self._turn, store = map(int, reply)
             self._generation = number
             if self._weights is not self._queue:
@@ -207,8 +208,7 @@ class RedisTransport:
         return [replace(letter, payload=payload or b"") for letter, payload in zip(letters, payloads, strict=True)]
 
     def requeue(self, dead_id: str) -> PutStatus:
-        limits = (self._config.max_episodes, self._config.max_bytes)
-        status = self._queue.call("requeue", _token(), dead_id, *limits)[0].decode()
+        status = self._queue.call("requeue", _token(), dead_id)[0].decode()
         if status == "MISSING":
             raise KeyError(f"no dead letter {dead_id} with a payload")
         return PutStatus(status)

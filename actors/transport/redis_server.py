@@ -187,6 +187,11 @@ class RedisServer:
         except exceptions.NoPermissionError as refusal:
             raise NoFunctions("the server lacks Tamiyo's functions, which only the learner may load") from refusal
         except redis.ResponseError as failure:
+            if code_of(failure) == "OOM":
+                raise OutOfMemory(
+                    "Redis has reached its memory limit and cannot load Tamiyo's functions: raise its maxmemory, or "
+                    "delete data that is not needed"
+                ) from failure
             if code_of(failure) in _OUTAGES:
                 raise Unreachable(f"Redis cannot serve requests: {failure}") from failure
             if "already exists" not in str(failure):  # another process loaded them first

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class WeightSet:
-    """`tensors` holds parameters and buffers (normaliser and PopArt statistics included) by state-dict name."""
+    """`tensors` holds parameters and buffers (normalizer and PopArt statistics included) by state-dict name."""
 
     version: int
     generation: int

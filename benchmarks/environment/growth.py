@@ -1,4 +1,4 @@
-"""Fleets in the state to be timed: with two seeds held in each host and one in training, or without seeds."""
+"""Fleets in the state to be timed: with two seeds held in each host and one in training, columns too, or neither."""
 
 from __future__ import annotations
 
@@ -9,22 +9,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
+from actors.env.blueprints.family import blueprint_index
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.host_episode import HostEpisode
-from actors.env.hosts.make import make_host
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
-from benchmarks.environment.hosts import BenchHost
+from benchmarks.environment.hosts import WIDTH, BenchHost
 
-SLOTS = 3
-# Slots 0 and 1 continue to HOLDING, slot 2 stays in TRAINING.
-GROWTH = [(op, s) for s in range(SLOTS) for op in (Op.GERMINATE, Op.ADVANCE, Op.ADVANCE)][:-1]
-MIXES = ("none", "3 alike", "3 of all kinds")
+SLOTS, COLUMN_SLOTS = 3, 2
+MIXES = ("none", "3 alike", "3 of all kinds", "3 alike, 2 columns")
 
 
-def settings(task: str, inner_steps: int = 16) -> EnvConfig:
+def growth(first: int, count: int) -> list[tuple[Op, int]]:
+    """Return the actions that fill `count` slots: the last seed stays in TRAINING, the others continue to HOLDING."""
+    return [(op, first + s) for s in range(count) for op in (Op.GERMINATE, Op.ADVANCE, Op.ADVANCE)][:-1]
+
+
+GROWTH = {
+    "none": [],
+    "3 alike": growth(0, SLOTS),
+    "3 of all kinds": growth(0, SLOTS),
+    "3 alike, 2 columns": growth(0, SLOTS) + growth(SLOTS, COLUMN_SLOTS),
+}
+
+
+def settings(task: str, inner_steps: int = 16, width: int | tuple[int, int] = WIDTH) -> EnvConfig:
     """Return a configuration with episodes longer than any benchmark plays, and no limit on growth."""
-    return EnvConfig(tasks=(task,), horizon_epochs=200, budget_ratio=40.0, inner_steps=inner_steps)
+    return EnvConfig(
+        tasks=(task,),
+        slots=SLOTS,
+        column_slots=COLUMN_SLOTS,
+        host_width=width,
+        horizon_epochs=200,
+        budget_ratio=200.0,
+        inner_steps=inner_steps,
+    )
 
 
 def grown(
@@ -39,22 +58,25 @@ def grown(
     config = replace(config, device=device)
     fleet = ReferenceFleet(config, envs, 0, device) if kind is ReferenceFleet else SeedTrainingFleet(config, envs, 0)
     fleet.reset(range(envs))
-    table = episodes(fleet)[0].host.family.blueprints
-    names = [b.name for b in table]
-    blueprints = np.full(envs, names.index(host.seed)) if mix == "3 alike" else 1 + np.arange(envs) % (len(table) - 1)
-    short = replace(config, inner_steps=1, contribution_every=config.horizon_epochs)
+    table = episodes(fleet)[0].host.family
+    kinds = [i for i, offered in enumerate(table.offered()) if offered]
+    seed, column = blueprint_index(host.seed), blueprint_index("column_same")
+    seeds = np.array(kinds)[np.arange(envs) % len(kinds)] if mix == "3 of all kinds" else np.full(envs, seed)
     for episode in episodes(fleet):
-        episode.config = short
-    for op, slot in GROWTH if mix != "none" else []:
+        episode.config = replace(config, contribution_every=config.max_horizon_epochs)
+        episode.settings = episode.settings._replace(inner_steps=1)
+    for op, slot in GROWTH[mix]:
         actions = waits(fleet)
-        actions[:, 0], actions[:, 1], actions[:, 2], actions[:, 4] = op, slot, blueprints, 2  # alpha 1.0, at once
+        actions[:, 0], actions[:, 1], actions[:, 4] = op, slot, 2  # alpha 1.0, at once
+        actions[:, 2] = seeds if slot < SLOTS else column
         fleet.step(actions)
     fleet.step(waits(fleet))
     for episode in episodes(fleet):
         episode.config = config
+        episode.settings = episode.settings._replace(inner_steps=config.max_inner_steps)
     active = {sum(slot.active for slot in episode.lifecycle.slots) for episode in episodes(fleet)}
-    if active != {0 if mix == "none" else SLOTS}:
-        raise RuntimeError(f"after growing, hosts have {active} active seeds")
+    if active != {len({slot for _, slot in GROWTH[mix]})}:
+        raise RuntimeError(f"after growing {mix}, hosts have {active} active seeds")
     return fleet
 
 
@@ -73,4 +95,5 @@ def parameters(fleet: Fleet) -> str:
     """Return the parameters of one environment: host + seeds, on average."""
     own = episodes(fleet)
     grown_params = sum(episode.added_params() for episode in own) / len(own)
-    return f"{make_host(own[0].task, SLOTS).num_params():,} + {grown_params:,.0f}"
+    host_params = sum(episode.host.num_params() for episode in own) / len(own)
+    return f"{host_params:,.0f} + {grown_params:,.0f}"

@@ -1,4 +1,4 @@
-"""The hosts of the environment benchmark, as synthetic tasks: width 16, 500 validation rows."""
+"""The hosts of the environment benchmark, as synthetic tasks with 500 validation rows, and their widths."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from actors.env.tasks import Split, Task
 from actors.env.tasks.task import TaskKind
 
 WIDTH = 16
+WIDTHS = (2, 4, 8, 16, 32)
+"""Widths of the fleets with which one of drawn widths, from the least to the largest of these, is compared."""
 
 
 def _task(rng: np.random.Generator, kind: TaskKind, shape: tuple[int, ...], classes: int, val: int = 500) -> Task:
@@ -26,7 +28,7 @@ def _task(rng: np.random.Generator, kind: TaskKind, shape: tuple[int, ...], clas
         center = means[y] + wave[y].reshape(n, *(1,) * (len(shape) - 1), -1)
         return Split((center + 0.5 * rng.standard_normal((n, *shape))).astype(np.float32), y)
 
-    return Task("benchmark", classes, WIDTH, draw(1024), draw(val), draw(64), kind)
+    return Task("benchmark", classes, draw(1024), draw(val), draw(64), kind)
 
 
 def vectors(rng: np.random.Generator) -> Task:
@@ -50,7 +52,7 @@ def few_images(rng: np.random.Generator) -> Task:
 
 @dataclass(frozen=True)
 class BenchHost:
-    """A host, and the targets for it with three active seeds."""
+    """A host, and the targets for it with three active seeds, or with two columns beside them."""
 
     name: str
     factory: Callable[[np.random.Generator], Task]
@@ -58,6 +60,8 @@ class BenchHost:
     goal_envs: int
     goal_ratio: float  # fleet over loop
     goal_steps: float | None = None  # inner steps/s
+    goal_columns: float | None = None  # fleet over loop, with columns
+    goal_widths: float | None = None  # a fleet of drawn widths over the mean of fleets of one width
 
     @property
     def task(self) -> str:
@@ -67,7 +71,7 @@ class BenchHost:
 HOSTS = {
     host.name: host
     for host in (
-        BenchHost("mlp", vectors, "dense", 64, 6.0, 8000.0),
+        BenchHost("mlp", vectors, "dense", 64, 6.0, 8000.0, 20.0, 0.8),
         BenchHost("cnn1d", sequences, "conv_light", 64, 2.5),
         BenchHost("cnn2d", images, "conv_light", 4, 1.2),
     )

@@ -40,7 +40,7 @@ def roofline(fleet: SeedTrainingFleet, epoch_s: float, memory: dict[str, float],
     """Return figures per inner step of one environment, including evaluation; `epoch_s` is per environment."""
     with FlopCounterMode(display=False) as counter:
         fleet.step(waits(fleet))
-    steps = fleet.config.inner_steps
+    steps = fleet.config.max_inner_steps
     flops = counter.get_total_flops() / fleet.num_envs / steps
     if not flops:
         return {"MFLOP": "-", "MB": "-", "bound": "numba kernels are not counted", "of the bound %": "-"}

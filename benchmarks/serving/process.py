@@ -22,7 +22,7 @@ from actors.serving.server.server import FixedWeights, PolicyServer, serve
 from actors.wire import policy_pb2
 from deploy.commands.serve import configure_log
 
-SPACES = seed_spaces(3, "tamiyo")
+SPACES = seed_spaces(5, "tamiyo")
 
 
 class ServerProcess(NamedTuple):
@@ -65,7 +65,7 @@ async def run_policy(metrics_port: int, ttl_s: float) -> None:
 
 
 async def run_echo() -> None:
-    """Parse and serialise the same messages with the same kind of handlers, without a policy."""
+    """Parse and serialize the same messages with the same kind of handlers, without a policy."""
 
     def answer(request: policy_pb2.StepRequest) -> policy_pb2.StepResponse:
         return policy_pb2.StepResponse(
@@ -86,16 +86,16 @@ async def run_echo() -> None:
     async def open_session(request: policy_pb2.OpenSessionRequest, context: Any) -> policy_pb2.OpenSessionResponse:
         return policy_pb2.OpenSessionResponse(session_id="x" * 24)
 
-    def serialise(message: Any) -> bytes:
+    def serialize(message: Any) -> bytes:
         return bytes(message.SerializeToString())
 
     server = grpc.aio.server(options=server_channel_options(ServeOptions()))
     unary = grpc.unary_unary_rpc_method_handler
     stream = grpc.stream_stream_rpc_method_handler
     methods = {
-        "Step": unary(step, policy_pb2.StepRequest.FromString, serialise),
-        "StepStream": stream(step_stream, policy_pb2.StepStreamRequest.FromString, serialise),
-        "OpenSession": unary(open_session, policy_pb2.OpenSessionRequest.FromString, serialise),
+        "Step": unary(step, policy_pb2.StepRequest.FromString, serialize),
+        "StepStream": stream(step_stream, policy_pb2.StepStreamRequest.FromString, serialize),
+        "OpenSession": unary(open_session, policy_pb2.OpenSessionRequest.FromString, serialize),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -18,7 +18,7 @@ class Trend(NamedTuple):
 
 
 def trend(times_s: Sequence[float], values: Sequence[float]) -> Trend:
-    """Least squares through the means of equal spans of time: neighbouring looks are much alike, and taking each for
+    """Least squares through the means of equal spans of time: neighboring looks are much alike, and taking each for
     independent would make the error far too small. Needs three looks at different times."""
     times, heights = np.asarray(times_s, dtype=np.float64), np.asarray(values, dtype=np.float64)
     edges = np.linspace(times[0], times[-1], min(SPANS, len(times)) + 1)

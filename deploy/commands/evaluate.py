@@ -1,9 +1,9 @@
-"""`tamiyo evaluate`: tune schedules if asked, play all missing cells, and write the results page."""
+"""`tamiyo evaluate`: tune schedules if asked, play all missing cells of policies and rules, and write the page."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,20 +14,24 @@ import yaml
 from rich.console import Console
 
 from actors.config import EnvConfig
-from actors.env.blueprints.family import blueprint_choices
 from actors.env.seed_fleet import compile_kernels
 from actors.errors import UserError
 from actors.policy.saved import find_checkpoint
+from actors.rules.names import DEFAULT_COLUMN_RULE, DEFAULT_STREAM_RULE, parse_rule
+from actors.rules.schedule import Schedule
 from deploy.commands.rollout import environment_of
+from deploy.config.schema import PRESETS
 from deploy.evaluation import suite as suites
 from deploy.evaluation import tune as tuning
 from deploy.evaluation.cells import CELLS, Job, run_cells, schedule_player, workers
 from deploy.evaluation.page import terminal, write_page
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import Player, roster
-from deploy.evaluation.results import CEILING, RENT_WEIGHTS, Results
-from deploy.evaluation.schedules import Schedule
+from deploy.evaluation.results import CEILING, FIXED, MAIN, PRICES, STREAM, Results
 from deploy.report.progress import clock
+
+RULES = {FIXED: DEFAULT_COLUMN_RULE, STREAM: DEFAULT_STREAM_RULE}
+"""Rules that are always played, by the names of their rows in the table."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,10 @@ class EvaluateOptions:
     checkpoints: tuple[Path, ...] = ()
     blind: tuple[Path, ...] = ()
     also: tuple[str, ...] = ()
+    players: tuple[str, ...] = ()
     suite: str = "heldout"
     families: tuple[str, ...] = ()
-    rent_weight: float = 5.0
+    price: float = 1.0
     policies: int = 5
     seeds: int = suites.EPISODE_SEEDS
     jobs: int = 2
@@ -48,7 +53,7 @@ class EvaluateOptions:
     select: bool = False
     configurations: int = 64
     rungs: int = 4
-    schedules: Path = tuning.SCHEDULES
+    schedules: Path | None = None
     horizon_epochs: int | None = None
     inner_steps: int | None = None
 
@@ -80,30 +85,25 @@ def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
             _choose(options, config, members, pool, console)
             if not policies:
                 return 0
-        tuned = tuning.load(options.schedules, config)
-        own = [e for e in policies if e.config.rent_weight == options.rent_weight][: options.policies]
+        tuned = None if options.schedules is None else tuning.load(options.schedules, config)
+        own = policies[: options.policies]
         others: dict[str, list[str]] = {}
-        for e in policies:
-            if e.config.rent_weight != options.rent_weight:
-                others.setdefault(f"policy at rent {e.config.rent_weight:g}", []).append(str(e.path))
         for name, e in also:
             others.setdefault(name, []).append(str(e.path))
-        if not own:
-            raise UserError(
-                f"none of the checkpoints was trained with rent weight {options.rent_weight:g}: "
-                "add one that was, or change --rent-weight"
-            )
         players = roster(
             [str(e.path) for e in own],
             [str(e.path) for e in blind],
             others,
-            _schedules(tuned, options.rent_weight),
+            {} if tuned is None else _schedules(tuned, options.price),
+            RULES | {name: name for name in options.players},
+            [price for price in PRICES if price != options.price],
         )
-        folder = options.out or own[0].run_dir / "evaluation"
+        folder = options.out or (own[0].run_dir if own else Path("runs")) / "evaluation"
         folder.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
-        rows = _play(players, config, members, range(options.seeds), tuned, pool, folder / CELLS, console)
-    results = Results(rows, members, options.rent_weight)
+        best = {} if tuned is None else {family: winner.schedule for family, winner in tuned.best.items()}
+        rows = _play(players, config, members, range(options.seeds), best, pool, folder / CELLS, console)
+    results = Results(rows, members, options.price)
     rules = _settings_text(options, config, own, blind)
     page = write_page(results, folder, _facts(rows, time.perf_counter() - started, options), rules)
     console.width = max(console.width, 168)
@@ -117,14 +117,20 @@ def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
 
 
 def _check(options: EvaluateOptions) -> None:
-    if not options.checkpoints and not (options.tune or options.select):
-        raise UserError("no policy to evaluate: give --checkpoint runs/NAME, or tune schedules with --tune")
+    if not (options.checkpoints or options.players or options.tune or options.select):
+        raise UserError(
+            "nothing to evaluate: give --checkpoint runs/NAME or --player RULE, or tune schedules with --tune"
+        )
+    for name in options.players:
+        parse_rule(name)
+    if options.price < 0:
+        raise UserError(f"--price is {options.price:g}: it cannot be negative")
     for name, least in (("seeds", 2), ("policies", 1), ("jobs", 1), ("configurations", 1), ("rungs", 1)):
         if getattr(options, name) < least:
             raise UserError(f"--{name} is {getattr(options, name)}: it must be at least {least}")
     if options.tune and options.select:
         raise UserError("--tune also selects the best schedule of each family: leave out --select")
-    if (options.tune or options.select) and options.schedules == tuning.SCHEDULES:
+    if (options.tune or options.select) and options.schedules is None:
         flag = "--tune" if options.tune else "--select"
         raise UserError(f"{flag} needs --schedules FILE, the file to write the schedules to")
     if options.rungs > len(tuning.RUNGS):
@@ -150,8 +156,8 @@ def _rules(options: EvaluateOptions, policies: Sequence[TrainedPolicy]) -> EnvCo
         for name, value in (("horizon_epochs", options.horizon_epochs), ("inner_steps", options.inner_steps))
         if value is not None
     }
-    configs = [e.config for e in policies] or [EnvConfig()]
-    found = [suites.protocol(replace(c, **chosen), options.rent_weight) for c in configs]  # type: ignore[arg-type]
+    configs = [e.config for e in policies] or [PRESETS["research"].env]
+    found = [suites.protocol(replace(c, **chosen), options.price) for c in configs]  # type: ignore[arg-type]
     for policy, other in zip(policies, found, strict=False):
         if other != found[0]:
             differing = [k for k, v in asdict(other).items() if v != asdict(found[0])[k]]
@@ -174,19 +180,18 @@ def _choose(
     def log(text: str) -> None:
         console.print(f"{clock(time.perf_counter() - started)}  {text}")
 
-    size, rungs = len(blueprint_choices()), tuning.RUNGS[: options.rungs]
-    rent, play = options.rent_weight, partial(_schedule_player, pool, config)
+    assert options.schedules is not None
+    rungs = tuning.RUNGS[: options.rungs]
+    price, play = options.price, partial(_schedule_player, pool, config)
     families = [m.family for m in members]
     if options.tune:
         small = options.families and options.suite == "train"
         common = options.families if small else suites.tuning_families()
-        found = tuning.tune(
-            config, size, options.configurations, common, families, RENT_WEIGHTS, rent, play, rungs, log
-        )
+        found = tuning.tune(config, options.configurations, common, families, PRICES, price, play, rungs, log)
     else:
         found = tuning.load(options.schedules, config)
         left = [family for family in families if family not in found.best]
-        best = tuning.select(config, size, found.configurations, found.schedules, left, rent, play, rungs, log)
+        best = tuning.select(config, found.configurations, found.schedules, left, price, play, rungs, log)
         found = replace(found, best=found.best | best)
     found.save(options.schedules)
     log(str(options.schedules))
@@ -198,11 +203,11 @@ def _schedule_player(
     return schedule_player(pool, config, suites.SELECTION if selection else suites.TUNING, schedules)
 
 
-def _schedules(tuned: tuning.Tuned, rent_weight: float) -> dict[str, Schedule]:
+def _schedules(tuned: tuning.Tuned, price: float) -> dict[str, Schedule]:
     """The tuned schedules by the names of their rows in the table."""
-    found = {f"tuned {kind}": tuned.schedule(kind, rent_weight) for kind in tuned.schedules}
-    others = [w for w in tuned.schedules["periodic"] if float(w) != rent_weight]
-    return found | {f"periodic at rent {w}": tuned.schedules["periodic"][w].schedule for w in others}
+    found = {f"tuned {kind}": tuned.schedule(kind, price) for kind in tuned.schedules}
+    others = [w for w in tuned.schedules["periodic"] if float(w) != price]
+    return found | {f"periodic at price {w}": tuned.schedules["periodic"][w].schedule for w in others}
 
 
 def _play(
@@ -210,13 +215,13 @@ def _play(
     config: EnvConfig,
     members: Sequence[suites.Member],
     seeds: Sequence[int],
-    tuned: tuning.Tuned,
+    best: Mapping[str, Schedule],
     pool: ProcessPoolExecutor,
     folder: Path,
     console: Console,
 ) -> dict[str, list[dict[str, list[Row]]]]:
     """Play all cells, leaders first. Returns the rows by line, policy and family."""
-    missing = [m.family for m in members if m.family not in tuned.best]
+    missing = [m.family for m in members if m.family not in best]
     if len(missing) == len(members):  # no family has one: leave that line out of the table
         players = [p for p in players if p.line != CEILING]
     elif missing:
@@ -235,7 +240,7 @@ def _play(
 
     def job(player: Player, family: str) -> Job:
         if player.line == CEILING:
-            player = replace(player, schedule=tuned.best[family].schedule)
+            player = replace(player, schedule=best[family])
         leader = found.get((f"{player.leader.replace(' ', '_')}-{player.index}", family), []) if player.leader else []
         own = suites.on_family(config, family)
         return Job(player, own, suites.REPORTING, tuple(seeds), tuple(leader))
@@ -255,7 +260,7 @@ def _facts(
 ) -> list[tuple[str, str]]:
     every = [row for line in rows.values() for policy in line for own in policy.values() for row in own]
     return [
-        ("policies", str(len(rows["policy greedy"]))),
+        ("policies", str(len(rows.get(MAIN, ())))),
         ("families", str(len(next(iter(rows.values()))[0]))),
         ("paired seeds", str(options.seeds)),
         ("episodes", f"{len(every):,}"),
@@ -274,7 +279,8 @@ def _settings_text(
             "suite": options.suite,
             "policies": [str(e.path) for e in own],
             "blind": [str(e.path) for e in blind],
-            "schedules": str(options.schedules),
+            "rules": list(options.players),
+            "schedules": str(options.schedules or ""),
             "run_seeds": seeds,
             "env": rules,
         },

@@ -5,51 +5,70 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
+from actors.errors import UserError
 from deploy.commands.parser import CommandParser
 from deploy.evaluation.suite import SUITES
-from deploy.evaluation.tune import SCHEDULES
+
+MODELS = "models"
+"""The suite of training scripts."""
+OF_BOTH = ("suite", "players", "checkpoints", "families", "price", "seeds", "jobs", "out")
+OF_MODELS = ("quick", "scripts")
+"""Options that every suite has, and that only the suite of scripts has."""
 
 
-def evaluation_flags(args: list[str]) -> argparse.Namespace:
-    """Parse the fields of `EvaluateOptions`. Raises `UserError` for invalid options."""
-    parser = CommandParser(
-        "evaluate", "Compare trained policies with tuned schedules on held-out tasks (docs/evaluation.md)."
-    )
-    many = {"type": Path, "nargs": "+", "default": [], "metavar": "PATH"}
+def evaluation_flags(args: list[str]) -> dict[str, Any]:
+    """Parse the options that are given, as fields of `EvaluateOptions`, or of `ModelsOptions` with --suite models.
+
+    Raises `UserError` for invalid options.
+    """
+    parser = CommandParser("evaluate", "Compare trained policies with rules on held-out tasks (docs/evaluation.md).")
+    parser.argument_default = argparse.SUPPRESS  # what is not given is left to the options' own defaults
+    many = {"type": Path, "nargs": "+", "metavar": "PATH"}
     runs = "run folders or checkpoint files"
     parser.add_argument("--checkpoint", dest="checkpoints", **many, help=runs)  # type: ignore[arg-type]
     parser.add_argument("--blind", **many, help="policies trained with policy.blind")  # type: ignore[arg-type]
     also = "further policies to compare, such as ablations; policies with the same NAME share a row"
-    parser.add_argument("--also", nargs="+", default=[], metavar="NAME=PATH", help=also)
-    parser.add_argument("--suite", choices=SUITES, default="heldout", help="suite of task families (default: heldout)")
-    parser.add_argument("--families", nargs="+", default=[], metavar="NAME", help="only these families of the suite")
-    parser.add_argument(
-        "--rent-weight", "--rent_weight", type=float, default=5.0, help="rent weight of the objective J (default: 5)"
+    parser.add_argument("--also", nargs="+", metavar="NAME=PATH", help=also)
+    player = (
+        "rules to compare, such as gap or fixed-column:same@3 (docs/rules.md); need no --checkpoint; the suite models "
+        "also takes checkpoints and addresses"
     )
-    parser.add_argument("--policies", type=int, default=5, help="largest number of checkpoints to use (default: 5)")
-    parser.add_argument("--seeds", type=int, default=20, help="paired episodes per family (default: 20)")
+    parser.add_argument("--player", dest="players", nargs="+", metavar="RULE", help=player)
+    suite = "suite of task families, or models: the scripts of examples/models (docs/models.md) (default: heldout)"
+    parser.add_argument("--suite", choices=(*SUITES, MODELS), default="heldout", help=suite)
+    families = "only these families of the suite, or these scripts of the suite models"
+    parser.add_argument("--families", nargs="+", metavar="NAME", help=families)
+    price = "points per doubling of the parameters in the objective J (default: 1)"
+    parser.add_argument("--price", type=float, help=price)
+    parser.add_argument("--policies", type=int, help="largest number of checkpoints to use (default: 5)")
+    parser.add_argument("--seeds", type=int, help="paired episodes per family (default: 20), or seeds per model (3)")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: one per core)"
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="output folder (default: evaluation/ in the first policy's run folder)"
-    )
+    out = "output folder (default: evaluation/ in the first policy's run folder; runs/models for the suite models)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
     parser.add_argument("--tune", action="store_true", help="tune the schedules first; needs no --checkpoint")
     select = "first select the best schedule for each family of the suite that --schedules lacks"
     parser.add_argument("--select", action="store_true", help=select)
-    parser.add_argument(
-        "--configurations", type=int, default=64, help="schedules to try per kind when tuning (default: 64)"
-    )
-    parser.add_argument("--rungs", type=int, default=4, help="rounds of successive halving, 1 to 4 (default: 4)")
-    schedules = "tuned schedules; --tune and --select write them (default: those that ship with the package)"
-    parser.add_argument("--schedules", type=Path, default=SCHEDULES, metavar="FILE", help=schedules)
+    parser.add_argument("--configurations", type=int, help="schedules to try per kind when tuning (default: 64)")
+    parser.add_argument("--rungs", type=int, help="rounds of successive halving, 1 to 4 (default: 4)")
+    schedules = "also compare with the tuned schedules in this file, which --tune and --select write"
+    parser.add_argument("--schedules", type=Path, metavar="FILE", help=schedules)
     epochs = "epochs per episode, for quick trials (default: as in training)"
     parser.add_argument("--horizon", type=int, dest="horizon_epochs", metavar="HORIZON", help=epochs)
     parser.add_argument(
         "--inner-steps", "--inner_steps", type=int, help="minibatches per epoch (default: as in training)"
     )
-    return parser.parse_args(args)
+    parser.add_argument("--quick", action="store_true", help="suite models: one width, one seed and four epochs")
+    scripts = "suite models: folder of its scripts (default: examples/models of the repository)"
+    parser.add_argument("--scripts", type=Path, metavar="DIR", help=scripts)
+    given = {name: tuple(v) if isinstance(v, list) else v for name, v in vars(parser.parse_args(args)).items()}
+    for name in given:
+        if name not in OF_BOTH and (name in OF_MODELS) != (given["suite"] == MODELS):
+            raise UserError(f"--suite {given['suite']} has no use for --{name.replace('_', '-')}: leave it out")
+    return given
 
 
 def study_flags(args: list[str]) -> argparse.Namespace:

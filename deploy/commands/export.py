@@ -11,7 +11,7 @@ import torch
 from actors.errors import UserError
 from actors.policy.acting.exported import INPUTS, OUTPUTS, example_inputs, export_step
 from actors.policy.publish import architecture_hash
-from learner.checkpoint import load_policy
+from learner.run.checkpoint import load_policy
 
 
 def export_policy(checkpoint: Path, out: Path, slots: int | None) -> int:

@@ -20,19 +20,21 @@ from actors.errors import UserError
 from actors.growth.controller import LOG_VARIABLE
 from actors.growth.decision import Decision, read_log
 from actors.growth.policy_advisor import ADDRESS_VARIABLE
-from actors.policy.saved import SHIPPED, read_weights
+from actors.policy.saved import read_weights
+from actors.rules.names import DEFAULT_COLUMN_RULE, is_rule
 from actors.serving.options import ServeOptions
+from actors.serving.server.models import ServedRule
 from actors.serving.server.server import FixedWeights
 from actors.serving.server.thread import serve_in_thread
 from deploy.commands.rollout import timeline_table
 from deploy.commands.serve import configure_log
 
 
-def grow(script: Path, arguments: list[str], policy: Path | None, console: Console | None = None) -> int:
+def grow(script: Path, arguments: list[str], policy: str | None, console: Console | None = None) -> int:
     """Run the script and return its exit status. Raises `UserError` if it is missing or makes no decision."""
     if not script.is_file():
         raise UserError(f"script {script} does not exist: give a Python file that creates a tamiyo.GrowthController")
-    with tempfile.TemporaryDirectory() as folder, _served(policy or SHIPPED) as address:
+    with tempfile.TemporaryDirectory() as folder, _served(policy or DEFAULT_COLUMN_RULE) as address:
         log = Path(folder) / "decisions.jsonl"
         environment = os.environ | {ADDRESS_VARIABLE: address, LOG_VARIABLE: str(log)}
         ended = subprocess.run([sys.executable, str(script), *arguments], env=environment, check=False)
@@ -45,11 +47,12 @@ def grow(script: Path, arguments: list[str], policy: Path | None, console: Conso
 
 
 @contextmanager
-def _served(policy: Path) -> Iterator[str]:
-    """Serve the policy while the context is open. Yields the address of the server."""
-    weights = read_weights(policy)
+def _served(policy: str) -> Iterator[str]:
+    """Serve a checkpoint or a rule while the context is open. Yields the address of the server."""
+    named = is_rule(policy) and not Path(policy).exists()
+    source = ServedRule(policy) if named else FixedWeights(read_weights(Path(policy)))
     configure_log("text", logging.WARNING)
-    with serve_in_thread(ServeOptions(listen="127.0.0.1:0", max_sessions=8), FixedWeights(weights)) as running:
+    with serve_in_thread(ServeOptions(listen="127.0.0.1:0", max_sessions=8), source) as running:
         yield running.server.address
 
 
@@ -65,7 +68,7 @@ def _show(decisions: list[Decision], console: Console) -> None:
             (f"{last.added_params} parameters grown ({last.growth_ratio:.2f} x the model)", "dim"),
         )
     )
-    console.print(timeline_table(timeline(decisions)))
+    console.print(timeline_table(timeline(decisions), last.slots))
 
 
 def timeline(decisions: list[Decision]) -> Timeline:
@@ -76,8 +79,10 @@ def timeline(decisions: list[Decision]) -> Timeline:
         task="",
         seed=0,
         horizon=len(decisions),
-        slots=len(slots),
+        kinds=["STREAM"] * len(slots),  # their names say where they are
         accuracy=[nan, *points],
+        host_width=0,
+        rent_weight=nan,
         ops=[d.op for d in decisions],
         op_slots=[slots.index(d.slot) if d.op != "WAIT" else -1 for d in decisions],
         stages=[[d.stages[s] for d in decisions] for s in range(len(slots))],

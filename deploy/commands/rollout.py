@@ -1,11 +1,12 @@
-"""`tamiyo rollout CHECKPOINT`: play one episode of a trained policy and print its timeline."""
+"""`tamiyo rollout`: play one episode of a trained policy or of a rule and print its timeline."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -18,53 +19,74 @@ from actors.env.rendering.timeline import Timeline
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.policy.baselines import NeverGrow
-from actors.rollout.wave import Provenance, run_wave
+from actors.rollout.wave import Policy, Provenance, run_wave
+from actors.rules.names import DEFAULT_COLUMN_RULE, is_rule, rule_policy
 from actors.types.spaces import Spaces
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import from_yaml
-from learner.checkpoint import load_policy
+from learner.run.checkpoint import load_policy
 
 PICTURE_SUFFIXES = (".png", ".svg")
 BAR = 10  # width of the accuracy bar, in characters
 ACTIVE = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
 
 
-def show_rollout(
-    checkpoint: Path,
-    task: str | None,
-    seed: int,
-    slots: int | None,
-    sampled: bool,
-    console: Console | None = None,
-    picture: Path | None = None,
-) -> int:
-    """Play an episode and print its timeline, greedily unless `sampled`; also draw it to `picture` if given.
+@dataclass(frozen=True)
+class RolloutOptions:
+    """The options of `tamiyo rollout`."""
 
-    The environment is the one of the checkpoint's run, or the default one for a checkpoint outside a run folder.
-    Raises `UserError` for impossible arguments.
+    policy: str = DEFAULT_COLUMN_RULE
+    """A checkpoint file, a run folder, or a rule by name."""
+    task: str | None = None
+    seed: int = 0
+    slots: int | None = None
+    width: int | None = None
+    price: float | None = None
+    sampled: bool = False
+    picture: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.picture is not None and self.picture.suffix not in PICTURE_SUFFIXES:
+            raise UserError(
+                f"--picture is {self.picture}: give a file name that ends in {' or '.join(PICTURE_SUFFIXES)}"
+            )
+        if self.seed < 0:
+            raise UserError(f"--seed is {self.seed}: it cannot be negative")
+        if self.slots is not None and self.slots < 1:
+            raise UserError(f"--slots is {self.slots}: a host has at least one slot in its stream")
+
+
+def show_rollout(options: RolloutOptions, console: Console | None = None) -> int:
+    """Play an episode and print its timeline, greedily unless `sampled`; also draw it if a picture is asked for.
+
+    The environment is the one of the checkpoint's run, or the default one for a rule or a checkpoint outside a run
+    folder. Raises `UserError` for impossible arguments.
     """
-    if picture is not None and picture.suffix not in PICTURE_SUFFIXES:
-        raise UserError(f"--picture is {picture}: give a file name that ends in {' or '.join(PICTURE_SUFFIXES)}")
-    if slots is not None and not 1 <= slots <= 8:
-        raise UserError(f"--slots is {slots}: a host has 1 to 8 slots")
-    if seed < 0:
-        raise UserError(f"--seed is {seed}: it cannot be negative")
-    policy = load_policy(checkpoint, slots)
-    config, run_seed = environment_of(checkpoint)
-    tasks = (task,) if task is not None else config.tasks
-    config = replace(config, tasks=tasks, slots=policy.spaces.slots, profile=_profile(policy.spaces))
+    named = options.policy if is_rule(options.policy) and not Path(options.policy).exists() else None
+    config, run_seed = (EnvConfig(), 0) if named is not None else environment_of(Path(options.policy))
+    given: dict[str, Any] = {"slots": options.slots, "host_width": options.width, "rent_weight": options.price}
+    if options.task is not None:
+        given["tasks"] = (options.task,)
+    config = replace(config, **{name: value for name, value in given.items() if value is not None})
+    if named is None:
+        checkpoint = Path(options.policy)
+        config = replace(config, profile=_profile(load_policy(checkpoint).spaces))
+        policy: Policy = load_policy(checkpoint, config.total_slots)
+    else:
+        policy = rule_policy(named, seed_spaces(config.total_slots))
     fleet = make_fleet(config, 1, run_seed)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
-    run_wave(fleet, policy, [seed], source, lambda: "played/0/0/0", deterministic=not sampled)
+    run_wave(fleet, policy, [options.seed], source, lambda: "played/0/0/0", deterministic=not options.sampled)
     episode = fleet.timelines()[0]
     console = console or Console(highlight=False)
     # Wrapped lines in a narrow terminal are more useful than truncated columns.
-    console.width = max(console.width, 66 + 30 * config.slots)
-    console.print(_headline(episode, sampled))
-    console.print(timeline_table(episode))
-    if picture is not None:
-        run_wave(fleet, NeverGrow(policy.spaces), [seed], source, lambda: "played/0/0/0", deterministic=True)
-        _draw(episode, fleet.timelines()[0].accuracy, picture)
+    console.width = max(console.width, 66 + 30 * config.total_slots)
+    console.print(_headline(episode, options.sampled))
+    console.print(timeline_table(episode, episode.lanes))
+    if options.picture is not None:
+        never = NeverGrow(seed_spaces(config.total_slots, config.profile))
+        run_wave(fleet, never, [options.seed], source, lambda: "played/0/0/0", deterministic=True)
+        _draw(episode, fleet.timelines()[0].accuracy, options.picture)
     return 0
 
 
@@ -103,20 +125,20 @@ def _headline(episode: Timeline, sampled: bool) -> Text:
         (episode.task, "bold"),
         (f"   seed {episode.seed}   {'sampled' if sampled else 'greedy'}   {epochs} epochs   ", "dim"),
         (f"accuracy {episode.accuracy[0]:.1f} > {episode.accuracy[-1]:.1f}", "bold"),
-        (f"   growth {episode.growth_ratio[-1] if epochs else 0.0:.2f}   ", "dim"),
+        (f"   {episode.host}   growth {episode.growth_ratio[-1] if epochs else 0.0:.2f}   ", "dim"),
         (f"J {sum(episode.shares):+.2f}", "bold"),
     )
     return Text.assemble(*parts)
 
 
-def timeline_table(episode: Timeline) -> Table:
-    """One row per epoch: the accuracy after it, the decision, and the content of each slot."""
+def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
+    """One row per epoch: the accuracy after it, the decision, and the content of each slot, named by `lanes`."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("epoch", justify="right")
     table.add_column("accuracy", no_wrap=True)
     table.add_column("decision", no_wrap=True)
-    for slot in range(episode.slots):
-        table.add_column(f"slot {slot}", no_wrap=True)
+    for lane in lanes:
+        table.add_column(lane, no_wrap=True)
     table.add_column("growth", justify="right")
     for t, op in enumerate(episode.ops):
         where = f" {episode.op_slots[t]}" if episode.op_slots[t] >= 0 else ""
@@ -124,7 +146,7 @@ def timeline_table(episode: Timeline) -> Table:
             str(t + 1),
             _accuracy(episode.accuracy[t], episode.accuracy[t + 1]),
             Text(op + where, style="dim" if op == "WAIT" else OPS.get(op, "")),
-            *(_slot(episode, slot, t) for slot in range(episode.slots)),
+            *(_slot(episode, slot, t) for slot in range(len(lanes))),
             f"{episode.growth_ratio[t]:.2f}",
         )
     return table

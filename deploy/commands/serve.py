@@ -1,4 +1,4 @@
-"""`tamiyo serve`: serve the weights of a checkpoint, or those that a run publishes, until SIGTERM."""
+"""`tamiyo serve`: serve a checkpoint, a rule, or the weights that a run publishes, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import structlog
 import torch
 
 from actors.errors import UserError
-from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource, serve
+from actors.serving.server.models import ServedRule
+from actors.serving.server.server import FixedWeights, PolicyServer, PolicySource, serve
 from actors.transport.redis import connect
 from deploy.commands.serve_flags import ServeFlags
-from learner.checkpoint import load_checkpoint
+from learner.run.checkpoint import load_checkpoint
 
 
 def run_server(flags: ServeFlags) -> int:
@@ -22,8 +23,10 @@ def run_server(flags: ServeFlags) -> int:
         raise UserError(f"--threads is {flags.threads}: it must be at least 1")
     torch.set_num_threads(flags.threads)
     configure_log(flags.log)
-    source: WeightSource
-    if flags.checkpoint is not None:
+    source: PolicySource
+    if flags.rule is not None:
+        source = ServedRule(flags.rule)
+    elif flags.checkpoint is not None:
         source = FixedWeights(load_checkpoint(flags.checkpoint).weights)
     else:
         assert flags.redis is not None

@@ -10,6 +10,7 @@ import tyro
 
 from actors.errors import UserError
 from actors.serving.options import ServeOptions
+from deploy.config.docstrings import set_help
 from deploy.config.flags import one_line
 
 Options = Annotated[ServeOptions, tyro.conf.arg(name="")]
@@ -17,10 +18,12 @@ Options = Annotated[ServeOptions, tyro.conf.arg(name="")]
 
 @dataclass(frozen=True)
 class ServeFlags:
-    """Flags of `tamiyo serve`. Either --checkpoint or --redis is required."""
+    """Flags of `tamiyo serve`. One of --checkpoint, --rule and --redis is required."""
 
     checkpoint: Path | None = None
     """Checkpoint file, or run folder, of which the newest checkpoint is served."""
+    rule: str | None = None
+    """A rule by name, such as fixed-column:double@3, instead of a checkpoint."""
     redis: str | None = None
     """URL of the Redis server to which a run publishes its weights. New weights are served as they appear."""
     name: str = "tamiyo"
@@ -40,6 +43,8 @@ def serve_flags(args: list[str]) -> ServeFlags:
         name = "--" + arg.partition("=")[0][2:].replace("-", "_")
         if arg.startswith("--") and name not in known:
             raise UserError(f"unknown flag {arg.partition('=')[0]}; `tamiyo serve --help` lists all flags")
+    for cls in (ServeFlags, ServeOptions):
+        set_help(cls)
     with one_line("serve"):
         flags = tyro.cli(
             ServeFlags,
@@ -48,6 +53,6 @@ def serve_flags(args: list[str]) -> ServeFlags:
             args=args,
             use_underscores=True,
         )
-    if (flags.checkpoint is None) == (flags.redis is None):
-        raise UserError("nothing to serve: give either --checkpoint PATH or --redis URL")
+    if sum(given is not None for given in (flags.checkpoint, flags.rule, flags.redis)) != 1:
+        raise UserError("what is to be served? give one of --checkpoint PATH, --rule NAME and --redis URL")
     return flags

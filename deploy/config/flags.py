@@ -210,5 +210,9 @@ def one_line(command: str) -> Iterator[None]:
         text = re.sub(r"^Error parsing (settings\.[a-z]+: )?", "", " ".join(filter(None, reason)))
         # For an optional field tyro reports one reason per type; the last one is enough.
         text = re.sub(r"(?<=: )no type matching .* - <class '\w+'>: ", "", text)
+        # A range is one number or two; tyro explains both, with markup.
+        text = re.sub(
+            r": (?:invalid literal|could not convert|input length).* - tuple\[.*", ": give one number, or two", text
+        )
         text = re.sub(r" -+ typing\.Literal\[.*?\]: .*? does not match choices \(([^)]*?),?\)", r"; or give \1", text)
         raise ConfigError(text or f"invalid flags; see `tamiyo {command} --help`") from None

@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from actors.env.env import seed_spaces
 from actors.env.slots.observation_table import markdown_table
@@ -86,9 +86,11 @@ def _kind(hint: Any) -> str:
     choices = [choice for part in (hint, *get_args(hint)) for choice in get_args(part) if isinstance(choice, str)]
     if choices:
         return " ".join(f"`{choice}`" for choice in dict.fromkeys(choices))
-    names = [getattr(part, "__name__", str(part)) for part in get_args(hint) or (hint,) if part is not Ellipsis]
-    many = " ..." if getattr(hint, "__origin__", None) is tuple else ""
-    return " or ".join("null" if name == "NoneType" else name for name in names) + many
+    if get_origin(hint) is tuple:
+        names = [_kind(part) for part in get_args(hint) if part is not Ellipsis]
+        return " ".join([*names, "..."] if Ellipsis in get_args(hint) else names)
+    parts = get_args(hint)
+    return " or ".join(map(_kind, parts)) if parts else "null" if hint is type(None) else hint.__name__
 
 
 def _value(value: object) -> str:
@@ -118,7 +120,7 @@ def observations() -> str:
 
 def actions() -> str:
     """Generate the page of action heads and their relevance."""
-    spec = seed_spaces(Config().env.slots).action
+    spec = seed_spaces(Config().env.total_slots).action
     heads = [(f"`{head.name}`", str(head.size), " ".join(f"`{c}`" for c in head.choices)) for head in spec.heads]
     relevant = [(f"`{op.name}`", " ".join(f"`{h}`" for h in RELEVANT_HEADS[op]) or "none") for op in Op]
     parts = ["# Actions", ACTIONS_TEXT]

@@ -77,20 +77,20 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """Pretraining by imitation: before PPO, a new policy imitates a tuned schedule where growing pays, and never
-    growing elsewhere."""
+    """Pretraining by imitation: before PPO, a new policy imitates, on each host, the rule that is expected to gain
+    most there: never growing, or one of `rules`."""
 
     episodes: int = 0
     """Number of demonstrations; 0 disables pretraining, and so does `run.init_from`."""
     temperature: float = 1.0
-    """Temperature in points: the odds of a growing demonstration are exp(expected gain of growing / temperature)."""
+    """Temperature in points: a rule is demonstrated in proportion to exp(expected J of following it / temperature)."""
     odds: Literal["linear", "task"] = "linear"
-    """Estimator of the expected gain: `linear`, a linear function of a host's first observations, shared by all tasks;
+    """Estimator of what a rule gains: `linear`, a linear function of a host's first observations, shared by all tasks;
     or `task`, the mean gain of each task, which policies memorize and which transfers badly to other tasks."""
     passes: int = 15
     """Passes over the demonstrations."""
-    schedules: str = ""
-    """File written by `tamiyo evaluate --tune`; empty uses the one that ships with the package."""
+    rules: tuple[str, ...] = tuple(f"fixed-column:{size}@3" for size in ("half", "same", "double", "quad"))
+    """Rules that are demonstrated beside never growing. Each is played once on every host."""
 
     def __post_init__(self) -> None:
         require(
@@ -99,6 +99,7 @@ class ImitationConfig:
         )
         require(self.temperature > 0, f"imitation.temperature is {self.temperature}: it must be above 0")
         require(self.passes >= 1, f"imitation.passes is {self.passes}: it must be at least 1")
+        require(len(self.rules) > 0, "imitation.rules is empty: name at least one rule, such as fixed-column:double@3")
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ _QUICK = Config(
     run=RunConfig(reference_episodes=96),
     # The twin removes the variance of data and initialization from the reward, so that a few dozen updates suffice. The
     # rent rises slowly, because growing costs more than it gains at first and the policy would only learn to WAIT.
-    env=EnvConfig(reference="twin", rent_warmup_updates=25),
+    env=EnvConfig(reference="twin", rent_warmup_updates=25, rent_weight=1.0),
     actors=ActorsConfig(count=2, envs_per_actor=16),
     learner=LearnerConfig(
         max_seconds=165.0,
@@ -213,7 +214,15 @@ _QUICK = Config(
 
 _RESEARCH = replace(
     _QUICK,
-    env=replace(_QUICK.env, tasks=RESEARCH_TASKS, rent_warmup_updates=0),
+    env=replace(
+        _QUICK.env,
+        tasks=RESEARCH_TASKS,
+        rent_warmup_updates=0,
+        rent_weight=(0.25, 8.0),
+        horizon_epochs=(15, 40),
+        inner_steps=(8, 32),
+        drop_features=0.1,
+    ),
     # After pretraining, every nat of KL to the pretrained policy costs three points. With a decaying price, PPO lost in
     # some policies what pretraining had gained on held-out families.
     imitation=ImitationConfig(episodes=1008),

@@ -79,8 +79,10 @@ def _convert(value: object, hint: Any, where: str) -> Any:
         words = [word for a in args if get_origin(a) is Literal for word in get_args(a)]
         if value in words:
             return value
+        plain = [a for a in args if a is not type(None) and get_origin(a) is not Literal]
         try:
-            return _convert(value, next(a for a in args if a is not type(None) and get_origin(a) is not Literal), where)
+            ranges = [a for a in plain if get_origin(a) is tuple]
+            return _convert(value, ranges[0] if ranges and isinstance(value, list) else plain[0], where)
         except ConfigError as error:
             raise ConfigError(" or ".join([str(error), *words])) from error
     if origin is Literal:
@@ -90,6 +92,8 @@ def _convert(value: object, hint: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise ConfigError(f"{where} is {_show(value)}: give a list, such as [a, b]")
+        if Ellipsis not in args and len(value) != len(args):
+            raise ConfigError(f"{where} has {len(value)} entries: give one number, or a range as [low, high]")
         return tuple(_convert(v, args[0], f"{where}[{i}]") for i, v in enumerate(value))
     if hint is float:
         try:

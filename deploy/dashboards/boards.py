@@ -104,12 +104,12 @@ SERVICE = Board(
         ),
         "Actors": (
             Panel("Restarts", ("actor_restarts", "learner_restarts"), View.TOTALS),
-            Panel("Actors alive and wanted", ("actors_alive", "actors_wanted")),
+            Panel("Actors running and requested", ("actors_alive", "actors_wanted")),
             Panel("Episodes by actor", ("actor_episodes",), by="role"),
             Panel("Steps per second by actor", ("actor_steps_per_s",), by="role"),
             Panel("Wait time by actor", ("actor_wait_s",), by="role"),
             Panel("Episodes dropped by actor", ("actor_dropped_backpressure",), View.TOTALS, by="role"),
-            Panel("Corrupt weights by actor", ("actor_damaged_weights",), View.TOTALS, by="role"),
+            Panel("Damaged weights by actor", ("actor_damaged_weights",), View.TOTALS, by="role"),
         ),
     },
 )

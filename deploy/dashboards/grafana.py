@@ -140,11 +140,11 @@ def _shape(panel: Panel, panel_queries: list[Query]) -> Json:
     """Return the type, field configuration and options of a panel."""
     unit = _unit(panel_queries[0].unit)
     if panel.view is View.HEATMAP:
-        colour = {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "fill": "dark-orange"}
+        color = {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "fill": "dark-orange"}
         options: Json = {
             "calculate": False,
             "cellGap": 1,
-            "color": colour,
+            "color": color,
             "yAxis": {"axisPlacement": "left", "unit": unit},
             "legend": {"show": True},
             "tooltip": {"show": True, "yHistogram": True},

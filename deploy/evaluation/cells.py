@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from actors.config import EnvConfig
+from actors.rules.schedule import Schedule
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import Player, play_player, play_schedules
-from deploy.evaluation.schedules import Schedule
 
 T = TypeVar("T")
 CELLS = "cells"

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from actors.env.blueprints.blueprint import NOOP, Blueprint
 from actors.env.host_episode import HostEpisode
+from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host, draw_params
 from actors.env.rendering.timeline import Timeline
 from actors.env.slots.contributions import subsets_to_evaluate
@@ -29,7 +30,12 @@ class Table(NamedTuple):
     """Of one sample's forward pass."""
 
     host: int
-    seeds: tuple[dict[str, int], ...]  # by slot and blueprint
+    seeds: tuple[dict[str, int], ...]  # by slot in the stream, and blueprint
+    columns: dict[str, int]  # by blueprint
+
+    def seed(self, slot: int, blueprint: str) -> int:
+        """Of what grew in a slot; slots for columns come after those of the stream."""
+        return self.seeds[slot][blueprint] if slot < len(self.seeds) else self.columns[blueprint]
 
 
 class Cost(NamedTuple):
@@ -53,12 +59,17 @@ def table(host: Host, shape: tuple[int, ...]) -> Table:
 
 def _table(host: Host, shape: tuple[int, ...]) -> Table:
     rng = np.random.default_rng(0)
-    bare = _count(host, shape, -1, NOOP, rng)
+    bare = _bare(host, shape, rng)
     seeds = tuple(
         {b.name: _count(host, shape, s, b, rng) - bare for b in host.family.blueprints if b is not NOOP}
         for s in range(host.slots)
     )
-    return Table(bare, seeds)
+    columns = {c.name: _bare(column_host(host, c.scale), shape, rng) for c in host.family.columns if c is not None}
+    return Table(bare, seeds, columns)
+
+
+def _bare(host: Host, shape: tuple[int, ...], rng: np.random.Generator) -> int:
+    return _count(host, shape, -1, NOOP, rng)
 
 
 def _count(host: Host, shape: tuple[int, ...], at: int, blueprint: Blueprint, rng: np.random.Generator) -> int:
@@ -78,30 +89,32 @@ def _count(host: Host, shape: tuple[int, ...], at: int, blueprint: Blueprint, rn
 def forward_flops(episode: HostEpisode, topology: Topology) -> float:
     """Of one sample through a host with this topology."""
     own = table(episode.host, episode.task.shape)
-    names = [b.name for b in episode.host.family.blueprints]
-    return float(own.host + sum(own.seeds[g.slot][names[g.blueprint]] for g in topology))
+    return float(own.host + sum(own.seed(g.slot, episode.host.family.name_of(g.blueprint)) for g in topology))
 
 
 def training_flops(episode: HostEpisode, topology: Topology) -> float:
     """Of one epoch of a host that has this topology."""
-    samples = episode.config.inner_steps * episode.config.batch_size
+    samples = episode.settings.inner_steps * episode.config.batch_size
     return TRAINING_PASSES * samples * forward_flops(episode, topology)
 
 
 def cost(episode: HostEpisode) -> Cost:
     """Of an episode that has ended, epoch by epoch."""
     own = table(episode.host, episode.task.shape)
-    samples, rows = episode.config.inner_steps * episode.config.batch_size, len(episode.task.val)
+    samples, rows = episode.settings.inner_steps * episode.config.batch_size, len(episode.task.val)
     training = measuring = 0.0
     for t in range(episode.epoch):
         blended, learning = _parts(episode.timeline, t)
-        spent = {s: own.seeds[s][name] for s, name in (blended | learning).items()}
+        spent = {s: own.seed(s, name) for s, name in (blended | learning).items()}
         present = own.host + sum(spent[s] for s in blended)
         training += TRAINING_PASSES * samples * (present + (own.host + sum(spent.values()) if learning else 0))
         due = (t + 1) % episode.config.contribution_every == 0
         subsets = set(subsets_to_evaluate(dict.fromkeys(blended, 1.0), dict.fromkeys(learning, 1.0)) if due else ())
         subsets |= {frozenset(blended)}
-        measuring += rows * sum(own.host + sum(spent[s] for s in subset) for subset in subsets)
+        in_stream = {frozenset(s for s in subset if s < len(own.seeds)) for subset in subsets}
+        columns = {s for subset in subsets for s in subset if s >= len(own.seeds)}  # one pass each, whatever the subset
+        measured = sum(own.host + sum(spent[s] for s in subset) for subset in in_stream)
+        measuring += rows * (measured + sum(spent[s] for s in columns))
     return Cost(training, measuring, forward_flops(episode, episode.topology()))
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from actors.env.rendering.palette import STYLE
 from deploy.evaluation import pictures
-from deploy.evaluation.results import BLIND, CEILING, MAIN, PERIODIC, Results
+from deploy.evaluation.results import BLIND, CEILING, FIXED, MAIN, PERIODIC, STREAM, Results
 from deploy.report.page import as_svg
 from deploy.report.statistics import Interval
 
@@ -54,7 +54,7 @@ FIGURES = (
         "pareto",
         "Accuracy and rent",
         "Final test accuracy against the rent. Lines connect schedules or policies that were "
-        "tuned or trained for different rent weights, given next to the points.",
+        "played at different prices, given next to the points.",
         pictures.pareto,
     ),
     EvaluationFigure(
@@ -66,7 +66,7 @@ FIGURES = (
     ),
 )
 
-SHOWN = (MAIN, BLIND, PERIODIC, "tuned plateau", CEILING, "static maximum")
+SHOWN = (MAIN, BLIND, FIXED, STREAM, PERIODIC, "tuned plateau", CEILING, "static maximum")
 """Rows of the table that the table by family shows."""
 
 
@@ -96,7 +96,7 @@ def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], set
         targets=results.targets,
         settings=settings,
         span=span,
-        rent_weight=results.rent_weight,
+        price=results.price,
     )
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
@@ -111,7 +111,7 @@ def write_parquet(results: Results, path: Path) -> bool:
     import pyarrow.parquet
 
     rows: list[dict[str, Any]] = [
-        {"line": line, "policy": index, "family": family, "J": row.objective(results.rent_weight)} | row.as_dict()
+        {"line": line, "policy": index, "family": family, "J": row.objective(results.price)} | row.as_dict()
         for line, policies in results.rows.items()
         for index, policy in enumerate(policies)
         for family, own in policy.items()

@@ -10,13 +10,15 @@ from matplotlib.ticker import PercentFormatter
 from actors.env.rendering.palette import GRID, INK, MUTED
 from actors.env.rendering.timeline_chart import WIDTH_IN
 from deploy.evaluation import statistics as st
-from deploy.evaluation.results import CEILING, MAIN, NEVER, PERIODIC, Line, Results
+from deploy.evaluation.results import CEILING, FIXED, MAIN, NEVER, PERIODIC, Line, Results
 
 COLOURS = {
     "policy greedy": "#0072b2",
     "policy sampled": "#56b4e9",
     "blind greedy": "#cc79a7",
     "blind sampled": "#e3b4d0",
+    "fixed column": "#332288",
+    "periodic in the stream": "#f0c27a",
     "tuned periodic": "#e69f00",
     "tuned plateau": "#d55e00",
     "tuned gradient": "#a6761d",
@@ -27,7 +29,7 @@ COLOURS = {
     "from scratch": "#009e73",
     "from scratch, compute-matched": "#7fceb9",
 }
-PROFILED = (MAIN, "blind greedy", PERIODIC, "tuned plateau", CEILING, "random matched", "static maximum")
+PROFILED = (MAIN, "blind greedy", FIXED, PERIODIC, "tuned plateau", CEILING, "random matched", "static maximum")
 ROW_IN = 0.32
 
 
@@ -37,7 +39,7 @@ def colour(line: str) -> str:
 
 def intervals(results: Results) -> Figure:
     """Mean and IQM of the gain over never growing, on the same episodes."""
-    lines = [line for line in results.lines if line.over_never is not None and " at rent " not in line.name]
+    lines = [line for line in results.lines if line.over_never is not None and " at price " not in line.name]
     figure = Figure(figsize=(WIDTH_IN, 0.9 + ROW_IN * len(lines)), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for ax, title, of_iqm in zip(panels, ("mean, points of J", "IQM, points of J"), (False, True), strict=True):
@@ -58,7 +60,7 @@ def intervals(results: Results) -> Figure:
 
 def improvement(results: Results) -> Figure | None:
     """How often the policy does better on an episode."""
-    lines = [line for line in results.lines if line.improvement is not None and " at rent " not in line.name]
+    lines = [line for line in results.lines if line.improvement is not None and " at price " not in line.name]
     if not lines:
         return None
     figure = Figure(figsize=(WIDTH_IN, 0.9 + ROW_IN * len(lines)), layout="constrained")
@@ -97,16 +99,16 @@ def profiles(results: Results) -> Figure:
 
 
 def pareto(results: Results) -> Figure:
-    """Accuracy against what it costs to hold; schedules and policies at every rent weight that they were made for."""
+    """Accuracy against what it costs to hold; schedules and policies at every price."""
     figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
     ax = figure.subplots()
-    fronts: dict[str, list[tuple[float, float, float]]] = {}  # rent weight, x, y
+    fronts: dict[str, list[tuple[float, float, float]]] = {}  # price, x, y
     for name in results.rows:
         x, y = float(results.array(name, "rent").mean()), float(results.array(name, "test_accuracy").mean())
-        base, at, weight = name.partition(" at rent ")
+        base, at, weight = name.partition(" at price ")
         front = {"policy": MAIN, "periodic": PERIODIC}.get(base, base)
         if front in (MAIN, PERIODIC):
-            fronts.setdefault(front, []).append((float(weight) if at else results.rent_weight, x, y))
+            fronts.setdefault(front, []).append((float(weight) if at else results.price, x, y))
         label = None if at else name
         ax.plot(x, y, "o", color=colour(front), ms=5 if at else 7, mec="white", mew=1, label=label, clip_on=False)
     for name, points in fronts.items():
@@ -119,8 +121,8 @@ def pareto(results: Results) -> Figure:
             ax.annotate(told, (x, y), xytext=side, textcoords="offset points", color=colour(front), fontsize=8)
     ax.set_xscale("function", functions=(lambda v: np.sqrt(np.maximum(v, 0)), np.square))
     ax.set_xlim(0, ax.get_xlim()[1])
-    ax.set_xticks([t for t in (0, 0.1, 0.25, 0.5, 1, 2, 3, 4, 6, 8) if t <= ax.get_xlim()[1]])
-    ax.set_xlabel("rent: added / host parameters, averaged over the horizon (root scale)")
+    ax.set_xticks([t for t in (0, 0.1, 0.25, 0.5, 1, 2, 3, 4) if t <= ax.get_xlim()[1]])
+    ax.set_xlabel("rent: doublings of the parameters, averaged over the horizon (root scale)")
     ax.set_ylabel("final test accuracy, points")
     ax.margins(0.06, 0.1)
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), handletextpad=0.2)
@@ -142,7 +144,7 @@ def regret(results: Results) -> Figure | None:
     """Points of J behind the per-task best schedule, by family."""
     if CEILING not in results.rows:
         return None
-    names = [n for n in (MAIN, "blind greedy", PERIODIC, "tuned plateau", NEVER) if n in results.rows]
+    names = [n for n in (MAIN, "blind greedy", FIXED, PERIODIC, "tuned plateau", NEVER) if n in results.rows]
     families = [m.family for m in results.members]
     figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.4 * len(families)), layout="constrained")
     ax = figure.subplots()

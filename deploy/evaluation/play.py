@@ -18,7 +18,7 @@ from actors.env.slots.topology import GrownSeed, Topology
 from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
-from deploy.evaluation.flops import cost
+from deploy.evaluation.flops import cost, training_flops
 
 LONGEST = 4  # horizons that a host trained from scratch may take to match a grown one's training
 
@@ -29,9 +29,10 @@ class Row:
 
     seed: int
     gain: float  # points of validation accuracy over the untrained host, less fines
-    rent: float  # added / host parameters, averaged over the horizon
+    rent: float  # doublings of the host's parameters, averaged over the horizon
     accuracy: float  # validation, at the end
     test_accuracy: float  # read once, at the end
+    host_width: int
     host_params: int
     final_params: int
     fossilized: int
@@ -74,12 +75,18 @@ def play(
     return [row(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
 
 
-def row(host: HostEpisode, episode: Episode) -> Row:
-    """What an episode came to."""
-    told, horizon = episode.telemetry, host.horizon_epochs
+def gain_and_rent(host: HostEpisode, episode: Episode) -> tuple[float, float]:
+    """Return what an episode gained, in points, and its rent, in doublings: J at a price w is gain - w * rent."""
+    horizon = host.horizon_epochs
     unpaid = host.rents[-1] * (horizon - host.epoch)  # the governor charges it too
     rent = (sum(host.rents) + unpaid) / horizon
-    gain = told["objective"] + host.config.rent_weight * rent
+    return episode.telemetry["objective"] + host.rent_weight * rent, rent
+
+
+def row(host: HostEpisode, episode: Episode) -> Row:
+    """What an episode came to."""
+    told = episode.telemetry
+    gain, rent = gain_and_rent(host, episode)
     test = told.get("test_accuracy", float("nan"))
     spent = cost(host)
     slots = host.lifecycle.slots
@@ -90,6 +97,7 @@ def row(host: HostEpisode, episode: Episode) -> Row:
         rent=rent,
         accuracy=told["final_accuracy"],
         test_accuracy=test,
+        host_width=host.host.width,
         host_params=host.growth.host_params,
         final_params=host.growth.host_params + host.added_params(),
         fossilized=sum(slot.stage is Stage.FOSSILIZED for slot in slots),
@@ -107,17 +115,16 @@ def row(host: HostEpisode, episode: Episode) -> Row:
 
 def largest(config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Topology]:
     """Every slot filled: in order, each with the dearest blueprint that leaves room for the cheapest in the others."""
-    spec = seed_spaces(config.slots, config.profile).action
+    spec = seed_spaces(config.total_slots, config.profile).action
     found = []
     for seed in seeds:
         host = HostEpisode(config, run_seed, int(seed), spec)
-        offered = [b for b, real in enumerate(host.host.family.offered()) if real]
         left = host.growth.budget_params
         topology: list[GrownSeed] = []
-        for s in range(config.slots):
-            costs = {b: host.growth.seed_cost(s, b, 0) for b in offered}
-            rest = sum(min(host.growth.seed_cost(later, b, 0) for b in offered) for later in range(s + 1, config.slots))
-            fitting = [b for b in offered if costs[b] <= left - rest] or [b for b in offered if costs[b] <= left]
+        every = [{b: c for b, c in enumerate(shape.costs) if c is not None} for shape in host.growth.slot_shapes]
+        for s, costs in enumerate(every):
+            rest = sum(min(later.values()) for later in every[s + 1 :])
+            fitting = [b for b in costs if costs[b] <= left - rest] or [b for b in costs if costs[b] <= left]
             if fitting:
                 best = max(fitting, key=costs.__getitem__)
                 topology.append(GrownSeed(s, best, 0, 1.0))
@@ -128,9 +135,6 @@ def largest(config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Topo
 
 def matched_epochs(config: EnvConfig, run_seed: int, leader: Row) -> int:
     """Epochs of a host built with the leader's final topology that cost what its training cost."""
-    from deploy.evaluation.flops import training_flops
-
-    spec = seed_spaces(config.slots, config.profile).action
-    host = HostEpisode(config, run_seed, leader.seed, spec)
+    host = HostEpisode(config, run_seed, leader.seed, seed_spaces(config.total_slots, config.profile).action)
     epochs = round(leader.training_flops / training_flops(host, leader.grown))
-    return min(max(1, epochs), LONGEST * config.horizon_epochs)
+    return min(max(1, epochs), LONGEST * host.horizon_epochs)

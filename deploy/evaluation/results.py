@@ -18,13 +18,16 @@ from deploy.report.statistics import Interval
 Array = NDArray[np.float64]
 MAIN, PERIODIC, CEILING, NEVER, BLIND = "policy greedy", "tuned periodic", "per-task best", "never grow", "blind greedy"
 SCRATCH, SAMPLED = "from scratch", "policy sampled"
+FIXED, STREAM = "fixed column", "periodic in the stream"
 SENTENCES = (
+    (MAIN, FIXED, "The policy", "one column of twice the width at epoch 3"),
     (MAIN, PERIODIC, "The policy", "the tuned periodic schedule"),
     (MAIN, NEVER, "The policy", "never growing"),
     (SAMPLED, PERIODIC, "Sampled instead of greedy, it", "the tuned periodic schedule"),
 )
 MARGIN_POINTS = 0.5  # of accuracy, that growing may cost
-RENT_WEIGHTS = (0.0, 2.0, 5.0, 10.0)
+PRICES = (0.5, 1.0, 2.0, 4.0)
+"""Points per doubling of the parameters, at which policies and schedules are compared."""
 
 
 class Line(NamedTuple):
@@ -52,8 +55,8 @@ class FamilyLine(NamedTuple):
     headline: bool
     dont_grow: bool
     over_never: dict[str, float]  # by line
-    deviation: float | None  # standard deviation over episodes of what the tuned periodic schedule gains
-    policy_over_periodic: Interval | None
+    deviation: float | None  # standard deviation over episodes of what the fixed column gains
+    policy_over_fixed: Interval | None
     bare: float | None  # share of the policy's episodes that end with nothing grown
 
 
@@ -71,7 +74,7 @@ class Results:
 
     rows: dict[str, list[dict[str, list[Row]]]]
     members: tuple[Member, ...]
-    rent_weight: float
+    price: float
     resamples: int = st.RESAMPLES
 
     @property
@@ -83,7 +86,7 @@ class Results:
         """`[P, F, S]` of one field of the rows, or of `objective`."""
 
         def value(row: Row) -> float:
-            return row.objective(self.rent_weight) if name == "objective" else float(getattr(row, name))
+            return row.objective(self.price) if name == "objective" else float(getattr(row, name))
 
         chosen = self.headline if families is None else families
         return np.array([[[value(r) for r in policy[f]] for f in chosen] for policy in self.rows[line]])
@@ -130,8 +133,25 @@ class Results:
         """Those of the study, where the players that they need were played."""
         if MAIN not in self.rows:
             return []
-        found = [*self._gap(), *self._blind(), *self._improvement(), *self._scratch(), *self._dont_grow()]
+        found = [
+            *self._fixed(),
+            *self._gap(),
+            *self._blind(),
+            *self._improvement(),
+            *self._scratch(),
+            *self._dont_grow(),
+        ]
         return [*found, self._finite()]
+
+    def _fixed(self) -> list[EvaluationTarget]:
+        if FIXED not in self.rows:
+            return []
+        over = self.against(MAIN, FIXED)
+        margin, chance = self._interval(over), self._chance(over)
+        return [
+            _target("points of J over the fixed column", margin.low, 0.0, _range(margin), above=True),
+            _target("probability of improvement on the fixed column", chance.mean, 0.65, _range(chance).lstrip("+")),
+        ]
 
     def _gap(self) -> list[EvaluationTarget]:
         if PERIODIC not in self.rows or CEILING not in self.rows:
@@ -185,13 +205,13 @@ class Results:
     def _family(self, member: Member) -> FamilyLine:
         own = [member.family]
         gains = {n: float(self.against(n, NEVER, families=own).mean()) for n in self.rows if n != NEVER}
-        spread = float(self.against(PERIODIC, NEVER, families=own).std(ddof=1)) if PERIODIC in self.rows else None
+        spread = float(self.against(FIXED, NEVER, families=own).std(ddof=1)) if FIXED in self.rows else None
         label = member.family + ("" if member.headline else " (not in headlines)")
         label += ", don't grow" if member.dont_grow else ""
         told = (member.family, label, member.headline, member.dont_grow, gains, spread)
         if MAIN not in self.rows:
             return FamilyLine(*told, None, None)
-        over = self._interval(self.against(MAIN, PERIODIC, families=own)) if PERIODIC in self.rows else None
+        over = self._interval(self.against(MAIN, FIXED, families=own)) if FIXED in self.rows else None
         bare = [_bare(row) for policy in self.rows[MAIN] for row in policy[member.family]]
         return FamilyLine(*told, over, float(np.mean(bare)))
 
@@ -220,7 +240,7 @@ class Results:
     def sentences(self) -> list[str]:
         """The headline: sentences that summarize the main comparisons."""
         if MAIN not in self.rows:
-            return ["Schedules only: no policy was evaluated."]
+            return ["Rules only: no policy was evaluated."]
         policies, families = len(self.rows[MAIN]), len(self.headline)
         seeds = self.array(MAIN, "objective").shape[2]
         scope = f"{policies} {'policy' if policies == 1 else 'policies'}, {families} families, {seeds} paired episodes"
@@ -238,7 +258,7 @@ class Results:
             line["regret"] = self.regret(line["name"])
         return {
             "headline": self.sentences,
-            "rent_weight": self.rent_weight,
+            "price": self.price,
             "families": [m._asdict() if hasattr(m, "_asdict") else vars(m) for m in self.members],
             "targets": [t._asdict() for t in self.targets],
             "by_family": [_plain(f) for f in self.families],

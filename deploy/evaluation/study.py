@@ -214,7 +214,7 @@ def _train(study: Study, entry: Training) -> int:
     status = _tamiyo(command if fresh else ["train", "--resume", str(run_dir)])
     if status:
         return status
-    from learner.checkpoint import load_checkpoint, save_policy
+    from learner.run.checkpoint import load_checkpoint, save_policy
 
     checkpoint = load_checkpoint(run_dir)
     if entry.keep:

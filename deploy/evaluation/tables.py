@@ -89,13 +89,13 @@ def families(study: Study, name: str, folder: Path) -> str:
         (
             f["label"],
             *(f"{f['over_never'][line]:+.2f}" for line in shown),
-            f"{f['deviation']:.1f}",
-            _span(f["policy_over_periodic"]),
+            "" if f["deviation"] is None else f"{f['deviation']:.1f}",
+            _span(f["policy_over_fixed"]),
             f"{100 * f['bare']:.0f}%",
         )
         for f in found
     ]
-    return table(("family", *shown, "sd of periodic", "policy over periodic", "ends bare"), rows)
+    return table(("family", *shown, "sd of fixed column", "policy over it", "ends bare"), rows)
 
 
 def against(study: Study, name: str, folder: Path) -> str:

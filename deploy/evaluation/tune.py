@@ -1,7 +1,7 @@
 """Tuning: the best of many schedules by successive halving (Jamieson & Talwalkar, 2016), on seeds that report nothing.
 
 Half a hundred schedules on one episode of each family say little of each and enough to drop most; those that are left
-are looked at three times as long. What is kept for each rent weight comes from the same episodes: what a schedule does
+are looked at three times as long. What is kept for each price comes from the same episodes: what a schedule does
 does not depend on the rent, so J at another weight is a matter of arithmetic.
 """
 
@@ -17,7 +17,8 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.errors import UserError
-from deploy.evaluation.schedules import KINDS, NEVER, Kind, Schedule, draw_schedule
+from actors.rules.schedule import KINDS, NEVER, Kind, Schedule
+from deploy.evaluation.schedules import draw_schedule
 
 RUNGS = (
     (1, 1.0),
@@ -26,8 +27,6 @@ RUNGS = (
     (18, 1 / 18),
 )  # (seeds of each family, share of the schedules that get there)
 SEED = 7  # draws the configurations
-SCHEDULES = Path(__file__).with_name("schedules.json")
-"""Tuned on the families that the policies of the study train on; comes with the package."""
 Ask = tuple[int, str, int]  # (schedule, family, seed)
 Play = Callable[[Sequence[Ask]], Sequence[tuple[float, float]]]
 """Plays what is asked for; (gain, rent) of each."""
@@ -77,9 +76,9 @@ def halve(
     return Winner(schedules[left[0]], scores.mean(left[0], families, seeds, rent_weight), len(seeds))
 
 
-def candidates(kind: Kind, count: int, config: EnvConfig, blueprints: int) -> list[Schedule]:
+def candidates(kind: Kind, count: int, config: EnvConfig) -> list[Schedule]:
     rng = np.random.default_rng([SEED, KINDS.index(kind)])
-    return [draw_schedule(kind, rng, config.slots, config.horizon_epochs, blueprints) for _ in range(count)]
+    return [draw_schedule(kind, rng, config) for _ in range(count)]
 
 
 @dataclass(frozen=True)
@@ -89,13 +88,13 @@ class Tuned:
     rules: dict[str, Any]  # of the environment it holds for
     configurations: int  # of each kind
     families: tuple[str, ...]
-    schedules: dict[str, dict[str, Winner]]  # kind > rent weight
+    schedules: dict[str, dict[str, Winner]]  # kind > price
     best: dict[str, Winner]  # family of the suite > schedule
 
     def schedule(self, kind: str, rent_weight: float) -> Schedule:
         own = self.schedules[kind]
         if (key := f"{rent_weight:g}") not in own:
-            raise UserError(f"{kind} schedules are tuned for rent weights {', '.join(own)}, not {key}: run --tune")
+            raise UserError(f"{kind} schedules are tuned for prices {', '.join(own)}, not {key}: run --tune")
         return own[key].schedule
 
     def save(self, path: Path) -> None:
@@ -126,12 +125,12 @@ def load(path: Path, config: EnvConfig) -> Tuned:
 def rules(config: EnvConfig) -> dict[str, Any]:
     """What a schedule's worth depends on, but for the task and the rent."""
     left_out = ("tasks", "rent_weight", "rent_warmup_updates", "data_dir", "download")
-    return {k: v for k, v in asdict(config).items() if k not in left_out}
+    found = asdict(config).items()
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in found if k not in left_out}  # as JSON has them
 
 
 def tune(
     config: EnvConfig,
-    blueprints: int,
     count: int,
     families: Sequence[str],
     suite: Sequence[str],
@@ -141,23 +140,22 @@ def tune(
     rungs: Sequence[tuple[int, float]] = RUNGS,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
-    """Each kind on the training families for each rent weight, and the best periodic schedule (or none) of each family
+    """Each kind on the training families for each price, and the best periodic schedule (or none) of each family
     of the suite. `play(schedules, selection)` plays on the tuning seeds, or on the selection seeds."""
     found: dict[str, dict[str, Winner]] = {}
     for kind in KINDS:
-        drawn = candidates(kind, count, config, blueprints)
+        drawn = candidates(kind, count, config)
         scores = Scores(play(drawn, False))
         numbered = dict(enumerate(drawn))
         wanted = dict.fromkeys([*weights, rent_weight] if kind == "periodic" else [rent_weight])
         found[kind] = {f"{w:g}": halve(scores, numbered, families, w, rungs) for w in wanted}
         tell(f"{kind}: {len(scores.known)} episodes of {count} schedules")
-    best = select(config, blueprints, count, found, suite, rent_weight, play, rungs, tell)
+    best = select(config, count, found, suite, rent_weight, play, rungs, tell)
     return Tuned(rules(config), count, tuple(families), found, best)
 
 
 def select(
     config: EnvConfig,
-    blueprints: int,
     count: int,
     tuned: dict[str, dict[str, Winner]],
     suite: Sequence[str],
@@ -168,7 +166,7 @@ def select(
 ) -> dict[str, Winner]:
     """For each family of the suite the best of never growing, the tuned schedules and all periodic candidates."""
     drawn = [NEVER, *(w.schedule for own in tuned.values() for w in own.values())]
-    drawn += candidates("periodic", count, config, blueprints)
+    drawn += candidates("periodic", count, config)
     scores = Scores(play(drawn, True))
     best = {family: halve(scores, dict(enumerate(drawn)), [family], rent_weight, rungs) for family in suite}
     tell(f"per-task best: {len(scores.known)} episodes of {len(drawn)} schedules")

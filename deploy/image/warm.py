@@ -1,4 +1,4 @@
-"""Compile Python byte code and Numba machine code while the image is built, so that containers start faster."""
+"""Compile Python bytecode and Numba functions while the image is built, so that containers start faster."""
 
 import importlib
 
@@ -8,10 +8,10 @@ from ray.dashboard.utils import DashboardAgentModule, DashboardHeadModule, get_a
 from actors.env.seed_fleet import compile_kernels
 
 MODULES = (
-    "deploy.commands.health",
+    "deploy.commands.admin.health",
     "deploy.launch.processes",
     "deploy.commands.serve",
-    "deploy.commands.status",
+    "deploy.commands.admin.status",
     "grpc_health.v1.health_pb2_grpc",
     "ray.dashboard.agent",
     "ray.dashboard.dashboard",

@@ -37,10 +37,10 @@ from deploy.launch.following import (
 )
 from deploy.launch.prepare import open_run, pretrain
 from deploy.launch.process_settings import namespace
-from deploy.launch.remote_run import RemoteRun, is_running, run_on_cluster, start_supervisor
-from deploy.launch.runtime_env import runtime_env
+from deploy.launch.ray.runtime_env import runtime_env
 from deploy.launch.signals import own_signals, stop_on_signal
-from deploy.launch.supervisor import FINISHED, RunPlan
+from deploy.launch.supervision.remote_run import RemoteRun, is_running, run_on_cluster, start_supervisor
+from deploy.launch.supervision.supervisor import FINISHED, RunPlan
 
 RAY_NAMESPACE = "tamiyo"
 CONNECT_S = 5.0

@@ -16,7 +16,7 @@ from actors.transport.redis_server import password_from
 from actors.types.names import NAME_RULE, is_name
 from deploy.config.schema import Config
 from deploy.launch.process_settings import acting, learner_settings
-from deploy.launch.supervisor import FINISHED, Phase, RunPlan, RunStatus
+from deploy.launch.supervision.supervisor import FINISHED, Phase, RunPlan, RunStatus
 from deploy.report.progress import ProgressDisplay
 
 ACTORS_PASSWORD_VARIABLE = "TAMIYO_ACTORS_REDIS_PASSWORD"

@@ -15,12 +15,12 @@ from deploy.config.schema import Config
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.following import follow, make_run_plan, print_outcome, with_run_name
 from deploy.launch.live_learner import refuse_second_learner
-from deploy.launch.local_ray import local_ray
 from deploy.launch.machine import check_machine
 from deploy.launch.prepare import compile_environments, open_run, pretrain
 from deploy.launch.process_settings import namespace
+from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
-from deploy.launch.supervisor import FINISHED, Supervisor
+from deploy.launch.supervision.supervisor import FINISHED, Supervisor
 
 
 def train(config: Config, resume: Path | None = None, attach: bool = False) -> int:

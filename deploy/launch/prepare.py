@@ -19,9 +19,9 @@ from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.config.yaml import to_yaml
 from deploy.launch.process_settings import checked_spaces, namespace
-from learner.checkpoint import list_checkpoints, load_checkpoint
-from learner.lineage import forget_untrained, has_trained, start_from
 from learner.network import resumed_network
+from learner.run.checkpoint import list_checkpoints, load_checkpoint
+from learner.run.lineage import forget_untrained, has_trained, start_from
 
 
 def open_run(config: Config, resume: Path | None) -> Path:

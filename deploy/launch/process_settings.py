@@ -35,8 +35,8 @@ def checked_spaces(config: Config) -> Spaces:
         _check_size(config, spaces, "gym.max_segment_steps", config.gym.max_segment_steps)
         return spaces
     check_tasks(config.env, config.run.seed)
-    spaces = seed_spaces(config.env.slots, config.env.profile)
-    _check_size(config, spaces, "env.horizon_epochs", config.env.horizon_epochs)
+    spaces = seed_spaces(config.env.total_slots, config.env.profile)
+    _check_size(config, spaces, "env.horizon_epochs", config.env.max_horizon_epochs)
     return spaces
 
 

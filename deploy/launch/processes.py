@@ -19,13 +19,13 @@ from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
 from deploy.launch.cluster import cluster, line_printer, with_passwords
 from deploy.launch.live_learner import refuse_second_learner
-from deploy.launch.local_ray import local_ray
 from deploy.launch.machine import check_machine, require_free_port
-from deploy.launch.monitor import RunMonitor
 from deploy.launch.prepare import compile_environments, open_run, pretrain, process_metrics
 from deploy.launch.process_settings import acting, checked_spaces, learner_settings, namespace
+from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
-from deploy.launch.stopping import run_in_thread, wait_until_stopped
+from deploy.launch.supervision.monitor import RunMonitor
+from deploy.launch.supervision.stopping import run_in_thread, wait_until_stopped
 from learner.service import LearnerService
 
 

@@ -180,7 +180,7 @@ def _widened(x: Floats, stack: Floats) -> tuple[Floats, Floats]:
 
 
 def label_right(ax: Axes, labels: list[tuple[float, str, str]], height_in: float = 3.0) -> None:
-    """Write labels (value, text, colour) at the right edge, spaced to avoid overlap; `height_in` is the axes height."""
+    """Write labels (value, text, color) at the right edge, spaced to avoid overlap; `height_in` is the axes height."""
     low, high = ax.get_ylim()
     gap = 0.16 * (high - low) / height_in
     y = -np.inf

@@ -25,6 +25,7 @@ def slot_timeline(run: RunFolder) -> Figure | None:
 def compared(episode: Drawn, never_grow_accuracy: list[float]) -> Figure:
     """The timeline of an episode, with the accuracy (points) of the same host without growth."""
     figure, above = slot_figure(episode, len(never_grow_accuracy) - 1)
+    above.set_title(episode.host, fontsize=10, pad=8)
     _accuracy(above, episode.accuracy, never_grow_accuracy)
     return figure
 

@@ -52,7 +52,7 @@ FIGURES = (
     ReportFigure(
         "slot_timeline",
         "One episode, epoch by epoch",
-        "Top: validation accuracy, compared with the same host without growth. Below, one lane per slot: the colour is "
+        "Top: validation accuracy, compared with the same host without growth. Below, one lane per slot: the color is "
         "the stage, the filled height is alpha, the text is the blueprint. Marks above a lane are the policy's ops.",
         episode_chart.slot_timeline,
     ),

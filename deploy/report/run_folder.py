@@ -47,6 +47,8 @@ class RecordedEpisode:
     alphas: list[list[float]]  # [S][T]
     blueprints: list[list[str]]  # [S][T], "" for empty slots
     growth_ratio: list[float]  # [T]
+    lanes: list[str]  # [S] names of the slots
+    host: str  # its size, and the price of growing it
 
 
 Built = TypeVar("Built", References, RecordedEpisode)

@@ -19,11 +19,9 @@ Counts = NDArray[np.int64]
 
 
 class Batch(NamedTuple):
-    """N steps of E episodes, in R chunks: consecutive steps of one episode that the core runs from a stored state.
-
-    Episodes, their chunks and their steps are all in the same order. Counts are numpy arrays, so that minibatches are
-    planned without waiting for the device.
-    """
+    """N steps of E episodes in R chunks: consecutive steps of one episode that the core runs from a stored state.
+    Episodes, their chunks and their steps are in the same order. Counts are numpy arrays, so that minibatches are
+    planned without waiting for the device."""
 
     obs: Tensor  # [N, D]
     blueprint_indices: Tensor  # [N, S]
@@ -35,7 +33,7 @@ class Batch(NamedTuple):
     version: Tensor  # [N] of the weights that chose each step
     grid_index: Tensor  # [N] of each step in the flattened [E, T] grid that `to_rows` pads to
     terminated: Tensor  # [E] bool
-    bootstrap_value: Tensor  # [E] denormalised
+    bootstrap_value: Tensor  # [E] denormalized
     episode_lengths: Counts  # [E] steps
     chunk_lengths: Counts  # [R] steps
     burn_in: Counts  # [R] steps replayed before each chunk; they belong to the chunks before it
@@ -48,7 +46,7 @@ class Batch(NamedTuple):
 
     @property
     def first_steps(self) -> Counts:
-        """`[R]`: the index of each chunk's first step."""
+        """Return `[R]`, the index of each chunk's first step."""
         return self.chunk_lengths.cumsum() - self.chunk_lengths
 
     def to(self, device: torch.device) -> Batch:
@@ -56,32 +54,31 @@ class Batch(NamedTuple):
         return self._replace(state=PolicyState(*(t.to(device) for t in self.state)), **tensors)
 
     def to_rows(self, steps: Tensor) -> Tensor:
-        """`[N]` as `[E, T]`: one episode per row, zeros after its end."""
+        """Convert `[N]` to `[E, T]`: one episode per row, zeros after its end."""
         episodes, longest = len(self.episode_lengths), int(self.episode_lengths.max())
         return steps.new_zeros(episodes * longest).index_copy(0, self.grid_index, steps).view(episodes, longest)
 
     def from_rows(self, rows: Tensor) -> Tensor:
-        """The inverse of `to_rows`: `[E, T]` as `[N]`."""
+        """Convert `[E, T]` to `[N]`, the inverse of `to_rows`."""
         return rows.flatten().index_select(0, self.grid_index)
 
     @property
     def valid(self) -> Tensor:
-        """`[E, T]` bool: False at the padding of `to_rows`."""
+        """Return `[E, T]` bool, False at the padding of `to_rows`."""
         return self.to_rows(torch.ones_like(self.forced))
 
     def uncut(self, state: PolicyState) -> Batch:
-        """The same steps in whole episodes, each from its own row of `state` `[n, E, width]`, not from stored ones."""
+        """Return the same steps as whole episodes, each from its row of `state` `[n, E, width]` rather than from stored
+        states."""
         return self._replace(
             chunk_lengths=self.episode_lengths, burn_in=np.zeros_like(self.episode_lengths), state=state
         )
 
 
 def make_batch(episodes: Sequence[Episode], spaces: Spaces, chunk_length: int | None = None, burn_in: int = 0) -> Batch:
-    """Put episodes one after the other, and cut each into chunks of `chunk_length` steps (None: whole episodes).
-
-    Chunks in mid-episode have up to `burn_in` steps before them. Raises `ValueError` where states are not stored at the
-    steps that chunks begin with, and `InvalidEpisode` where the episodes' strides differ.
-    """
+    """Concatenate episodes, and cut each into chunks of `chunk_length` steps (None: whole episodes). Chunks that start
+    in mid-episode have up to `burn_in` steps before them. Raises `ValueError` if no states are stored at the first
+    steps of chunks, and `InvalidEpisode` if the episodes' strides differ."""
     strides = {e.state_stride for e in episodes}
     if len(strides) > 1:
         raise InvalidEpisode(f"episodes of one batch store states at different strides: {sorted(strides)}")
@@ -125,7 +122,7 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces, chunk_length: int | 
 
 
 def _chunk_starts(lengths: Counts, chunk_length: int) -> tuple[Counts, Counts]:
-    """`[R]` each: the episode that a chunk belongs to, and its first step in that episode."""
+    """Return `[R]` each: the episode of a chunk, and its first step in that episode."""
     chunks = -(-lengths // chunk_length)
     episode = np.repeat(np.arange(len(lengths)), chunks)
     return episode, (np.arange(len(episode)) - np.repeat(chunks.cumsum() - chunks, chunks)) * chunk_length

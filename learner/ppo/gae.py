@@ -1,7 +1,7 @@
-"""Generalised advantage estimation (Schulman et al., 2016), one episode per row, by doubling (Hillis and Steele, 1986).
+"""Generalized advantage estimation (Schulman et al., 2016), one episode per row, by doubling (Hillis and Steele, 1986).
 
 delta_t = r_t + gamma V_{t+1} - V_t and A_t = sum_k (gamma lambda)^k delta_{t+k}. The value after the last step is 0
-where the episode terminated and the bootstrap value where it was truncated; nothing crosses the end of a row.
+if the episode terminated and the bootstrap value if it was truncated; nothing crosses the end of a row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> Advantages:
-    """Compute advantages and returns. `rewards`, `values` (denormalised) and `valid` (a prefix of each row) are
+    """Compute advantages and returns. `rewards`, `values` (denormalized) and `valid` (a prefix of each row) are
     `[E, T]`; `terminated` and `bootstrap_value` are `[E]`. Padded entries are never read."""
     steps = rewards.shape[1]
     rewards, values = rewards.masked_fill(~valid, 0.0), values.masked_fill(~valid, 0.0)
@@ -53,16 +53,16 @@ def head_advantages(advantages: Tensor, values: Tensor, baseline_values: Tensor,
     return torch.stack([advantages + (values - baseline_values), *[advantages] * (heads - 1)], -1)
 
 
-def normalise(advantages: Tensor, counted: Tensor) -> Tensor:
+def normalize(advantages: Tensor, counted: Tensor) -> Tensor:
     """Subtract from each column of `[N, H]` its mean over the counted steps `[N]`, and divide all by the standard
     deviation of the first column.
 
-    Advantages without spread are only centred; those of a single counted step are returned unchanged.
+    Advantages without spread are only centered; those of a single counted step are returned unchanged.
     """
     count = counted.sum()
     inside = counted[:, None]
     mean = advantages.masked_fill(~inside, 0.0).sum(0) / count.clamp(min=1)
-    centred = advantages - mean
-    deviation = (centred[:, :1].square().masked_fill(~inside, 0.0).sum() / count.clamp(min=1)).sqrt()
-    scaled = centred / torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
+    centered = advantages - mean
+    deviation = (centered[:, :1].square().masked_fill(~inside, 0.0).sum() / count.clamp(min=1)).sqrt()
+    scaled = centered / torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
     return torch.where(count > 1, scaled, torch.where(count == 1, advantages, torch.zeros_like(advantages)))

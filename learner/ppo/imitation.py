@@ -36,7 +36,7 @@ class ImitationResult(NamedTuple):
     after: float
     agreement: float  # share of unforced steps whose op has a probability of at least a half
     skipped: int = 0  # optimizer steps that were skipped because the gradient was not finite
-    clipped: int = 0  # extreme rewards and observations, see `learner.ppo.rewards` and `ObservationNormaliser`
+    clipped: int = 0  # extreme rewards and observations, see `learner.ppo.rewards` and `ObservationNormalizer`
 
 
 class _Demonstrations(NamedTuple):
@@ -58,16 +58,16 @@ def imitate(
     gamma: float = 1.0,
     seed: int = 0,
 ) -> ImitationResult:
-    """Train `network` in place on all but the last tenth of `episodes`, which is held out. Steps whose gradient is not
-    finite are skipped. Raises `ValueError` for too few episodes, `UserError` where every step was skipped."""
+    """Train `network` in place on all but the last tenth of `episodes`, which is held out. Steps with non-finite
+    gradients are skipped. Raises `ValueError` for too few episodes, and `UserError` if every step was skipped."""
     held = max(1, round(HELD_OUT * len(episodes)))
     if len(episodes) < 2 * held:
-        raise ValueError(f"{len(episodes)} demonstrations are too few: give two at least")
+        raise ValueError(f"{len(episodes)} demonstrations are too few: give at least two")
     network.train()
     shown, held_out = (_demonstrations(network, part, gamma) for part in (episodes[:-held], episodes[-held:]))
     before, _ = _measure(network, held_out)
-    clipped = shown.clipped + network.update_normaliser(shown.batch.obs)
-    network.value_normaliser.update(shown.returns, network.value_output)
+    clipped = shown.clipped + network.update_normalizer(shown.batch.obs)
+    network.value_normalizer.update(shown.returns, network.value_output)
     optimizer = make_optimizer(network, lr, WEIGHT_DECAY)
     skipped = torch.zeros((), device=network.norm.weight.device)
     rows, rng = len(shown.batch.chunk_lengths), np.random.Generator(np.random.Philox(key=(seed, 0)))
@@ -86,7 +86,7 @@ def imitate(
             steps += 1
     if steps and int(skipped) == steps:
         raise UserError(
-            "imitation: the gradient of every step was NaN or infinite, so that nothing was learnt; look for rewards "
+            "imitation: the gradient of every step was NaN or infinite, so nothing was learned; look for rewards "
             "or observations of extreme size"
         )
     return ImitationResult(before, *_measure(network, held_out), int(skipped), int(clipped))
@@ -96,7 +96,7 @@ def _demonstrations(
     network: FactoredRecurrentActorCritic, episodes: Sequence[Episode], gamma: float
 ) -> _Demonstrations:
     batch = make_batch(episodes, network.spaces).to(network.norm.weight.device)
-    batch, clipped = clip_rewards(batch.uncut(network.initial_state(len(episodes))), network.value_normaliser)
+    batch, clipped = clip_rewards(batch.uncut(network.initial_state(len(episodes))), network.value_normalizer)
     rewards = batch.to_rows(batch.rewards)
     no_values = torch.zeros_like(rewards)
     returns = gae(rewards, no_values, batch.valid, batch.terminated, batch.bootstrap_value, gamma, 1.0).returns
@@ -112,14 +112,14 @@ def _loss(network: FactoredRecurrentActorCritic, shown: _Demonstrations, part: M
     out = _evaluate(network, shown.batch, part)
     counted, unforced, returns = map(part.select, (shown.counted, shown.unforced, shown.returns))
     likelihood = out.log_probs.masked_fill(~counted, 0.0).sum() / unforced.sum().clamp(min=1)
-    target = network.value_normaliser.normalise(returns)
+    target = network.value_normalizer.normalize(returns)
     return VALUE_COEF * losses.value_loss(out.values, target, target, None, len(returns)) - likelihood
 
 
 @torch.no_grad()
 def _measure(network: FactoredRecurrentActorCritic, shown: _Demonstrations) -> tuple[float, float]:
-    """Nats per step, and the share of steps whose op has a probability of at least a half, so that it is the
-    likeliest."""
+    """Return the loss in nats per step, and the share of steps whose demonstrated op has a probability of at least one
+    half and is thus the most likely one."""
     log_probs = _evaluate(network, shown.batch, whole_batch(shown.batch, PADDING_WASTE)).log_probs
     steps = shown.unforced.sum().clamp(min=1)
     likely = (log_probs[:, 0] >= np.log(0.5)) & shown.unforced

@@ -33,12 +33,13 @@ def value_loss(
 
 
 def entropy_bonus(entropies: Tensor, counted: Tensor, denominator: Tensor | float) -> Tensor:
-    """Sum over relevant heads of normalised entropy, `[N, H]`, with the policy term's denominator."""
+    """Sum over relevant heads of normalized entropy, `[N, H]`, with the policy term's denominator."""
     return (entropies.masked_fill(~counted, 0.0).sum(0) / denominator).sum()
 
 
 def k3(log_ratio: Tensor, counted: Tensor) -> Tensor:
-    """Mean of (r - 1) - log r over counted entries (Schulman's k3 estimator of KL), 0 where none is counted."""
+    """Mean of (r - 1) - log r over counted entries (Schulman's k3 estimator of the KL divergence); 0 if none is
+    counted."""
     terms = (log_ratio.exp() - 1.0 - log_ratio).masked_fill(~counted, 0.0)
     return terms.sum() / counted.sum().clamp(min=1)
 

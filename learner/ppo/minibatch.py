@@ -19,7 +19,7 @@ from learner.ppo.batch import Batch, Counts
 
 
 class Minibatch(NamedTuple):
-    """n consecutive steps of each of r rows, which are chunks of a batch or, in a burn-in, rows of the minibatch."""
+    """n consecutive steps of each of r rows, which are chunks of a batch or, during burn-in, rows of the minibatch."""
 
     rows: Tensor  # [r]
     source: Tensor | None  # [n] of the batch's N steps; None = all of them, in order
@@ -27,11 +27,12 @@ class Minibatch(NamedTuple):
     burn_in: Minibatch | None  # steps that are replayed before some of the rows
 
     def select(self, steps: Tensor) -> Tensor:
-        """`[n, ...]`: this minibatch's entries of `steps` `[N, ...]`."""
+        """Return `[n, ...]`, this minibatch's entries of `steps` `[N, ...]`."""
         return steps if self.source is None else steps.index_select(0, self.source)
 
     def load(self, batch: Batch, advance: Callable[[Steps], PolicyState]) -> Steps:
-        """The minibatch's steps, each row from its stored state; `advance` replays burn-in with the present weights."""
+        """Return the minibatch's steps, each row from its stored state; `advance` replays the burn-in with the current
+        weights."""
         state = batch.state.rows(self.rows)
         if self.burn_in is not None:
             warm = advance(self.burn_in._steps(batch, state.rows(self.burn_in.rows)))
@@ -51,12 +52,12 @@ class Minibatch(NamedTuple):
 
 
 def whole_batch(batch: Batch, max_waste: float) -> Minibatch:
-    """All chunks, their steps in the order of the batch. For `max_waste` see `length_buckets`."""
+    """Return a minibatch of all chunks, with steps in the order of the batch. For `max_waste` see `length_buckets`."""
     return _minibatch(batch, np.arange(len(batch.chunk_lengths)), max_waste)
 
 
 def minibatch(batch: Batch, chunks: Counts, max_waste: float) -> Minibatch:
-    """Some chunks of a batch, sorted by length, so that the rows of one bucket lie side by side."""
+    """Return a minibatch of some chunks of a batch, sorted by length, so that the rows of a bucket are adjacent."""
     return _minibatch(batch, chunks[(-batch.chunk_lengths[chunks]).argsort(kind="stable")], max_waste)
 
 
@@ -68,7 +69,7 @@ def _minibatch(batch: Batch, chunks: Counts, max_waste: float) -> Minibatch:
     burn_in = None
     if len(rows):
         source = torch.from_numpy(_ranges(first[rows] - before[rows], before[rows])).to(device)
-        # The state after the last step is wanted, and padding would change it: buckets of equal lengths only.
+        # Padding would change the state after the last step, so each bucket has a single length.
         layout = make_layout(before[rows].tolist(), 1.0, device)
         burn_in = Minibatch(torch.from_numpy(rows).to(device), source, layout, None)
     index = _ranges(first, lengths)
@@ -82,5 +83,5 @@ def _minibatch(batch: Batch, chunks: Counts, max_waste: float) -> Minibatch:
 
 
 def _ranges(first: Counts, lengths: Counts) -> Counts:
-    """`first[i], first[i] + 1, ...`, `lengths[i]` numbers for each i, joined."""
+    """Concatenate the ranges `first[i], first[i] + 1, ...` of `lengths[i]` numbers each."""
     return np.asarray(np.repeat(first - (lengths.cumsum() - lengths), lengths) + np.arange(lengths.sum()), np.int64)

@@ -14,7 +14,7 @@ from learner.ppo.targets import Targets
 
 
 class Denominators(NamedTuple):
-    """A minibatch's share of the batch's steps, so that minibatches add up to the batch."""
+    """The share of a minibatch in the batch's steps, so that the losses of minibatches add up to that of the batch."""
 
     policy: Tensor  # scalar: unforced steps; [H]: each head's active steps
     value: float  # valid steps
@@ -26,7 +26,8 @@ def make_denominators(targets: Targets, config: LearnerConfig, minibatches: int)
 
 
 def entropy_coefficient(config: LearnerConfig, update: int) -> float:
-    """Linear from `entropy_start` to `entropy_end` over `entropy_anneal_updates`; constant where that is 0."""
+    """Return the entropy coefficient: linear from `entropy_start` to `entropy_end` over `entropy_anneal_updates`;
+    constant if that is 0."""
     if config.entropy_anneal_updates == 0:
         return config.entropy_coef
     share = min(1.0, update / config.entropy_anneal_updates)
@@ -42,10 +43,8 @@ class Loss(NamedTuple):
 def objective(
     out: Evaluation, t: Targets, config: LearnerConfig, entropy_coef: float, denominators: Denominators
 ) -> Loss:
-    """The loss of some steps.
-
-    Ratios are to the behaviour policy, or to the proximal one where the objective is `decoupled`, whose advantages are
-    weighted already. With one joint ratio, the advantage is that of the whole action.
+    """Return the loss of some steps. Ratios are to the behaviour policy, or to the proximal one if the objective is
+    `decoupled`, whose advantages are already weighted. With one joint ratio, the advantage is that of the whole action.
     """
     reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
     moved, counted = out.log_probs - reference, t.counted
@@ -62,7 +61,7 @@ def objective(
 def ratio_metrics(
     log_probs: Tensor, t: Targets, live: Tensor, config: LearnerConfig, heads: tuple[str, ...]
 ) -> dict[str, Tensor]:
-    """Ratios, clip fractions and KL over the evaluated steps, `log_probs [M, H]`, that came before the KL stop
+    """Return ratios, clip fractions and KL over the evaluated steps, `log_probs [M, H]`, that came before the KL stop
     (`live [M]`)."""
     log_ratio = log_probs - t.behaviour_log_probs
     moved = log_probs - t.proximal_log_probs if config.objective == "decoupled" else log_ratio

@@ -14,7 +14,8 @@ MODULES = {"trunk": ("encoder", "core", "norm"), "heads": ("heads",), "critic": 
 
 
 def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float) -> list[dict[str, object]]:
-    """Groups `trunk`, `heads`, `critic`, each split by decay: none on norms, biases and embeddings."""
+    """Return the groups `trunk`, `heads` and `critic`, each split by weight decay: none on norms, biases and
+    embeddings."""
     plain = {
         f"{name}.{parameter}"
         for name, module in network.named_modules()
@@ -35,10 +36,8 @@ def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float)
 
 
 class GatedAdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW(fused=True)`, one fused call for all groups that share a weight decay instead of one each.
-
-    `found_inf` (0 or 1, on the device) skips a step, moments and counters included.
-    """
+    """`torch.optim.AdamW(fused=True)` with one fused call for all groups that share a weight decay, instead of one call
+    each. `found_inf` (0 or 1, on the device) skips a step, including moments and counters."""
 
     found_inf: torch.Tensor | None = None
 
@@ -83,7 +82,7 @@ def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_deca
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Scale all gradients so that their global norm is at most `limit`. Returns the norm before, and
+    """Scale all gradients so that their global norm is at most `limit`. Returns the norm before scaling, and
     `grad_norm_GROUP`."""
     grads = {id(g): [p.grad for p in g["params"] if p.grad is not None] for g in optimizer.param_groups}
     everything = [grad for own in grads.values() for grad in own]

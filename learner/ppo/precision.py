@@ -1,4 +1,4 @@
-"""Precision of the update: the types in which encoder, core and matrix products run."""
+"""The precision of the update: the data types of encoder, core and matrix products."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from learner.config import LearnerConfig
 
 
 def autocast(config: LearnerConfig, device: torch.device) -> torch.autocast:
-    """A fresh context for one forward. Casts of weights made without gradient must not serve a later forward."""
+    """Return a new context for one forward pass, because weights cast without gradient must not be reused by a later
+    pass."""
     return torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16", cache_enabled=False)
 
 
 @contextmanager
 def tensor_cores(config: LearnerConfig) -> Iterator[None]:
-    """TF32 in matrix products and in cuDNN, whose LSTM PyTorch lets use it by default, as `config.tf32` says."""
+    """Set TF32 in matrix products and in cuDNN's LSTM as `config.tf32` says; PyTorch enables the latter by default."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, matmul.allow_tf32
     cudnn.allow_tf32 = matmul.allow_tf32 = config.tf32

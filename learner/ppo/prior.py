@@ -1,6 +1,6 @@
 """The policy that a run began with, as a prior: each nat of divergence from it costs return.
 
-Maximising J - beta * KL(policy || prior) is PPO on r_t - beta * (log policy(a_t) - log prior(a_t)), as in control with
+Maximizing J - beta * KL(policy || prior) is PPO on r_t - beta * (log policy(a_t) - log prior(a_t)), as in control with
 a KL cost (Todorov, 2007; Jaques et al., 2017). An entropy bonus keeps every choice probable, most of them bad; a prior
 keeps the imitated choices probable until others are found to be better.
 """
@@ -28,14 +28,15 @@ class Prior:
 
     @torch.no_grad()
     def charge(self, batch: Batch, coefficient: float) -> tuple[Batch, dict[str, torch.Tensor]]:
-        """Subtract `coefficient` times each step's nats from its reward. Returns the batch, and metrics."""
+        """Subtract `coefficient` times the divergence in nats of each step from its reward. Returns the batch and
+        metrics."""
         nats = self.nats(batch)
         steps = (~batch.forced).sum().clamp(min=1)
         metrics = {"prior_kl": nats.sum() / steps, "prior_coef": torch.tensor(coefficient)}
         return batch._replace(rewards=batch.rewards - coefficient * nats), metrics
 
     def nats(self, batch: Batch) -> torch.Tensor:
-        """`[N]`: log-probability of each action under the policy that acted, less that under the prior; 0 where no
+        """Return `[N]`: the log-probability of each action under the acting policy minus that under the prior; 0 if no
         other action was legal."""
         whole = batch.uncut(self.network.initial_state(len(batch.episode_lengths)))
         steps = whole_batch(whole, self._waste).load(whole, self.network.advance)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from actors.policy.normaliser import MIN_STD, ValueNormaliser
+from actors.policy.normalizer import MIN_STD, ValueNormalizer
 from learner.ppo.batch import Batch
 
 REWARD_CLIP = 100.0
-"""Rewards are clipped to this many standard deviations of the return, or to this many times the largest reward of a
-typical episode of the batch where that is more. A lasting change of scale is followed within a few updates."""
+"""Rewards are clipped to this many standard deviations of the return or, if that is more, to this many times the
+largest reward of a typical episode of the batch. A lasting change of scale is followed within a few updates."""
 LARGEST = 1e15  # limit without a reference; its square is finite in float32
 TYPICAL = 0.75  # share of the batch's episodes, by their largest reward
 
 
 @torch.no_grad()
-def clip_rewards(batch: Batch, scale: ValueNormaliser) -> tuple[Batch, Tensor]:
-    """Clip the batch's rewards to the limit. Returns the batch, and how many rewards were outside.
+def clip_rewards(batch: Batch, scale: ValueNormalizer) -> tuple[Batch, Tensor]:
+    """Clip the rewards of the batch to the limit. Returns the batch, and how many rewards exceeded the limit.
 
-    A single reward of 1e6 among returns of about 1 would set the scale of the critic for hundreds of updates.
+    Without this, a single reward of 1e6 among returns of about 1 would set the scale of the critic for hundreds of
+    updates.
     """
     size = batch.rewards.abs()
     largest = batch.to_rows(size).amax(1).sort().values

@@ -1,4 +1,4 @@
-"""Targets of an update: advantages and returns from one pass with the weights before it."""
+"""Targets of an update: advantages and returns, computed in one pass with the weights before the update."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from actors.types.actions import ActionSpec
 from learner.config import LearnerConfig
 from learner.ppo import losses
 from learner.ppo.batch import Batch
-from learner.ppo.gae import gae, head_advantages, normalise
+from learner.ppo.gae import gae, head_advantages, normalize
 
 WEIGHT_LIMIT = 2.0  # of the decoupled objective's importance weight
 MOST_BARS = 32  # in the histogram of a head's choices
 
 
 class Targets(NamedTuple):
-    """Of N steps, in the order of the batch."""
+    """Targets of N steps, in the order of the batch."""
 
-    advantages: Tensor  # [N, H] normalised; [N, 1] with one ratio for all heads
+    advantages: Tensor  # [N, H] normalized; [N, 1] with one ratio for all heads
     returns: Tensor  # [N] in the critic's new units
     proximal_values: Tensor  # [N] in the critic's new units, as its rescaled output layer gives them
     proximal_log_probs: Tensor  # [N, H]
@@ -34,9 +34,9 @@ class Targets(NamedTuple):
 def make_targets(
     network: FactoredRecurrentActorCritic, proximal: Evaluation, batch: Batch, config: LearnerConfig
 ) -> tuple[Targets, Tensor]:
-    """Compute targets, and `[N]` the proximal values in units of the return. Updates the network's value scale."""
-    scale = network.value_normaliser
-    values = scale.denormalise(proximal.values.float())
+    """Compute the targets, and the proximal values `[N]` in units of the return. Updates the network's value scale."""
+    scale = network.value_normalizer
+    values = scale.denormalize(proximal.values.float())
     estimate = gae(
         batch.to_rows(batch.rewards),
         batch.to_rows(values),
@@ -47,17 +47,17 @@ def make_targets(
         config.gae_lambda,
     )
     unforced, behaviour, returns = ~batch.forced, batch.log_probs, batch.from_rows(estimate.returns)
-    baseline = scale.denormalise(proximal.baseline_values.float())  # equal to the values where the critic is V
+    baseline = scale.denormalize(proximal.baseline_values.float())  # equal to the values if the critic is V
     heads = 1 if config.ratio == "joint" else behaviour.shape[1]
     per_head = head_advantages(batch.from_rows(estimate.advantages), values, baseline, heads)
-    advantages = normalise(per_head, unforced)
+    advantages = normalize(per_head, unforced)
     if config.objective == "decoupled":
         weight = (proximal.log_probs - behaviour).sum(-1).exp().clamp(max=WEIGHT_LIMIT)
         advantages = advantages * weight[:, None]
     rescaling = scale.update(returns, network.value_output)
     targets = Targets(
         advantages=advantages,
-        returns=scale.normalise(returns),
+        returns=scale.normalize(returns),
         proximal_values=rescaling(proximal.values.float()),
         proximal_log_probs=proximal.log_probs,
         behaviour_log_probs=behaviour,
@@ -76,13 +76,13 @@ def batch_metrics(
     batch: Batch,
     version: int,
 ) -> dict[str, Tensor]:
-    """Metrics of the batch before any optimizer step; `ratio_error` is NaN where these weights acted no episode."""
+    """Return metrics of a batch before any optimizer step; `ratio_error` is NaN without steps of these weights."""
     log_ratio = (targets.proximal_log_probs - targets.behaviour_log_probs).sum(-1)
-    # An episode that began with older weights has their state, which burn-in replays with the present ones.
+    # The state of an episode that began with older weights is theirs; burn-in replays it with the current ones.
     versions = batch.to_rows(batch.version)
     fresh = targets.unforced & batch.from_rows((versions[:, :1] == version).expand_as(versions))
     error = (log_ratio.exp() - 1.0).abs().masked_fill(~fresh, 0.0).amax()
-    returns = network.value_normaliser.denormalise(targets.returns)
+    returns = network.value_normalizer.denormalize(targets.returns)
     metrics = {
         "explained_variance": losses.explained_variance(values, returns),
         "lag_kl": losses.k3(log_ratio, targets.unforced),

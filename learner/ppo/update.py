@@ -52,7 +52,7 @@ class PPOUpdate:
 
     def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         c = self.config
-        batch, clipped = clip_rewards(batch.to(self.device), self.network.value_normaliser)
+        batch, clipped = clip_rewards(batch.to(self.device), self.network.value_normalizer)
         metrics = {"clipped_rewards": clipped}
         if self.prior is not None:
             batch, own = self.prior.charge(batch, prior_coefficient(c, update))
@@ -65,24 +65,24 @@ class PPOUpdate:
         metrics |= self._optimize(batch, targets, coefficient, update)
         metrics["kl"] = self._kl_after(batch, targets)
         metrics |= {"entropy_coef": torch.tensor(coefficient), "ratio_error_limit": torch.tensor(c.ratio_error_limit)}
-        metrics["clipped_observations"] = self.network.update_normaliser(batch.obs)
+        metrics["clipped_observations"] = self.network.update_normalizer(batch.obs)
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
-        if isnan(measured["ratio_error"]):  # these weights acted no step: nothing to compare
+        if isnan(measured["ratio_error"]):  # the current weights chose no step: nothing to compare
             del measured["ratio_error"]
         return measured
 
     @torch.no_grad()
     def forward(self, batch: Batch) -> Evaluation:
-        """Evaluate every step of a batch with the present weights."""
+        """Evaluate every step of a batch with the current weights."""
         batch = batch.to(self.device)
         with tensor_cores(self.config):
             return self._evaluate(batch, whole_batch(batch, self.config.max_padding_waste))
 
     @torch.no_grad()
     def _kl_after(self, batch: Batch, targets: Targets) -> Tensor:
-        """KL of the policy after the last step to the proximal one, in an extra pass: the KL stop is checked before
-        each step, and so never after the last."""
+        """Return the KL divergence of the policy after the last step from the proximal one. This takes an extra pass,
+        because the KL stop is checked before each step and never after the last one."""
         self._heartbeat()
         after = self.forward(batch)
         return losses.k3((after.log_probs - targets.proximal_log_probs).sum(-1), targets.unforced)
@@ -97,7 +97,7 @@ class PPOUpdate:
             return self.network.advance(steps)
 
     def _minibatches(self, batch: Batch, update: int) -> list[Minibatch]:
-        """The minibatches of all passes, whole chunks each, in a new order in each pass."""
+        """Return the minibatches of all passes; each consists of whole chunks, in a new order in each pass."""
 
         def split() -> Iterator[Minibatch]:
             chunks = len(batch.chunk_lengths)
@@ -110,14 +110,14 @@ class PPOUpdate:
         return list(split())
 
     def _optimize(self, batch: Batch, targets: Targets, entropy_coef: float, update: int) -> dict[str, Tensor]:
-        """Run `update_epochs` passes over minibatches. The KL stop and the skip of a non-finite step are a 0/1 flag on
-        the device (the optimizer's `found_inf`), so that nothing in the loop waits for the host."""
+        """Run `update_epochs` passes over minibatches. The KL stop and the skipping of non-finite steps are a 0/1 flag
+        on the device (the optimizer's `found_inf`), so that nothing in the loop waits for the device."""
         c = self.config
         denominators = make_denominators(targets, c, c.minibatches)
         parts = self._minibatches(batch, update)
         zero = torch.zeros((), device=self.device)
         stopped, skipped = zero, zero
-        flags: list[Tensor] = []  # 1 where a minibatch came before the stop
+        flags: list[Tensor] = []  # 1 for minibatches before the stop
         measured: list[Tensor] = []  # [2 + groups] each: losses and gradient norms
         log_probs: list[Tensor] = []  # [n, H] each
         groups: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ import redis
 from actors.config import QueueConfig
 from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
-from learner.checkpoint import Checkpoint, load_checkpoint
+from learner.run.checkpoint import Checkpoint, load_checkpoint
 from tests.support.launching import Command, command_line, rows, small, tamiyo
 
 TARGETS_S = {"actor": 5.0, "learner": 15.0, "node": 30.0, "redis": 10.0}

@@ -1,102 +1,37 @@
 """`History`: a run with several learners at once, random faults, and checks of its outcome.
 
-Each learner is forked, reaches the store over its own connection, and records each of its updates with hashes of the
-weights before and after. The surviving lineage is found by following these records back from the final weights,
-independently of checkpoints, rows and the ledger.
+Each learner is forked (`tests.chaos.forked_learner`), reaches the store over its own connection, and records each of
+its updates with hashes of the weights before and after. The surviving lineage is found by following these records back
+from the final weights, independently of checkpoints, rows and the ledger.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import os
 import random
 import signal
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import redis
-from numpy.typing import NDArray
 
-from actors.errors import UserError
 from actors.policy.publish import from_weights
-from actors.transport import redis_server
-from actors.transport.base import Fenced
 from actors.transport.ledger import Ledger
-from actors.transport.redis import RedisTransport, connect
-from actors.transport.retry import Retry
+from actors.transport.redis import connect
 from actors.types.weights import WeightSet
 from actors.workers.outbox import Outbox
-from learner import checkpoint as checkpoint_module
-from learner.checkpoint import list_checkpoints, load_checkpoint
-from learner.train import Learner
+from learner.run.checkpoint import load_checkpoint
+from tests.chaos.forked_learner import BATCH, BROKEN, FENCED, POINTS, Fault, LearnerProcess, hash_of, train
 from tests.chaos.network import CUT, HELD, MUTE, OPEN, Network
-from tests.chaos.test_crash_points import after, before
 from tests.support.launching import rows
 from tests.support.toy import toy_seed, toy_wave
-from tests.support.toy_learner import make_learner
 
-CABLES, MAX_LEARNERS, BATCH = 4, 3, 4
-FENCED, BROKEN = 3, 4  # exit statuses
-
-
-def hash_of(tensors: Mapping[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode() + tensors[name].tobytes())
-    return digest.hexdigest()
-
-
-def weights_hash(learner: Learner) -> str:
-    return hash_of({name: tensor.numpy() for name, tensor in learner.network.state_dict().items()})
-
-
-POINTS: dict[str, Callable[[Learner], tuple[Any, str, bool]]] = {
-    "claimed in the folder": lambda learner: (learner.transport, "claim_generation", False),
-    "claimed in the store": lambda learner: (learner.transport, "claim_generation", True),
-    "loaded": lambda learner: (learner.state.lineage, "newest", True),
-    "before it opens": lambda learner: (learner.transport, "open_generation", False),
-    "opened": lambda learner: (learner.transport, "open_generation", True),
-    "recovered": lambda learner: (learner.intake, "recover", True),
-    "taken": lambda learner: (learner.transport, "take", True),
-    "updated": lambda learner: (learner, "_update", True),
-    "before it asks for the fence": lambda learner: (learner.state.lineage, "fence", False),
-    "before the link": lambda learner: (checkpoint_module, "link", False),
-    "after the link": lambda learner: (checkpoint_module, "link", True),
-    "before it removes old files": lambda learner: (checkpoint_module, "_prune", False),
-    "before it acknowledges": lambda learner: (learner.transport, "ack", False),
-    "acknowledged": lambda learner: (learner.transport, "ack", True),
-    "published": lambda learner: (learner.transport, "publish", True),
-}
-"""Where a learner can be suspended or killed: the object, the name of its method, and whether after the call."""
-
-
-def prepare(learner: Learner, point: str, nth: int, action: Callable[[], None]) -> None:
-    """Run `action` at the nth call of that point."""
-    subject, name, late = POINTS[point](learner)
-    original = getattr(subject, name)
-    setattr(subject, name, (after if late else before)(original, nth, action))
-
-
-@dataclass
-class LearnerProcess:
-    """A learner's process, as its parent sees it."""
-
-    pid: int
-    cable: int
-    stopped: bool = False
-    status: int | None = None
-
-    @property
-    def was_killed(self) -> bool:
-        return self.status is not None and os.WIFSIGNALED(self.status)
+CABLES, MAX_LEARNERS = 4, 3
 
 
 @dataclass
@@ -135,53 +70,15 @@ class History:
         if pid == 0:
             status = BROKEN
             try:
-                status = self._live(cable, number, point, nth, action)
+                fault = Fault(point, nth, action) if point else None
+                status = train(
+                    self.url, self.network.paths[cable], self.namespace, self.folder, number, fault, self.changes
+                )
             finally:
                 os._exit(status)
         process = LearnerProcess(pid, cable)
         self.learners.append(process)
         return process
-
-    def _live(self, cable: int, number: int, point: str | None, nth: int, action: signal.Signals) -> int:
-        redis_server.SOCKET_TIMEOUT_S = 1.0
-        password = self.url.split("@")[0].rpartition(":")[2]
-        url = f"unix://:{password}@{self.network.paths[cable]}"
-        try:
-            transport = Retry()(lambda: connect(url, None, self.namespace))
-            learner = self._learner(transport)
-            update = learner._update
-
-            def recorded(episodes: Any, elapsed_s: float) -> dict[str, float]:
-                row = {"before": weights_hash(learner), "ids": [e.episode_id for e in episodes]}
-                metrics = update(episodes, elapsed_s)
-                row |= {"after": weights_hash(learner), "update": learner.progress.update}
-                row |= {"learner": number, "generation": learner.progress.generation}
-                with (self.folder / "applied.jsonl").open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                return metrics
-
-            learner._update = recorded  # type: ignore[method-assign]
-            if point is not None:
-
-                def fail() -> None:
-                    (self.folder / f"fault{number}").write_text(f"{action.name} at: {point}")
-                    os.kill(os.getpid(), action)
-
-                prepare(learner, point, nth, fail)
-            learner.run((self.folder / "stop").exists)
-        except Fenced:
-            return FENCED
-        except BaseException:
-            (self.folder / f"broken{number}").write_text(traceback.format_exc())
-            return BROKEN
-        return 0
-
-    def _learner(self, transport: RedisTransport) -> Learner:
-        run_dir = self.folder / "run"
-        resume = bool(list_checkpoints(run_dir / "checkpoints"))
-        with suppress(UserError):  # the checkpoint was removed meanwhile: start without it
-            return make_learner(run_dir, transport, resume, updates=10**6, batch_episodes=BATCH, **self.changes)
-        return make_learner(run_dir, transport, updates=10**6, batch_episodes=BATCH, **self.changes)
 
     @property
     def living(self) -> list[LearnerProcess]:

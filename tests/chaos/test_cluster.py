@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.checkpoint import load_checkpoint
+from learner.run.checkpoint import load_checkpoint
 from tests.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes, wait_until
 from tests.chaos.harness import SLACK, TARGETS_S
 from tests.support.launching import rows, small, tamiyo

@@ -21,9 +21,9 @@ from actors.transport.ledger import Ledger
 from actors.transport.redis import RedisTransport, connect
 from actors.workers.outbox import Outbox
 from deploy.launch.embedded_redis import EmbeddedRedis
-from learner import checkpoint as checkpoint_module
-from learner import run_state as run_state_module
-from learner.checkpoint import list_checkpoints, load_checkpoint
+from learner.run import checkpoint as checkpoint_module
+from learner.run import run_state as run_state_module
+from learner.run.checkpoint import list_checkpoints, load_checkpoint
 from learner.train import Learner
 from tests.support.builders import make_episode
 from tests.support.toy_learner import ToyProducer, make_learner

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.checkpoint import load_checkpoint
+from learner.run.checkpoint import load_checkpoint
 from tests.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes, wait_until
 from tests.support.launching import rows, tamiyo
 

@@ -47,13 +47,13 @@ def test_a_run_waits_while_its_disk_is_full(tmp_path: Path, disk: Path) -> None:
     with EmbeddedRedis() as server, chaos_run(tmp_path, "chaos", server, root=disk) as run:
         filler = disk / "filler"
         fill(filler)
-        run.wait_for(lambda: "no room is left on the disk" in run.command.out)
+        run.wait_for(lambda: "no space left on the disk" in run.command.out)
         at = run.update
         time.sleep(2.0)
         assert run.update <= at + 1
         filler.unlink()
         run.running_again("redis and its disk", time.monotonic())
-        run.wait_for(lambda: "there is room on the disk again" in run.command.out)
+        run.wait_for(lambda: "the disk has space again" in run.command.out)
         run.identities()
         ledger = run.end()
         assert len(ledger.actors) == 1  # no process died

@@ -39,8 +39,8 @@ from actors.serving.session_state import seal, unseal
 from actors.transport.base import EpisodeHeader
 from actors.types.episode import EndReason, InvalidEpisode
 from actors.wire import episode_pb2, policy_pb2
-from learner.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint
 from learner.ppo.optimizer import make_optimizer
+from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint
 from tests.support.builders import make_episode
 from tests.support.growing import GROWN, Run, Script, mlp
 from tests.support.toy import SPACES, random_masks, toy_network

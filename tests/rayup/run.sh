@@ -130,7 +130,7 @@ say "GCS keeps its state in the server outside"
 small="--env.tasks spirals --env.backend torch --env.horizon_epochs 4 --env.inner_steps 2 --actors.envs_per_actor 2 --learner.batch_episodes 8
     --run.reference_episodes 2 --run.root $work/runs --redis redis://$head:6380/1"
 train="TAMIYO_REDIS_PASSWORD_FILE=~/.tamiyo/gcs_redis_password tamiyo train --address auto --run.name inside --actors.count auto
-    --learner.updates 80 $small"
+    --learner.updates 400 $small" # long enough for all actors to play, on a busy machine too
 outside 600 ray exec "$work/cluster.yaml" "$(echo $train)" > "$work/inside.log" 2>&1 || { tail -30 "$work/inside.log"; exit 1; }
 "$python" "$here/look.py" run "$work/runs/inside" 3 || { tail -40 "$work/inside.log"; exit 1; }
 say "tamiyo train --address auto ran on both"

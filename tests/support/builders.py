@@ -83,7 +83,7 @@ def make_weights(version: int = 0, generation: int = 1, *, size: int = 8, **chan
     rng = np.random.default_rng(version)
     tensors: dict[str, NDArray[Any]] = {
         "encoder.weight": rng.standard_normal((size, 4)).astype(np.float32),
-        "normaliser.count": np.array(version, dtype=np.int64),
+        "normalizer.count": np.array(version, dtype=np.int64),
         "popart.mean": rng.standard_normal(1),
     }
     weights = WeightSet(version, generation, "spaces", '{"hidden_size":8}', 8, tensors)

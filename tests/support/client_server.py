@@ -31,7 +31,7 @@ class Driver(services.RayletDriverServicer):
 
 
 class Data(services.RayletDataStreamerServicer):
-    """Fails as many initialisations as there are `failures`, each with its text."""
+    """Fails as many initializations as there are `failures`, each with its text."""
 
     def __init__(self, failures: list[str]) -> None:
         self.failures, self.connections = failures, 0

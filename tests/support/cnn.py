@@ -11,11 +11,11 @@ from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
 from actors.env.tasks.task import TaskKind
 
 SEQUENCE_HOST: Host = CNN1dHost(2, 20, 6, 3, 3)
-IMAGE_HOST: Host = CNN2dHost(1, (8, 8), (6, 6, 9), 4)
+IMAGE_HOST: Host = CNN2dHost(1, (8, 8), 6, 4, 3)
 HOSTS = {"sequence": SEQUENCE_HOST, "image": IMAGE_HOST}
 
 
-def sequences(rng: np.random.Generator, classes: int = 3, width: int = 6, length: int = 20) -> Task:
+def sequences(rng: np.random.Generator, classes: int = 3, length: int = 20) -> Task:
     """One bump per class, shifted and noisy; the second channel is noise only."""
 
     def draw(n: int) -> Split:
@@ -26,10 +26,10 @@ def sequences(rng: np.random.Generator, classes: int = 3, width: int = 6, length
             x[np.arange(n), 0, (at + lag) % length] += 2.0 * np.cos(lag * (1 + y))
         return Split(x.astype(np.float32), y)
 
-    return Task("sequences", classes, width, draw(256), draw(96), draw(96), "sequence")
+    return Task("sequences", classes, draw(256), draw(96), draw(96), "sequence")
 
 
-def images(rng: np.random.Generator, width: int = 6) -> Task:
+def images(rng: np.random.Generator) -> Task:
     """scikit-learn's digits as 1x8x8."""
     bunch = load_digits()
     order = np.random.default_rng(0).permutation(len(bunch.target))
@@ -37,22 +37,24 @@ def images(rng: np.random.Generator, width: int = 6) -> Task:
     y = bunch.target[order].astype(np.int64)
     cut = (slice(0, 800), slice(800, 1000), slice(1000, None))
     train, val, test = (Split(x[c], y[c]) for c in cut)
-    return Task("images", 10, width, train, val, test, "image")
+    return Task("images", 10, train, val, test, "image")
 
 
 FAMILIES = {
-    "sequences": sequences,
-    "wide_sequences": lambda rng: sequences(rng, 5, 9),
-    "images": images,
-    "wide_images": lambda rng: images(rng, 8),
+    "sequences": (sequences, 6),
+    "wide_sequences": (lambda rng: sequences(rng, 5), 9),
+    "images": (images, 6),
+    "wide_images": (images, 8),
 }
+"""Factories and widths of hosts."""
 
 
 def register() -> None:
     """Register the tasks."""
-    for name, factory in FAMILIES.items():
+    for name, (factory, width) in FAMILIES.items():
         kind: TaskKind = "sequence" if "sequences" in name else "image"
-        registry.register(TaskFamily(name, "train", kind, "for tests", factory, Sizes(0, 0, 0)))
+        family = TaskFamily(name, "train", kind, "for tests", factory, Sizes(0, 0, 0), widths=(width, width))
+        registry.register(family)
 
 
 def forget() -> None:

@@ -54,7 +54,7 @@ OPTIONS: list[dict[str, Any]] = [
 SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((5, 3, 9, 4))]
 LEARNER = LearnerConfig(
     state_stride=1,
-    update_epochs=2,
+    update_epochs=1,
     minibatches=2,
     chunk_length=4,
     burn_in=2,
@@ -62,6 +62,10 @@ LEARNER = LearnerConfig(
     prior_start=1.0,
     prior_end=1.0,
 )
+
+
+COLUMN = [(1, 3, 8, 0, 2, 1), (5, 3, 0, 0, 0, 0), (5, 3, 0, 0, 0, 0)]
+"""Actions that germinate a column, let it learn and blend it in."""
 
 
 def same(ours: Any, theirs: Any) -> None:
@@ -139,18 +143,24 @@ def imitation(device: torch.device) -> None:
 
 
 def fleet(device: torch.device) -> None:
-    """Seed hosts and their growing networks in the tensor form, through an episode of random legal actions."""
+    """Seed hosts and their growing networks in the tensor form, through an episode of random legal actions.
+
+    The first environment grows a column, which learns and is then part of its host.
+    """
 
     def play(tasks: tuple[str, ...], to: torch.device) -> list[FleetStep]:
         with patch.object(seed_fleet, "_device", lambda config: to):
-            config = EnvConfig(tasks=tasks, horizon_epochs=6, inner_steps=2, backend="torch")
-            own = SeedTrainingFleet(config, 3, 0, read_test=True)
+            config = EnvConfig(tasks=tasks, horizon_epochs=6, inner_steps=(1, 2), backend="torch")
+            own = SeedTrainingFleet(config, 3, 0, torch.float64, read_test=True)
         steps, rng = [own.reset([1, 2, 3])], np.random.default_rng(0)
         while own.running:
-            steps.append(own.step(np.stack([legal(own.spaces, steps[-1], row, rng) for row in range(3)])))
+            actions = np.stack([legal(own.spaces, steps[-1], row, rng) for row in range(3)])
+            actions[0] = COLUMN[len(steps) - 1] if len(steps) <= len(COLUMN) else 0
+            steps.append(own.step(actions))
+            assert 0 not in own.illegal
         return steps
 
-    for tasks in (("spirals",), ("shapes",)):  # an MLP and a convolutional network
+    for tasks in (("spirals",), ("gratings",)):  # an MLP and a convolutional network
         for ours, theirs in zip(play(tasks, device), play(tasks, CPU), strict=True):
             same(ours.obs, theirs.obs)
             same(ours.rewards, theirs.rewards)

@@ -14,6 +14,7 @@ from actors.env.blueprints.blueprint import Param
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
+from actors.env.hosts.column import column_host
 from actors.env.kernels.networks import NumbaNetworks
 from actors.env.reference_network import ParameterGroup
 from actors.env.seed_fleet import SeedTrainingFleet
@@ -49,10 +50,18 @@ def host(fleet: SeedTrainingFleet, env: int) -> Vectors:
 
 
 def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
+    if isinstance(fleet.networks, TorchNetworks) and slot >= fleet.config.slots:
+        return _stacked_column(fleet, fleet.networks, env, slot)
     episode = fleet.episodes[env]
-    own, width = episode.lifecycle.slots[slot], episode.host.slot_width(slot)
-    shapes, gate = MLP_BLUEPRINTS[own.blueprint].shapes(width), gate_shapes(own.blend, width)
+    own, column_slot = episode.lifecycle.slots[slot], slot - episode.host.slots
     networks = fleet.networks
+    if isinstance(networks, NumbaNetworks) and column_slot >= 0:
+        network = networks.networks[env]
+        columns, shapes = network.columns.arrays, network.columns.hosts[column_slot].shapes()
+        rows = [t[column_slot] for t in (columns.q, columns.first_moment, columns.second_moment)]
+        return Vectors(*(_flat_views(shapes, row) for row in rows), [network.moments.steps[slot : slot + 1]])
+    width = episode.host.slot_width(slot)
+    shapes, gate = MLP_BLUEPRINTS[own.blueprint].shapes(width), gate_shapes(own.blend, width)
     if isinstance(networks, NumbaNetworks):
         network = networks.networks[env]
         m = network.moments
@@ -61,13 +70,21 @@ def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
         views = [_flat_views(shapes, flat) | _flat_views(gate, flat[start:]) for flat in flats]
         return Vectors(*views, [m.steps[slot : slot + 1]])
     assert isinstance(networks, TorchNetworks)
-    row = env * fleet.config.slots + slot
-    blueprint, gates = networks.banks[own.blueprint], networks.gates
+    row, (blueprint, gates) = networks.row(env, slot), networks._banks_of(env, slot)
     params, first, second = (
         _cut(blueprint.views(a), shapes, row) | _cut(gates.views(b), gate, row)
         for a, b in zip(_tensors(blueprint), _tensors(gates), strict=True)
     )
     return Vectors(params, first, second, [bank.steps.numpy()[row : row + 1] for bank in (blueprint, gates)])
+
+
+def _stacked_column(fleet: SeedTrainingFleet, networks: TorchNetworks, env: int, slot: int) -> Vectors:
+    episode, row, (bank,) = fleet.episodes[env], networks.row(env, slot), networks._banks_of(env, slot)
+    column = episode.host.family.columns[episode.lifecycle.slots[slot].blueprint]
+    assert column is not None
+    shapes = column_host(episode.host, column.scale).shapes()
+    views = (_cut(bank.views(t), shapes, row) for t in _tensors(bank))
+    return Vectors(*views, [bank.steps.numpy()[row : row + 1]])
 
 
 def _tensors(bank: ParamBank) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,9 +104,10 @@ def _cut(views: dict[str, Any], shapes: dict[str, Param], row: int) -> Arrays:
 
 
 def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tuple[Vectors, ParameterGroup]]:
-    """Yield every host and seed, in the fleet and in the reference."""
+    """Yield every host and seed of a running episode, in the fleet and in the reference."""
     for e, env in enumerate(reference.envs):
-        yield from env_groups(fleet, e, env)
+        if fleet._running[e]:  # the torch backend continues to train hosts whose episodes have ended
+            yield from env_groups(fleet, e, env)
 
 
 def env_groups(fleet: SeedTrainingFleet, e: int, env: SeedTrainingEnv) -> Iterator[tuple[Vectors, ParameterGroup]]:
@@ -119,5 +137,14 @@ def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
 
 def break_host(fleet: SeedTrainingFleet, env: int) -> None:
     """Set the parameters of one host to NaN."""
-    for values in host(fleet, env).params.values():
+    _break(host(fleet, env))
+
+
+def break_seed(fleet: SeedTrainingFleet, env: int, slot: int) -> None:
+    """Set the parameters of one seed or column to NaN."""
+    _break(seed(fleet, env, slot))
+
+
+def _break(vectors: Vectors) -> None:
+    for values in vectors.params.values():
         values[...] = np.nan

@@ -37,7 +37,7 @@ def play(
     config: EnvConfig, accuracy: Accuracy, actions: Sequence[Action], twin: Sequence[float] = (), panic_at: int = -1
 ) -> Scripted:
     """Play legal actions, then WAIT, until the episode ends. The loss of epoch `panic_at` (from 0) is NaN."""
-    spec = seed_spaces(config.slots, config.profile).action
+    spec = seed_spaces(config.total_slots, config.profile).action
     run = Scripted(HostEpisode(config, 0, 0, spec))
     run.episode.begin((accuracy(0, frozenset()), 1.0), twin)
     wait = np.zeros(len(spec.heads), dtype=np.int64)
@@ -48,7 +48,7 @@ def play(
         broken = float("nan") if t == panic_at else 1.0
         results = {subset: (accuracy(t + 1, subset), broken) for subset in plan.subsets}
         grown = (*plan.blended, *plan.training)
-        result = EpochResult(broken, {s: [1.0] for s in grown}, results[plan.subsets[0]], results)
+        result = EpochResult(broken, {s: [1.0] for s in grown}, {}, results[plan.subsets[0]], results)
         run.last = run.episode.complete_epoch(plan, result, lambda slots, t=t: (accuracy(t, frozenset()), 1.0))  # type: ignore[misc]
         run.rewards.append(run.last.reward)
     return run

@@ -153,8 +153,8 @@ def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))
-        network.encoder.update_normaliser(0.5 + 2.0 * torch.randn(50, SPACES.obs_size))
-        scale, output = network.value_normaliser, network.value_output
+        network.encoder.update_normalizer(0.5 + 2.0 * torch.randn(50, SPACES.obs_size))
+        scale, output = network.value_normalizer, network.value_output
         weight, bias = output.weight.clone(), output.bias.clone()
         scale.update(3.0 + 4.0 * torch.randn(50), output)
         if network.config.popart:  # the first update clears the layer; later ones would have rescaled it like this

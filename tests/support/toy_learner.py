@@ -15,8 +15,8 @@ from actors.transport.base import EpisodeHeader, PutStatus, Transport
 from actors.transport.ledger import ActorLedger
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
-from learner.checkpoint import load_checkpoint
 from learner.config import LearnerConfig
+from learner.run.checkpoint import load_checkpoint
 from learner.schema import EpisodeSchema
 from learner.train import Learner
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave

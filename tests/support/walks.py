@@ -18,10 +18,20 @@ torch.set_num_threads(1)  # with small tensors, more threads per worker only com
 WAIT: Action = np.zeros(6, dtype=np.int64)
 
 
+TINY: dict[str, Any] = {
+    "tasks": ("spirals",),
+    "host_width": 6,
+    "horizon_epochs": 12,
+    "inner_steps": 2,
+    "batch_size": 32,
+    "rent_weight": 2.0,
+}
+"""Settings of a small environment whose sizes and price are fixed."""
+
+
 def tiny_env(run_seed: int = 0, strict: bool = False, **settings: Any) -> SeedTrainingEnv:
     """Make an environment whose epochs take milliseconds; `settings` are fields of `EnvConfig`."""
-    fields: dict[str, Any] = {"tasks": ("spirals",), "horizon_epochs": 12, "inner_steps": 2, "batch_size": 32}
-    return SeedTrainingEnv(EnvConfig(**fields | settings), run_seed, strict)
+    return SeedTrainingEnv(EnvConfig(**TINY | settings), run_seed, strict)
 
 
 def act(op: Op, slot: int = 0, blueprint: int = 0, blend: int = 0, target: int = 0, speed: int = 0) -> Action:

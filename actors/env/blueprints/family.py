@@ -1,9 +1,11 @@
-"""`Family`: the blueprints of one kind of host. The tables of all families have the same indices, for one policy."""
+"""`Family`: the blueprints of one kind of host. The tables of all families have the same indices, for one policy.
+
+An index names a blueprint that grows in the stream of a host, or a column, or, in a family that lacks it, nothing.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from actors.config import ConfigError, require
 from actors.env.blueprints.blends import GateLogits, channel_gate_logits, unit_gate_logits
 from actors.env.blueprints.blueprint import NOOP, Blueprint
 from actors.env.blueprints.channel import channel_blueprints
+from actors.env.blueprints.column import COLUMNS, ColumnBlueprint
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
 
 
@@ -21,26 +24,37 @@ class Family:
 
     name: str
     dims: int  # spatial dimensions of hidden tensors; 0 for MLPs
-    blueprints: list[Blueprint]  # NOOP at index 0, and wherever this family lacks a blueprint
+    blueprints: list[Blueprint]  # for the stream; NOOP at index 0, and wherever this family has none
+    columns: list[ColumnBlueprint | None]  # for column slots; as many
     gate_logits: GateLogits  # of the blend `gated`
 
     def offered(self) -> list[bool]:
-        """Return which indices this family has a blueprint for."""
+        """Return for which indices this family has a blueprint for the stream."""
         return [b is not NOOP for b in self.blueprints]
 
+    def name_of(self, index: int) -> str:
+        """Return the name of a blueprint, or "noop" if this family has none of this index."""
+        column = self.columns[index]
+        return self.blueprints[index].name if column is None else column.name
 
-VECTOR = Family("vector", 0, MLP_BLUEPRINTS, unit_gate_logits)
-SEQUENCE = Family("sequence", 1, channel_blueprints(1), channel_gate_logits)
-IMAGE = Family("image", 2, channel_blueprints(2), channel_gate_logits)
+
+def _family(name: str, dims: int, blueprints: list[Blueprint], gate_logits: GateLogits) -> Family:
+    """Make a family with the built-in columns, whose indices follow those of the stream's blueprints."""
+    columns: list[ColumnBlueprint | None] = [*[None] * len(blueprints), *COLUMNS]
+    return Family(name, dims, [*blueprints, *[NOOP] * len(COLUMNS)], columns, gate_logits)
+
+
+VECTOR = _family("vector", 0, MLP_BLUEPRINTS, unit_gate_logits)
+SEQUENCE = _family("sequence", 1, channel_blueprints(1), channel_gate_logits)
+IMAGE = _family("image", 2, channel_blueprints(2), channel_gate_logits)
 FAMILIES = {family.name: family for family in (VECTOR, SEQUENCE, IMAGE)}
 
 
 def blueprint_choices() -> tuple[str, ...]:
     """Return the name of each blueprint index; where families differ, their names joined by a slash."""
-    columns = zip_longest(VECTOR.blueprints, SEQUENCE.blueprints, IMAGE.blueprints)
-    return tuple(
-        "/".join(dict.fromkeys(b.name for b in c if b and (b is not NOOP or i == 0))) for i, c in enumerate(columns)
-    )
+    indices = range(len(VECTOR.blueprints))
+    names = ([family.name_of(i) for family in FAMILIES.values()] for i in indices)
+    return tuple("/".join(dict.fromkeys(n for n in by_family if n != NOOP.name)) or NOOP.name for by_family in names)
 
 
 def blueprint_index(name: str) -> int:
@@ -49,28 +63,33 @@ def blueprint_index(name: str) -> int:
     Raises `ConfigError` for an unknown name.
     """
     for family in FAMILIES.values():
-        for index, blueprint in enumerate(family.blueprints):
-            if blueprint.name == name:
+        for index in range(1, len(family.blueprints)):
+            if family.name_of(index) == name != NOOP.name:
                 return index
     raise ConfigError(f"there is no blueprint {name!r}: choose from {', '.join(blueprint_choices()[1:])}")
 
 
-def register_blueprint(**by_family: Blueprint) -> int:
+def register_blueprint(**by_family: Blueprint | ColumnBlueprint) -> int:
     """Register a blueprint, separately for each host family that has it; return its index.
 
-    `register_blueprint(vector=mine)`, or with `sequence=` or `image=`. Register it before environments are made, in
-    every process that makes one; the module of a custom task is a good place. Raise `ConfigError` for an unknown
-    family, a name that is taken, or a blueprint that is not the identity at initialization.
+    `register_blueprint(vector=mine)`, or with `sequence=` or `image=`. A `Blueprint` grows in the stream, a
+    `ColumnBlueprint` in column slots. Register it before environments are made, in every process that makes one; the
+    module of a custom task is a good place. Raise `ConfigError` for an unknown family, a name that is taken, or a
+    blueprint that is not the identity at initialization.
     """
     require(bool(by_family), "register_blueprint needs a blueprint for at least one of " + ", ".join(FAMILIES))
     for name, blueprint in by_family.items():
         require(name in FAMILIES, f"{name!r} is not a host family: choose from {', '.join(FAMILIES)}")
-        taken = any(b.name == blueprint.name for b in FAMILIES[name].blueprints)
+        family = FAMILIES[name]
+        taken = any(family.name_of(i) == blueprint.name for i in range(len(family.blueprints)))
         require(not taken, f"the {name} family already has a blueprint {blueprint.name!r}")
-        _check_start(FAMILIES[name], blueprint)
+        if isinstance(blueprint, Blueprint):
+            _check_start(family, blueprint)
     for name, family in FAMILIES.items():
-        family.blueprints.append(by_family.get(name, NOOP))
-    return len(MLP_BLUEPRINTS) - 1
+        new = by_family.get(name)
+        family.blueprints.append(new if isinstance(new, Blueprint) else NOOP)
+        family.columns.append(new if isinstance(new, ColumnBlueprint) else None)
+    return len(VECTOR.blueprints) - 1
 
 
 def _check_start(family: Family, blueprint: Blueprint, width: int = 8) -> None:

@@ -160,7 +160,14 @@ class GymFleet:
         """Reset `rows` with their seeds and write the first observations and masks in place."""
         seeds: Any = [int(s) if new else None for s, new in zip(self.seeds, rows, strict=True)]
         raw_obs, infos = self.env.reset(seed=seeds if self._takes_seeds else None, options={"reset_mask": rows.copy()})
-        obs[rows] = self._obs(raw_obs)[rows]
+        fresh = self._obs(raw_obs)
+        if not np.array_equal(fresh[~rows], obs[~rows]):
+            raise UserError(
+                f"{self.env_id} reset environments that options['reset_mask'] excludes: reset only those that it "
+                "names and return the last observations of the others, or reset automatically and declare "
+                "AutoresetMode.NEXT_STEP or SAME_STEP"
+            )
+        obs[rows] = fresh[rows]
         masks[rows] = self._masks(self._with_masks(infos), rows, rows)[rows]
 
     def _draw_seeds(self, rows: Flags) -> None:

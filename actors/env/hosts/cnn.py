@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -56,6 +56,9 @@ class CNN1dHost:
     def slot_width(self, slot: int) -> int:
         return self.width
 
+    def with_width(self, width: int) -> CNN1dHost:
+        return replace(self, width=width)
+
     def norms(self) -> dict[str, int]:
         return dict.fromkeys(("in", *map(str, range(self.slots)), "out"), self.width)
 
@@ -94,24 +97,30 @@ class CNN1dHost:
 class CNN2dHost:
     """A plain 2-D CNN: S times [Conv, BatchNorm, max-pool (first two blocks), slot, ReLU], then global mean, Linear.
 
-    Max-pooling and ReLU commute; pooling first makes the map at the slot smaller.
+    The first two blocks have `width` channels, the others 1.5 times as many. Max-pooling and ReLU commute; pooling
+    first makes the map at the slot smaller.
     """
 
     num_features: int
     size: tuple[int, int]
-    channels: tuple[int, ...]  # of each slot's block
+    width: int
     num_classes: int
+    slots: int
 
     @property
     def family(self) -> Family:
         return IMAGE
 
     @property
-    def slots(self) -> int:
-        return len(self.channels)
+    def channels(self) -> tuple[int, ...]:
+        """Channels of each block."""
+        return tuple(self.width if s < 2 else 3 * self.width // 2 for s in range(self.slots))
 
     def slot_width(self, slot: int) -> int:
         return self.channels[slot]
+
+    def with_width(self, width: int) -> CNN2dHost:
+        return replace(self, width=width)
 
     def norms(self) -> dict[str, int]:
         return {str(s): c for s, c in enumerate(self.channels)}

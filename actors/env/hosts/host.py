@@ -48,8 +48,17 @@ class Host(Protocol):
     @property
     def num_classes(self) -> int: ...
 
+    @property
+    def width(self) -> int:
+        """Hidden units, or channels of the first layer of a convolutional host."""
+        ...
+
     def slot_width(self, slot: int) -> int:
         """Return the number of hidden units or channels at a slot."""
+        ...
+
+    def with_width(self, width: int) -> Host:
+        """Return the same architecture at another width."""
         ...
 
     def shapes(self) -> dict[str, Param]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,9 @@ class MLPHost:
 
     def slot_width(self, slot: int) -> int:
         return self.width
+
+    def with_width(self, width: int) -> MLPHost:
+        return replace(self, width=width)
 
     def norms(self) -> dict[str, int]:
         return {}

@@ -1,11 +1,12 @@
-"""The numba backend: compiled CPU kernels that train and evaluate one MLP host with its seeds.
+"""The numba backend: compiled CPU kernels that train and evaluate one MLP host with its seeds and columns.
 
 On a CPU these networks are so small that a tensor library spends most of its time between operations. Here an epoch is
 one call: Numba compiles plain loops, BLAS multiplies the matrices, and the tensors of a network stay in the cache.
 Hidden tensors are `[units, rows]`, so that norms average over the first dimension and every loop runs along the second.
 Environments share nothing: the results of one do not depend on the others.
 
-Read `networks.py` (`NumbaNetworks`, the `FleetNetworks` of this backend), then the kernels that it calls, `epoch.py`
-and `evaluate.py`; they rest on `network.py` (host), `seeds.py` (seeds and blends) and `layers.py`. `jit.py` and
+Read `networks.py` (`NumbaNetworks`, the `FleetNetworks` of this backend) and `numba_network.py`, then the kernels that
+it calls, `epoch.py` and `evaluate.py`; they rest on `network.py` (host), `columns.py` (the same for columns of any
+width), `seeds.py` (seeds and blends) and `layers.py`. `jit.py` and
 `cache.py` compile kernels and cache them on disk, keyed by a hash of all files in this folder.
 """

@@ -1,4 +1,4 @@
-"""`train_epoch`: one epoch of a host and its seeds. Each minibatch: main pass, shadow pass, clipping, AdamW."""
+"""`train_epoch`: an epoch of a host, its seeds and columns. Each minibatch: main pass, shadow pass, clipping, AdamW."""
 
 from __future__ import annotations
 
@@ -7,21 +7,41 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.env.kernels.columns import (
+    Columns,
+    add_columns,
+    columns_back,
+    columns_up_to,
+    num_params,
+    run_columns,
+    without_seeds,
+)
 from actors.env.kernels.jit import inner, kernel
-from actors.env.kernels.network import ABSENT, BLENDED, TRAINING, Seeds, Work, backward, cross_entropy, enter, forward
+from actors.env.kernels.network import (
+    ABSENT,
+    BLENDED,
+    TRAINING,
+    Seeds,
+    Work,
+    backward,
+    cross_entropy,
+    enter,
+    forward,
+    norm,
+)
 
 Array = NDArray[Any]
 BETA1, BETA2, ADAM_EPS = 0.9, 0.999, 1e-8
 
 
 class Adam(NamedTuple):
-    """AdamW moments and step counters of the host and of S seeds."""
+    """AdamW moments of the host and of S seeds, and the step counters of all; `Columns` has its own moments."""
 
     host_first: Array  # [P]
     host_second: Array  # [P]
     seed_first: Array  # [S, Q]
     seed_second: Array  # [S, Q]
-    steps: Array  # [S + 1], the host last
+    steps: Array  # [S + C + 1], by slot, the host last
 
 
 @inner
@@ -77,48 +97,75 @@ def train_epoch(
     rows: Array,
     p: Array,
     seeds: Seeds,
+    columns: Columns,
     moments: Adam,
     work: Work,
     rates: tuple[float, float, float, float],
     norms: Array,
+    scores: Array,
 ) -> float:
     """Train on minibatches `rows [T, B]` of `data [N, F]`; return the mean loss of the main passes.
 
     `rates` are the learning rates of the host and of seeds, the weight decay, and the clip norm. The gradient norms of
-    seeds before clipping are written to `norms [T, S]`.
+    seeds and columns before clipping are written to `norms [T, S + C]`, and the score of each slot (see
+    `EpochResult.scores`) to `scores [S + C]`; scores are NaN if the host has no gradient.
     """
     host_lr, seed_lr, decay, clip_norm = rates
-    slots, features = seeds.mode.size, data.shape[1]
-    dp, dq = np.empty_like(p), np.zeros_like(seeds.q)
+    slots, features, classes = seeds.mode.size, data.shape[1], work.logits.shape[0]
+    bare, unscored = without_seeds(seeds), scores[:0]
+    dp, dq, dcolumns = np.empty_like(p), np.zeros_like(seeds.q), np.empty_like(columns.q)
     x = np.empty((features, rows.shape[1]), p.dtype)
     y = np.empty(rows.shape[1], np.int64)
+    blended_columns, all_columns = columns_up_to(columns, BLENDED), columns_up_to(columns, TRAINING)
     first_training = slots
     for s in range(slots - 1, -1, -1):
         if seeds.mode[s] == TRAINING:
             first_training = s
-    last = BLENDED if first_training == slots else TRAINING
+    last = BLENDED if first_training == slots and blended_columns == all_columns else TRAINING
     total = 0.0
     for t in range(rows.shape[0]):
         gather(data, rows[t], x)
         for i in range(y.size):
             y[i] = labels[rows[t, i]]
         enter(p, x, work.leaving[0])
-        # The main pass; then, if a seed is training, the shadow pass: the same minibatch with the training seeds on and
-        # everything else constant. It resumes at their first slot, before which it equals the main pass.
+        if all_columns:
+            run_columns(columns, all_columns, bare, x, classes)
+        # The main pass; then, if anything is training, the shadow pass: the same minibatch with what is training on
+        # and everything else constant. In the stream it resumes at the first slot with a training seed, before which
+        # it equals the main pass; columns are never run again.
         for mode in range(BLENDED, last + 1):
             slot = -1 if mode == BLENDED else first_training
-            forward(p, seeds, mode, slot, work, features)
-            loss = cross_entropy(work.logits, y, y.size)
+            if slot < slots:
+                forward(p, seeds, mode, slot, work, features)
+            add_columns(columns, blended_columns if mode == BLENDED else all_columns, slots, work)
+            loss = cross_entropy(work.total, y, y.size)
             total += loss if mode == BLENDED else 0.0
-            backward(p, seeds, mode, slot, x, work, dp, dq)
-        clip(dp, clip_norm)
-        moments.steps[slots] += 1
-        adam(p, dp, moments.host_first, moments.host_second, moments.steps[slots], host_lr, decay)
+            scored = mode == BLENDED and t == rows.shape[0] - 1
+            if scored:
+                scores[slots:] = norm(work.total)
+            if slot < slots:
+                backward(p, seeds, mode, slot, x, work, dp, dq, scores if scored else unscored)
+            if all_columns:
+                columns_back(columns, mode, bare, x, work.total, dcolumns)
+        host_norm = clip(dp, clip_norm)
+        if t == rows.shape[0] - 1:
+            for s in range(scores.size):
+                scores[s] = scores[s] / host_norm if host_norm > 0 else np.nan
+        moments.steps[-1] += 1
+        adam(p, dp, moments.host_first, moments.host_second, moments.steps[-1], host_lr, decay)
         for s in range(slots):
             if seeds.mode[s] != ABSENT:
                 norms[t, s] = clip(dq[s], clip_norm)
                 moments.steps[s] += 1
                 first, second = moments.seed_first[s], moments.seed_second[s]
                 adam(seeds.q[s], dq[s], first, second, moments.steps[s], seed_lr, decay)
+        for c in range(columns.mode.size):
+            if columns.mode[c] != ABSENT:
+                n, s = num_params(features, columns.width[c], classes, slots), slots + c
+                grad = dcolumns[c][:n]
+                norms[t, s] = clip(grad, clip_norm)
+                moments.steps[s] += 1
+                first, second = columns.first_moment[c][:n], columns.second_moment[c][:n]
+                adam(columns.q[c][:n], grad, first, second, moments.steps[s], seed_lr, decay)
     mean: float = total / rows.shape[0]
     return mean

@@ -1,4 +1,4 @@
-"""`evaluate`: evaluates a host with several subsets of its seeds on."""
+"""`evaluate`: evaluates a host with several subsets of its seeds and columns on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.env.kernels.columns import Columns, add_columns, run_columns, without_seeds
 from actors.env.kernels.epoch import gather
 from actors.env.kernels.jit import inner, kernel
 from actors.env.kernels.layers import exponential
@@ -18,14 +19,26 @@ Array = NDArray[Any]
 
 @kernel
 def evaluate(
-    data: Array, labels: Array, p: Array, seeds: Seeds, work: Work, subsets: Array, correct: Array, losses: Array
+    data: Array,
+    labels: Array,
+    p: Array,
+    seeds: Seeds,
+    columns: Columns,
+    work: Work,
+    subsets: Array,
+    correct: Array,
+    losses: Array,
 ) -> None:
     """Compute, for each of `subsets` (bit s for slot s), the number of `correct` rows and the summed cross-entropy.
 
-    Subsets share the work up to the first slot in which they differ: after slot s there is one variant for each
-    distinct set of slots up to s.
+    Subsets share the work up to the first slot in which they differ: after slot s of the stream there is one variant
+    for each distinct set of slots up to s. Columns are run once, and each subset adds the logits of its own.
     """
     slots, features, size = seeds.mode.size, data.shape[1], work.logits.shape[1]
+    bare = without_seeds(seeds)
+    used = 0
+    for n in range(subsets.size):
+        used |= subsets[n]
     width = work.leaving.shape[1]
     x = np.zeros((features, size), p.dtype)
     index = np.zeros(size, np.int64)
@@ -47,13 +60,16 @@ def evaluate(
         for i in range(rows):
             index[i] = start + i
         gather(data, index, x)
+        run_columns(columns, used >> slots, bare, x, work.logits.shape[0])
         enter(p, x, variants[0, 0])
         for s in range(slots):
             before, after = variants[s % 2], variants[(s + 1) % 2]
             offset = block_offset(features, width, s)
+            grown = used >> s & 1
             for v in range(counts[s]):
-                run_block(p, offset, before[v], work.xhat[0], work.inverse[0], work.active[0], entering[v])
-            for n in range(counts[s + 1]):
+                out = entering[v] if grown else after[v]
+                run_block(p, offset, before[v], work.xhat[0], work.inverse[0], work.active[0], out)
+            for n in range(counts[s + 1] if grown else 0):
                 subset = sets[s + 1, n]
                 parent = 0
                 while sets[s, parent] != subset & ((1 << s) - 1):
@@ -66,9 +82,13 @@ def evaluate(
         for v in range(counts[slots]):
             last = variants[slots % 2, v]
             head(p, offset, last, work.xhat[0], work.inverse[0], work.active[0], work.logits)
-            right, total = _score(work.logits, labels[start : start + rows])
             for n in range(subsets.size):
-                if subsets[n] == sets[slots, v]:
+                if subsets[n] & ((1 << slots) - 1) == sets[slots, v]:
+                    beside = subsets[n] >> slots
+                    if beside:
+                        add_columns(columns, beside, slots, work)
+                    summed = work.total if beside else work.logits
+                    right, total = _score(summed, labels[start : start + rows])
                     correct[n] += right
                     losses[n] += total
 

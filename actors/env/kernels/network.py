@@ -142,6 +142,17 @@ def cross_entropy(logits: Array, y: Array, count: int) -> float:
     return total / count
 
 
+@inner
+def norm(x: Array) -> float:
+    """Return the Euclidean norm of x [N, B]."""
+    squares = x.dtype.type(0)
+    for n in range(x.shape[0]):
+        row = x[n]
+        for i in range(row.size):
+            squares += row[i] * row[i]
+    return float(np.sqrt(squares))
+
+
 class Seeds(NamedTuple):
     """The seeds in S slots."""
 
@@ -168,7 +179,8 @@ class Work(NamedTuple):
     second: Array  # [S, largest hidden, B]
     change: Array  # [S, W, B] output of a seed minus its input
     gate_value: Array  # [S, B] after the sigmoid
-    logits: Array  # [C, B]
+    logits: Array  # [C, B] of the stream
+    total: Array  # [C, B] with those of columns added; then the gradient of the loss with respect to them
 
 
 def make_work(slots: int, width: int, max_hidden: int, classes: int, rows: int, dtype: Any) -> Work:
@@ -189,6 +201,7 @@ def make_work(slots: int, width: int, max_hidden: int, classes: int, rows: int, 
         zeros(slots, width, rows),
         zeros(slots, rows),
         zeros(classes, rows),
+        zeros(classes, rows),
     )
 
 
@@ -208,31 +221,36 @@ def forward(p: Array, seeds: Seeds, mode: int, from_slot: int, work: Work, featu
     """
     slots = seeds.mode.size
     for s in range(max(from_slot, 0), slots):
-        here, leaving = work.entering[s + 1], work.leaving[s + 1]
+        leaving = work.leaving[s + 1]
+        here = leaving if seeds.mode[s] == ABSENT else work.entering[s + 1]
         if s != from_slot:
             start = block_offset(features, here.shape[0], s)
             run_block(p, start, work.leaving[s], work.xhat[s], work.inverse[s], work.active[s], here)
         if ABSENT < seeds.mode[s] <= mode:
             grow(seeds, s, work, here, leaving)
-        else:
+        elif seeds.mode[s] != ABSENT:
             leaving[:] = here
     start = block_offset(features, work.leaving.shape[1], slots)
     head(p, start, work.leaving[slots], work.xhat[slots], work.inverse[slots], work.active[slots], work.logits)
 
 
 @inner
-def backward(p: Array, seeds: Seeds, mode: int, to_slot: int, x: Array, work: Work, dp: Array, dq: Array) -> None:
-    """Propagate the gradient of the logits back to `to_slot` or, if that is -1, through the input layer.
+def backward(
+    p: Array, seeds: Seeds, mode: int, to_slot: int, x: Array, work: Work, dp: Array, dq: Array, at_slots: Array
+) -> None:
+    """Propagate the gradient of the logits, `work.total`, back to `to_slot` or, if that is -1, through the input layer.
 
     `mode` is that of the forward pass. Parameter gradients are written for seeds of this mode and, if it is BLENDED,
-    for the host.
+    for the host. The norms of the gradients of all slots' outputs are written to `at_slots`, unless it is empty.
     """
     slots, features, width = seeds.mode.size, x.shape[0], work.leaving.shape[1]
     host = mode == BLENDED
     d, dc = np.empty_like(work.leaving[0]), np.empty_like(work.leaving[0])
     start, gate = block_offset(features, width, slots), seeds.q.shape[1] - width - 1
-    head_back(p, start, work.xhat[slots], work.inverse[slots], work.active[slots], work.logits, d, dp, host)
+    head_back(p, start, work.xhat[slots], work.inverse[slots], work.active[slots], work.total, d, dp, host)
     for s in range(slots - 1, max(to_slot, 0) - 1, -1):
+        if at_slots.size > 0:
+            at_slots[s] = norm(d)
         if ABSENT < seeds.mode[s] <= mode:
             h, q, with_params = work.entering[s + 1], seeds.q[s], seeds.mode[s] == mode
             blend, alpha = seeds.blend[s], seeds.alpha[s]

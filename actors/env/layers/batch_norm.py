@@ -6,7 +6,7 @@ Only the main pass of the training loop updates running statistics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import torch
@@ -39,21 +39,47 @@ class Moments(NamedTuple):
 Running = Mapping[str, Moments]  # by norm
 
 
-def batch_statistics(running: Running | None = None) -> Normalize:
-    """Normalize by the statistics of the batch; update `running` if it is given."""
+def batch_statistics(running: Running | None = None, updated: Collection[str] | None = None) -> Normalize:
+    """Normalize by the statistics of the batch; update `running` if it is given, or only the norms in `updated`."""
 
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-        mean, var = (None, None) if running is None else (t.view(-1) for t in running[name])
-        gain, bias, padding = gain.flatten(), bias.flatten(), -h.shape[1] % LANES
-        if padding == 0 or running is not None:
+        recorded = running is not None and (updated is None or name in updated)
+        mean, var = (t.view(-1) for t in running[name]) if running is not None and recorded else (None, None)
+        gain, bias = gain.flatten(), bias.flatten()
+        if recorded:
             return F.batch_norm(h, mean, var, gain, bias, True, MOMENTUM, EPS)
-        padded = F.pad(h, (0, 0) * (h.dim() - 2) + (0, padding))
-        out = F.batch_norm(
-            padded, None, None, F.pad(gain, (0, padding)), F.pad(bias, (0, padding)), True, MOMENTUM, EPS
-        )
-        return keep_channels_last(out)[:, : len(gain)]
+        return _in_whole_lanes(h, gain, bias)
 
     return normalize
+
+
+def row_statistics(running: Running, rows: Tensor) -> Normalize:
+    """Normalize by the statistics of the batch, and update `rows` of running statistics `[R, C]`.
+
+    The first environments of the batch have these rows; what further ones have seen is not recorded.
+    """
+
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        channels = h.shape[1] + -h.shape[1] % LANES
+        mean, var = (F.pad(t, (0, channels - len(t))) for t in (own[rows].flatten() for own in running[name]))
+        out = _in_whole_lanes(h, gain.flatten(), bias.flatten(), mean, var)
+        for t, updated in zip(running[name], (mean, var), strict=True):
+            t[rows] = updated[: rows.numel() * t.shape[1]].view(rows.numel(), -1)
+        return out
+
+    return normalize
+
+
+def _in_whole_lanes(
+    h: Tensor, gain: Tensor, bias: Tensor, mean: Tensor | None = None, var: Tensor | None = None
+) -> Tensor:
+    """Normalize `h` with its channels padded to whole `LANES`; `mean` and `var`, if given, are padded and updated."""
+    padding = -h.shape[1] % LANES
+    if padding == 0:
+        return F.batch_norm(h, mean, var, gain, bias, True, MOMENTUM, EPS)
+    padded = F.pad(h, (0, 0) * (h.dim() - 2) + (0, padding))
+    out = F.batch_norm(padded, mean, var, F.pad(gain, (0, padding)), F.pad(bias, (0, padding)), True, MOMENTUM, EPS)
+    return keep_channels_last(out)[:, : len(gain)]
 
 
 def running_statistics(running: Running) -> Normalize:

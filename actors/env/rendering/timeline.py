@@ -9,6 +9,9 @@ from itertools import chain
 
 from actors.env.slots.stage import Slot, Stage
 
+LANES = {"STREAM": "slot", "COLUMN": "column"}
+"""Names of slots by their kind."""
+
 
 @dataclass
 class Timeline:
@@ -17,8 +20,10 @@ class Timeline:
     task: str
     seed: int
     horizon: int
-    slots: int
+    kinds: list[str]  # [S], STREAM or COLUMN
     accuracy: list[float]  # [T + 1], validation accuracy in points; the untrained host first
+    host_width: int  # units, or channels
+    rent_weight: float  # points per doubling
     ops: list[str] = field(default_factory=list)  # [T]
     op_slots: list[int] = field(default_factory=list)  # [T], -1 for WAIT
     stages: list[list[str]] = field(default_factory=list)  # [S][T]
@@ -29,7 +34,7 @@ class Timeline:
 
     def __post_init__(self) -> None:
         for lanes in (self.stages, self.alphas, self.blueprints):
-            lanes.extend([] for _ in range(self.slots))
+            lanes.extend([] for _ in self.kinds)
 
     def record(
         self,
@@ -52,11 +57,21 @@ class Timeline:
         self.accuracy.append(accuracy)
         self.shares.append(share)
 
+    @property
+    def lanes(self) -> list[str]:
+        """Return the name of each slot, `[S]`: its kind and the index by which actions name it."""
+        return [f"{LANES[kind]} {s}" for s, kind in enumerate(self.kinds)]
+
+    @property
+    def host(self) -> str:
+        """Return the size of the host and the price of growing it, in words."""
+        return f"host width {self.host_width}, price {self.rent_weight:.2g} per doubling"
+
     def stage_shares(self) -> dict[str, float]:
         """Return the fraction of slot epochs spent in each stage, as `stage/NAME`."""
         seen = Counter(chain.from_iterable(self.stages))
         return {f"stage/{stage.name}": seen[stage.name] / seen.total() for stage in Stage}
 
     def as_dict(self) -> dict[str, object]:
-        """Return all fields, and `return`: J up to now."""
-        return asdict(self) | {"return": sum(self.shares)}
+        """Return all fields, `return` (J up to now), `lanes` and `host`."""
+        return asdict(self) | {"return": sum(self.shares), "lanes": self.lanes, "host": self.host}

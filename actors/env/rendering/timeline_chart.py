@@ -21,6 +21,7 @@ from actors.env.rendering.timeline import Timeline
 
 MARKERS = {"GERMINATE": "^", "ADVANCE": ">", "SET_ALPHA_TARGET": "D", "FOSSILIZE": "s", "PRUNE": "X"}
 STRIP = 1.22  # y position of op markers in a lane, where alpha runs from 0 to 1
+LANE, THIN_LANE = 1.15, 0.45  # relative heights
 WIDTH_IN = 9.0
 PICTURE_DPI = 100  # for screens
 LETTER_IN, LANE_IN = 0.078, 8.2  # widths of a letter of a blueprint's name, and of a lane
@@ -43,16 +44,22 @@ class Drawn(Protocol):
     def blueprints(self) -> list[list[str]]: ...
     @property
     def growth_ratio(self) -> list[float]: ...
+    @property
+    def lanes(self) -> list[str]: ...
+    @property
+    def host(self) -> str: ...
 
 
 def slot_figure(episode: Drawn, last_epoch: int, whole_legend: bool = False) -> tuple[Figure, Axes]:
     """Draw lanes and growth; return the figure and the empty axes for accuracy.
 
-    The legend names the stages and ops that occur, or with `whole_legend` all of them.
+    The legend names the stages and ops that occur, and lanes that stay empty are thin. With `whole_legend`, every
+    episode with so many slots has the same layout.
     """
     slots = len(episode.stages)
-    figure = Figure(figsize=(WIDTH_IN, 3.4 + 0.72 * slots), layout="constrained")
-    axes = figure.subplots(slots + 2, 1, sharex=True, height_ratios=[3.2, *[1.15] * slots, 0.8])
+    lanes = [LANE if whole_legend or any(names) else THIN_LANE for names in episode.blueprints]
+    figure = Figure(figsize=(WIDTH_IN, 3.4 + 0.63 * sum(lanes)), layout="constrained")
+    axes = figure.subplots(slots + 2, 1, sharex=True, height_ratios=[3.2, *lanes, 0.8])
     last = max(len(episode.ops), last_epoch)
     for slot in range(slots):
         _lane(axes[1 + slot], episode, slot, last)
@@ -75,7 +82,7 @@ def frame(episode: Timeline) -> Figure:
     for line in drawn:
         line.set_in_layout(False)
     above.set_ylim(0, 100)
-    title = [f"{episode.task}, seed {episode.seed}", f"epoch {len(episode.ops)} of {episode.horizon}"]
+    title = [f"{episode.task}, seed {episode.seed}", episode.host, f"epoch {len(episode.ops)} of {episode.horizon}"]
     title += [f"accuracy {episode.accuracy[-1]:.1f}%", f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212")]
     above.set_title("  \u00b7  ".join(title), fontsize=10, pad=8)
     return figure
@@ -110,7 +117,7 @@ def _lane(ax: Axes, episode: Drawn, slot: int, last: int) -> None:
     ax.grid(visible=False)
     ax.spines[["left", "bottom"]].set_visible(False)
     ax.tick_params(axis="x", length=0)
-    ax.set_ylabel(f"slot {slot}", rotation=0, ha="right", va="center", color=INK)
+    ax.set_ylabel(episode.lanes[slot], rotation=0, ha="right", va="center", color=INK)
 
 
 def _blueprints(ax: Axes, names: list[str], last: int) -> None:

@@ -7,34 +7,28 @@ same rules in training and in use.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, nan
-from typing import Any, NamedTuple
+from math import inf, isfinite, nan
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.blueprints.blends import gate_shapes
-from actors.env.blueprints.family import Family
+from actors.env.blueprints.blends import GATED
 from actors.env.slots import observation
 from actors.env.slots.contributions import Contributions, EvalResult, Subset, contributions
 from actors.env.slots.lifecycle import Gates, Lifecycle, SeedAction
-from actors.env.slots.observation import TrainingState
+from actors.env.slots.model_view import ModelView, TrainingState
+from actors.env.slots.slot_shape import SlotShape, doublings
 from actors.env.slots.stage import BLENDED, Slot, Stage
-from actors.types.actions import BLENDS, PROFILES, ActionMasks, ActionSpec, Op
+from actors.types.actions import PROFILES, ActionMasks, ActionSpec, Op
 
 log = logging.getLogger(__name__)
 
 HEALTHY_NORM = (1e-8, 100.0)
 """A minibatch whose gradient norm lies between these bounds counts as healthy."""
-
-
-class SlotShape(NamedTuple):
-    """What may grow in one slot: the blueprints of its family, at its width."""
-
-    family: Family
-    width: int  # units or channels
 
 
 @dataclass(frozen=True)
@@ -45,6 +39,7 @@ class GrowthRules:
     gates: Gates
     embargo_epochs: int  # epochs for which a pruned slot stays empty
     profile: str  # name of the action profile in `actors.types.actions.PROFILES`
+    rent_weight: float  # points per doubling of the model's parameters
 
 
 class GrowthState:
@@ -58,23 +53,22 @@ class GrowthState:
     def __init__(
         self, slot_shapes: Sequence[SlotShape], host_params: int, rules: GrowthRules, spec: ActionSpec
     ) -> None:
-        self.slot_shapes, self.spec = tuple(slot_shapes), spec
+        self.spec = spec
         self.host_params, self.budget_params = host_params, rules.budget_params
-        tables = [shape.family.blueprints for shape in slot_shapes]
-        indices = range(len(tables[0]))
-        self._blueprint_params = [
-            [t[b].cost(s.width) for t, s in zip(tables, slot_shapes, strict=True)] for b in indices
-        ]
-        self._gate_params = [
-            [sum(p.size for p in gate_shapes(blend, shape.width).values()) for shape in slot_shapes]
-            for blend in range(len(BLENDS))
-        ]
-        offered = np.array([shape.family.offered() for shape in slot_shapes]).T
-        with_gate = np.array(self._blueprint_params) + np.max(self._gate_params, axis=0)
-        self._max_params = np.where(offered, with_gate, np.inf)  # [num_blueprints, S], with the dearest blend
+        self.rent_weight = rules.rent_weight
+        self._slot_kinds = tuple(shape.kind for shape in slot_shapes)
+        self.set_slot_shapes(slot_shapes)
         self.profile = PROFILES[rules.profile]
-        self.lifecycle = Lifecycle(len(slot_shapes), rules.gates, rules.embargo_epochs, self.profile.automatic_advance)
+        blends = [shape.blends for shape in slot_shapes]
+        self.lifecycle = Lifecycle(blends, rules.gates, rules.embargo_epochs, self.profile.automatic_advance)
         self.last_op, self.last_success = Op.WAIT, True
+
+    def set_slot_shapes(self, slot_shapes: Sequence[SlotShape]) -> None:
+        """Set what may grow in each slot; later, only the costs may change."""
+        self.slot_shapes = tuple(slot_shapes)
+        dearest = [[inf if cost is None else cost + shape.gate_params for cost in shape.costs] for shape in slot_shapes]
+        self._max_params = np.array(dearest).T  # [num_blueprints, S], with the dearest blend
+        self._sorted_costs = [sorted(float(cost) for cost in costs if cost < inf) for costs in dearest]  # by slot
 
     @property
     def slots(self) -> list[Slot]:
@@ -92,23 +86,24 @@ class GrowthState:
         """Return the slots that hold a seed."""
         return {s for s, slot in enumerate(self.slots) if slot.active}
 
-    def read(self, choices: NDArray[np.int64]) -> tuple[SeedAction, str]:
+    def read(self, choices: NDArray[np.int64], masks: ActionMasks | None = None) -> tuple[SeedAction, str]:
         """Return the action that one choice per head means, and why it is illegal ("" if it is legal).
 
-        An illegal action is returned as WAIT.
+        An illegal action is returned as WAIT. `masks` are the current ones, if the caller has them.
         """
         sizes = np.array(self.spec.sizes)
         if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
             return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
         op = self.profile.ops[choices[0]]
+        masks, chosen = masks or self.masks(), choices.tolist()
         for head in np.flatnonzero(self.spec.relevance_table[choices[0]]).tolist():
-            if not self._allows(head, choices.tolist()):
+            if not self._allows(masks, head, chosen):
                 return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {choices[head]} is not legal now"
         return SeedAction(op, **self.profile.choices(op, choices)), ""
 
-    def _allows(self, head: int, choices: list[int]) -> bool:
+    def _allows(self, masks: ActionMasks, head: int, choices: list[int]) -> bool:
         """Return whether a head's choice is legal, given the choices of the heads before it."""
-        masks, op, slot = self.masks(), choices[0], choices[1]
+        op, slot = choices[0], choices[1]
         assert masks.slot is not None
         if head < 2:
             return bool(masks.op[op] if head == 0 else masks.slot[op, slot])
@@ -167,7 +162,11 @@ class GrowthState:
 
     def seed_cost(self, slot: int, blueprint: int, blend: int) -> int:
         """Return the parameters that such a seed adds, including the gate of its blend."""
-        return self._blueprint_params[blueprint][slot] + self._gate_params[blend][slot]
+        shape = self.slot_shapes[slot]
+        cost = shape.costs[blueprint]
+        if cost is None:
+            raise ValueError(f"blueprint {blueprint} cannot grow in slot {slot}")
+        return cost + (shape.gate_params if blend == GATED else 0)
 
     def slot_params(self) -> list[int]:
         """Return the parameters that the seed of each slot adds, including the gate of its blend."""
@@ -178,27 +177,61 @@ class GrowthState:
         """Return the parameters that all seeds add."""
         return sum(self.slot_params())
 
+    def rent(self) -> float:
+        """Return how often the model's size has doubled: log2 of its parameters over those of the host."""
+        return doublings(self.host_params, self.added_params())
+
     def masks(self) -> ActionMasks:
         """Return the legal choices of the next action."""
-        affordable = self._max_params <= self.budget_params - self.added_params()
-        return self.lifecycle.masks(affordable).narrowed(self.profile.ops, self.spec.rest_size)
+        return self.lifecycle.masks(self._affordable()).narrowed(self.profile.ops, self.spec.rest_size)
 
-    def observation(self, training: TrainingState, contributions_hidden: bool = False) -> dict[str, NDArray[Any]]:
-        """Return what the policy observes: `obs [D]` and `blueprint_indices [S]` (-1 for empty slots)."""
-        view = observation.ModelView(
+    def _affordable(self) -> NDArray[np.bool_]:
+        """Return `[num_blueprints, S]`: which seeds the budget permits."""
+        return np.asarray(self._max_params <= self.budget_params - self.added_params())
+
+    def _cost_ranges(self) -> list[tuple[float, float] | None]:
+        """Return, by slot, the rents that the cheapest and the dearest legal seed would add; None if none is legal."""
+        added = self.added_params()
+        left, now = self.budget_params - added, doublings(self.host_params, added)
+
+        def more(cost: float) -> float:
+            return doublings(self.host_params, added + cost) - now
+
+        ranges: list[tuple[float, float] | None] = []
+        for slot, costs in zip(self.slots, self._sorted_costs, strict=True):
+            legal = bisect_right(costs, left) if slot.stage is Stage.DORMANT else 0
+            ranges.append((more(costs[0]), more(costs[legal - 1])) if legal else None)
+        return ranges
+
+    def record_scores(self, scores: Mapping[int, float]) -> None:
+        """Record what a seed in each empty slot could do (see `EpochResult.scores`); non-finite scores are unknown."""
+        for s, slot in enumerate(self.slots):
+            slot.score = _known(scores.get(s)) if slot.stage is Stage.DORMANT else None
+
+    def observation(self, training: TrainingState, hidden: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+        """Return what the policy observes: `obs [D]` and `blueprint_indices [S]` (-1 for empty slots).
+
+        `hidden` names groups of slot features (keys of `HIDDEN`) that read as unknown.
+        """
+        unknown: dict[str, Any] = {name: None for group in hidden for name in HIDDEN.get(group, ())}
+        view = ModelView(
             training=training,
             last_op=self.last_op,
             last_success=self.last_success,
             host_params=self.host_params,
             budget_params=self.budget_params,
+            rent_weight=self.rent_weight,
             slot_params=self.slot_params(),
-            slots=[replace(slot, **NO_CONTRIBUTIONS) for slot in self.slots] if contributions_hidden else self.slots,
+            slot_kinds=self._slot_kinds,
+            cost_ranges=self._cost_ranges(),
+            slots=[replace(slot, **unknown) for slot in self.slots] if unknown else self.slots,
         )
         blueprints = np.array([s.blueprint for s in self.slots], dtype=np.int64)
         return {"obs": observation.observe(view), "blueprint_indices": blueprints}
 
 
-NO_CONTRIBUTIONS: dict[str, Any] = {"contribution": None, "contribution_velocity": None, "interaction": None}
+HIDDEN = {"contributions": ("contribution", "contribution_velocity", "interaction"), "scores": ("score",)}
+"""Fields of a slot that can be hidden from the policy, by group."""
 
 
 def _known(points: float | None) -> float | None:

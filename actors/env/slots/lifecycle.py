@@ -111,8 +111,12 @@ class Lifecycle:
     `automatic_advance`, seeds advance without an action as soon as the gates permit.
     """
 
-    def __init__(self, slots: int, gates: Gates, embargo_epochs: int, automatic_advance: bool = False) -> None:
-        self.slots = [Slot() for _ in range(slots)]
+    def __init__(
+        self, blends: Sequence[Sequence[bool]], gates: Gates, embargo_epochs: int, automatic_advance: bool = False
+    ) -> None:
+        """`blends [S][len(BLENDS)]` says which blends each slot permits."""
+        self.slots = [Slot() for _ in blends]
+        self.blends = tuple(map(tuple, blends))
         self.gates = gates
         self.embargo_epochs = embargo_epochs
         self.automatic_advance = automatic_advance
@@ -122,10 +126,10 @@ class Lifecycle:
 
         `affordable` is bool `[num_blueprints, S]`: which seeds the budget permits (NOOP's row is ignored).
         """
-        columns = zip(self.slots, affordable.T.tolist(), strict=True)
-        return _masks(tuple(self._legal(slot, tuple(column[1:])) for slot, column in columns))
+        by_slot = zip(self.slots, affordable.T.tolist(), self.blends, strict=True)
+        return _masks(tuple(self._legal(slot, tuple(column[1:]), blends) for slot, column, blends in by_slot))
 
-    def _legal(self, slot: Slot, affordable: tuple[bool, ...]) -> LegalOps:
+    def _legal(self, slot: Slot, affordable: tuple[bool, ...], blends: tuple[bool, ...]) -> LegalOps:
         free = not slot.pruning
         return LegalOps(
             germinate=slot.stage is Stage.DORMANT and any(affordable),
@@ -134,6 +138,7 @@ class Lifecycle:
             fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
             advance=self._may_advance(slot),
             affordable=affordable,
+            blends=blends,
             alpha_target=slot.alpha_target,
         )
 
@@ -230,6 +235,7 @@ class LegalOps(NamedTuple):
     fossilize: bool
     advance: bool
     affordable: tuple[bool, ...]  # by blueprint, without NOOP
+    blends: tuple[bool, ...]
     alpha_target: float
 
 
@@ -248,7 +254,8 @@ def _masks(legal: tuple[LegalOps, ...]) -> ActionMasks:
         slot_mask[Op.FOSSILIZE, s] = ops.fossilize
         slot_mask[Op.ADVANCE, s] = ops.advance
         rest[Op.GERMINATE, s, blueprint] = (False, *ops.affordable)  # never NOOP
-        rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
+        rest[Op.GERMINATE, s, blend] = ops.blends
+        rest[Op.GERMINATE, s, target] = True
         rest[Op.SET_ALPHA_TARGET, s, target] = [t != ops.alpha_target for t in ALPHA_TARGETS]
         rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
     op: NDArray[np.bool_] = np.any(slot_mask, axis=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from actors.env.slots.observation import BASE, SLOT
+from actors.env.slots.base_features import BASE
+from actors.env.slots.slot_features import SLOT
 
 
 def markdown_table() -> str:

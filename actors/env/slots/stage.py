@@ -84,6 +84,7 @@ class Slot:
     gradient_norm: float | None = None  # mean over the minibatches of the last epoch
     gradient_health: float | None = None  # fraction of its minibatches with a healthy norm
     gradient_health_prev: float | None = None  # the same, one epoch earlier
+    score: float | None = None  # of an empty slot, see `EpochResult.scores`
 
     @property
     def active(self) -> bool:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from actors.env.blueprints.blueprint import Params
-from actors.env.hosts.host import Resume, SlotFunction
-from actors.env.layers.batch_norm import Normalize, batch_statistics
-from actors.env.layers.layer_norm import Units
+from actors.env.hosts.host import Resume
+from actors.env.layers.batch_norm import batch_statistics
 from actors.env.reference_network import OptimizerSettings
+from actors.env.stacked.column_bank import ColumnBank
+from actors.env.stacked.column_group import added_logits
+from actors.env.stacked.cuda_graph import StepResult
 from actors.env.stacked.param_bank import RowOptimizer, flat_gradients
 from actors.env.stacked.parameters import StackedParameters
-from actors.env.stacked.slot_plan import StackedSeed
-
-Key = TypeVar("Key")
+from actors.env.stacked.slot_plan import StackedSeed, runs_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class StackedEpoch:
     def __init__(
         self, stack: StackedParameters, seeds: Sequence[StackedSeed], optimizer_settings: OptimizerSettings
     ) -> None:
-        self.stack, self.optimizer_settings = stack, optimizer_settings
+        self.stack, self.seeds, self.optimizer_settings = stack, seeds, optimizer_settings
         o = optimizer_settings
         self.host_optimizer = RowOptimizer(stack.hosts, None, o.host_lr, o.weight_decay)
         self.host_leaves = stack.hosts.leaves(self.host_optimizer.params)
@@ -56,83 +54,122 @@ class StackedEpoch:
             for b, indices in self.by_bank.items()
         }
         self.bank_index = {b: torch.tensor(indices, device=stack.device) for b, indices in self.by_bank.items()}
-        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(seeds), o.seed_lr, o.weight_decay)
+        # Seeds in the stream come first; only they have gates.
+        in_stream = [seed for seed in seeds if seed.slot < stack.host.slots]
+        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), o.seed_lr, o.weight_decay)
         self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
-        self.runs = {key: self._run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.training, s.bank))}
-        self.gate_runs = {key: self._gate_run(key, run) for key, run in _runs(seeds, lambda s: (s.slot, s.training))}
-        shadowed = sorted({seed.env for seed in seeds if seed.training})
-        rows = shadowed * 2 if len(shadowed) == 1 else shadowed  # never a batch of one, see `BlueprintGroup.grow`
-        self.shadowed = torch.tensor(rows, dtype=torch.long, device=stack.device)
-        blended = [seed for seed in seeds if not seed.training]
-        in_shadow = [seed for seed in seeds if seed.env in set(shadowed)]
-        self.first_slot = min((seed.slot for seed in seeds if seed.training), default=-1)
+        self.runs = {key: self._run(key, run) for key, run in runs_of(seeds, lambda s: (s.slot, s.training, s.bank))}
+        self.gate_runs = {
+            key: self._gate_run(key, run) for key, run in runs_of(in_stream, lambda s: (s.slot, s.training))
+        }
+        # A column that learns needs no other pass through its host: the logits of the main pass are constant.
+        self.shadowed = sorted({seed.env for seed in in_stream if seed.training})
+        rows = self.shadowed * 2 if len(self.shadowed) == 1 else self.shadowed  # never one, see `BlueprintGroup.grow`
+        self.shadow_rows = torch.tensor(rows, dtype=torch.long, device=stack.device)
+        blended, training = ([seed for seed in seeds if seed.training is mode] for mode in (False, True))
+        in_shadow = [seed for seed in in_stream if seed.env in set(self.shadowed)]
+        self.first_slot = min((seed.slot for seed in in_stream if seed.training), default=-1)
         self.main_plans = stack.plans(blended, range(stack.num_envs), self._leaves, self._gate_leaves)
+        self.main_columns = stack.columns(blended, self._leaves)
         self.shadow_plans = (
-            stack.plans(in_shadow, shadowed, self._shadow_params, self._shadow_gates) if shadowed else {}
+            stack.plans(in_shadow, self.shadowed, self._shadow_params, self._shadow_gates) if self.shadowed else {}
         )
+        self.shadow_columns = stack.columns(training, self._leaves)
+        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Train on a minibatch: `x` in the stack's layout, `y [E, B]`.
-
-        Return the loss of each host `[E]` and the gradient norm of each seed `[n]`, before clipping.
-        """
+    def step(self, x: Tensor, y: Tensor, measure_outputs: bool) -> StepResult:
+        """Train on a minibatch: `x` in the stack's layout, `y [E, B]`."""
         n = self.stack
         entering: list[Tensor] = []
+        outputs: list[Tensor] = []
 
         def slot(s: int, h: Tensor) -> Tensor:
             if s == self.first_slot:
-                entering.append(n.layout.select(h, self.shadowed).detach())
-            return self.main_plans[s](h) if s in self.main_plans else h
+                entering.append(n.layout.select(h, self.shadow_rows).detach())
+            outputs.append(self.main_plans[s](h) if s in self.main_plans else h)
+            return outputs[-1]
 
-        loss = self._loss(self.host_leaves, slot, x, y, n.units, n.no_class, batch_statistics(n.running))
-        host_grads, grads, gate_grads = self._gradients(loss, self.host_leaves, training=False)
-        if self.shadowed.numel():
-            # The shadow pass: the same minibatch with the training seeds on, everything else constant. It resumes at
-            # their first slot, before which it equals the main pass.
-            rows = self.shadowed
-            constant = n.hosts.views(self.host_optimizer.params[rows])
-            units = None if n.units is None else n.units.rows(rows)
-            resume = Resume(self.first_slot, entering[0])
-
-            def shadow_slot(s: int, h: Tensor) -> Tensor:
-                return self.shadow_plans[s](h) if s in self.shadow_plans else h
-
-            shadow = self._loss(constant, shadow_slot, x, y[rows], units, n.no_class[rows], batch_statistics(), resume)
-            _, learned, gate_learned = self._gradients(shadow, {}, training=True)
+        logits = n.host.forward(self.host_leaves, x, slot, n.units, batch_statistics(n.running))
+        added = added_logits(self.main_columns, x, n.num_envs)
+        logits = logits if added is None else logits + added
+        outputs = [*outputs, logits] if measure_outputs else []
+        loss = self._loss(logits, y)
+        main_grads, grads, gate_grads = self._gradients(loss, [*self.host_leaves.values(), *outputs], training=False)
+        if self.shadowed or self.shadow_columns:
+            shadow = self._loss(self._shadow_logits(x, logits.detach(), added, entering), y)
+            _, learned, gate_learned = self._gradients(shadow, [], training=True)
             grads, gate_grads = grads | learned, gate_grads | gate_learned
         with torch.no_grad():
-            self.host_optimizer.step(_clipped(flat_gradients(host_grads), self.optimizer_settings.clip_norm))
-            return loss.detach(), self._step_seeds(grads, gate_grads)
+            host_grad = flat_gradients(main_grads[: len(self.host_leaves)])
+            host_norms = host_grad.square().sum(1).sqrt()
+            self.host_optimizer.step(host_grad * self._scale(host_norms))
+            output_norms = self._output_norms(main_grads[len(self.host_leaves) :])
+            return StepResult(loss.detach(), host_norms, self._step_seeds(grads, gate_grads), output_norms)
+
+    def keep(self, envs: Collection[int]) -> None:
+        """Fix the state of environments that have had all their minibatches: what further steps do to them is undone
+        by `store`.
+        """
+        rows = torch.tensor(sorted(envs), device=self.stack.device)
+        o = self.host_optimizer
+        self._keep(rows, o.params, o.first, o.second, o.steps, *(t for m in self.stack.running.values() for t in m))
+        own = [i for i, seed in enumerate(self.seeds) if seed.env in envs]
+        gated = [i for i in own if self.seeds[i].slot < self.stack.host.slots]
+        for optimizer, indices in (
+            (self.gate_optimizer, gated),
+            *((o, [self.bank_row[i] for i in own if self.seeds[i].bank == b]) for b, o in self.optimizers.items()),
+        ):
+            if indices:
+                rows = torch.tensor(indices, device=self.stack.device)
+                self._keep(rows, optimizer.params, optimizer.first, optimizer.second, optimizer.steps)
+                if isinstance(optimizer.bank, ColumnBank) and optimizer.rows is not None:
+                    running = optimizer.bank.running.values()
+                    self._keep(optimizer.rows[rows], *(t for moments in running for t in moments))
 
     def store(self) -> None:
         """Write the trained seeds back to their banks."""
+        for t, rows, values in self._kept:
+            t[rows] = values
         for optimizer in (*self.optimizers.values(), self.gate_optimizer):
             optimizer.store()
 
-    def _loss(
-        self,
-        host: Params,
-        slot: SlotFunction,
-        x: Tensor,
-        y: Tensor,
-        units: Units | None,
-        no_class: Tensor,
-        normalize: Normalize,
-        resume: Resume | None = None,
-    ) -> Tensor:
-        """Return the mean cross-entropy of each environment of the pass."""
-        logits = self.stack.host.forward(host, x, slot, units, normalize, resume)
-        logits = logits.masked_fill(no_class, -torch.inf)
+    def _keep(self, rows: Tensor, *tensors: Tensor) -> None:
+        self._kept += [(t, rows, t[rows]) for t in tensors]
+
+    def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the mean cross-entropy of each environment `[E]`."""
+        logits = logits.masked_fill(self.stack.no_class, -torch.inf)
         return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 
+    def _shadow_logits(self, x: Tensor, logits: Tensor, added: Tensor | None, entering: list[Tensor]) -> Tensor:
+        """Return logits of the same minibatch with the training seeds on, everything else constant.
+
+        `logits` and what columns `added` to them are those of the main pass. Hosts with training seeds in the stream
+        are computed again from the first such slot, before which they equal the main pass.
+        """
+        n, rows, count = self.stack, self.shadow_rows, len(self.shadowed)
+        if count:
+
+            def slot(s: int, h: Tensor) -> Tensor:
+                return self.shadow_plans[s](h) if s in self.shadow_plans else h
+
+            constant = n.hosts.views(self.host_optimizer.params[rows])
+            units = None if n.units is None else n.units.rows(rows)
+            again = n.host.forward(constant, x, slot, units, batch_statistics(), Resume(self.first_slot, entering[0]))
+            again = again[:count]
+            again = again if added is None else again + added.detach()[rows[:count]]
+            logits = logits.index_copy(0, rows[:count], again)
+        learned = added_logits(self.shadow_columns, x, n.num_envs)
+        return logits if learned is None else logits + learned
+
     def _gradients(
-        self, loss: Tensor, host: Params, training: bool
+        self, loss: Tensor, others: list[Tensor], training: bool
     ) -> tuple[list[Tensor], dict[tuple[int, bool, int], Tensor], dict[tuple[int, bool], Tensor]]:
-        """Return the gradients of the host's leaves, and `[n, size]` of the seeds and gates that this pass trains."""
+        """Return the gradients of `others`, and `[n, size]` of the seeds and gates that this pass trains."""
         runs = {key: run for key, run in self.runs.items() if run.training is training}
         gates = {key: run for key, run in self.gate_runs.items() if run.training is training}
-        groups = [list(host.values()), *(list(run.leaves.values()) for run in (*runs.values(), *gates.values()))]
+        groups = [others, *(list(run.leaves.values()) for run in (*runs.values(), *gates.values()))]
         flat = torch.autograd.grad(loss.sum(), [t for group in groups for t in group], allow_unused=True)
         remaining = iter(flat)
         grads = [[g if g is not None else torch.zeros_like(t) for t, g in zip(group, remaining)] for group in groups]  # noqa: B905
@@ -145,17 +182,31 @@ class StackedEpoch:
         """Clip the gradient of each seed with its gate, take AdamW steps, and return the norms before clipping."""
         if not grads:
             return self.host_optimizer.params.new_zeros(0)
-        gate_grad = torch.cat([gate_grads[key] for key in self.gate_runs])
-        squares = gate_grad.square().sum(1)
         flat_grads = {b: torch.cat([grads[key] for key in self.runs if key[2] == b]) for b in self.by_bank}
+        gate_grad = torch.cat([gate_grads[key] for key in self.gate_runs]) if self.gate_runs else None
+        squares = self.host_optimizer.params.new_zeros(len(self.seeds))
+        if gate_grad is not None:
+            squares[: len(gate_grad)] = gate_grad.square().sum(1)
         for b, grad in flat_grads.items():
             squares[self.bank_index[b]] += grad.square().sum(1)
         norms = squares.sqrt()
-        scale = (self.optimizer_settings.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
+        scale = self._scale(norms)
         for b, grad in flat_grads.items():
             self.optimizers[b].step(grad * scale[self.bank_index[b]])
-        self.gate_optimizer.step(gate_grad * scale)
+        if gate_grad is not None:
+            self.gate_optimizer.step(gate_grad * scale[: len(gate_grad)])
         return norms
+
+    def _scale(self, norms: Tensor) -> Tensor:
+        """Return the factors `[n, 1]` that limit gradients of these norms `[n]` to `clip_norm`."""
+        return (self.optimizer_settings.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
+
+    def _output_norms(self, grads: Sequence[Tensor]) -> Tensor | None:
+        """Return the norms `[E, S + 1]` of gradients with respect to hidden tensors and, last, to the logits."""
+        if not grads:
+            return None
+        by_env = [*(self.stack.layout.by_env(grad) for grad in grads[:-1]), grads[-1].flatten(1)]
+        return torch.stack([grad.square().sum(1).sqrt() for grad in by_env], 1)
 
     def _run(self, key: tuple[int, bool, int], run: slice) -> LeafGroup:
         _, training, b = key
@@ -197,19 +248,3 @@ class StackedEpoch:
         if not blended:
             return lambda: leaves
         return lambda: {name: torch.cat([t, leaves[name]]) for name, t in constant().items()}
-
-
-def _clipped(grad: Tensor, clip_norm: float) -> Tensor:
-    """Return `grad [n, size]` with the norm of each row limited to `clip_norm`."""
-    scale: Tensor = clip_norm / (grad.square().sum(1, keepdim=True).sqrt() + 1e-6)
-    return grad * scale.clamp(max=1.0)
-
-
-def _runs(seeds: Sequence[StackedSeed], key: Callable[[StackedSeed], Key]) -> list[tuple[Key, slice]]:
-    """Return slices of consecutive seeds with equal keys."""
-    out, start = [], 0
-    for value, group in groupby(seeds, key=key):
-        stop = start + sum(1 for _ in group)
-        out.append((value, slice(start, stop)))
-        start = stop
-    return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +18,17 @@ from actors.env.layers.batch_norm import (
     running_statistics,
 )
 from actors.env.slots.contributions import EvalResult, Subset
+from actors.env.stacked.column_group import ColumnGroup
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import Plans, StackedSeed
+
+
+class SeedParts(NamedTuple):
+    """Seeds of the environments, ready to be applied."""
+
+    plans: Plans  # those in the stream
+    columns: list[ColumnGroup]
+
 
 Table = list[dict[Subset, EvalResult]]  # by environment
 ROWS_AT_ONCE = 128
@@ -51,26 +61,46 @@ class StackedEvaluation:
         (`ReferenceNetwork.evaluate`), those of subsets use recalibrated ones (`ReferenceNetwork.ablate`).
         """
         n = self.stack
-        plans = n.plans(seeds, range(n.num_envs), n.constant, n.constant_gates)
         if not n.running:
-            table = self._table(plans, subsets, None)
+            table = self._table(self._parts(seeds), subsets, None, [])
             return [(results[sets[0]], results) for sets, results in zip(subsets, table, strict=True)]
-        blended = [seed for seed in seeds if not seed.training]
-        blended_plans = n.plans(blended, range(n.num_envs), n.constant, n.constant_gates)
-        everything = frozenset(range(n.host.slots))
-        validation = self._table(blended_plans, [[everything]] * n.num_envs, running_statistics(n.running))
+        blended = self._parts([seed for seed in seeds if not seed.training])
+        everything = frozenset(range(n.total_slots))
+        of_columns = [running_statistics(group.running()) for group in blended.columns]
+        validation = self._table(blended, [[everything]] * n.num_envs, running_statistics(n.running), of_columns)
         due = [list(sets) if len(sets) > 1 else [] for sets in subsets]
-        table = self._table(plans, due, None) if any(due) else [{} for _ in due]
+        table = self._recalibrated(self._parts(seeds), due) if any(due) else [{} for _ in due]
         return [(v[everything], results) for v, results in zip(validation, table, strict=True)]
 
-    def _table(self, plans: Plans, subsets: Sequence[Sequence[Subset]], normalize: Normalize | None) -> Table:
-        """Evaluate the subsets of each environment; without `normalize`, BatchNorm is recalibrated for each."""
+    def _parts(self, seeds: Sequence[StackedSeed]) -> SeedParts:
         n = self.stack
-        targets = sorted({subset for sets in subsets for subset in sets}, key=sorted)
-        if normalize is None and n.running:
-            affines: dict[str, list[Affine]] = {}
-            self._logits(plans, targets, self.calibration, calibrating(affines, CALIBRATION_ROWS))
-            normalize = calibrated(affines, ROWS_AT_ONCE)
+        return SeedParts(n.plans(seeds, range(n.num_envs), n.constant, n.constant_gates), n.columns(seeds, n.constant))
+
+    def _recalibrated(self, parts: SeedParts, subsets: Sequence[Sequence[Subset]]) -> Table:
+        """Evaluate the subsets of each environment with BatchNorm recalibrated for each.
+
+        A column is recalibrated once, since it does not depend on the other seeds.
+        """
+        targets = _distinct(subsets)
+        affines: dict[str, list[Affine]] = {}
+        self._host_logits(parts.plans, targets, self.calibration, calibrating(affines, CALIBRATION_ROWS))
+        of_columns = []
+        for group in parts.columns:
+            own: dict[str, list[Affine]] = {}
+            group.logits(self.calibration, calibrating(own, CALIBRATION_ROWS))
+            of_columns.append(calibrated(own, ROWS_AT_ONCE))
+        return self._table(parts, subsets, calibrated(affines, ROWS_AT_ONCE), of_columns)
+
+    def _table(
+        self,
+        parts: SeedParts,
+        subsets: Sequence[Sequence[Subset]],
+        normalize: Normalize | None,
+        of_columns: Sequence[Normalize],
+    ) -> Table:
+        """Evaluate the subsets of each environment; `of_columns` are the norms of each group of columns, if any."""
+        n = self.stack
+        targets = _distinct(subsets)
         # Rows are independent: a block of them at a time keeps the tensors near the cache.
         blocks = torch.split(self.x, ROWS_AT_ONCE, self.layout.row_dim)
         labelled = zip(torch.split(self.y, ROWS_AT_ONCE, 1), torch.split(self.valid, ROWS_AT_ONCE, 1), strict=True)
@@ -78,7 +108,10 @@ class StackedEvaluation:
         correct: Tensor = torch.zeros((), dtype=torch.long, device=n.device)
         total: Tensor = torch.zeros((), dtype=n.dtype, device=n.device)
         for block, (y, valid) in zip(blocks, labelled, strict=True):
-            logits = self._logits(plans, targets, block, normalize)
+            logits = self._host_logits(parts.plans, targets, block, normalize)
+            for i, group in enumerate(parts.columns):
+                _add_column(logits, group, targets, block, of_columns[i] if of_columns else None)
+            logits = logits.masked_fill(n.no_class[:, None], -torch.inf)
             labels, counted = y[:, None].expand(-1, len(targets), -1), valid[:, None]
             loss = F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none").masked_fill(~counted, 0.0)
             correct = correct + ((logits.argmax(-1) == labels) & counted).sum(-1)
@@ -91,11 +124,11 @@ class StackedEvaluation:
             for e, sets in enumerate(subsets)
         ]
 
-    def _logits(self, plans: Plans, targets: list[Subset], x: Tensor, normalize: Normalize | None) -> Tensor:
-        """Return logits `[E, targets, rows, classes]`.
+    def _host_logits(self, plans: Plans, targets: list[Subset], x: Tensor, normalize: Normalize | None) -> Tensor:
+        """Return logits `[E, targets, rows, classes]` without those of columns.
 
         Targets share the work up to the first slot in which they differ: after slot s, the rows hold one variant for
-        each distinct set of slots up to s.
+        each distinct set of slots up to s. Targets that differ in columns only are one variant.
         """
         n, layout = self.stack, self.layout
         variants: list[Subset] = [frozenset()]
@@ -113,6 +146,20 @@ class StackedEvaluation:
             merged = split.index_copy(layout.row_dim, index, layout.variants(switched, len(on)))
             return merged.flatten(layout.row_dim, layout.row_dim + 1)
 
-        params = n.hosts.views(n.hosts.params)
-        logits = n.host.forward(params, x, slot, n.units, normalize).masked_fill(n.no_class, -torch.inf)
-        return logits.view(n.num_envs, len(targets), -1, logits.shape[-1])
+        logits = n.host.forward(n.hosts.views(n.hosts.params), x, slot, n.units, normalize)
+        logits = logits.view(n.num_envs, len(variants), -1, logits.shape[-1])
+        in_stream = frozenset(range(n.host.slots))
+        return logits[:, torch.tensor([variants.index(t & in_stream) for t in targets], device=n.device)]
+
+
+def _distinct(subsets: Sequence[Sequence[Subset]]) -> list[Subset]:
+    return sorted({subset for sets in subsets for subset in sets}, key=sorted)
+
+
+def _add_column(
+    logits: Tensor, group: ColumnGroup, targets: Sequence[Subset], x: Tensor, normalize: Normalize | None
+) -> None:
+    """Add the logits of columns in place, to those `[E, targets, rows, classes]` of the targets that have them on."""
+    on = [k for k, target in enumerate(targets) if group.slot in target]
+    if on:
+        logits[group.envs[:, None], torch.tensor(on, device=logits.device)] += group.logits(x, normalize)[:, None]

@@ -41,6 +41,10 @@ class StackLayout:
         shape = [2 if d == self.env_dim else -1 for d in range(h.dim())]
         return h.expand(shape)
 
+    def by_env(self, h: Tensor) -> Tensor:
+        """Return the entries of each environment, `[E, -1]`, in an order that does not depend on the others."""
+        return h.transpose(0, self.env_dim).flatten(1)
+
     def variants(self, h: Tensor, count: int) -> Tensor:
         """Split rows that hold `count` variants one after the other; the variants become dimension `row_dim`."""
         r = self.row_dim

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,24 +14,45 @@ from actors.env.blueprints.blends import gate_shapes
 from actors.env.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.host_episode import HostEpisode
+from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host
 from actors.env.layers.batch_norm import CALIBRATION_ROWS, Moments
 from actors.env.layers.fusion import fusing
 from actors.env.layers.layer_norm import Units
 from actors.env.slots.contributions import EvalResult, Subset
-from actors.env.stacked.cuda_graph import run_steps
+from actors.env.stacked.column_bank import ColumnBank
+from actors.env.stacked.cuda_graph import StepResult, run_steps
 from actors.env.stacked.epoch import StackedEpoch
 from actors.env.stacked.evaluation import ROWS_AT_ONCE, StackedEvaluation
 from actors.env.stacked.layout import StackLayout
+from actors.env.stacked.param_bank import ParamBank
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed
+
+
+class Trained(NamedTuple):
+    """What one epoch of training measured in one environment, see `EpochResult`."""
+
+    loss: float
+    gradient_norms: dict[int, list[float]]
+    scores: dict[int, float]
+
+
+class Saved(NamedTuple):
+    """Saved rows of one tensor."""
+
+    tensor: Tensor
+    rows: Tensor
+    values: Tensor
+    envs: list[int]  # the environment of each row
 
 
 class TorchNetworks(StackedParameters):
     """E hosts with their seeds, trained and evaluated together as stacked tensors. See `FleetNetworks`."""
 
-    def __init__(self, host: Host, num_envs: int, settings: NetworkSettings) -> None:
-        super().__init__(host, num_envs, settings)
+    def __init__(self, host: Host, column_slots: int, num_envs: int, settings: NetworkSettings) -> None:
+        """`host` is padded: it is at least as large as the host of any episode, in each dimension."""
+        super().__init__(host, column_slots, num_envs, settings)
         self._seeds: dict[tuple[int, int], NewSeed] = {}  # by (env, slot)
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
@@ -52,21 +75,19 @@ class TorchNetworks(StackedParameters):
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         """See `FleetNetworks.run_epoch`."""
+        if all(plan is None for plan in plans):
+            return [None] * len(plans)
         for e, plan in enumerate(plans):
             if plan is not None:
                 self.prune(e, plan.pruned)
                 if plan.germinated is not None:
                     self._germinate(e, plan.germinated)
         seeds = sorted(self._live(plans))
-        losses, norms = self._train(plans, seeds)
+        trained = self._train(plans, seeds)
         subsets = [[frozenset[int]()] if plan is None else list(plan.subsets) for plan in plans]
         evaluated = self.evaluation(seeds, subsets)
-        by_env: list[dict[int, list[float]]] = [{} for _ in plans]
-        for seed, values in zip(seeds, norms, strict=True):
-            by_env[seed.env][seed.slot] = values
         return [
-            None if plan is None else EpochResult(loss, norm, *m)
-            for plan, loss, norm, m in zip(plans, losses, by_env, evaluated, strict=True)
+            None if plan is None else EpochResult(*t, *m) for plan, t, m in zip(plans, trained, evaluated, strict=True)
         ]
 
     def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
@@ -83,14 +104,14 @@ class TorchNetworks(StackedParameters):
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
         """See `FleetNetworks.roll_back`."""
         self.prune(env, pruned)
-        seed_rows = slice(env * self.host.slots, (env + 1) * self.host.slots)
-        rows = [slice(env, env + 1), *[seed_rows] * (len(self.banks) + 1)]
-        for bank, snapshot, which in zip((self.hosts, *self.banks, self.gates), self._snapshot, rows, strict=True):
-            bank.params[which] = snapshot[which]
-            bank.clear_moments(which)
-        for name, moments in self._running_snapshot.items():
-            for t, saved in zip(self.running[name], moments, strict=True):
-                t[env] = saved[env]
+        for saved in self._snapshot:
+            mine = self._index([i for i, e in enumerate(saved.envs) if e == env])
+            saved.tensor[saved.rows[mine]] = saved.values[mine]
+        self.hosts.clear_moments(slice(env, env + 1))
+        for e, s in self._seeds:
+            if e == env:
+                for bank in self._banks_of(e, s):
+                    bank.clear_moments(slice(self.row(e, s), self.row(e, s) + 1))
         alphas = {s: slot.alpha for s, slot in enumerate(self.episodes[env].lifecycle.slots)}
         seeds = [self._seed(e, s, False, alphas[s]) for e, s in self._seeds if e == env]
         on = frozenset(seed.slot for seed in seeds)
@@ -104,15 +125,28 @@ class TorchNetworks(StackedParameters):
         return {e: results[e][0] for e in alphas}
 
     def _germinate(self, env: int, new: NewSeed) -> None:
-        host, row = self.episodes[env].host, env * self.host.slots + new.slot
-        width, blueprint = host.slot_width(new.slot), host.family.blueprints[new.blueprint]
+        host, row = self.episodes[env].host, self.row(env, new.slot)
+        rng = copy.deepcopy(new.rng)  # an idle row may hold a copy of this episode's host
         self._seeds[env, new.slot] = new
-        self.banks[self._bank(new)].draw(row, blueprint.shapes(width), new.rng)
-        self.gates.draw(row, gate_shapes(new.blend, width), new.rng)
+        bank, column = self.banks[self._bank(new)], host.family.columns[new.blueprint]
+        if column is not None:
+            bank.draw(row, column_shapes(column_host(host, column.scale)), rng)
+        else:
+            width = host.slot_width(new.slot)
+            bank.draw(row, host.family.blueprints[new.blueprint].shapes(width), rng)
+            self.gates.draw(row, gate_shapes(new.blend, width), rng)
 
     def _bank(self, seed: NewSeed) -> int:
-        width = self.widths.index(self.host.slot_width(seed.slot))
-        return width * len(self.host.family.blueprints) + seed.blueprint
+        """Return the index of the bank that holds the parameters of a seed."""
+        blueprints = self.host.family.blueprints
+        if seed.slot >= self.host.slots:
+            return len(self.widths) * len(blueprints) + list(self.column_banks).index(seed.blueprint)
+        return self.widths.index(self.host.slot_width(seed.slot)) * len(blueprints) + seed.blueprint
+
+    def _banks_of(self, env: int, slot: int) -> list[ParamBank]:
+        """Return the banks that hold the parameters of a seed and of its gate."""
+        bank = self.banks[self._bank(self._seeds[env, slot])]
+        return [bank] if isinstance(bank, ColumnBank) else [bank, self.gates]
 
     def _live(self, plans: Sequence[EpochPlan | None]) -> list[StackedSeed]:
         out = []
@@ -126,20 +160,53 @@ class TorchNetworks(StackedParameters):
         seed = self._seeds[env, slot]
         return StackedSeed(slot, training, self._bank(seed), env, seed.blend, alpha)
 
-    def _train(
-        self, plans: Sequence[EpochPlan | None], seeds: list[StackedSeed]
-    ) -> tuple[list[float], list[list[float]]]:
-        """Return the mean loss of each environment, and the gradient norms of each seed by minibatch."""
-        shape = next(plan.rows.shape for plan in plans if plan is not None)
+    def _train(self, plans: Sequence[EpochPlan | None], seeds: list[StackedSeed]) -> list[Trained]:
+        """Train one epoch; the results of environments without a plan have no meaning."""
+        shape = max(plan.rows.shape for plan in plans if plan is not None)
+        # An environment that has had its minibatches goes through them again while others continue, to no effect.
+        counts = [shape[0] if plan is None else len(plan.rows) for plan in plans]
         idle = np.zeros(shape, dtype=np.int64)
-        rows = torch.from_numpy(np.stack([idle if o is None else o.rows for o in plans], 1)).to(self.device)
+        padded = [idle if plan is None else np.resize(plan.rows, shape) for plan in plans]
+        rows = torch.from_numpy(np.stack(padded, 1)).to(self.device)
         x = self.layout.batch(self.train_x, rows)  # [inner_steps, ...]
         y = StackLayout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
         epoch = StackedEpoch(self, seeds, self.optimizer_settings)
+        last = {count - 1 for count in counts}
+        results: list[StepResult] = []
         with fusing(self.settings.fused):
-            losses, norms = zip(*run_steps(epoch.step, x, y, self.settings.cuda_graph), strict=True)
+            for result in run_steps(epoch.step, x, y, last, self.settings.cuda_graph):
+                results.append(result)
+                if len(results) - 1 in last and len(results) < shape[0]:
+                    epoch.keep([e for e, count in enumerate(counts) if count == len(results)])
         epoch.store()
-        return torch.stack(losses).mean(0).tolist(), torch.stack(norms, 1).tolist()
+        return self._measured(results, counts, plans, seeds)
+
+    def _measured(
+        self,
+        results: Sequence[StepResult],
+        counts: Sequence[int],
+        plans: Sequence[EpochPlan | None],
+        seeds: Sequence[StackedSeed],
+    ) -> list[Trained]:
+        """Return what each environment's minibatches measured, of which there are `counts`."""
+        losses = torch.stack([r.loss for r in results])
+        means = {count: losses[:count].mean(0).tolist() for count in set(counts)}
+        host_norms = {count: results[count - 1].host_norms.tolist() for count in set(counts)}
+        at_outputs = {c: [] if (t := results[c - 1].output_norms) is None else t.tolist() for c in set(counts)}
+        norms: list[dict[int, list[float]]] = [{} for _ in plans]
+        for seed, values in zip(seeds, torch.stack([r.seed_norms for r in results], 1).tolist(), strict=True):
+            norms[seed.env][seed.slot] = values[: counts[seed.env]]
+        trained = []
+        for e, (count, plan) in enumerate(zip(counts, plans, strict=True)):
+            scores = {}
+            if plan is not None and (norm := host_norms[count][e]) > 0:
+                free = set(range(self.total_slots)) - set(plan.alphas)
+                scores = {s: at_outputs[count][e][min(s, self.host.slots)] / norm for s in free}
+            trained.append(Trained(means[count][e], norms[e], scores))
+        return trained
+
+    def _index(self, rows: Sequence[int]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.long, device=self.device)
 
     def _mask_units(self) -> Units | None:
         """Return which hidden units are real; None for CNNs, whose padded channels stay 0 anyway."""
@@ -151,14 +218,28 @@ class TorchNetworks(StackedParameters):
 
     def _fresh_moments(self, envs: list[int]) -> None:
         """Reset the running statistics of BatchNorm for these environments."""
+        rows = self._index(envs)
         for name, channels in self.host.norms().items():
             fresh = Moments.fresh(self.num_envs, channels, dtype=self.dtype, device=self.device)
             for t, new in zip(self.running.setdefault(name, fresh), fresh, strict=True):
-                t[envs] = new[envs]
+                t[rows] = new[rows]
 
     def _save_snapshot(self) -> None:
-        self._running_snapshot = {name: Moments(*(t.clone() for t in m)) for name, m in self.running.items()}
-        self._snapshot = [bank.params.clone() for bank in (self.hosts, *self.banks, self.gates)]
+        """Save parameters and running statistics of hosts and seeds."""
+        envs = list(range(self.num_envs))
+        self._snapshot = [
+            Saved(t, self._index(envs), t.clone(), envs)
+            for t in (self.hosts.params, *(t for moments in self.running.values() for t in moments))
+        ]
+        places: dict[ParamBank, list[tuple[int, int]]] = {}
+        for place in self._seeds:
+            for bank in self._banks_of(*place):
+                places.setdefault(bank, []).append(place)
+        for bank, held in places.items():
+            rows, owners = self._index([self.row(*place) for place in held]), [e for e, _ in held]
+            moments = bank.running.values() if isinstance(bank, ColumnBank) else ()
+            tensors = (bank.params, *(t for m in moments for t in m))
+            self._snapshot += [Saved(t, rows, t[rows], owners) for t in tensors]
 
     def _data(self, split: str) -> tuple[Tensor, Tensor, Tensor]:
         """Return x `[E, N, *sample]`, y `[E, N]` and valid `[E, N]` of every environment's split, padded with zeros."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,11 +17,15 @@ from actors.env.layers.layer_norm import Units
 from actors.env.stacked.layout import StackLayout
 from actors.types.actions import BLENDS
 
+Key = TypeVar("Key")
 MULTIPLY = BLENDS.index("multiply")
 
 
 class StackedSeed(NamedTuple):
-    """A seed of one environment that takes part in a pass. Sorting groups seeds by slot, mode and bank."""
+    """A seed of one environment that takes part in a pass.
+
+    Sorting groups seeds by slot, mode and bank, those in the stream first.
+    """
 
     slot: int
     training: bool  # in TRAINING: not part of the host
@@ -29,6 +33,16 @@ class StackedSeed(NamedTuple):
     env: int
     blend: int
     alpha: float
+
+
+def runs_of(seeds: Sequence[StackedSeed], key: Callable[[StackedSeed], Key]) -> list[tuple[Key, slice]]:
+    """Return slices of consecutive seeds with equal keys."""
+    out, start = [], 0
+    for value, group in groupby(seeds, key=key):
+        stop = start + sum(1 for _ in group)
+        out.append((value, slice(start, stop)))
+        start = stop
+    return out
 
 
 @dataclass(frozen=True)
@@ -121,11 +135,10 @@ def slot_plan(
     banks. `params_of` returns a function that reads the parameters of consecutive seeds of one bank and mode; `gate`
     reads the gates of all seeds.
     """
-    groups, start = [], 0
-    for (_, bank), run in groupby(seeds, key=lambda seed: (seed.training, seed.bank)):
-        members = list(run)
-        groups.append(BlueprintGroup(blueprints[bank], slice(start, start + len(members)), params_of(members)))
-        start += len(members)
+    groups = [
+        BlueprintGroup(blueprints[bank], run, params_of(seeds[run]))
+        for (_, bank), run in runs_of(seeds, lambda seed: (seed.training, seed.bank))
+    ]
     envs = torch.tensor([position[seed.env] for seed in seeds], device=like.device)
 
     shape = (-1, *(1,) * max(2, 1 + layout.dims))

@@ -70,7 +70,8 @@ def _family(name: str, target: Any) -> TaskFamily:
         return task
 
     description = ((target.__doc__ or "").strip() or "a custom task").splitlines()[0]
-    return TaskFamily(name, "train", example.kind, description, factory, example.sizes)
+    widths = None if example.host_width is None else (example.host_width, example.host_width)
+    return TaskFamily(name, "train", example.kind, description, factory, example.sizes, widths=widths)
 
 
 def _checked(name: str, target: Any, rng: np.random.Generator) -> Task:

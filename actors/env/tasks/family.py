@@ -13,6 +13,10 @@ from actors.env.tasks.task import Sizes, Task, TaskKind
 Membership = Literal["train", "heldout"]
 
 
+WIDTHS: dict[TaskKind, tuple[int, int]] = {"vector": (2, 32), "sequence": (2, 16), "image": (2, 16)}
+"""Ranges of the host's width by kind of task: from hosts that need more to hosts that need nothing."""
+
+
 @dataclass(frozen=True)
 class DataFiles:
     """Where data sets that are not bundled are, and whether they may be downloaded."""
@@ -23,7 +27,7 @@ class DataFiles:
 
 @dataclass(frozen=True)
 class TaskFamily:
-    """A named distribution of tasks. Shapes, number of classes and host width are the same in every draw."""
+    """A named distribution of tasks. Shapes and number of classes are the same in every draw."""
 
     name: str
     split: Membership  # policies train on "train"; results are reported on "heldout"
@@ -32,6 +36,13 @@ class TaskFamily:
     factory: Callable[[np.random.Generator], Task] | None  # None if the data come from files
     sizes: Sizes
     from_files: Callable[[DataFiles], Task] | None = None
+    widths: tuple[int, int] | None = None
+    """Range of the host's width; None means the range of the kind, in `WIDTHS`."""
+
+    @property
+    def host_widths(self) -> tuple[int, int]:
+        """The range from which episodes draw the width of the host, in units or channels."""
+        return self.widths or WIDTHS[self.kind]
 
     def make(self, rng: np.random.Generator, files: DataFiles) -> Task:
         """Draw a task, or load it from `files`."""

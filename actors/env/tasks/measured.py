@@ -1,4 +1,4 @@
-"""What a fixed growth schedule gains on each task family, as measured by `python -m benchmarks.growth_pays`."""
+"""What growing gains on each task family, as measured by `python -m benchmarks.growth_pays`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 MEASURED = Path(__file__).with_name("measured.json")
+WIDTHS = {"vector": (3, 8, 24), "sequence": (3, 6, 12), "image": (3, 6, 12)}
+"""Widths of small, medium and large hosts by the kind of task."""
+PRICE = 1.0
+"""Points per doubling of the parameters in `Grown.priced`."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The gain of the schedule over never growing, in points, with its 95% interval."""
+    """The gain of a rule over never growing, in points, with its 95% interval."""
 
     mean: float
     low: float
@@ -32,21 +36,34 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """The result of one task family."""
+class Grown:
+    """What one way of growing brings."""
 
+    rent: float  # mean over the horizon, in doublings
+    free: Gain  # of accuracy
+    priced: Gain  # of J at `PRICE`
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The result of one task family in hosts of one width."""
+
+    width: int  # units or channels
     never: float  # mean final validation accuracy without growth, points
-    grown: float  # the same with the schedule
-    growth_ratio: float  # added parameters / host parameters
-    rent0: Gain  # of accuracy
-    rent5: Gain  # of J with a rent weight of 5
+    seed: Grown  # one wide seed in the stream
+    column: Grown  # one column of twice the width
 
 
 @cache
-def measurements() -> dict[str, Measurement]:
-    """Return the measurements by family; families that were added later have none."""
+def measurements() -> dict[str, tuple[Measurement, ...]]:
+    """Return the measurements in small, medium and large hosts, by family; families added later have none."""
     families = json.loads(MEASURED.read_text())["families"]
-    return {
-        name: Measurement(**row | {"rent0": Gain(**row["rent0"]), "rent5": Gain(**row["rent5"])})
-        for name, row in families.items()
-    }
+    return {name: tuple(map(_measurement, found)) for name, found in families.items()}
+
+
+def _measurement(data: dict[str, Any]) -> Measurement:
+    return Measurement(data["width"], data["never"], _grown(data["seed"]), _grown(data["column"]))
+
+
+def _grown(data: dict[str, Any]) -> Grown:
+    return Grown(data["rent"], Gain(**data["free"]), Gain(**data["priced"]))

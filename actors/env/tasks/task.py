@@ -40,17 +40,20 @@ class Task:
 
     task_id: str
     num_classes: int
-    host_width: int  # hidden units of the host, or channels of a CNN
     train: Split
     val: Split
     test: Split
     kind: TaskKind = "vector"
+    host_width: int | None = None
+    """Hidden units of the host, or channels of a CNN, in a task of your own; None draws it from the range of its
+    family."""
 
     def __post_init__(self) -> None:
         label = f"task {self.task_id!r}"
         require(self.kind in DIMENSIONS, f"{label} has kind {self.kind!r}: use one of {', '.join(DIMENSIONS)}")
         require(self.num_classes >= 2, f"{label} has {self.num_classes} classes: it needs at least 2")
-        require(self.host_width >= 1, f"{label} has host_width {self.host_width}: it must be at least 1")
+        width = self.host_width
+        require(width is None or width >= 1, f"{label} has host_width {width}: it must be at least 1")
         for name in ("train", "val", "test"):
             x, y = getattr(self, name).x, getattr(self, name).y
             part = f"{label}: {name}"

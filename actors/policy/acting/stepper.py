@@ -47,7 +47,7 @@ class Stepper(nn.Module):
         encoder = network.encoder
         self.encoder = _FusedSlotEncoder(encoder, slots) if isinstance(encoder, SlotEncoder) else copy.deepcopy(encoder)
         self.core = _FusedCore(network.core) if isinstance(network.core, Recurrent) else copy.deepcopy(network.core)
-        self.norm, self.value_normaliser = copy.deepcopy(network.norm), copy.deepcopy(network.value_normaliser)
+        self.norm, self.value_normalizer = copy.deepcopy(network.norm), copy.deepcopy(network.value_normalizer)
         self.heads = _FusedHeads(network)
         self.to(network.norm.weight.device)  # some masks and indices were created on the CPU
         self.requires_grad_(False)
@@ -72,7 +72,7 @@ class Stepper(nn.Module):
         actions, log_probs, values, baselines = self.heads(
             self.norm(output), encoded.slots, masks, noise, deterministic
         )
-        values, baselines = (self.value_normaliser.denormalise(v) for v in (values, baselines))
+        values, baselines = (self.value_normalizer.denormalize(v) for v in (values, baselines))
         return StepperOutput(actions, log_probs, values, baselines, after)
 
 
@@ -82,8 +82,8 @@ class _FusedSlotEncoder(nn.Module):
     def __init__(self, encoder: SlotEncoder, slots: int) -> None:
         super().__init__()
         self.base_size, self.slot_size, self.slots = encoder.base_size, encoder.slot_size, slots
-        self.clip = encoder.base_normaliser.clip
-        parts = [encoder.base_normaliser, *[encoder.slot_normaliser] * slots]
+        self.clip = encoder.base_normalizer.clip
+        parts = [encoder.base_normalizer, *[encoder.slot_normalizer] * slots]
         self.mean = nn.Buffer(torch.cat([p.mean for p in parts]))
         self.scale = nn.Buffer(torch.cat([p.scale() for p in parts]))
         self.base = copy.deepcopy(encoder.base)
@@ -93,9 +93,9 @@ class _FusedSlotEncoder(nn.Module):
         self.blueprint = nn.Buffer(F.linear(encoder.blueprint.weight, blueprint, linear.bias))
 
     def forward(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
-        normalised = ((obs - self.mean) * self.scale).clamp(-self.clip, self.clip).to(obs.dtype)
-        base = self.base(normalised.narrow(1, 0, self.base_size))
-        by_slot = normalised.narrow(1, self.base_size, self.slots * self.slot_size)
+        normalized = ((obs - self.mean) * self.scale).clamp(-self.clip, self.clip).to(obs.dtype)
+        base = self.base(normalized.narrow(1, 0, self.base_size))
+        by_slot = normalized.narrow(1, self.base_size, self.slots * self.slot_size)
         features = F.linear(by_slot.view(-1, self.slots, self.slot_size), self.weight)
         slots = self.slot_norm(features + F.embedding(blueprint_indices + 1, self.blueprint)).relu()
         return Encoded(torch.cat([base, slots.mean(1), slots.amax(1)], -1), slots)

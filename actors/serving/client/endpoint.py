@@ -22,7 +22,7 @@ METHODS = {
     )
     for method in policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].methods
 }
-"""Method name -> (path, request serialiser, response parser), the arguments of `grpc.Channel.unary_unary`."""
+"""Method name -> (path, request serializer, response parser), the arguments of `grpc.Channel.unary_unary`."""
 
 
 @dataclass(frozen=True)

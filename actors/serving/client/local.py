@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
-from actors.policy.state import PolicyState
+from actors.policy.state import PolicyState, StateSizes
+from actors.rules.names import RuleFollower, parse_rule, rule_policy
 from actors.serving.client.session import Answer, PolicyError
 from actors.serving.noise import step_noise
 from actors.serving.refusal import Reason
@@ -16,6 +17,8 @@ from actors.serving.session_state import seal, unseal
 from actors.types.actions import ActionMasks, playable
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
+
+LocallyPlayed = FactoredRecurrentActorCritic | RuleFollower
 
 LOCAL_KEY = b"a local session"
 """Not a secret: within one process, the signature only detects states that are damaged or come from a server."""
@@ -56,15 +59,42 @@ class LocalPolicy:
         """Do nothing; a local policy holds no connection."""
 
 
-class LocalSession:
-    """A session of `LocalPolicy`; see `PolicySession`."""
+class LocalRule:
+    """Follow a rule, such as `fixed-column:double@3`, with the interface of `LocalPolicy`.
 
-    def __init__(self, network: FactoredRecurrentActorCritic, version: int, seed: int, state: bytes = b"") -> None:
+    Args:
+        name: The name of the rule; docs/rules.md lists them.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Raise `ConfigError` for a name that is no rule."""
+        parse_rule(name)
+        self.name, self.version = name, 0
+
+    def __enter__(self) -> LocalRule:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
+        """Open a session; see `LocalPolicy.open`. Every number of slots fits."""
+        return LocalSession(rule_policy(self.name, spaces), self.version, seed, state)
+
+    def close(self) -> None:
+        """Do nothing; a rule holds no connection."""
+
+
+class LocalSession:
+    """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`."""
+
+    def __init__(self, policy: LocallyPlayed, version: int, seed: int, state: bytes = b"") -> None:
         self.policy_version = version
-        self._network, self._seed, self._next_index = network, seed, 0
-        self._state = network.initial_state(1)
+        self._policy, self._seed, self._next_index = policy, seed, 0
+        self._state = policy.initial_state(1)
         if state:
-            imported, policy_state = unseal(state, network.core.sizes, LOCAL_KEY)
+            sizes = StateSizes(*((t.shape[0], t.shape[2]) for t in self._state))
+            imported, policy_state = unseal(state, sizes, LOCAL_KEY)
             self._seed, self._next_index = imported.seed, imported.next_step_index
             self._state = PolicyState(*(t.to(own.device) for t, own in zip(policy_state, self._state, strict=True)))
 
@@ -77,7 +107,7 @@ class LocalSession:
     @property
     def exported(self) -> bytes:
         session = policy_pb2.SessionState(
-            spaces_hash=self._network.spaces.hash,
+            spaces_hash=self._policy.spaces.hash,
             next_step_index=self._next_index,
             seed=self._seed,
             policy_version=self.policy_version,
@@ -91,14 +121,14 @@ class LocalSession:
         masks: ActionMasks,
         deterministic: bool = True,
     ) -> Answer:
-        spec = self._network.spaces.action
+        spec = self._policy.spaces.action
         if not np.isfinite(obs).all():
             raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "obs contains NaN or Inf", Reason.NOT_FINITE)
         if not playable(spec, masks):
             raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "the masks allow no action", Reason.ILLEGAL_MASK)
         batch = ActionMasks(masks.op[None], None if masks.slot is None else masks.slot[None], masks.rest[None])
         noise = step_noise(self._seed, self._next_index, len(spec.heads))[None]
-        decision, self._state = self._network.act(
+        decision, self._state = self._policy.act(
             np.asarray(obs, dtype=np.float32)[None], np.asarray(blueprint_indices, dtype=np.int64)[None], batch,
             self._state, noise, deterministic,
         )  # fmt: skip
@@ -113,7 +143,7 @@ class LocalSession:
 
     def reset(self, seed: int = 0) -> None:
         self._seed, self._next_index = seed, 0
-        self._state = self._network.initial_state(1)
+        self._state = self._policy.initial_state(1)
 
     def close(self) -> None:
         """Do nothing; a local policy holds no connection."""

@@ -20,7 +20,7 @@ class Answer(NamedTuple):
     Attributes:
         action: `[H]` choice of each head; 0 for heads that are irrelevant to the op.
         log_probs: `[H]` log-probability of each choice; 0 for irrelevant heads.
-        value: Value estimate, denormalised: V, or Q of the chosen op.
+        value: Value estimate, denormalized: V, or Q of the chosen op.
         policy_version: Version of the weights that chose the action.
         step_index: Index of the step in the session, from 0.
     """
@@ -55,7 +55,7 @@ class PolicySession(Protocol):
         """Choose the next action. Raises `PolicyError`.
 
         Args:
-            obs: `[D]` float32 observation, not normalised.
+            obs: `[D]` float32 observation, not normalized.
             blueprint_indices: `[S]` blueprint in each slot, -1 if the slot is empty.
             masks: Legal choices, without a batch dimension.
             deterministic: Choose the most likely action instead of sampling.

@@ -46,13 +46,13 @@ class Handlers:
         """Return the handler to register with a gRPC server."""
         unary = grpc.unary_unary_rpc_method_handler
         methods = {
-            "GetModel": unary(self._get_model, _parser(policy_pb2.GetModelRequest), _serialise),
-            "OpenSession": unary(self._open, _parser(policy_pb2.OpenSessionRequest), _serialise),
-            "ResetSession": unary(self._reset, _parser(policy_pb2.ResetSessionRequest), _serialise),
-            "CloseSession": unary(self._close, _parser(policy_pb2.CloseSessionRequest), _serialise),
+            "GetModel": unary(self._get_model, _parser(policy_pb2.GetModelRequest), _serialize),
+            "OpenSession": unary(self._open, _parser(policy_pb2.OpenSessionRequest), _serialize),
+            "ResetSession": unary(self._reset, _parser(policy_pb2.ResetSessionRequest), _serialize),
+            "CloseSession": unary(self._close, _parser(policy_pb2.CloseSessionRequest), _serialize),
             "Step": unary(self._step, _parser(policy_pb2.StepRequest)),
             "StepStream": grpc.stream_stream_rpc_method_handler(
-                self._step_stream, _parser(policy_pb2.StepStreamRequest), _serialise
+                self._step_stream, _parser(policy_pb2.StepStreamRequest), _serialize
             ),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
@@ -259,5 +259,5 @@ def _parser(message_type: _MessageType[M]) -> Callable[[bytes], M | None]:
     return parse
 
 
-def _serialise(message: Message) -> bytes:
+def _serialize(message: Message) -> bytes:
     return message.SerializeToString()

@@ -7,11 +7,15 @@ import threading
 
 import torch
 
+from actors.config import EnvConfig
+from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.acting.programs import TracedPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, spaces_of
 from actors.policy.state import StateSizes
+from actors.rules.names import rule_policy
+from actors.rules.program import RuleProgram
 from actors.serving.messages import MAX_SLOTS, MessageLayout
 from actors.serving.refusal import Reason, Refusal
 from actors.types.spaces import Spaces
@@ -28,8 +32,8 @@ class ServedModel:
         previous: ServedModel | None = None,
         recycled: ServedModel | None = None,
     ) -> None:
-        """Prepare programs for the same numbers of slots as `previous`. TracedPolicy of `recycled`, a model that is no
-        longer used, are loaded with the new weights instead of being compiled again."""
+        """Prepare programs for the same numbers of slots as `previous`. The traced programs of `recycled`, a model that
+        is no longer used, are loaded with the new weights instead of being compiled again."""
         self.version, self.generation = weights.version, weights.generation
         self.num_sessions = 0  # pinned to this version
         self._weights, self._device, self._lock = weights, device, threading.Lock()
@@ -53,7 +57,7 @@ class ServedModel:
         """Whether the program for these spaces is compiled."""
         return spaces.slots in self._programs
 
-    def programs(self, spaces: Spaces) -> TracedPolicy:
+    def programs(self, spaces: Spaces) -> TracedPolicy | RuleProgram:
         """Return the program for these spaces, compiling it if necessary."""
         if not self.ready(spaces):
             self.prepare(spaces)
@@ -64,22 +68,50 @@ class ServedModel:
         return from_weights(self._weights, self._device, spaces.with_slots(slots) if spaces.slots else spaces)
 
 
+class ServedRule(ServedModel):
+    """A rule by name, which needs no weights and never has a newer version."""
+
+    def __init__(self, name: str) -> None:
+        """Raise `ConfigError` for a name that is no rule."""
+        self.name, self.version, self.generation, self.num_sessions = name, 0, 0, 0
+        self.spaces = seed_spaces(EnvConfig().total_slots)
+        self.state_sizes = rule_policy(name, self.spaces).state_sizes
+        self._rules: dict[int, RuleProgram] = {}  # by number of slots
+
+    def prepare(self, spaces: Spaces) -> None:
+        """Do nothing; a rule is not compiled."""
+
+    def ready(self, spaces: Spaces) -> bool:
+        return True
+
+    def programs(self, spaces: Spaces) -> RuleProgram:
+        if spaces.slots not in self._rules:
+            self._rules[spaces.slots] = RuleProgram(rule_policy(self.name, spaces))
+        return self._rules[spaces.slots]
+
+
 class ModelVersions:
     """The newest version and the older ones that sessions are pinned to, at most `max_versions` together.
 
     While all of them are in use, newer weights are not adopted, so that no session loses the version it is pinned to.
     """
 
-    def __init__(self, weights: WeightSet, device: torch.device, max_versions: int) -> None:
-        self.spaces, self.device, self.max_versions = spaces_of(weights), device, max_versions
-        self.architecture = _architecture(weights)
-        self.newest = ServedModel(weights, device)
-        self.newest.prepare(self.spaces)
+    def __init__(self, source: WeightSet | ServedRule, device: torch.device, max_versions: int) -> None:
+        self.device, self.max_versions = device, max_versions
+        self.newest: ServedModel
+        self.state_sizes: StateSizes
+        if isinstance(source, ServedRule):
+            self.newest, self.spaces, self.state_sizes = source, source.spaces, source.state_sizes
+            self.architecture, any_slots = source.name, True
+        else:
+            self.newest, self.spaces = ServedModel(source, device), spaces_of(source)
+            self.newest.prepare(self.spaces)
+            network = self.newest._network(self.spaces.slots)
+            self.state_sizes = network.core.sizes
+            self.architecture = _architecture(source)
+            any_slots = self.spaces.slots > 0 and network.config.encoder == "slots"
         self._recyclable: list[ServedModel] = []  # no longer used; their programs can be loaded with other weights
         self.held: dict[int, ServedModel] = {self.newest.version: self.newest}
-        network = self.newest._network(self.spaces.slots)
-        self.state_sizes: StateSizes = network.core.sizes
-        any_slots = self.spaces.slots and network.config.encoder == "slots"
         family = [self.spaces.with_slots(s) for s in range(1, MAX_SLOTS + 1)] if any_slots else [self.spaces]
         self.layouts = {spaces.hash: MessageLayout(spaces) for spaces in family}
 

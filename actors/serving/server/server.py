@@ -24,7 +24,7 @@ from actors.serving.server.auth import TokenFile
 from actors.serving.server.certificates import CertificateReloader
 from actors.serving.server.handlers import SERVICE, Handlers
 from actors.serving.server.metrics import ServingMetrics
-from actors.serving.server.models import ModelVersions
+from actors.serving.server.models import ModelVersions, ServedRule
 from actors.serving.server.service import PolicyService
 from actors.serving.session_state import read_key
 from actors.transport.base import Unreachable
@@ -56,10 +56,14 @@ class FixedWeights:
         return weights
 
 
+PolicySource = WeightSource | ServedRule
+"""What a server serves: weights that it follows, or a rule."""
+
+
 class PolicyServer:
     """The policy server. Await `start`, then `run`, which returns after `stop` is set. `start` sets `address`."""
 
-    def __init__(self, options: ServeOptions, source: WeightSource) -> None:
+    def __init__(self, options: ServeOptions, source: PolicySource) -> None:
         self.options, self.source, self.address = options, source, options.listen
         self.metrics = ServingMetrics()
         self.stop = asyncio.Event()
@@ -136,8 +140,13 @@ class PolicyServer:
 
     async def _follow_weights(self) -> None:
         """Load the first weights, then adopt newer ones as they appear."""
+        source = self.source
+        if isinstance(source, ServedRule):
+            await self._load(source)
+            await self.stop.wait()
+            return
         while self.handlers.service is None:
-            weights = await self._fetch(-1)
+            weights = await self._fetch(source, -1)
             if weights is not None:
                 await self._load(weights)
             else:
@@ -155,7 +164,7 @@ class PolicyServer:
                 postponed = True
                 continue
             postponed = False
-            weights = await self._fetch(service.models.newest.version)
+            weights = await self._fetch(source, service.models.newest.version)
             if weights is None:
                 continue
             try:
@@ -166,18 +175,16 @@ class PolicyServer:
             service.adopt(model)
             self._log.info("weights adopted", version=model.version, versions_held=len(service.models.held))
 
-    async def _load(self, weights: WeightSet) -> None:
-        models = await asyncio.to_thread(
-            ModelVersions, weights, _device(self.options.device), self.options.max_versions
-        )
+    async def _load(self, first: WeightSet | ServedRule) -> None:
+        models = await asyncio.to_thread(ModelVersions, first, _device(self.options.device), self.options.max_versions)
         self.handlers.service = PolicyService(models, self.options, self._key, self.metrics, self._tokens)
         for name in ("", SERVICE):
             await self._health.set(name, _SERVING)
-        self._log.info("serving", version=weights.version, spaces=models.spaces.hash)
+        self._log.info("serving", version=first.version, spaces=models.spaces.hash)
 
-    async def _fetch(self, newer_than: int) -> WeightSet | None:
+    async def _fetch(self, source: WeightSource, newer_than: int) -> WeightSet | None:
         try:
-            return await asyncio.to_thread(self.source.fetch, newer_than)
+            return await asyncio.to_thread(source.fetch, newer_than)
         except InvalidWeights as error:
             self._log.error("weights damaged", reason=str(error))
         except Unreachable as error:
@@ -193,7 +200,7 @@ class PolicyServer:
 
 
 async def serve(
-    options: ServeOptions, source: WeightSource, started: Callable[[PolicyServer], Awaitable[None]]
+    options: ServeOptions, source: PolicySource, started: Callable[[PolicyServer], Awaitable[None]]
 ) -> None:
     """Serve until SIGTERM or SIGINT. `started` is awaited when the server listens."""
     server = PolicyServer(options, source)

@@ -165,7 +165,7 @@ class PolicyService:
     def start_step(self, request: policy_pb2.StepRequest) -> asyncio.Future[bytes]:
         """Start a step, or, if the request repeats one, join the step in progress or return the stored answer.
 
-        The result is a serialised `StepResponse`. Raises `Refusal`, as the returned future may.
+        The result is a serialized `StepResponse`. Raises `Refusal`, as the returned future may.
         """
         if len(request.session_id) > _MAX_ID_LENGTH:
             raise Refusal(Reason.MALFORMED, "malformed session_id: send the one that OpenSession returned")
@@ -279,7 +279,7 @@ class PolicyService:
             last_response=session.last_response,
         )
         sealed = seal(state, self.sessions.state_table.state, session.row, self._key)
-        # Concatenating serialised messages merges them, so the field can be appended to the stored response.
+        # Concatenating serialized messages merges them, so the field can be appended to the stored response.
         return session.last_response + policy_pb2.StepResponse(exported_state=sealed).SerializeToString()
 
 

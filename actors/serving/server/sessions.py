@@ -44,7 +44,7 @@ class Session:
     owner: str = ""  # hash of the token that opened it; "" if tokens are not used
     next_index: int = 0
     last_digest: bytes = b""  # of the last step's request
-    last_response: bytes = b""  # serialised StepResponse without the exported state
+    last_response: bytes = b""  # serialized StepResponse without the exported state
     pending: PendingStep | None = None
     last_used_s: float = 0.0
     last_answered_s: float = float("-inf")  # maintained by the batcher

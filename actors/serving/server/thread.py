@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import PolicyServer, WeightSource
+from actors.serving.server.server import PolicyServer, PolicySource
 
 TIMEOUT_S = 60.0  # of the start, and of the shutdown
 
@@ -24,7 +24,7 @@ class ServerThread(NamedTuple):
 
 
 @contextmanager
-def serve_in_thread(options: ServeOptions, source: WeightSource) -> Iterator[ServerThread]:
+def serve_in_thread(options: ServeOptions, source: PolicySource) -> Iterator[ServerThread]:
     """Run a server during a `with` block. It listens when the block begins, and is shut down gracefully at its end."""
     ready: Future[tuple[PolicyServer, asyncio.AbstractEventLoop]] = Future()
 

@@ -78,11 +78,12 @@ function verbs.claim(k, args)
 end
 
 -- token, restored_version, consumer, lower bounds of the number (exclusive) and of the next version, id for a new
--- store, claimed number (0 = the next one), and from the checkpoint: store and turn (0 = none), then the ledger's
--- fields and values...
+-- store, claimed number (0 = the next one), the queue's max_episodes and max_bytes, and from the checkpoint: store and
+-- turn (0 = none), then the ledger's fields and values...
 -- -> {number, next version, turn, store}
 function verbs.open(k, args)
-  local token, restored_version, consumer, floor_number, floor_next, id, claimed, store, turn = unpack(args, 1, 9)
+  local token, restored_version, consumer, floor_number, floor_next, id, claimed = unpack(args, 1, 7)
+  local max_episodes, max_bytes, store, turn = unpack(args, 8, 11)
   return run_once(k, 'open', token, function()
     local current = number(k.generations, 'current')
     if claimed ~= '0' and tonumber(claimed) < current then
@@ -90,7 +91,7 @@ function verbs.open(k, args)
     end
     local known = redis.call('HMGET', k.ledger, 'store', 'turn')
     local lost = store ~= '0' and (known[1] ~= store or (tonumber(known[2] or '0') or 0) < tonumber(turn))
-    if lost then reset_store(k, args, 10) end
+    if lost then reset_store(k, args, 12) end
     retire_old_rows(k)
     if lost or not tonumber(known[1] or '') then redis.call('HSET', k.ledger, 'store', id) end
     count(k, 'turn', 1)
@@ -101,7 +102,8 @@ function verbs.open(k, args)
     if lost or not opened_before then next_version = math.max(next_version, tonumber(floor_next)) end
     local previous = redis.call('HGET', k.generations, 'consumer')
     redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer,
-      'back:' .. generation, restored_version, 'next', next_version)
+      'back:' .. generation, restored_version, 'next', next_version,
+      'max_episodes', max_episodes, 'max_bytes', max_bytes)
     redis.call('HSET', k.weights, 'fence', generation)
     redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- an error means that the group exists
     local cursor = '0-0'
@@ -239,17 +241,18 @@ function verbs.dead_letter(k, args)
   end)
 end
 
--- token, dead id, max_episodes, max_bytes -> {status}
+-- token, dead id -> {status}
+-- The limits of the queue are those of the run's learner, as the caller may not know them.
 function verbs.requeue(k, args)
-  local token, id, max_episodes, max_bytes = unpack(args)
+  local token, id = unpack(args)
   return run_once(k, 'requeue', token, function()
     local letter = redis.call('XRANGE', k.dead, id, id)[1]
     local header = letter and parse_entry(letter)
     local bytes = header and redis.call('STRLEN', k.payload .. header.episode) or 0
     if bytes == 0 then return {'MISSING'} end
     if is_fenced(k, header, number(k.generations, 'current')) then return {'FENCED'} end
-    if is_full(number(k.ledger, 'queued'), number(k.ledger, 'queued_bytes'), bytes, tonumber(max_episodes),
-      tonumber(max_bytes)) then return {'BUSY'} end
+    if is_full(number(k.ledger, 'queued'), number(k.ledger, 'queued_bytes'), bytes,
+      number(k.generations, 'max_episodes'), number(k.generations, 'max_bytes')) then return {'BUSY'} end
     redis.call('XDEL', k.dead, id)
     count(k, 'dead_lettered', -1)
     count(k, 'dead_bytes', -bytes)

@@ -19,6 +19,7 @@
 --                       `consumer`             name of its consumer
 --                       `back:<generation>`    version of the weights that this generation restored
 --                       `next`                 first version that the current generation may publish
+--                       `max_episodes`, `max_bytes`  limits of the queue in the learner's configuration
 -- made         hash     version -> number of episodes acknowledged for the update that produced it, until it is durable
 -- weights      hash     `head`                 newest published version
 --                       `manifest:<version>`   manifest, with the hash of the weights

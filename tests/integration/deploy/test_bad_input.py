@@ -17,8 +17,8 @@ from deploy.cli import main
 from deploy.config.schema import Config
 from deploy.config.yaml import to_yaml
 from deploy.launch.prepare import open_run
-from learner.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint, save_checkpoint
 from learner.ppo.optimizer import make_optimizer
+from learner.run.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint, save_checkpoint
 from tests.support.launching import small
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,7 @@ def test_an_unknown_key_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture
     assert "unknown key 'learning_rate' in section 'learner'" in line
     assert "mine.yaml" in line
     assert "unknown flag --learner.lrr; did you mean --learner.lr?" in complaint(capfd, "train", "--learner.lrr", "1")
-    assert "env.slots is 9: a host has 1 to 8 slots" in complaint(capfd, "train", "--env.slots", "9")
+    assert "a host has at most 8 slots of both kinds" in complaint(capfd, "train", "--env.slots", "9")
     assert list(tmp_path.iterdir()) == [tmp_path / "mine.yaml"]
 
 
@@ -127,7 +127,7 @@ def test_an_unknown_task_and_an_unwritable_folder_are_rejected(
 def run_folder(root: Path, config: Config) -> Path:
     """Create the folder of a run with one checkpoint."""
     folder = root / "runs" / "mine"
-    network = FactoredRecurrentActorCritic(seed_spaces(config.env.slots), config.policy)
+    network = FactoredRecurrentActorCritic(seed_spaces(config.env.total_slots), config.policy)
     optimizer = make_optimizer(network, 1e-3, 0.0)
     save_checkpoint(folder / "checkpoints", network, optimizer, LearnerProgress(update=1), (), 8, 3)
     (folder / "config.yaml").write_text(to_yaml(config))
@@ -140,7 +140,7 @@ def run_folder(root: Path, config: Config) -> Path:
         (["--policy.hidden_size", "64"], "the checkpoint's architecture differs from the configuration"),
         (["--env.slots", "2"], "the checkpoint's architecture differs from the configuration"),
         (["--env.tasks", "nope"], "'nope', which is not a task: choose from breast_cancer, cassini"),
-        (["--learner.device", "cuda"], "this torch sees no CUDA device: use auto or cpu"),
+        (["--learner.device", "cuda"], "PyTorch finds no CUDA device: use auto or cpu"),
     ],
 )
 def test_resuming_with_incompatible_settings_changes_nothing(

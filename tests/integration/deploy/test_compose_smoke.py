@@ -17,14 +17,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.commands.health import failure_reason
-from deploy.commands.secrets import SERVICES
+from actors.config import QueueConfig
+from actors.transport.redis import connect
+from deploy.commands.admin.health import failure_reason
+from deploy.commands.admin.secrets import SERVICES
 from deploy.commands.serve_flags import serve_flags
 from deploy.config.flags import parse
 from deploy.launch.embedded_redis import find_server
+from learner.run.checkpoint import load_checkpoint
 from tests.compose.ask import STEPS, ask
 from tests.support.composing import ROOT, Service, command_of, free_ports, project
-from tests.support.launching import SMALL
+from tests.support.launching import SMALL, rows
 
 pytestmark = pytest.mark.integration
 FILE = project()
@@ -209,15 +212,33 @@ def trains_and_answers(places: Stack, services: dict[str, Service]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_services_train_and_answer(places: Stack) -> None:
+def test_the_services_train_answer_and_stop_on_request(places: Stack) -> None:
+    """A second learner is refused; at the end every accepted episode is accounted for, and no password was written."""
+    folder = places.folder / "runs" / "main"
     with up(places, "init", "redis", "learner", "fleet", "actors", "serve") as services:
         trains_and_answers(places, services)
+        second, _ = places.start("learner")
+        try:
+            assert second.process.wait(60) == 2
+            assert "a learner is training run 'main' already" in second.said
+        finally:
+            second.clean()
         for name in ("serve", "learner", "fleet"):
-            assert services[name].terminate() in (0, 130), name
-        words = [path.read_text().strip() for path in places.secrets.glob("*.password")]
-        assert len(words) == 5
-        for service in services.values():
-            assert not any(word in service.said for word in words)
+            assert services[name].terminate(10.0) in (0, 130), name
+        words = {path.stem: path.read_text().strip() for path in places.secrets.glob("*.password")}
+        queue = connect(f"redis://learner:{words['learner']}@{places.places['redis:6379']}/0", QueueConfig(), "main")
+        ledger = queue.ledger()
+        queue.close()
+        said = [service.said for service in services.values()]
+    update = load_checkpoint(folder).progress.update
+    assert update == rows(folder / "metrics.jsonl")[-1]["update"] >= 2
+    assert ledger.trained == int(SMALL["--learner.batch_episodes"]) * update
+    assert ledger.accepted == (
+        ledger.trained + ledger.dropped_stale + ledger.fenced + ledger.dead_lettered + ledger.queued + ledger.pending
+    )
+    assert len(words) == 5
+    for text in (*said, (folder / "config.yaml").read_text()):
+        assert not any(word in text for word in words.values())
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from learner.checkpoint import load_checkpoint
+from learner.run.checkpoint import load_checkpoint
 from tests.support.launching import rows, small, tamiyo
 
 pytestmark = [pytest.mark.integration, pytest.mark.cuda, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from learner.checkpoint import load_checkpoint
+from learner.run.checkpoint import load_checkpoint
 from tests.support.launching import rows, tamiyo
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

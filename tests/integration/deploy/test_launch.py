@@ -1,12 +1,12 @@
-"""`tamiyo train` from the command line: a whole run, Ctrl-C and resume, and killed processes."""
+"""`tamiyo train` from the command line: a run with Ctrl-C and resume to its end, and killed processes."""
 
 from __future__ import annotations
 
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 from urllib.request import urlopen
 
 import numpy as np
@@ -18,26 +18,61 @@ from actors.config import QueueConfig
 from actors.transport.base import EpisodeHeader, PutStatus
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
-from learner.checkpoint import list_checkpoints, load_checkpoint
+from learner.run.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint
 from tests.support.launching import Command, rows, small, tamiyo
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+class Finished(NamedTuple):
+    """A run that Ctrl-C stopped and that was resumed to its end, and what was seen of it."""
+
+    folder: Path
+    stopped: Command
+    resumed: Command
+    reachable: set[str]  # addresses that other machines could connect to
+    stop_s: float
+    left: list[list[str]]  # processes and files that the first and the second part left behind
+    before: LearnerProgress  # of the checkpoint that the second part began with
+
+
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Command, Path, list[str]]]:
-    """An undisturbed run: the command, its folder, and the processes and files left at the end."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root = tmp_path_factory.mktemp("runs")
-    with tamiyo(root, "train", *small(root, "whole", actors__count=2)) as run:
-        run.wait()
-        yield run, root / "whole", run.left()
+    folder = root / "whole"
+    with tamiyo(root, "train", *small(root, "whole", learner__updates=1000)) as stopped:
+        stopped.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120)
+        reachable = beyond_loopback(stopped)
+        asked = time.monotonic()
+        stopped.process.send_signal(signal.SIGINT)
+        stopped.wait(30)
+        stop_s = time.monotonic() - asked
+        left = stopped.left()
+    before = load_checkpoint(folder).progress
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 9999, "torn')  # what a machine that lost power may leave
+    goal = ("--learner.updates", str(before.update + 2))
+    with tamiyo(root, "train", "--resume", str(folder), *goal) as resumed:
+        resumed.wait(150)
+        return Finished(folder, stopped, resumed, reachable, stop_s, [left, resumed.left()], before)
 
 
-def test_a_run_succeeds_and_leaves_no_processes_behind(finished: tuple[Command, Path, list[str]]) -> None:
-    run, _, left = finished
+def test_ctrl_c_stops_cleanly_and_names_the_command_that_resumes(finished: Finished) -> None:
+    run = finished.stopped
+    assert run.process.returncode == 130
+    assert finished.stop_s < 10
+    assert run.err == ""
+    assert f"--resume {finished.folder}" in " ".join(run.out.split()).replace("- ", "-")
+    assert finished.left[0] == []
+    assert finished.before.update >= 2
+    assert finished.reachable == set()
+
+
+def test_a_run_succeeds_and_leaves_no_processes_behind(finished: Finished) -> None:
+    run = finished.resumed
     assert run.process.returncode == 0, run.err
     assert run.err == ""
-    assert left == []
+    assert finished.left[1] == []
     assert "report:" in run.out
     assert "Traceback" not in run.out
 
@@ -45,69 +80,45 @@ def test_a_run_succeeds_and_leaves_no_processes_behind(finished: tuple[Command, 
 def parameters(folder: Path) -> dict[str, np.ndarray]:
     """Without what moves with the data alone: running statistics, and the layer that PopArt rescales by them."""
     weights = load_checkpoint(folder).weights.tensors
-    return {name: array for name, array in weights.items() if "normaliser" not in name and "critic.2" not in name}
+    return {name: array for name, array in weights.items() if "normalizer" not in name and "critic.2" not in name}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-def test_a_new_run_starts_from_given_weights_also_with_other_slots(
-    finished: tuple[Command, Path, list[str]], tmp_path: Path
-) -> None:
+def test_a_new_run_starts_from_given_weights_also_with_other_slots(finished: Finished, tmp_path: Path) -> None:
     """With next to no learning rate it ends with the weights that it began with, not with those of its seed, from
     which the given ones came by three updates."""
     still = {"learner__updates": 1, "learner__lr": 1e-12, "env__slots": 2}
-    with tamiyo(tmp_path, "train", "--init-from", str(finished[1]), *small(tmp_path, "from", **still)) as run:
+    with tamiyo(tmp_path, "train", "--init-from", str(finished.folder), *small(tmp_path, "from", **still)) as run:
         assert run.wait(200) == 0, run.err
-    given, kept = parameters(finished[1]), parameters(tmp_path / "from")
+    given, kept = parameters(finished.folder), parameters(tmp_path / "from")
     assert given.keys() == kept.keys()
     assert max(abs(given[name] - kept[name]).max() for name in given) < 1e-6
 
 
-def test_a_run_writes_all_documented_files(finished: tuple[Command, Path, list[str]]) -> None:
-    _, folder, _ = finished
+def test_a_run_writes_all_documented_files(finished: Finished) -> None:
+    folder, last = finished.folder, finished.before.update + 2
     for name in ("config.yaml", "references.json", "timeline.json", "report.html"):
         assert (folder / name).stat().st_size > 100, name
     assert len(list((folder / "report").glob("*.png"))) >= 4
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in (folder / "report").glob("*.png"))
     assert list((folder / "tensorboard").glob("events.*"))
-    assert load_checkpoint(folder).progress.update == 3
-    metrics, episodes = rows(folder / "metrics.jsonl"), rows(folder / "episodes.jsonl")
-    assert [m["update"] for m in metrics] == [1, 2, 3]
-    assert [sum(e["update"] == u for e in episodes) for u in (1, 2, 3)] == [4, 4, 4]
-    assert len({e["episode_id"] for e in episodes}) == 12
+    episodes = rows(folder / "episodes.jsonl")
+    assert [sum(e["update"] == u for e in episodes) for u in range(1, last + 1)] == [4] * last
     assert {e["steps"] for e in episodes} <= {1, 2, 3, 4}
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     assert settings["env"]["horizon_epochs"] == 4
     assert settings["run"]["name"] == "whole"
 
 
-def test_ctrl_c_stops_cleanly_and_resume_continues(tmp_path: Path) -> None:
-    folder = tmp_path / "stopped"
-    with tamiyo(tmp_path, "train", *small(tmp_path, "stopped", learner__updates=1000)) as run:
-        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
-        assert beyond_loopback(run) == set()
-        asked = time.monotonic()
-        run.process.send_signal(signal.SIGINT)
-        assert run.wait(10) == 130
-        assert time.monotonic() - asked < 10
-        assert run.err == ""
-        assert f"--resume {folder}" in " ".join(run.out.split()).replace("- ", "-")
-        assert run.left() == []
-    before = load_checkpoint(folder).progress
-    assert before.update >= 2
-    goal = before.update + 2
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"update": 9999, "torn')  # what a machine that lost power may leave
-    with tamiyo(tmp_path, "train", "--resume", str(folder), "--learner.updates", str(goal)) as run:
-        assert run.wait() == 0, run.err
-        assert run.err == ""
-        assert run.left() == []
-    after = load_checkpoint(folder).progress
+def test_a_resumed_run_continues_with_the_next_update(finished: Finished) -> None:
+    goal = finished.before.update + 2
+    after = load_checkpoint(finished.folder).progress
     assert after.update == goal
-    assert after.generation > before.generation
+    assert after.generation > finished.before.generation
     assert after.episodes_trained == 4 * goal
-    assert [m["update"] for m in rows(folder / "metrics.jsonl")] == list(range(1, goal + 1))
-    episodes = rows(folder / "episodes.jsonl")
+    assert [m["update"] for m in rows(finished.folder / "metrics.jsonl")] == list(range(1, goal + 1))
+    episodes = rows(finished.folder / "episodes.jsonl")
     assert len({e["episode_id"] for e in episodes}) == len(episodes) == 4 * goal
 
 

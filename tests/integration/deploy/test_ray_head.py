@@ -50,7 +50,7 @@ def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
     }
     options = ["--head", f"--port={head}", ADDRESS, "--num-cpus=1", "--redis-username=default"]
     quiet = ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={temporary}"]
-    command = [sys.executable, "-m", "deploy.launch.ray_head", str(file), *options, *quiet]
+    command = [sys.executable, "-m", "deploy.launch.ray.ray_head", str(file), *options, *quiet]
     with subprocess.Popen([str(find_server()), str(settings)], stdout=subprocess.DEVNULL) as server:
         try:
             time.sleep(0.5)
@@ -87,7 +87,7 @@ def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
     [
         (None, ["--head"], "cannot read the password of GCS's Redis from"),
         ("\n", ["--head"], "is empty: it must hold the password of GCS's Redis"),
-        ("x", [], "usage: python -m deploy.launch.ray_head PASSWORD_FILE --head"),
+        ("x", [], "usage: python -m deploy.launch.ray.ray_head PASSWORD_FILE --head"),
     ],
 )
 def test_missing_arguments_are_reported_in_one_line(
@@ -96,7 +96,7 @@ def test_missing_arguments_are_reported_in_one_line(
     file = tmp_path / "password"
     if content is not None:
         file.write_text(content)
-    command = [sys.executable, "-m", "deploy.launch.ray_head", str(file), *arguments]
+    command = [sys.executable, "-m", "deploy.launch.ray.ray_head", str(file), *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()

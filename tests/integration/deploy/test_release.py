@@ -110,6 +110,7 @@ def test_the_wheel_is_complete_and_works_in_a_fresh_environment(project: Path, t
     run(
         python,
         "-c",
-        "from learner.checkpoint import load_policy; from actors.policy.saved import SHIPPED; load_policy(SHIPPED)",
+        "import torch, tamiyo; from torch import nn; m = nn.Linear(2, 2); o = torch.optim.SGD(m.parameters()); "
+        "tamiyo.GrowthController(m, [''], o, horizon_epochs=3)",
         cwd=tmp_path,
     )

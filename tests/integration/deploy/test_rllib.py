@@ -19,8 +19,8 @@ from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
 from deploy.rllib import TamiyoRLModule, register_with_rllib
-from learner.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from learner.ppo.optimizer import make_optimizer
+from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from tests.support.sequences import SequenceBatch, evaluate
 from tests.support.toy import CORES
 
@@ -32,7 +32,7 @@ def checkpoint(folder: Path, core: str) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8, core=core, num_layers=2)  # type: ignore[arg-type]
-    network = FactoredRecurrentActorCritic(seed_spaces(3), config)
+    network = FactoredRecurrentActorCritic(seed_spaces(5), config)
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))
@@ -54,7 +54,7 @@ def runner(folder: Path) -> SingleAgentEnvRunner:
 
 def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
     """The largest difference between the log-probs recorded by RLlib and those of the policy for the same actions."""
-    policy = load_policy(folder, 2)
+    policy = load_policy(folder, 4)
     state, worst = policy.initial_state(1), 0.0
     for t in range(len(episode)):
         seen = episode.get_observations(t)

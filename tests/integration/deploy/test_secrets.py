@@ -13,7 +13,7 @@ import psutil
 import pytest
 import redis
 
-from deploy.commands.secrets import write_secrets
+from deploy.commands.admin.secrets import write_secrets
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
 from tests.support.composing import free_ports
 from tests.support.launching import Command, rows, small, tamiyo

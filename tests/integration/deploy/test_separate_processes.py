@@ -15,7 +15,7 @@ import pytest
 from actors.config import QueueConfig
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import find_server
-from learner.checkpoint import load_checkpoint
+from learner.run.checkpoint import load_checkpoint
 from tests.support.launching import rows, small, tamiyo
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -42,6 +42,7 @@ def server(tmp_path: Path) -> Iterator[int]:
             process.kill()
 
 
+@pytest.mark.long
 def test_learner_and_actors_train_together_and_stop_on_request(tmp_path: Path, server: int) -> None:
     url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "apart"
     flags = [*small(tmp_path, "apart", learner__updates=1000), "--redis", url]

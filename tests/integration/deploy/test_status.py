@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.codec import encode_episode
+from actors.config import QueueConfig
 from actors.metrics.bottleneck import bottleneck, wait_shares
 from actors.transport.base import EpisodeHeader
 from actors.transport.ledger import ActorLedger
@@ -105,12 +106,32 @@ def test_dead_letters_are_listed_shown_saved_and_queued_again(
     saved = tmp_path / "letter"
     assert "25 steps of" in ask(capsys, "dead-letters", "show", good, "--save", str(saved), *where)[1]
     assert saved.read_bytes() == payload
+    shown = ask(capsys, "dead-letters", "show", "all", *where)[1]
+    assert "failed: " in shown
+    assert "25 steps of" in shown
+    assert main(["dead-letters", "show", "all", "--save", str(saved), *where]) == 2
+    assert "2 dead letters are chosen: give one id" in capsys.readouterr().err
     assert ask(capsys, "dead-letters", "requeue", good, *where)[0] == 0
     assert [d.payload for d in run.take(9, 0)] == [payload]
     assert main(["dead-letters", "requeue", good, *where]) == 2
     assert ask(capsys, "dead-letters", "requeue", "all", *where)[0] == 0
     run.ledger().check()
     assert run.ledger().dead_lettered == 0
+    assert ask(capsys, "dead-letters", "show", "all", *where) == (0, "no dead letters\n")
+
+
+def test_requeueing_respects_the_limits_of_the_run(
+    embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = connect(embedded_redis.url, QueueConfig(max_episodes=2), namespace)
+    run.open_generation(-1, "learner")
+    put(run, 0)
+    run.dead_letter(take_ids(run)[0], "a reason")
+    put(run, 1, 2)
+    where = ("--redis", embedded_redis.url, "--run", namespace)
+    status, out = ask(capsys, "dead-letters", "requeue", "all", *where)
+    assert (status, out.partition(": ")[2]) == (1, "the queue is full, try again later\n")
+    assert run.ledger().queued == 2
 
 
 @pytest.mark.parametrize(

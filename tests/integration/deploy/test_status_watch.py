@@ -65,5 +65,5 @@ def test_without_json_a_panel_is_redrawn(tmp_path: Path) -> None:
 
 
 def plain(text: str) -> str:
-    """Without colours, frames and what moves the cursor."""
+    """Without colors, frames and what moves the cursor."""
     return " ".join(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|[│╭╮╰╯─]", " ", text).split())

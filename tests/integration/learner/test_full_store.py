@@ -63,7 +63,7 @@ def test_training_makes_the_room_that_its_weights_need(server: EmbeddedRedis, tm
     progress = learner.run(lambda: time.monotonic() > deadline)
     assert (progress.update, progress.generation) == (6, 2)
     assert any("no room for new weights" in note for note in learner.notes)
-    assert learner.notes[-1] == "the store has room for weights again; they are published"
+    assert learner.notes[-1] == "the store has room for weights again: they were published"
     assert transport.head() == progress.version
     ledger = transport.ledger()
     ledger.check()

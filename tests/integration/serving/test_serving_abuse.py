@@ -203,8 +203,8 @@ def test_connections_without_a_handshake_are_closed_and_others_served() -> None:
             connection.close()
 
 
-def test_ten_thousand_opens_without_a_step_do_not_block_others_for_long() -> None:
-    with serving(max_sessions=500, first_step_ttl_s=1.0) as running, grpc.insecure_channel(running.address) as channel:
+def test_thousands_of_opens_without_a_step_do_not_block_others_for_long() -> None:
+    with serving(max_sessions=100, first_step_ttl_s=1.0) as running, grpc.insecure_channel(running.address) as channel:
         active = open_session(channel)
         step = channel.unary_unary(*METHODS["Step"])
         step(good(active, 0), timeout=10)
@@ -213,13 +213,13 @@ def test_ten_thousand_opens_without_a_step_do_not_block_others_for_long() -> Non
         request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
         for index in range(1, 21):
             assert step(good(active, index), timeout=10).step_index == index  # a session that steps is not evicted
-            for future in [opening.future(request, timeout=30) for _ in range(500)]:
+            for future in [opening.future(request, timeout=30) for _ in range(100)]:
                 error = future.exception()
                 code = "OK" if error is None else f"{error.code().name} {error_info(error).reason}"
                 codes[code] = codes.get(code, 0) + 1
         assert set(codes) == {"OK", f"RESOURCE_EXHAUSTED {Reason.SESSIONS_FULL}"}
-        assert codes["OK"] >= 499
-        assert len(running.service.sessions) <= 500
+        assert codes["OK"] >= 99
+        assert len(running.service.sessions) <= 100
         time.sleep(1.1)
         assert open_session(channel)
 

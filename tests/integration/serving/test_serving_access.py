@@ -30,7 +30,7 @@ from actors.serving.messages import step_request
 from actors.serving.options import ServeOptions
 from actors.serving.refusal import Reason
 from actors.serving.server.server import FixedWeights
-from learner.checkpoint import LearnerProgress, save_checkpoint
+from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.certificates import Authority
 from tests.support.serving import FakeWeightStore, connect_outcome, serving, step_inputs, weights, write_file
 from tests.support.toy import SPACES, toy_network

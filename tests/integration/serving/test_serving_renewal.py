@@ -24,8 +24,8 @@ from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, error_info
 from actors.serving.server.auth import parse_tokens
 from actors.wire import policy_pb2
-from deploy.commands.health import failure_reason
-from deploy.commands.secrets import write_secrets
+from deploy.commands.admin.health import failure_reason
+from deploy.commands.admin.secrets import write_secrets
 from tests.support.certificates import Authority
 from tests.support.serving import connect_outcome, serving, step_inputs, write_file
 from tests.support.serving_calls import bearer, half_open, outcome

@@ -14,7 +14,7 @@ from actors.config import QueueConfig
 from actors.transport.base import EpisodeHeader, Malformed, StoreReset, Transport
 from actors.transport.ledger import ActorLedger
 from actors.transport.redis import RedisTransport, connect
-from deploy.commands.dead_letters import dead_letters
+from deploy.commands.admin.dead_letters import dead_letters
 from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.intake import Intake
 from tests.conftest import Connect
@@ -74,7 +74,7 @@ def test_episodes_of_unpublished_versions_become_dead_letters(open_transport: Co
     should_stop = iter([False] * 3 + [True] * 9)
     assert intake.collect(2, 4, lambda: next(should_stop)) is None  # only one is valid
     assert [letter.reason for letter in transport.dead_letters()] == [
-        f"it was acted by weights {version}, and 4 are the newest" for version in (5, 2**40)
+        f"it was acted by weights {version}, but the newest are 4" for version in (5, 2**40)
     ]
     assert counts(transport, "dead_lettered", "pending") == (2, 1)
     assert intake.dead_lettered == len(intake.notes) == 2

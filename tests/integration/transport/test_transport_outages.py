@@ -17,7 +17,7 @@ import redis
 
 from actors.errors import UserError
 from actors.transport import redis_server
-from actors.transport.base import Unreachable
+from actors.transport.base import OutOfMemory, Unreachable
 from actors.transport.redis import RedisTransport, connect, require_store
 from actors.transport.retry import Retry, is_outage
 from actors.workers.weight_client import WeightClient
@@ -287,6 +287,26 @@ def test_a_server_that_evicts_keys_is_refused(
             opened(transport)
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING and "noeviction" in r.getMessage()]
     assert len(warnings) == warned
+
+
+def test_a_server_that_is_full_before_it_has_our_functions_is_reported_as_such(
+    store: tuple[Path, Any, bool], namespace: str
+) -> None:
+    folder, client, scripts = store
+    client.script_flush()
+    scripts = scripts or int(client.info("server")["redis_version"].partition(".")[0]) < 7
+    if not scripts:
+        client.function_flush()
+    transport = connect(f"unix://{folder}/socket", None, namespace, scripts)
+    with eviction(client, "noeviction", 1):
+        if scripts:
+            opened(transport)
+        else:
+            with pytest.raises(
+                OutOfMemory, match="memory limit and cannot load Tamiyo's functions: raise its maxmemory"
+            ):
+                opened(transport)
+    opened(transport)
 
 
 def opened(transport: RedisTransport) -> None:

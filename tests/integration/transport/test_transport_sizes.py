@@ -15,7 +15,7 @@ from actors.transport.redis import connect
 from actors.types.actions import independent_spec
 from actors.types.episode import Episode, RecurrentState
 from actors.types.spaces import Spaces
-from deploy.commands.dead_letters import dead_letters
+from deploy.commands.admin.dead_letters import dead_letters
 from deploy.config.schema import PRESETS
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.process_settings import checked_spaces

@@ -1,4 +1,7 @@
-"""Fleets of CNN hosts equal the one-environment reference, and environments do not affect each other."""
+"""Fleets of stacked hosts equal the one-environment reference, and environments do not affect each other.
+
+Widths, horizons and minibatches per epoch are drawn, and columns grow beside hosts.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,17 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from actors.config import EnvConfig
 from actors.env import mixed_networks
 from actors.env.fleet import FleetStep, ReferenceFleet
+from actors.env.hosts.column import column_host
 from actors.env.mixed_networks import MixedNetworks
-from actors.env.reference_network import ParameterGroup, ReferenceNetwork
+from actors.env.reference_network import ParameterGroup, ReferenceColumn, ReferenceNetwork
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.slots.stage import Stage
+from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
@@ -30,6 +37,7 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).parents[3]
 NO_STATE = PolicyState.zeros(StateSizes(), 0)
 MIXES = {
+    "vectors": ("spirals", "clusters", "parity"),
     "sequences": ("sequences", "wide_sequences"),
     "images": ("images", "wide_images"),
     "all": ("sequences", "images", "spirals"),
@@ -43,8 +51,11 @@ def _known_tasks() -> Iterator[None]:
     cnn.forget()
 
 
+RANGES: dict[str, Any] = {"host_width": (3, 9), "horizon_epochs": (7, 10), "inner_steps": (2, 4)}
+
+
 def config(tasks: Sequence[str], **settings: Any) -> EnvConfig:
-    defaults = {"horizon_epochs": 10, "inner_steps": 3, "batch_size": 16, "budget_ratio": 40.0, "backend": "torch"}
+    defaults = RANGES | {"batch_size": 16, "budget_ratio": 40.0, "backend": "torch"}
     return EnvConfig(tasks=tuple(tasks), **(defaults | settings))
 
 
@@ -66,18 +77,40 @@ def stacks(fleet: SeedTrainingFleet) -> Iterator[tuple[int, TorchNetworks, int]]
         yield from ((e, fleet.networks, e) for e in range(fleet.num_envs))
 
 
+def blocks(fleet: SeedTrainingFleet) -> list[list[int]]:
+    """Return the environments of each stack."""
+    together: dict[int, list[int]] = {}
+    for e, n, _ in stacks(fleet):
+        together.setdefault(id(n), []).append(e)
+    return list(together.values())
+
+
 def groups(network: ReferenceNetwork, n: TorchNetworks, row: int) -> Iterator[tuple[Any, ParameterGroup, int]]:
     """Yield (bank, the reference's parameters, row) of a host and its seeds."""
     yield n.hosts, network.group, row
     for s, seed in network.seeds.items():
-        own = row * n.host.slots + s
-        yield n.banks[n._bank(n._seeds[row, s])], seed.group, own
-        yield n.gates, seed.group, own
+        for bank in n._banks_of(row, s):
+            yield bank, seed.group, n.row(row, s)
+
+
+def running(network: ReferenceNetwork, n: TorchNetworks, row: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the running statistics of a host and its columns, ours and the reference's."""
+    for name, moments in network.running.items():
+        statistics, own = n.running, row
+        if name.startswith("column"):
+            place, name = name.removeprefix("column").split(".")
+            (bank,) = n._banks_of(row, int(place))
+            assert isinstance(bank, ColumnBank)
+            statistics, own = bank.running, n.row(row, int(place))
+        for mine, theirs in zip(statistics[name], moments, strict=True):
+            yield mine[own, : len(theirs)], theirs
 
 
 def assert_same_state(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
     """Compare parameters of hosts, seeds and gates, and running statistics."""
     for e, n, row in stacks(fleet):
+        if not reference._running[e]:
+            continue
         network = reference.envs[e].network
         for bank, trained, own in groups(network, n, row):
             views = bank.views(bank.params)
@@ -85,9 +118,8 @@ def assert_same_state(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol:
                 if name in views:
                     mine = views[name][own][tuple(slice(size) for size in p.shape)]
                     torch.testing.assert_close(mine, p.detach(), rtol=rtol, atol=atol)
-        for name, moments in network.running.items():
-            for mine, theirs in zip(n.running[name], moments, strict=True):
-                torch.testing.assert_close(mine[row, : len(theirs)], theirs, rtol=rtol, atol=atol)
+        for mine, theirs in running(network, n, row):
+            torch.testing.assert_close(mine, theirs, rtol=rtol, atol=atol)
 
 
 def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
@@ -105,9 +137,8 @@ def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
                 for view, value in zip(views, values, strict=True):
                     view[name][own][place] = value
                 bank.steps[own] = int(state.get("step", torch.zeros(())))
-        for name, moments in network.running.items():
-            for mine, theirs in zip(n.running[name], moments, strict=True):
-                mine[row, : len(theirs)] = theirs
+        for mine, theirs in running(network, n, row):
+            mine[:] = theirs
 
 
 def assert_same_step(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
@@ -123,31 +154,55 @@ def act(policy: RandomPolicy, seen: FleetStep, noise: NDArray[np.float64]) -> ND
 
 
 @pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("first_seed", [0, 40])
-def test_whole_episodes_equal_the_reference_in_double_precision(mix: str, first_seed: int) -> None:
+def test_whole_episodes_equal_the_reference_in_double_precision(mix: str) -> None:
     c = config(MIXES[mix])
-    reference, fleet = reference_fleet(c, 5, torch.float64), SeedTrainingFleet(c, 5, 0, torch.float64)
-    seeds = range(first_seed, first_seed + 5)
+    reference, fleet = reference_fleet(c, 6, torch.float64), SeedTrainingFleet(c, 6, 0, torch.float64)
+    seeds = range(40, 46)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(1, seeds, 6)
     a, b = reference.reset(seeds), fleet.reset(seeds)
-    for _ in range(c.horizon_epochs):
+    together = [{fleet.episodes[e].settings.inner_steps for e in rows} for rows in blocks(fleet)]
+    assert max(map(len, together)) > 1  # different numbers of minibatches in one stack
+    columns = 0
+    for _ in range(c.max_horizon_epochs):
         assert_same_step(a, b, rtol=1e-6, atol=1e-7)  # observations are fp32
         actions = act(policy, a, noise.step())
         a, b = reference.step(actions), fleet.step(actions)
         assert_same_state(fleet, reference, rtol=1e-9, atol=1e-9)
+        columns += sum(isinstance(s, ReferenceColumn) for env in reference.envs for s in env.network.seeds.values())
+    assert columns >= 10
 
 
 @pytest.mark.parametrize("task", ["sequences", "images"])
 @pytest.mark.parametrize("blend", range(3))
 def test_every_blueprint_and_blend_equals_the_reference(task: str, blend: int) -> None:
     c = config([task], horizon_epochs=6)
-    reference, fleet = reference_fleet(c, 6, torch.float64), SeedTrainingFleet(c, 6, 0, torch.float64)
-    a, b = reference.reset(range(6)), fleet.reset(range(6))
-    for op, slot in [(1, 2), (5, 2), (5, 2), (0, 0), (2, 2), (0, 0)]:
-        actions = np.array([[op, slot, e + 1, blend, 1 if op == 2 else 2, 1] for e in range(6)])
-        a, b = reference.step(actions), fleet.step(actions)
+    script = [(1, 2), (5, 2), (5, 2), (0, 0), (2, 2), (0, 0)]
+    follow(c, 6, [[(op, slot, e + 1, blend, 1 if op == 2 else 2, 1) for e in range(6)] for op, slot in script])
+
+
+@pytest.mark.parametrize("task", ["spirals", "sequences", "images"])
+def test_every_column_equals_the_reference_beside_seeds_of_the_stream(task: str) -> None:
+    """Each size of column learns alone, beside a seed that learns, in the host beside it, and beside another column.
+
+    It grows in four of five environments; the last has the seed in the stream alone.
+    """
+    script = [(1, 3), (5, 3), (1, 1), (5, 1), (5, 3), (1, 4), (5, 4), (5, 1), (5, 4)]  # germinate, train, blend
+    actions = [[(op, slot, 5 if slot == 1 else 7 + e, 0, 2, 1) for e in range(4)] for op, slot in script]
+    for row, (op, slot) in zip(actions, script, strict=True):
+        row.append((op, slot, 5, 0, 2, 1) if slot == 1 else (0,) * 6)
+    follow(config([task], horizon_epochs=len(script) + 1), 5, actions)
+
+
+def follow(c: EnvConfig, envs: int, script: Sequence[Sequence[tuple[int, ...]]]) -> None:
+    """Play a script of legal actions in both fleets, and compare them."""
+    reference, fleet = reference_fleet(c, envs, torch.float64), SeedTrainingFleet(c, envs, 0, torch.float64)
+    reference.reset(range(envs))
+    fleet.reset(range(envs))
+    for actions in script:
+        a, b = reference.step(np.array(actions)), fleet.step(np.array(actions))
+        assert not fleet.illegal
         assert_same_step(a, b, rtol=1e-6, atol=1e-7)
-    assert_same_state(fleet, reference, rtol=1e-9, atol=1e-9)
+        assert_same_state(fleet, reference, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("mix", ["sequences", "images"])
@@ -162,7 +217,7 @@ def test_each_epoch_equals_the_reference_in_single_precision(mix: str) -> None:
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(3, range(5), 6)
     a = reference.reset(range(5))
     fleet.reset(range(5))
-    for _ in range(c.horizon_epochs):
+    for _ in range(c.max_horizon_epochs):
         actions = act(policy, a, noise.step())
         a = reference.step(actions)
         fleet.step(actions)
@@ -170,7 +225,7 @@ def test_each_epoch_equals_the_reference_in_single_precision(mix: str) -> None:
             [ep.val_losses[-1] for ep in eps] for eps in ([env.episode for env in reference.envs], fleet.episodes)
         ]
         np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
-        for e, n, row in stacks(fleet):
+        for e, n, row in filter(lambda place: reference._running[place[0]], stacks(fleet)):
             views = n.hosts.views(n.hosts.params)
             for name, p in reference.envs[e].network.group.params.items():
                 mine = views[name][row][tuple(slice(size) for size in p.shape)]
@@ -183,26 +238,25 @@ def play(mix: str, num_envs: int, seeds: Sequence[int], noise_seeds: Sequence[in
     fleet = SeedTrainingFleet(c, num_envs, 0)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(7, noise_seeds, 6)
     seen = [fleet.reset(seeds)]
-    for _ in range(c.horizon_epochs):
+    for _ in range(c.max_horizon_epochs):
         seen.append(fleet.step(act(policy, seen[-1], noise.step())))
     return seen
 
 
-def check_neighbours(mix: str) -> None:
-    plain = play(mix, 6, [11, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
-    other = play(mix, 6, [11, 21, 22, 23, 24, 25], [0, 31, 32, 33, 34, 35])
+def check_neighbors(mix: str) -> None:
+    plain = play(mix, 4, [11, 1, 2, 3], [0, 1, 2, 3])
+    other = play(mix, 4, [11, 21, 22, 23], [0, 31, 32, 33])
     for a, b in zip(plain, other, strict=True):
         np.testing.assert_array_equal(a.obs[0], b.obs[0])
         assert a.rewards[0] == b.rewards[0]
 
 
-@pytest.mark.parametrize("mix", MIXES)
-def test_other_environments_change_no_bit(mix: str) -> None:
+def test_other_environments_change_no_bit() -> None:
     """In a separate process, whose matrix products and convolutions round a row alike whatever the other rows are.
 
     This holds by default with AVX-512; with AVX2, another row may change the last bit unless it is set.
     """
-    program = f"from tests.property.env import test_cnn_fleet as t\nt.cnn.register()\nt.check_neighbours({mix!r})"
+    program = "from tests.property.env.test_cnn_fleet import *; cnn.register(); [*map(check_neighbors, MIXES)]"
     env = os.environ | {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
@@ -216,21 +270,35 @@ def test_splitting_into_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
         assert_same_step(a, b, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("mix", ["sequences", "images"])
+@pytest.mark.parametrize("mix", ["vectors", "sequences", "images"])
 def test_padding_stays_exactly_zero(mix: str) -> None:
+    """Of parameters and moments, of hosts, seeds and columns; so the gradients were 0 too."""
     c = config(MIXES[mix])
     fleet = SeedTrainingFleet(c, 6, 0)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(5, range(6), 6)
     seen = fleet.reset(range(6))
-    for _ in range(8):
+    columns = 0
+    for _ in range(7):
         seen = fleet.step(act(policy, seen, noise.step()))
+        columns += check_padding(fleet)
+    assert columns >= 6
+
+
+def check_padding(fleet: SeedTrainingFleet) -> int:
+    """Check all padded entries; return the number of columns."""
+    columns = 0
     for e, n, row in stacks(fleet):
-        episode = fleet.episodes[e]
-        rows = [(n.hosts, episode.host.shapes(), row)]
+        host = fleet.episodes[e].host
+        rows = [(n.hosts, host.shapes(), row)]
         for (env, s), seed in n._seeds.items():
             if env == row:
-                shapes = episode.host.family.blueprints[seed.blueprint].shapes(episode.host.slot_width(s))
-                rows.append((n.banks[n._bank(seed)], shapes, row * c.slots + s))
+                column = host.family.columns[seed.blueprint]
+                if column is None:
+                    shapes = host.family.blueprints[seed.blueprint].shapes(host.slot_width(s))
+                else:
+                    shapes = column_host(host, column.scale).shapes()
+                    columns += 1
+                rows.append((n._banks_of(row, s)[0], shapes, n.row(row, s)))
         for bank, shapes, own in rows:
             for values in (bank.params, bank.first_moment, bank.second_moment):
                 views = bank.views(values)
@@ -238,11 +306,42 @@ def test_padding_stays_exactly_zero(mix: str) -> None:
                     beyond = views[name][own].clone()
                     beyond[tuple(slice(size) for size in p.shape)] = 0.0
                     assert not beyond.any(), name
+    return columns
+
+
+def broken_column(task: str, nan: bool) -> tuple[SeedTrainingFleet, list[Tensor]]:
+    """Let a column learn in the first of three environments, if `nan` from parameters that are not numbers.
+
+    Return the fleet, and a copy of everything that hosts have.
+    """
+    fleet = SeedTrainingFleet(config([task], host_width=6, horizon_epochs=9), 3, 0)
+    fleet.reset(range(3))
+    waits = np.zeros((3, 6), dtype=np.int64)
+    for op in (1, 5, 0, 0) if nan else (0, 0, 0, 0):
+        actions = waits.copy()
+        actions[0] = (op, 3, 8, 0, 2, 1) if op else 0
+        n = fleet.networks
+        assert isinstance(n, TorchNetworks)
+        if nan and op == 5:
+            n._banks_of(0, 3)[0].params[n.row(0, 3)] = torch.nan
+        fleet.step(actions)
+    own = [n.hosts.params, n.hosts.first_moment, n.hosts.second_moment, *(t for m in n.running.values() for t in m)]
+    return fleet, own
+
+
+@pytest.mark.parametrize("task", ["spirals", "sequences", "images"])
+def test_a_column_that_learns_changes_no_bit_of_its_host(task: str) -> None:
+    """Not even if it is not a number."""
+    (plain, ours), (grown, theirs) = broken_column(task, nan=False), broken_column(task, nan=True)
+    assert grown.episodes[0].lifecycle.slots[3].stage is Stage.TRAINING
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    for a, b in zip(plain.episodes, grown.episodes, strict=True):
+        assert (a.val_losses, a.train_losses, a.accuracies) == (b.val_losses, b.train_losses, b.accuracies)
 
 
 def test_only_a_broken_environment_is_rolled_back() -> None:
     """NaN in one host: its episode ends and its running statistics are restored; the others are unaffected."""
-    c = config(["images"])
+    c = config(["images"], host_width=6, horizon_epochs=10)
     calm, hurt = SeedTrainingFleet(c, 4, 0), SeedTrainingFleet(c, 4, 0)
     waits = np.zeros((4, 6), dtype=np.int64)
     for fleet in (calm, hurt):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,11 @@ from actors.rollout.wave import PolicyNoise
 from tests.support.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronize
 
 torch.set_num_threads(1)
-CONFIGS = {name: EnvConfig(horizon_epochs=12, inner_steps=4, budget_ratio=20.0, backend=name) for name in BACKENDS}
+CONFIGS = {
+    name: EnvConfig(host_width=(5, 32), horizon_epochs=(6, 10), inner_steps=(2, 4), budget_ratio=40.0, backend=name)
+    for name in BACKENDS
+}
+"""Widths from 5: rounding grows too fast in LayerNorms of two units, see `test_fleet_columns`."""
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 NO_STATE = PolicyState.zeros(StateSizes(), 0)
 
@@ -49,7 +54,7 @@ def _assert_same(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
 
 
 @both_backends
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(first_seed=st.integers(0, 2**20))
 def test_whole_episodes_equal_the_reference_in_double_precision(backend: Backend, first_seed: int) -> None:
     """Parameters agree to 1e-9, and so do observations, rewards and masks, without synchronizing."""
@@ -58,7 +63,7 @@ def test_whole_episodes_equal_the_reference_in_double_precision(backend: Backend
     seeds = range(first_seed, first_seed + 5)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(1, seeds, 6)
     a, b = reference.reset(seeds), fleet.reset(seeds)
-    for _ in range(config.horizon_epochs):
+    for _ in range(config.max_horizon_epochs):
         _assert_same(a, b, rtol=1e-6, atol=1e-7)  # observations are fp32
         actions = _act(policy, a, noise.step())
         a, b = reference.step(actions), fleet.step(actions)
@@ -69,7 +74,9 @@ def test_whole_episodes_equal_the_reference_in_double_precision(backend: Backend
 @pytest.mark.parametrize("blend", range(3))
 def test_every_blueprint_and_blend_equals_the_reference(backend: Backend, blend: int) -> None:
     """Each blueprint is germinated, trained, blended and held, in one environment each."""
-    config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=3, budget_ratio=20.0, backend=backend)
+    config = replace(
+        CONFIGS[backend], tasks=("spirals",), host_width=12, horizon_epochs=6, inner_steps=3, budget_ratio=20.0
+    )
     count = len(MLP_BLUEPRINTS) - 1
     reference, fleet = _reference(config, count, torch.float64), SeedTrainingFleet(config, count, 0, torch.float64)
     a, b = reference.reset(range(count)), fleet.reset(range(count))
@@ -84,14 +91,18 @@ def test_every_blueprint_and_blend_equals_the_reference(backend: Backend, blend:
 
 @both_backends
 def test_each_epoch_equals_the_reference_in_single_precision(backend: Backend) -> None:
-    """Synchronized after each epoch, so that differences are the rounding of one epoch."""
-    config = CONFIGS[backend]
+    """Synchronized after each epoch, so that differences are the rounding of one epoch.
+
+    AdamW's first steps have the length of the learning rate however small the gradient. The narrower the host, the more
+    gradients are hardly larger than their rounding.
+    """
+    config = replace(CONFIGS[backend], host_width=(12, 32))
     reference, fleet = _reference(config, 6, torch.float32), SeedTrainingFleet(config, 6, 0)
     seeds = range(6)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(3, seeds, 6)
     a = reference.reset(seeds)
     fleet.reset(seeds)
-    for _ in range(config.horizon_epochs):
+    for _ in range(config.max_horizon_epochs):
         actions = _act(policy, a, noise.step())
         a = reference.step(actions)
         fleet.step(actions)
@@ -104,7 +115,7 @@ def _play(backend: Backend, seeds: Sequence[int], noise_seeds: Sequence[int]) ->
     fleet = SeedTrainingFleet(config, len(seeds), 0)
     policy, noise = RandomPolicy(fleet.spaces), PolicyNoise(7, noise_seeds, 6)
     seen = [fleet.reset(seeds)]
-    for _ in range(config.horizon_epochs):
+    for _ in range(config.max_horizon_epochs):
         seen.append(fleet.step(_act(policy, seen[-1], noise.step())))
     return seen
 
@@ -147,7 +158,7 @@ def test_padding_stays_exactly_zero() -> None:
                 beyond[: p.shape[0], : p.shape[1]] = 0.0
                 assert not beyond.any(), name
         for s, slot in enumerate(episode.lifecycle.slots):
-            if slot.active:
+            if slot.active and s < fleet.config.slots:
                 row = e * fleet.config.slots + s
                 bank = n.banks[slot.blueprint]
                 shapes = MLP_BLUEPRINTS[slot.blueprint].shapes(episode.host.width)
@@ -178,15 +189,18 @@ def test_only_a_broken_environment_is_rolled_back(backend: Backend) -> None:
         a, b = calm.step(waits), hurt.step(waits)
 
 
-def test_an_ended_environment_can_idle_for_any_number_of_steps() -> None:
-    """It idles while others are reset several times, and can then be reset."""
-    config = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=2)
+@both_backends
+def test_an_ended_environment_can_idle_for_any_number_of_steps(backend: Backend) -> None:
+    """It idles while others are reset several times, also when all have ended, and can then be reset."""
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=2, backend=backend)
     fleet = SeedTrainingFleet(config, 2, 0)
     fleet.reset([0, 1])
     for episode in range(4):
         for epoch in range(3):
             step = fleet.step(np.zeros((2, 6), dtype=np.int64))
             assert step.terminated.tolist() == [epoch == 2, epoch == 2 and episode == 0]
+        idle = fleet.step(np.zeros((2, 6), dtype=np.int64))
+        np.testing.assert_array_equal(idle.rewards, np.zeros(2))
         fleet.reset_envs({0: 2 + episode})
     again = fleet.reset_envs({1: 1})
     np.testing.assert_array_equal(again.obs[1], SeedTrainingFleet(config, 2, 0).reset([0, 1]).obs[1])

@@ -12,7 +12,8 @@ import torch
 from actors.config import EnvConfig
 from actors.env import mixed_networks
 from actors.env.env import SeedTrainingEnv
-from actors.env.mixed_networks import MIN_BLOCK_ENVS, Block, MixedNetworks, host_kind
+from actors.env.host_episode import HostEpisode
+from actors.env.mixed_networks import MIN_BLOCK_ENVS, Block, HostKind, MixedNetworks, host_kind
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
@@ -24,13 +25,13 @@ pytestmark = pytest.mark.timeout(300)
 NO_STATE = PolicyState.zeros(StateSizes(), 0)
 CONFIG = EnvConfig(
     tasks=("sequences", "wide_sequences", "images", "spirals", "moons"),
-    horizon_epochs=6,
-    random_horizon=True,
-    inner_steps=2,
+    horizon_epochs=(3, 6),
+    observe_time=False,
+    inner_steps=(1, 2),
     batch_size=16,
     budget_ratio=40.0,
 )
-ENVS = 7
+ENVS, KINDS = 7, 4
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +41,13 @@ def _known_tasks() -> Iterator[None]:
     cnn.forget()
 
 
-def rows_by_kind(fleet: SeedTrainingFleet) -> Counter[int]:
+def kind_of(episode: HostEpisode) -> HostKind:
+    return host_kind(episode.host, episode.task.shape)
+
+
+def rows_by_kind(fleet: SeedTrainingFleet) -> Counter[HostKind]:
     assert isinstance(fleet.networks, MixedNetworks)
-    return Counter(len(b.kind) for b in fleet.networks.blocks for _ in b.envs)
+    return Counter(b.kind for b in fleet.networks.blocks for _ in b.envs)
 
 
 def play(steps: int, seed: int) -> Counter[str]:
@@ -68,13 +73,13 @@ def play(steps: int, seed: int) -> Counter[str]:
             assert now.terminated[e] == terminated
             ended[e], seen[e] = terminated, (observation, info)
         again = ended | (rng.random(ENVS) < 0.1)
-        before = [host_kind(env.task) for env in single]
+        before = [kind_of(env.episode) for env in single]
         if new := {int(e): int(rng.integers(2**20)) for e in np.flatnonzero(again)}:
             now = fleet.reset_envs(new)
             for e, own in new.items():
                 seen[e] = single[e].reset(seed=own)
                 np.testing.assert_allclose(now.obs[e], seen[e][0]["obs"], rtol=1e-6, atol=1e-7)
-                met["moved" if host_kind(single[e].task) != before[e] else "stayed"] += 1
+                met["moved" if kind_of(single[e].episode) != before[e] else "stayed"] += 1
         met["some" if 0 < len(new) < ENVS else "none or all"] += 1
     return met
 
@@ -98,7 +103,7 @@ def test_a_row_that_is_not_reset_is_detected(monkeypatch: pytest.MonkeyPatch) ->
         play(16, seed=0)
 
 
-def most_rows(rounds: int) -> list[Counter[int]]:
+def most_rows(rounds: int) -> list[Counter[HostKind]]:
     """Return the number of rows by kind after each of many resets of a few environments."""
     fleet = SeedTrainingFleet(CONFIG, ENVS, 0)
     rng = np.random.default_rng(5)
@@ -114,14 +119,14 @@ def most_rows(rounds: int) -> list[Counter[int]]:
         for block in networks.blocks:
             assert not block.idle
             for e in block.envs:
-                assert e is None or host_kind(fleet.episodes[e].task) == block.kind
+                assert e is None or kind_of(fleet.episodes[e]) == block.kind
     return found
 
 
 def test_idle_rows_do_not_accumulate() -> None:
     found = most_rows(40)
     assert max(max(rows.values()) for rows in found) <= ENVS + MIN_BLOCK_ENVS
-    assert max(sum(rows.values()) for rows in found) <= 3 * (ENVS + MIN_BLOCK_ENVS)
+    assert max(sum(rows.values()) for rows in found) <= KINDS * (ENVS + MIN_BLOCK_ENVS)
     assert sum(found[-1].values()) <= max(sum(rows.values()) for rows in found[:20])
 
 

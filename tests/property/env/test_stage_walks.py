@@ -31,7 +31,7 @@ NEXT = {
 def walk(seed: int, gates: str, embargo: int, epochs: int = 40) -> list[list[tuple[str, float]]]:
     """[S][2 * epochs] (stage, alpha) after each action and after each epoch's automatic transitions."""
     rng = np.random.default_rng(seed)
-    machine = Lifecycle(3, GATES[gates], embargo)
+    machine = Lifecycle([(True, True, True)] * 3, GATES[gates], embargo)
     lanes: list[list[tuple[str, float]]] = [[("DORMANT", 0.0)] for _ in range(3)]
 
     def note() -> None:

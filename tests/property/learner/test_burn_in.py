@@ -93,11 +93,11 @@ def one_step_short(network: FactoredRecurrentActorCritic, steps: Steps) -> Polic
     return network.advance(steps._replace(obs=steps.obs.roll(1, 0)))
 
 
-def neighbours(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
+def neighbors(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
     return PolicyState(*(t.roll(1, 1) for t in network.advance(steps)))
 
 
-@pytest.mark.parametrize("wrong", [from_zero, not_replayed, one_step_short, neighbours])
+@pytest.mark.parametrize("wrong", [from_zero, not_replayed, one_step_short, neighbors])
 def test_a_wrong_replay_is_caught(wrong: Callable[..., PolicyState]) -> None:
     with pytest.raises(AssertionError):
         check_states(2, 4, 2, wrong, moved=False)

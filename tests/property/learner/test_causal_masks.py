@@ -118,7 +118,7 @@ Estimator = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
 
 
 def check_estimator(estimator: Estimator, baseline: float = 0.0, core: str = "lstm") -> None:
-    """Ratio 1, no normalisation, no entropy: the mean over all joint actions, weighted by their probability.
+    """Ratio 1, no normalization, no entropy: the mean over all joint actions, weighted by their probability.
 
     The surrogate is linear in the advantage, so weights may stand in it.
     """

@@ -35,7 +35,7 @@ def make(stride: int = 1, **options: Any) -> tuple[FactoredRecurrentActorCritic,
 
 
 def outputs_by_cell(network: FactoredRecurrentActorCritic, episode: Episode) -> tuple[Tensor, Tensor]:
-    """(core output `[T, hidden]`, denormalised values `[T]`) by the core's equations, one step at a time."""
+    """(core output `[T, hidden]`, denormalized values `[T]`) by the core's equations, one step at a time."""
     core, size = network.core, network.config.hidden_size
     h = [torch.zeros(size) for _ in range(network.config.num_layers)]
     c = [torch.zeros(size) for _ in range(network.config.num_layers)]
@@ -59,7 +59,7 @@ def outputs_by_cell(network: FactoredRecurrentActorCritic, episode: Episode) -> 
         cores.append(memory(x))
         value = network.critic(network.norm(cores[-1]))
         chosen = int(episode.actions[t, 0]) if network.config.critic == "q_op" else 0
-        values.append(network.value_normaliser.denormalise(value[chosen]))
+        values.append(network.value_normalizer.denormalize(value[chosen]))
     return torch.stack(cores), torch.stack(values)
 
 
@@ -103,8 +103,8 @@ def check_forward(network: FactoredRecurrentActorCritic, episodes: list[Episode]
     expected = [outputs_by_cell(network, e) for e in episodes]
     cores, values = (torch.cat(parts) for parts in zip(*expected, strict=True))
     assert torch.allclose(out.hidden, cores, atol=2e-6)
-    scale = float(network.value_normaliser.std)
-    assert torch.allclose(network.value_normaliser.denormalise(out.values), values, atol=1e-5 * scale)
+    scale = float(network.value_normalizer.std)
+    assert torch.allclose(network.value_normalizer.denormalize(out.values), values, atol=1e-5 * scale)
 
 
 def check_targets(network: FactoredRecurrentActorCritic, episodes: list[Episode], chunk: int, spoil: Break) -> None:
@@ -117,7 +117,7 @@ def check_targets(network: FactoredRecurrentActorCritic, episodes: list[Episode]
     counted = raw[~batch.forced]
     expected = ((raw - counted.mean()) / counted.std(unbiased=False)).float()
     assert torch.allclose(targets.advantages, expected[:, None].expand(-1, 4), atol=1e-5)
-    returns = learning.value_normaliser.normalise((raw + torch.cat(values).double()).float())
+    returns = learning.value_normalizer.normalize((raw + torch.cat(values).double()).float())
     assert torch.allclose(targets.returns, returns, atol=1e-5)
 
 
@@ -141,7 +141,7 @@ def zeros_in_mid_episode(episodes: list[Episode]) -> list[Episode]:
     return with_states(episodes, lambda array, i: np.where(np.arange(array.shape[1])[:, None] > 0, 0, array))
 
 
-def neighbours_states(episodes: list[Episode]) -> list[Episode]:
+def neighbors_states(episodes: list[Episode]) -> list[Episode]:
     """Those of the episode before, the last one again where it has too few."""
     before = [e.states for e in (episodes[-1], *episodes[:-1])]
     return [
@@ -173,7 +173,7 @@ def test_a_stride_above_one_finds_the_right_states() -> None:
 
 
 @pytest.mark.parametrize("check", [check_forward, check_targets])
-@pytest.mark.parametrize("spoil", [post_step_states, zeros_in_mid_episode, neighbours_states])
+@pytest.mark.parametrize("spoil", [post_step_states, zeros_in_mid_episode, neighbors_states])
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
 def test_wrong_states_in_mid_episode_are_caught(check: Callable[..., None], spoil: Break, core: str) -> None:
     with pytest.raises(AssertionError):
@@ -218,7 +218,7 @@ def test_burn_in_by_unchanged_weights_reproduces_the_stored_state(burn_in: int, 
     check_burn_in(*make(core=core), burn_in, untouched)
 
 
-@pytest.mark.parametrize("spoil", [post_step_states, zeros_in_mid_episode, neighbours_states])
+@pytest.mark.parametrize("spoil", [post_step_states, zeros_in_mid_episode, neighbors_states])
 def test_burn_in_from_a_wrong_state_is_caught(spoil: Break) -> None:
     with pytest.raises(AssertionError):
         check_burn_in(*make(core="lstm+memory"), 3, spoil)

@@ -65,7 +65,7 @@ def test_one_step_advantages_that_do_not_look_back_are_caught() -> None:
 def recurrent_gradient(reward: float) -> float:
     """Norm of the policy loss's gradient in the recurrent weights, for reward at the last step alone.
 
-    Advantages are not normalised and the critic says 0, so that nothing else moves the policy.
+    Advantages are not normalized and the critic says 0, so that nothing else moves the policy.
     """
     network = toy_network()
     batch = paid_at_the_end(batch_of((STEPS,)), reward)
@@ -90,7 +90,7 @@ def test_a_late_reward_trains_them_through_the_update_itself() -> None:
         with torch.no_grad():  # a critic that says 0, in the units it has after the batch
             network.value_output.weight.zero_()
             network.value_output.bias.zero_()
-            network.value_normaliser.mean.zero_()
+            network.value_normalizer.mean.zero_()
         ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
         norms[reward] = ppo(paid_at_the_end(batch_of((STEPS, 3)), reward), 0, 0)["grad_norm_trunk"]
     assert norms[0.0] == 0.0

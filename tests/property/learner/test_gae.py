@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learner.ppo.gae import Advantages, gae, normalise
+from learner.ppo.gae import Advantages, gae, normalize
 
 Gae = Callable[..., Advantages]
 
@@ -182,14 +182,14 @@ def test_a_chain_over_all_episodes_is_caught() -> None:
         check_confined(interleaved)
 
 
-def test_normalisation_counts_unforced_steps_only_and_survives_one_or_equal_ones() -> None:
+def test_normalization_counts_unforced_steps_only_and_survives_one_or_equal_ones() -> None:
     a = torch.tensor([1.0, 2.0, 6.0, 1e6])[:, None]
     counted = torch.tensor([True, True, True, False])
-    out = normalise(a, counted)
+    out = normalize(a, counted)
     assert out[:3].mean().abs() < 1e-6
     assert abs(float(out[:3].std(unbiased=False)) - 1.0) < 1e-6
-    assert torch.equal(normalise(a, torch.zeros(4, dtype=torch.bool)), torch.zeros(4, 1))
+    assert torch.equal(normalize(a, torch.zeros(4, dtype=torch.bool)), torch.zeros(4, 1))
     one = torch.tensor([False, False, True, False])
-    assert torch.equal(normalise(a, one), a)
-    equal = normalise(torch.full((3, 1), 7.0), torch.ones(3, dtype=torch.bool))
+    assert torch.equal(normalize(a, one), a)
+    equal = normalize(torch.full((3, 1), 7.0), torch.ones(3, dtype=torch.bool))
     assert torch.equal(equal, torch.zeros(3, 1))

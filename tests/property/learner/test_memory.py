@@ -14,11 +14,11 @@ CONCEPT = RUNGS[0]
 STEPS = 6144
 
 
-def score(folder: Path, forgetful: bool, *kwargs: str) -> tuple[float, Run]:
-    """Share of right answers over 400 episodes that training never saw, after `STEPS` steps."""
+def score(folder: Path, forgetful: bool, *kwargs: str, steps: int = STEPS) -> tuple[float, Run]:
+    """Share of right answers over 400 episodes that training never saw, after `steps` steps of training."""
     rung = replace(CONCEPT, kwargs=kwargs)
     run = Run(rung.acting(), rung.learner(), folder, seed=0, forgetful=forgetful)
-    run.train(STEPS)
+    run.train(steps)
     return float(np.mean(run.returns(range(10**6, 10**6 + 400), deterministic=True))), run
 
 
@@ -38,5 +38,5 @@ def test_without_its_state_it_stays_at_chance(tmp_path: Path) -> None:
 
 def test_the_control_fails_for_want_of_memory_alone(tmp_path: Path) -> None:
     """Where cue and question come in one step, it learns the task."""
-    right, _ = score(tmp_path, True, "length=1")
+    right, _ = score(tmp_path, True, "length=1", steps=2048)
     assert right >= 0.95

@@ -39,14 +39,14 @@ def largest_differences(
         batch = change(learning, batch)
     with torch.no_grad():
         out = evaluate_batch(learning, batch)
-    values, baselines = (learning.value_normaliser.denormalise(v) for v in (out.values, out.baseline_values))
+    values, baselines = (learning.value_normalizer.denormalize(v) for v in (out.values, out.baseline_values))
     worst_log_prob = worst_value = 0.0
     steps = [(row, t) for row, e in enumerate(episodes) for t in range(len(e))]
     assert len(steps) == len(values)
     for step, (row, t) in enumerate(steps):
         log_prob = torch.from_numpy(episodes[row].log_probs[t])
         worst_log_prob = max(worst_log_prob, float((out.log_probs[step] - log_prob).abs().max()))
-        scale = float(network.value_normaliser.std)
+        scale = float(network.value_normalizer.std)
         for ours, acted in ((values, episodes[row].values), (baselines, episodes[row].baseline_values)):
             worst_value = max(worst_value, abs(float(ours[step]) - float(acted[t])) / scale)
     return worst_log_prob, worst_value
@@ -77,7 +77,7 @@ def without_floor(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
 
 
 def newer_statistics(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    network.encoder.update_normaliser(batch.obs)
+    network.encoder.update_normalizer(batch.obs)
     return batch
 
 
@@ -85,7 +85,7 @@ def zeroed_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
     return batch._replace(state=PolicyState(*(torch.zeros_like(t) for t in batch.state)))
 
 
-def neighbours_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
+def neighbors_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
     return batch._replace(state=PolicyState(*(t.roll(1, 1) for t in batch.state)))
 
 
@@ -113,7 +113,7 @@ def shifted_blueprints(network: FactoredRecurrentActorCritic, batch: Batch) -> B
         without_floor,
         newer_statistics,
         zeroed_states,
-        neighbours_states,
+        neighbors_states,
         post_step_states,
         shifted_blueprints,
     ],

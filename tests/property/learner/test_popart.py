@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.normaliser import ValueNormaliser
+from actors.policy.normalizer import ValueNormalizer
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
@@ -17,7 +17,7 @@ from learner.ppo.update import PPOUpdate
 from tests.support.batches import evaluate_batch, targets_of
 from tests.support.toy import CRITICS, SPACES, toy_network, toy_seed, toy_wave
 
-Move = Callable[[ValueNormaliser, Tensor, nn.Linear], None]
+Move = Callable[[ValueNormalizer, Tensor, nn.Linear], None]
 BATCHES = [(5.0, 2.0), (-300.0, 40.0), (1e4, 1e-3), (0.0, 1e5)]  # mean and deviation of the returns
 
 
@@ -28,24 +28,24 @@ def returns(mean: float, deviation: float) -> Tensor:
 def check_outputs_stay(move: Move, critic: str = "v") -> None:
     torch.manual_seed(0)
     network = toy_network(critic=critic).double()
-    scale, output = network.value_normaliser, network.value_output
+    scale, output = network.value_normalizer, network.value_output
     core = torch.randn(30, network.config.hidden_size, dtype=torch.float64)
     for mean, deviation in BATCHES:
         with torch.no_grad():
-            before, old = scale.denormalise(network.critic(core)), float(scale.std)
+            before, old = scale.denormalize(network.critic(core)), float(scale.std)
             move(scale, returns(mean, deviation), output)
-            after = scale.denormalise(network.critic(core))
+            after = scale.denormalize(network.critic(core))
         assert abs(float(scale.std) / old - 1.0) > 1e-3  # the scale did move
         assert torch.allclose(before, after, rtol=1e-12, atol=1e-12 * float(scale.std + scale.mean.abs()))
 
 
 @pytest.mark.parametrize("critic", CRITICS)
-def test_denormalised_outputs_survive_a_statistics_update(critic: str) -> None:
+def test_denormalized_outputs_survive_a_statistics_update(critic: str) -> None:
     """Of every row of the output layer: V's one, or those of Q(s, op)."""
-    check_outputs_stay(ValueNormaliser.update, critic)
+    check_outputs_stay(ValueNormalizer.update, critic)
 
 
-def first_row_only(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+def first_row_only(scale: ValueNormalizer, batch: Tensor, output: nn.Linear) -> None:
     """As if an op that no return was seen for could keep its weights."""
     weight, bias = output.weight[1:].clone(), output.bias[1:].clone()
     scale.update(batch, output)
@@ -57,25 +57,25 @@ def test_rows_that_are_not_rescaled_are_caught() -> None:
         check_outputs_stay(first_row_only, "q_op")
 
 
-def weights_forgotten(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+def weights_forgotten(scale: ValueNormalizer, batch: Tensor, output: nn.Linear) -> None:
     weight = output.weight.clone()
     scale.update(batch, output)
     output.weight.copy_(weight)
 
 
-def bias_forgotten(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+def bias_forgotten(scale: ValueNormalizer, batch: Tensor, output: nn.Linear) -> None:
     bias = output.bias.clone()
     scale.update(batch, output)
     output.bias.copy_(bias)
 
 
-def mean_forgotten(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+def mean_forgotten(scale: ValueNormalizer, batch: Tensor, output: nn.Linear) -> None:
     mean = scale.mean.clone()
     scale.update(batch, output)
     scale.mean.copy_(mean)
 
 
-def twice(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+def twice(scale: ValueNormalizer, batch: Tensor, output: nn.Linear) -> None:
     """The layer is rescaled once more than the statistics moved."""
     std = scale.std.clone()
     scale.update(batch, output)
@@ -88,29 +88,29 @@ def test_half_an_update_is_caught(wrong: Move) -> None:
         check_outputs_stay(wrong)
 
 
-def parameters_in_optimiser(move: Move) -> bool:
+def parameters_in_optimizer(move: Move) -> bool:
     network = toy_network()
     optimizer = make_optimizer(network, 1e-3, 0.0)
-    move(network.value_normaliser, returns(50.0, 9.0), network.value_output)
+    move(network.value_normalizer, returns(50.0, 9.0), network.value_output)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return {id(p) for p in network.parameters()} == held
 
 
-def replaced(scale: ValueNormaliser, batch: Tensor, output: nn.Linear) -> None:
+def replaced(scale: ValueNormalizer, batch: Tensor, output: nn.Linear) -> None:
     """The trap: a new Parameter, which the optimizer never sees."""
     scale.update(batch, output)
     output.weight = nn.Parameter(output.weight.detach().clone())
 
 
-def test_parameters_are_still_the_optimisers_own() -> None:
-    assert parameters_in_optimiser(ValueNormaliser.update)
-    assert not parameters_in_optimiser(replaced)
+def test_parameters_are_still_the_optimizers_own() -> None:
+    assert parameters_in_optimizer(ValueNormalizer.update)
+    assert not parameters_in_optimizer(replaced)
 
 
 def test_statistics_are_those_of_the_returns() -> None:
     """An average over all batches at first, an exponential one later; never below a share of the returns' size."""
     torch.manual_seed(1)
-    scale, output = ValueNormaliser(popart=True), nn.Linear(3, 1)
+    scale, output = ValueNormalizer(popart=True), nn.Linear(3, 1)
     means, squares = 0.0, 0.0
     for n in range(25):
         batch = returns(2.0 * n, 3.0)
@@ -120,11 +120,11 @@ def test_statistics_are_those_of_the_returns() -> None:
         scale.update(batch, output)
         assert float(scale.mean) == pytest.approx(means, rel=1e-12)
         assert float(scale.std) == pytest.approx((squares - means**2) ** 0.5, rel=1e-9)
-    equal = ValueNormaliser(popart=True)
+    equal = ValueNormalizer(popart=True)
     equal.update(torch.full((9,), 4.0), nn.Linear(3, 1))
     assert float(equal.std) == pytest.approx(0.05 * 4.0)  # a task that is solved: noise is not blown up to 1
     for size in (1e-4, 1.0, 1e4):  # of rewards, which nobody promised to be about 1
-        small = ValueNormaliser(popart=True)
+        small = ValueNormalizer(popart=True)
         small.update(torch.tensor([size, -size, size, -size]), nn.Linear(3, 1))
         assert float(small.std) == pytest.approx(size)
     kept = [t.clone() for t in scale.state_dict().values()]
@@ -135,7 +135,7 @@ def test_statistics_are_those_of_the_returns() -> None:
 def test_without_popart_the_mean_stays_zero_and_the_layer_untouched() -> None:
     torch.manual_seed(2)
     network = toy_network(popart=False)
-    scale, output = network.value_normaliser, network.value_output
+    scale, output = network.value_normalizer, network.value_output
     weight, bias = output.weight.clone(), output.bias.clone()
     scale.update(returns(500.0, 9.0), output)
     assert float(scale.mean) == 0.0
@@ -143,7 +143,7 @@ def test_without_popart_the_mean_stays_zero_and_the_layer_untouched() -> None:
     assert torch.equal(output.weight, weight)
     assert torch.equal(output.bias, bias)
     values = torch.randn(5)
-    assert torch.allclose(scale.normalise(scale.denormalise(values)), values, atol=1e-6)
+    assert torch.allclose(scale.normalize(scale.denormalize(values)), values, atol=1e-6)
 
 
 def untrained(**changes: object) -> FactoredRecurrentActorCritic:
@@ -156,18 +156,18 @@ def untrained(**changes: object) -> FactoredRecurrentActorCritic:
 def test_the_first_update_does_not_preserve_an_untrained_critic(critic: str) -> None:
     """It begins at the mean of the returns; preserved, it would be 20 deviations below it."""
     network = untrained(critic=critic)
-    scale, core = network.value_normaliser, torch.randn(30, network.config.hidden_size)
+    scale, core = network.value_normalizer, torch.randn(30, network.config.hidden_size)
     with torch.no_grad():
         first = returns(500.0, 5.0)
         scale.update(first, network.value_output)
-        assert torch.allclose(scale.denormalise(network.critic(core)), first.mean().float(), rtol=1e-6)
+        assert torch.allclose(scale.denormalize(network.critic(core)), first.mean().float(), rtol=1e-6)
         network.value_output.weight.normal_()  # trained, from here on
-        before = scale.denormalise(network.critic(core))
+        before = scale.denormalize(network.critic(core))
         scale.update(returns(800.0, 9.0), network.value_output)
-        assert torch.allclose(scale.denormalise(network.critic(core)), before, rtol=1e-4)
+        assert torch.allclose(scale.denormalize(network.critic(core)), before, rtol=1e-4)
 
 
-def learnt(offset: float) -> list[Tensor]:
+def learned(offset: float) -> list[Tensor]:
     """The parameters after five updates on episodes of one step; every reward has `offset` added to it."""
     network = untrained()
     episodes = toy_wave(untrained(), [toy_seed(1, truncated=False, salt=k) for k in range(32)])
@@ -176,13 +176,13 @@ def learnt(offset: float) -> list[Tensor]:
     ppo = PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), LearnerConfig(state_stride=1, target_kl=10.0), seed=1)
     for update in range(5):
         ppo(batch, update=update, version=update)
-    assert float(network.value_normaliser.std) > 0.05 * offset  # the floor of the deviation has no part in this
+    assert float(network.value_normalizer.std) > 0.05 * offset  # the floor of the deviation has no part in this
     return [p.detach().clone() for p in network.parameters()]
 
 
 def test_a_constant_that_every_return_has_does_not_slow_the_critic_down() -> None:
     """Advantages and errors are relative to the mean, so that training is the same but for rounding."""
-    for plain, shifted in zip(learnt(0.0), learnt(400.0), strict=True):
+    for plain, shifted in zip(learned(0.0), learned(400.0), strict=True):
         assert torch.allclose(plain, shifted, atol=2e-3), (plain - shifted).abs().max()
 
 

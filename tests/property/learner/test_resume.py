@@ -14,7 +14,11 @@ from torch import Tensor
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
-from learner.checkpoint import (
+from learner.config import LearnerConfig
+from learner.ppo.batch import Batch, make_batch
+from learner.ppo.optimizer import make_optimizer
+from learner.ppo.update import PPOUpdate
+from learner.run.checkpoint import (
     Checkpoint,
     LearnerProgress,
     list_checkpoints,
@@ -23,10 +27,6 @@ from learner.checkpoint import (
     restore_optimizer,
     save_checkpoint,
 )
-from learner.config import LearnerConfig
-from learner.ppo.batch import Batch, make_batch
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
 
 CONFIG = LearnerConfig(
@@ -66,12 +66,12 @@ def check_resume(folder: Path, restore: Callable[[Checkpoint], Restored], config
     train(network, optimizer, 0, 2, config)
     path = save_checkpoint(folder, network, optimizer, LearnerProgress(update=2, version=2), ("run/a/0/1",), 2, keep=3)
     torch.manual_seed(12345)  # a new process starts elsewhere
-    other, other_optimiser, update = restore(load_checkpoint(path))
+    other, other_optimizer, update = restore(load_checkpoint(path))
     expected = train(network, optimizer, 2, 3, config)
-    actual = train(other, other_optimiser, update, update + 1, config)
+    actual = train(other, other_optimizer, update, update + 1, config)
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
-    ours, theirs = moments(network, optimizer), moments(other, other_optimiser)
+    ours, theirs = moments(network, optimizer), moments(other, other_optimizer)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert actual == expected
 
@@ -91,7 +91,7 @@ def without_moments(checkpoint: Checkpoint) -> Restored:
 def without_statistics(checkpoint: Checkpoint) -> Restored:
     network, optimizer, update = restore(checkpoint)
     fresh = FactoredRecurrentActorCritic(SPACES, network.config)
-    network.value_normaliser.load_state_dict(fresh.value_normaliser.state_dict())
+    network.value_normalizer.load_state_dict(fresh.value_normalizer.state_dict())
     return network, optimizer, update
 
 

@@ -86,7 +86,7 @@ def one_long_sequence(x: Tensor, layout: BucketLayout, state: PolicyState, *rest
     return recur_sequence(x, make_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state)), *rest)
 
 
-def neighbours_states(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
+def neighbors_states(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
     return recur_sequence(x, layout, PolicyState(*(t.roll(1, 1) for t in state)), *rest)
 
 
@@ -96,7 +96,7 @@ def batch_statistics(x: Tensor, layout: BucketLayout, state: PolicyState, *rest:
 
 
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
-@pytest.mark.parametrize("leaky", [one_long_sequence, neighbours_states, batch_statistics])
+@pytest.mark.parametrize("leaky", [one_long_sequence, neighbors_states, batch_statistics])
 def test_leaks_are_detected(leaky: Leaky, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_module, "recur_sequence", leaky)
     with pytest.raises(AssertionError):

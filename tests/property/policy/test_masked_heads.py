@@ -115,7 +115,7 @@ def without_mask(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float =
     return distribution.masked_log_probs(logits, torch.ones_like(mask), floor)
 
 
-def not_renormalised(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
+def not_renormalized(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
     return without_mask(logits, mask, floor).masked_fill(~mask, -torch.inf)
 
 
@@ -133,7 +133,7 @@ def small_penalty(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float 
     return distribution.masked_log_probs(logits - 10.0 * ~mask, torch.ones_like(mask), floor)
 
 
-@pytest.mark.parametrize("wrong", [without_mask, not_renormalised, floor_for_everyone, without_floor, small_penalty])
+@pytest.mark.parametrize("wrong", [without_mask, not_renormalized, floor_for_everyone, without_floor, small_penalty])
 def test_wrong_masking_is_detected(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "masked_log_probs", wrong)
     monkeypatch.setattr(scoring_module, "masked_log_probs", wrong)
@@ -168,12 +168,12 @@ def test_the_flat_mask_is_the_union_over_legal_earlier_choices() -> None:
         assert masks.flat().tolist() == expected.tolist()
 
 
-def test_normalised_entropy_is_one_for_equal_choices_and_zero_for_a_certain_one() -> None:
+def test_normalized_entropy_is_one_for_equal_choices_and_zero_for_a_certain_one() -> None:
     mask = torch.arange(4) < torch.arange(1, 5)[:, None]  # 1 to 4 legal choices
     uniform = distribution.masked_log_probs(torch.zeros(4, 4), mask)
-    assert torch.allclose(distribution.normalised_entropy(uniform, mask), torch.tensor([0.0, 1.0, 1.0, 1.0]))
+    assert torch.allclose(distribution.normalized_entropy(uniform, mask), torch.tensor([0.0, 1.0, 1.0, 1.0]))
     certain = distribution.masked_log_probs(torch.tensor([[200.0, 0.0, 0.0, 0.0]] * 4), mask)
-    assert torch.equal(distribution.normalised_entropy(certain, mask), torch.zeros(4))
+    assert torch.equal(distribution.normalized_entropy(certain, mask), torch.zeros(4))
 
 
 @pytest.mark.parametrize("empty", ["op", "slot", "rest"])

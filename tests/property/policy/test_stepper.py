@@ -45,7 +45,7 @@ def network(spaces: Spaces, options: dict[str, Any], seed: int) -> FactoredRecur
         for p in made.parameters():
             p.add_(0.5 * torch.randn_like(p))
         for name, b in made.named_buffers():
-            if name.endswith(("mean", "variance", "std")) and not name.startswith("value_normaliser.mean"):
+            if name.endswith(("mean", "variance", "std")) and not name.startswith("value_normalizer.mean"):
                 b.copy_(b + torch.rand_like(b))
     return made
 

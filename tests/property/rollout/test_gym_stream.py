@@ -90,7 +90,7 @@ def test_an_episode_does_not_depend_on_other_rows(sizes: tuple[int, ...]) -> Non
     check_isolation(sizes=sizes, masks="info")
 
 
-@pytest.mark.parametrize("mutation", ["state is carried into the next episode", "noise of the neighbours"])
+@pytest.mark.parametrize("mutation", ["state is carried into the next episode", "noise of the neighbors"])
 def test_the_isolation_check_detects(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutation.startswith("state"):
         monkeypatch.setattr(PolicyState, "reset_rows", lambda self, rows: self)

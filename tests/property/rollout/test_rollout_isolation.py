@@ -140,13 +140,13 @@ def stored_view(
     self.obs[-1] = seen.obs[row]
 
 
-def neighbours_value(
+def neighbors_value(
     self: rollout.Recorder, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
     record(self, row, seen, decision._replace(values=np.roll(decision.values, 1)), state, version)
 
 
-@pytest.mark.parametrize("wrong", [post_step_state, stored_view, neighbours_value])
+@pytest.mark.parametrize("wrong", [post_step_state, stored_view, neighbors_value])
 def test_wrong_records_are_detected(wrong: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout.Recorder, "record", wrong)
     with pytest.raises(AssertionError):

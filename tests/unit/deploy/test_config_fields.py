@@ -88,7 +88,7 @@ def test_an_unused_field_is_detected() -> None:
 
     assert unread([("learner", f.name) for f in dataclasses.fields(Learning)]) == ["learner.idle_lr"]
     # A name that others bear is no read of it: actors have a `name`, the learner's configuration has none.
-    assert unread([("learner", "name"), ("queue", "lr")]) == ["learner.name", "queue.lr"]
+    assert unread([("learner", "color"), ("queue", "lr")]) == ["learner.color", "queue.lr"]
 
 
 def test_assignments_and_strings_do_not_count_as_reads() -> None:

@@ -66,8 +66,8 @@ def test_dashboards_round_trip_through_grafanas_sdk(name: str) -> None:
     back = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
     assert lost(board, back) == []
     board["panels"][1]["fieldConfig"]["defaults"]["units"] = board["panels"][1]["fieldConfig"]["defaults"].pop("unit")
-    misspelt = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
-    assert lost(board, misspelt) == ["panels/1/fieldConfig/defaults/units"]
+    misspelled = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    assert lost(board, misspelled) == ["panels/1/fieldConfig/defaults/units"]
 
 
 def lost(given: Any, back: Any, at: str = "") -> list[str]:

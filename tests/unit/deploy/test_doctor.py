@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from deploy.commands import doctor
-from deploy.commands.doctor import Check
+from deploy.commands.admin import doctor
+from deploy.commands.admin.doctor import Check
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *found: Check) -> tuple[int, str]:

@@ -13,8 +13,8 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from deploy import cli
-from deploy.commands.certificate import self_signed
-from deploy.commands.health import failure_reason
+from deploy.commands.admin.certificate import self_signed
+from deploy.commands.admin.health import failure_reason
 from tests.support.composing import free_ports
 
 

@@ -76,7 +76,7 @@ def test_every_manifest_fits_its_schema() -> None:
         ("NetworkPolicy", ("spec",), "ingres"),
     ],
 )
-def test_a_misspelt_key_is_rejected(which: str, path: tuple[str | int, ...], key: str) -> None:
+def test_a_misspelled_key_is_rejected(which: str, path: tuple[str | int, ...], key: str) -> None:
     broken = copy.deepcopy(kind(which)[0])
     section: Any = broken
     for step in path:

@@ -39,7 +39,7 @@ def test_ray_accepts_the_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_misspelt_key_is_rejected(name: str) -> None:
+def test_a_misspelled_key_is_rejected(name: str) -> None:
     places: list[tuple[str, ...]] = [("head_start_ray_comands",), ("auth", "ssh_usr")]
     if name in CLOUDS:
         places += [("docker", "imagge"), ("available_node_types", "cpu_actors", "max_wokers")]
@@ -68,7 +68,7 @@ def test_every_node_uses_the_token_and_gcs_uses_an_external_redis(name: str) -> 
     assert "RAY_REDIS_ADDRESS=" in start
     assert "--ray-client-server-port=10001" in start
     password = [remote for remote in config["file_mounts"] if remote.endswith("gcs_redis_password")]
-    assert f"python -m deploy.launch.ray_head {password[0]} --head " in " ".join(start.split())
+    assert f"python -m deploy.launch.ray.ray_head {password[0]} --head " in " ".join(start.split())
     assert "redis-password" not in yaml.safe_dump(config, width=10_000)  # a command line is there for all to read
 
 

@@ -85,7 +85,8 @@ def timeline() -> dict[str, Any]:
     growth = [0.0, 0.0] + [0.8] * 4 + [1.3] * 8 + [0.8] * 11
     return {"task": "spirals", "seed": 1234, "policy_version": 58, "horizon": 25, "slots": 3, "return": 19.4,
             "accuracy": accuracy, "never_grow_accuracy": never, "ops": ops, "op_slots": op_slots, "stages": stages,
-            "alphas": alphas, "blueprints": blueprints, "growth_ratio": growth}  # fmt: skip
+            "alphas": alphas, "blueprints": blueprints, "growth_ratio": growth,
+            "lanes": ["slot 0", "slot 1", "column 2"], "host": "host width 6, price 1 per doubling"}  # fmt: skip
 
 
 def test_the_page_contains_every_figure_and_no_external_resources(tmp_path: Path) -> None:

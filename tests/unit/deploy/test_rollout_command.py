@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,10 +19,11 @@ from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout import wave as rollout
 from actors.types.actions import Op
-from deploy.commands.rollout import show_rollout
+from deploy.cli import main
+from deploy.commands.rollout import RolloutOptions, show_rollout
 from deploy.report import episode_chart
-from learner.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from learner.ppo.optimizer import make_optimizer
+from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from tests.support.toy import toy_network
 
 SMALL = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8)
@@ -32,33 +34,36 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("run")
-    network = FactoredRecurrentActorCritic(seed_spaces(3), SMALL)
+    network = FactoredRecurrentActorCritic(seed_spaces(7), SMALL)
     save_checkpoint(folder, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 1)
     (folder / "config.yaml").write_text("env: {horizon_epochs: 6, inner_steps: 2, tasks: [moons]}\nrun: {seed: 5}\n")
     return folder
 
 
-def printed(checkpoint: Path, seed: int, slots: int | None = None, sampled: bool = True) -> list[str]:
+def printed(policy: Path | str, seed: int, slots: int | None = None, sampled: bool = True, **more: Any) -> list[str]:
     text = io.StringIO()
-    assert show_rollout(checkpoint, None, seed, slots, sampled, Console(file=text, width=60)) == 0
+    options = RolloutOptions(str(policy), seed=seed, slots=slots, sampled=sampled, **more)
+    assert show_rollout(options, Console(file=text, width=60)) == 0
     return text.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("slots", [1, 3, 4])
 def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: int) -> None:
     """Against the same episode played here, by the run's own settings."""
-    policy = load_policy(checkpoint, slots)
+    policy = load_policy(checkpoint, slots + 2)
     fleet = make_fleet(EnvConfig(horizon_epochs=6, inner_steps=2, tasks=("moons",), slots=slots), 1, 5)
     source = rollout.Provenance(0, 0, 1, run_seed=5)
     (episode,) = rollout.run_wave(fleet, policy, [2], source, lambda: "run/a/0/0")
     head, columns, *rows = printed(checkpoint, 2, slots)
     assert f"J {episode.telemetry['objective']:+.2f}" in head
     assert "moons" in head
+    assert f"host width {episode.telemetry['host_width']:.0f}, price {episode.telemetry['rent_weight']:.2g}" in head
     assert columns.split() == [
         "epoch",
         "accuracy",
         "decision",
-        *f"{' '.join(f'slot {s}' for s in range(slots))}".split(),
+        *(word for s in range(slots) for word in ("slot", str(s))),
+        *(word for s in range(slots, slots + 2) for word in ("column", str(s))),
         "growth",
     ]
     assert len(rows) == len(episode)
@@ -80,7 +85,7 @@ def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
     network = toy_network()
     save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     with pytest.raises(UserError, match="was not trained in the seed-training environment"):
-        show_rollout(tmp_path, None, 0, None, False)
+        show_rollout(RolloutOptions(str(tmp_path)))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
@@ -98,7 +103,7 @@ def test_the_picture_shows_both_accuracies_and_is_the_same_each_time(
     paths = [tmp_path / f"{n}{suffix}" for n in range(2)]
     for path in paths:
         console = Console(file=io.StringIO())
-        assert show_rollout(checkpoint, None, 1, None, True, console, picture=path) == 0
+        assert show_rollout(RolloutOptions(str(checkpoint), seed=1, sampled=True, picture=path), console) == 0
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert paths[0].read_bytes()[:4] == {".png": b"\x89PNG", ".svg": b"<?xm"}[suffix]
     (grown, alone), again = shown
@@ -114,4 +119,18 @@ def test_the_picture_shows_both_accuracies_and_is_the_same_each_time(
 
 def test_a_picture_of_another_format_is_refused(checkpoint: Path) -> None:
     with pytest.raises(UserError, match=r"--picture is a\.gif: give a file name that ends in \.png or \.svg"):
-        show_rollout(checkpoint, None, 1, None, True, picture=Path("a.gif"))
+        show_rollout(RolloutOptions(str(checkpoint), picture=Path("a.gif")))
+
+
+def test_a_rule_is_played_in_the_host_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    head, columns, *rows = printed("fixed-column:quad@2", 1, task="moons", width=3, price=0.5)
+    assert "moons" in head
+    assert "host width 3, price 0.5 per doubling" in head
+    assert columns.split()[-5:] == ["column", "3", "column", "4", "growth"]
+    assert "GERMINATE 3" in rows[2]
+    assert "column_quad fossilized" in rows[-1]
+    assert main(["rollout", "--policy", "sometimes"]) == 2
+    err = capsys.readouterr().err
+    assert "'sometimes' is not a rule: the rules are never, periodic:" in err
+    assert err.count("\n") == 1
+    assert main(["rollout", "runs/x", "--policy", "gap"]) == 2

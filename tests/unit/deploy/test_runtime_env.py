@@ -13,7 +13,7 @@ import actors
 from actors.config import EnvConfig, GymConfig
 from actors.errors import UserError
 from deploy.config.schema import Config, RunConfig
-from deploy.launch.runtime_env import pins, runtime_env
+from deploy.launch.ray.runtime_env import pins, runtime_env
 
 CODE = RunConfig(ship="code")
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from actors.errors import UserError
 from deploy import cli
-from deploy.commands import certificate
-from deploy.commands.secrets import PRIVATE, PUBLIC, ROLES, SERVICES, TOKEN_FILES, share_secrets, write_secrets
+from deploy.commands.admin import certificate
+from deploy.commands.admin.secrets import PRIVATE, PUBLIC, ROLES, SERVICES, TOKEN_FILES, share_secrets, write_secrets
 
 HOSTS = ["localhost", "127.0.0.1", "serve"]
 
@@ -42,6 +43,27 @@ def test_a_deleted_password_is_recreated_with_its_user(tmp_path: Path) -> None:
     assert write_secrets(tmp_path, HOSTS) == ["actor.password", "users.acl"]
     after = contents(tmp_path)
     assert {name for name in before if before[name] != after[name]} == {"actor.password", "users.acl"}
+
+
+@pytest.mark.parametrize("name", ["serve.key.partial", "serve.crt.partial"])
+def test_key_and_certificate_are_replaced_together_or_not_at_all(tmp_path: Path, name: str) -> None:
+    write_secrets(tmp_path, HOSTS)
+    before = contents(tmp_path)
+    (tmp_path / name).mkdir()  # no file can be written there
+    with pytest.raises(UserError, match="cannot write secrets"):
+        write_secrets(tmp_path, [*HOSTS, "another"])
+    (tmp_path / name).rmdir()
+    assert contents(tmp_path) == before
+
+
+def test_a_key_without_its_certificate_is_replaced(tmp_path: Path) -> None:
+    write_secrets(tmp_path, HOSTS)
+    key = tmp_path / "serve.key"
+    key.chmod(0o600)
+    key.write_bytes(certificate.self_signed(HOSTS).key)  # as after a crash between the two
+    assert write_secrets(tmp_path, HOSTS) == ["serve.key", "serve.crt"]
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tmp_path / "serve.crt", key)
+    assert write_secrets(tmp_path, HOSTS) == []
 
 
 def test_only_necessary_files_are_public(tmp_path: Path) -> None:

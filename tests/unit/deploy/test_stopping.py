@@ -9,8 +9,8 @@ import time
 import pytest
 
 from actors.heartbeat import StallTimer
-from deploy.launch import stopping
-from deploy.launch.stopping import run_in_thread, wait_until_stopped
+from deploy.launch.supervision import stopping
+from deploy.launch.supervision.stopping import run_in_thread, wait_until_stopped
 
 
 @pytest.fixture(autouse=True)

@@ -23,25 +23,30 @@ def test_json_describes_every_family(capsys: pytest.CaptureFixture[str]) -> None
     assert list(rows) == [f.name for f in families()]
     spirals = rows["spirals"]
     assert (spirals["split"], spirals["kind"], spirals["rows"]["val"]) == ("train", "vector", 512)
-    assert (spirals["features"], spirals["classes"], spirals["host_width"]) == (2, 3, 6)
-    assert (spirals["host_params"], spirals["chance_accuracy"]) == (213, 33.33)
-    assert spirals["growth"]["rent0"]["mean"] > spirals["growth"]["rent5"]["mean"] > 0
+    assert (spirals["features"], spirals["classes"], spirals["host_widths"]) == (2, 3, [2, 32])
+    # The stem, three blocks and the classes, the latter two with a norm.
+    wanted = [3 * w + 3 * (w * w + 3 * w) + 2 * w + 3 * w + 3 for w in (2, 32)]
+    assert (spirals["host_params"], spirals["chance_accuracy"]) == (wanted, 33.33)
+    small = spirals["growth"][0]
+    assert small["width"] == 3
+    assert small["column"]["free"]["mean"] > small["column"]["priced"]["mean"] > 5
     assert rows["cifar10"]["features"] is None  # the files are not available
     assert rows["signals"]["shape"] == [1, 40]
-    for name in ("signals", "digits_image"):
-        assert rows[name]["growth"]["rent0"]["mean"] > rows[name]["growth"]["rent5"]["mean"]
-    # Stem 12x5 and its norm, three blocks of 12x12x3 with theirs, the last norm, and the classes.
-    assert rows["signals"]["host_params"] == 60 + 24 + 3 * (432 + 24) + 24 + 130
+    # Stem 1x5 and its norm, three blocks with kernels of 3 and theirs, the last norm, and the classes.
+    wanted = [7 * w + 3 * (3 * w * w + 2 * w) + 2 * w + 10 * w + 10 for w in (2, 16)]
+    print(rows["signals"]["host_params"], wanted)
+    assert rows["signals"]["host_params"] == wanted
 
 
 def test_the_table_shows_all_columns() -> None:
     out = io.StringIO()
     assert show_tasks([], None, False, Console(file=out, width=180)) == 0
     text = out.getvalue()
-    for word in ("split", "kind", "rows", "features", "classes", "host", "params", "chance", "growth, rent 5"):
+    for word in ("split", "kind", "rows", "features", "classes", "host", "params", "chance", "small", "large"):
         assert word in text
     line = next(line for line in text.splitlines() if line.startswith("digits "))
-    assert line.split()[:9] == ["digits", "train", "vector", "898/539/360", "64", "10", "12", "1474", "10"]
+    assert line.split()[:9] == ["digits", "train", "vector", "898/539/360", "64", "10", "2-32", "194-5834", "10"]
+    assert float(line.split()[11]) > 10  # what a column gains in a small host
     assert "1x8x8" in text
 
 

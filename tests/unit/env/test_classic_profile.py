@@ -18,10 +18,10 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
-from tests.support.walks import Action, act
+from tests.support.walks import TINY, Action, act
 
 torch.set_num_threads(1)
-CLASSIC = EnvConfig(tasks=("spirals", "wine"), horizon_epochs=12, inner_steps=2, batch_size=32, profile="classic")
+CLASSIC = EnvConfig(**TINY | {"tasks": ("spirals", "wine"), "profile": "classic"})
 GERMINATE, FOSSILIZE, PRUNE = 1, 2, 3
 
 
@@ -30,13 +30,13 @@ def classic(op: int, slot: int = 0, blueprint: int = 0, blend: int = 0) -> Actio
 
 
 def test_heads_ops_and_relevance() -> None:
-    spec = seed_spaces(3, "classic").action
+    spec = seed_spaces(5, "classic").action
     assert spec.names == ("op", "slot", "blueprint", "blend")
     assert spec.heads[0].choices == ("WAIT", "GERMINATE", "FOSSILIZE", "PRUNE")
     f, t = False, True
     assert spec.relevance == ((t, f, f, f), (t, t, t, t), (t, t, f, f), (t, t, f, f))
-    assert Spaces.from_json(seed_spaces(3, "classic").to_json()) == seed_spaces(3, "classic")
-    assert seed_spaces(3, "classic").hash != seed_spaces(3).hash
+    assert Spaces.from_json(seed_spaces(5, "classic").to_json()) == seed_spaces(5, "classic")
+    assert seed_spaces(5, "classic").hash != seed_spaces(5).hash
 
 
 @pytest.mark.parametrize("gates", ["permissive", "strict"])
@@ -73,9 +73,15 @@ def test_prune_is_immediate_and_masks_follow_stages() -> None:
     assert env.lifecycle.slots[2].stage is Stage.BLENDING
     masks = env.masks()
     assert masks.slot is not None
-    assert masks.slot.tolist() == [[False] * 3, [True, True, False], [False] * 3, [False, False, True]]
-    assert masks.rest.shape == (4, 3, env.spaces.action.rest_size)
-    assert masks.rest[GERMINATE, 0, 1:].all()
+    assert masks.slot.tolist() == [
+        [False] * 5,
+        [True, True, False, True, True],
+        [False] * 5,
+        [False, False, True, False, False],
+    ]
+    assert masks.rest.shape == (4, 5, env.spaces.action.rest_size)
+    assert masks.rest[GERMINATE, 0, 1:7].all()
+    assert not masks.rest[GERMINATE, 0, 7:11].any()  # columns
     assert not masks.rest[[0, FOSSILIZE, PRUNE]].any()
     env.step(classic(PRUNE, 2))
     assert env.last_op is Op.PRUNE

@@ -26,7 +26,7 @@ def blobs(rng):
     def draw(n):
         y = rng.integers(0, 2, n)
         return rng.normal(y[:, None], 0.3, (n, 3)), y
-    return Task("blobs", 2, 5, *draw_splits(draw, Sizes(64, 32, 32)))
+    return Task("blobs", 2, *draw_splits(draw, Sizes(64, 32, 32)), host_width=5)
 
 def failing(rng):
     raise KeyError("lost")
@@ -47,7 +47,7 @@ def infinite(rng):
 def growing(rng):
     made = blobs(rng)
     wider = [Split(np.repeat(s.x, rng.integers(1, 9), axis=1), s.y) for s in (made.train,)] * 3
-    return Task("growing", 2, 5, *wider)
+    return Task("growing", 2, *wider, host_width=5)
 
 def no_rng():
     return None

@@ -102,7 +102,7 @@ def test_the_gate_is_in_the_seeds_optimizer() -> None:
     assert seed.params["gate.w"].abs().max() > 0
 
 
-def optimiser_state(env: SeedTrainingEnv, slot: int | None) -> list[Tensor]:
+def optimizer_state(env: SeedTrainingEnv, slot: int | None) -> list[Tensor]:
     trained = env.network.group if slot is None else env.network.seeds[slot].group
     return [v.clone() for t in trained.tensors for v in (t, *trained.optimizer.state[t].values())]
 
@@ -122,7 +122,7 @@ def test_germinate_and_prune_do_not_affect_other_seeds() -> None:
         busy.step((common | elsewhere).get(epoch, WAIT))
         quiet.step(common.get(epoch, WAIT))
         for slot in (None, 0):
-            pairs = zip(optimiser_state(busy, slot), optimiser_state(quiet, slot), strict=True)
+            pairs = zip(optimizer_state(busy, slot), optimizer_state(quiet, slot), strict=True)
             assert all(torch.equal(a, b) for a, b in pairs), (epoch, slot)
     assert "PRUNED" in busy.timeline.stages[1]
     assert step_counters(busy, 0) == {2.0 * 11}
@@ -154,7 +154,7 @@ def test_clip_and_decay_are_per_group() -> None:
     def host_step(with_seed: bool) -> list[Tensor]:
         net = ReferenceNetwork(MLPHost(2, 6, 3, 2), np.random.default_rng(0), OptimizerSettings(1e-2, 1e-2, 0.0, 1e-3))
         if with_seed:
-            net.germinate(0, MLP_BLUEPRINTS[6], 0, np.random.default_rng(1))
+            net.germinate(0, 6, 0, np.random.default_rng(1))
             net.seeds[0].group.params["w2"].data.fill_(1e3)
         rng = np.random.default_rng(2)
         x = torch.tensor(rng.standard_normal((1, 16, 2)), dtype=torch.float32)

@@ -147,6 +147,19 @@ def test_a_single_seed_is_enough_where_we_reset() -> None:
     assert walk(scripted(OneGenerator, DISABLED, sizes=(4,), masks="method")) > 60
 
 
+class IgnoresTheMask(SyncVectorEnv):
+    """Resets all environments where `reset_mask` names some of them."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=[None if seed is None else s or 0 for s in seed], options=None)
+
+
+def test_an_environment_that_ignores_the_reset_mask_is_refused() -> None:
+    with pytest.raises(UserError, match="reset environments that options\\['reset_mask'\\] excludes: ") as refusal:
+        walk(scripted(IgnoresTheMask, DISABLED, sizes=(4,)))
+    assert "\n" not in str(refusal.value)
+
+
 class HidesTheEnd(SyncVectorEnv):
     def step(self, actions: Any) -> Any:
         *shown, _ = super().step(actions)

@@ -34,7 +34,13 @@ from tests.support.walks import act
 
 ROOT = Path(__file__).parents[3]
 torch.set_num_threads(1)
-TINY: dict[str, Any] = {"tasks": ("spirals", "wine"), "horizon_epochs": 6, "inner_steps": 2, "batch_size": 32}
+TINY: dict[str, Any] = {
+    "tasks": ("spirals", "wine"),
+    "host_width": 6,
+    "horizon_epochs": 6,
+    "inner_steps": 2,
+    "batch_size": 32,
+}
 
 
 def many(num_envs: int, **settings: Any) -> SeedTrainingVectorEnv:
@@ -60,7 +66,7 @@ def test_a_seed_action_means_the_same_as_its_array(profile: str) -> None:
         obs, _, _, _, info = env.step(action)
         assert "illegal_action" not in info
         seen.append(obs)
-    assert seen[0]["blueprint_indices"].tolist() == [-1, 6, -1]
+    assert seen[0]["blueprint_indices"].tolist() == [-1, 6, -1, -1, -1]
     assert np.array_equal(seen[0]["obs"], seen[1]["obs"])
 
 
@@ -68,7 +74,7 @@ def test_a_list_of_seed_actions_is_a_batch() -> None:
     envs = many(2)
     envs.reset(seed=0)
     obs, *_ = envs.step([SeedAction(Op.WAIT), SeedAction(Op.GERMINATE, slot=2, blueprint=3)])  # type: ignore[arg-type]
-    assert obs["blueprint_indices"].tolist() == [[-1, -1, -1], [-1, -1, 3]]
+    assert obs["blueprint_indices"].tolist() == [[-1] * 5, [-1, -1, 3, -1, -1]]
 
 
 def test_an_op_that_the_profile_lacks_and_an_unknown_blueprint_are_refused() -> None:
@@ -124,7 +130,7 @@ def test_spaces_and_metadata() -> None:
     seen, info = env.reset(seed=0)
     assert seen in env.observation_space
     assert info["action_mask"].shape == (64, sum(env.fleet.spaces.action.sizes))
-    assert info["slot_mask_by_op"].shape == (64, 6, 3)
+    assert info["slot_mask_by_op"].shape == (64, 6, 5)
     env.close()
 
 
@@ -135,7 +141,7 @@ def assert_same(mine: Any, theirs: Any) -> None:
         for key in theirs:
             assert_same(mine[key], theirs[key])
     elif isinstance(theirs, np.ndarray) and theirs.dtype != object:
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-3)
     elif isinstance(theirs, np.ndarray | tuple | list):
         assert len(mine) == len(theirs)
         for a, b in zip(mine, theirs, strict=True):
@@ -145,7 +151,12 @@ def assert_same(mine: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"random_horizon": True}, {"random_horizon": True, "time_limit": "truncated", "reference": "twin"}]
+    "settings",
+    [
+        {},
+        {"horizon_epochs": (3, 6), "inner_steps": (1, 2)},
+        {"horizon_epochs": (3, 6), "observe_time": False, "time_limit": "truncated", "reference": "twin"},
+    ],
 )
 def test_the_vector_environment_equals_gymnasiums_sync_vector_env(settings: dict[str, Any]) -> None:
     """Compare observations, rewards, ends and infos over several episodes of unequal length, with same-step reset."""

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.mlp import MLPHost
 from actors.env.layers.batch_norm import Normalize
@@ -32,7 +31,7 @@ def network(seeds: dict[int, tuple[int, int]], dtype: torch.dtype = torch.float3
     net = ReferenceNetwork(host, np.random.default_rng(0), OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0), dtype)
     for slot, (blueprint, blend) in seeds.items():
         rng = np.random.default_rng(100 + slot)
-        net.germinate(slot, MLP_BLUEPRINTS[blueprint], blend, rng)
+        net.germinate(slot, blueprint, blend, rng)
         for tensor in net.seeds[slot].group.tensors:
             tensor.data += torch.tensor(0.3 * rng.standard_normal(tuple(tensor.shape)), dtype=dtype)
     return net
@@ -161,7 +160,7 @@ def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple
     """
     task = make_task("spirals", stream(run, 0, Purpose.TASK_DATA))
     x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
-    host = MLPHost(2, task.host_width, 3, 3)
+    host = MLPHost(2, 6, 3, 3)
     net = ReferenceNetwork(host, np.random.default_rng(run), OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0))
     order = np.random.default_rng(run)
 
@@ -171,7 +170,7 @@ def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple
 
     for _ in range(10):
         epoch(SeedAlphas())
-    net.germinate(1, MLP_BLUEPRINTS[WIDE], 0, np.random.default_rng(run + 50))
+    net.germinate(1, WIDE, 0, np.random.default_rng(run + 50))
     start = net.evaluate(x, y, {1: 1.0})[1]
     for _ in range(epochs):
         epoch(SeedAlphas({}, {1: 1.0}))
@@ -179,8 +178,8 @@ def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple
 
 
 def test_on_spirals_the_shadow_pass_learns_and_straight_through_does_not() -> None:
-    shadow = np.array([loss_with_seed_on("shadow", run) for run in range(4)])
-    straight = np.array([loss_with_seed_on("straight_through", run) for run in range(4)])
+    shadow = np.array([loss_with_seed_on("shadow", run) for run in range(2)])
+    straight = np.array([loss_with_seed_on("straight_through", run) for run in range(2)])
     np.testing.assert_array_equal(shadow[:, 0], straight[:, 0])
     assert (shadow[:, 1] < shadow[:, 0] - 0.05).all()
     assert (straight[:, 1] > straight[:, 0] + 0.05).all()  # a push without curvature overshoots

@@ -15,7 +15,7 @@ from actors.env.blueprints.blends import apply_blend, gate_shapes
 from actors.env.blueprints.blueprint import Blueprint
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.kernels.layers import exponential
-from actors.env.kernels.networks import FORMULAS
+from actors.env.kernels.numba_network import FORMULAS
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
 from actors.types.actions import BLENDS
 

@@ -52,11 +52,10 @@ class Played:
 
     def objective(self) -> float:
         """J by its definition; a panic costs 5 points, and the last rent for every epoch that was not played."""
-        c = self.env.config
-        left = c.horizon_epochs - len(self.rents)
+        left = self.env.episode.horizon_epochs - len(self.rents)
         panic = self.info["end_reason"] is EndReason.GOVERNOR
         rents = self.rents + [self.rents[-1]] * left
-        return self.final - self.untrained - c.rent_weight * float(np.mean(rents)) - 5.0 * panic
+        return self.final - self.untrained - self.env.episode.rent_weight * float(np.mean(rents)) - 5.0 * panic
 
 
 def play(env: SeedTrainingEnv, seed: int, poison: int = -1, how: str = "nan", grow: bool = True) -> Played:
@@ -69,7 +68,7 @@ def play(env: SeedTrainingEnv, seed: int, poison: int = -1, how: str = "nan", gr
 
     def train_epoch(*args: Any) -> Any:
         grown = [t for seed in env.network.seeds.values() for t in seed.group.tensors]
-        played.rents.append(sum(t.numel() for t in grown) / host)
+        played.rents.append(float(np.log2(1 + sum(t.numel() for t in grown) / host)))
         return honest(*args)
 
     env.network.train_epoch = train_epoch  # type: ignore[method-assign]
@@ -149,9 +148,9 @@ def test_a_fossilized_seed_survives_a_panic() -> None:
 
 def gains_from_panics() -> list[float]:
     """Return J of episodes that the governor ends minus J of WAIT with the same seed, for many plans and epochs."""
-    settings = {"inner_steps": 8, "tasks": ("spirals", "wine", "digits")}
+    settings = {"inner_steps": 8, "tasks": ("spirals", "wine", "clusters_noisy")}
     gains = []
-    for seed in range(5):
+    for seed in range(3):
         wait = play(tiny_env(**settings), seed, grow=False).return_
         gains += [play(tiny_env(**settings), seed, k, grow=g).return_ - wait for k in (0, 4, 11) for g in (True, False)]
     return gains

@@ -12,8 +12,12 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from actors.env.env import SeedTrainingEnv
-from actors.env.slots.observation import BASE, SLOT, ModelView, TrainingState, bounds, obs_spec, observe
+from actors.env.slots.base_features import BASE
+from actors.env.slots.model_view import ModelView, TrainingState
+from actors.env.slots.observation import bounds, obs_spec, observe
 from actors.env.slots.observation_table import markdown_table
+from actors.env.slots.slot_features import SLOT
+from actors.env.slots.slot_shape import SlotKind
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import Op
 from tests.support.walks import WAIT, act, random_legal, tiny_env
@@ -42,10 +46,12 @@ def out_of_range(obs: NDArray[np.float32], slots: int) -> list[str]:
     return bad
 
 
-@pytest.mark.parametrize("slots", [1, 3, 8])
+@pytest.mark.parametrize("slots", [1, 5, 8])
 @pytest.mark.parametrize("task", ["spirals", "wine"])
 def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) -> None:
-    env, where = tiny_env(slots=slots, tasks=(task,), host_lr=0.1, seed_lr=0.3), places(slots)
+    columns = min(2, slots - 1)
+    env = tiny_env(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1, seed_lr=0.3)
+    where = places(slots)
     rng = np.random.default_rng(slots)
     assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.observation_space["obs"].shape[0]
     for seed in range(3):
@@ -82,25 +88,26 @@ def test_a_value_out_of_range_is_detected() -> None:
 
 
 def view(slot: Slot) -> ModelView:
-    training = TrainingState(0, 10, 1.0, 3, [1.0], [50.0])
-    return ModelView(training, Op.WAIT, True, 100, 400.0, [0], [slot])
+    training = TrainingState(0, 10, 1.0, 3, [1.0], [50.0], [], None)
+    return ModelView(training, Op.WAIT, True, 100, 400.0, 2.0, [0], [SlotKind.STREAM], [None], [slot])
 
 
-MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health")
+MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health", "score")
 
 
 @pytest.mark.parametrize("name", [*MAYBE, "gradient_health_prev"])
 def test_unknown_differs_from_a_measured_zero(name: str) -> None:
-    where, unknown, zero = places(1), observe(view(Slot())), observe(view(Slot(**{name: 0.0})))
+    stage = Stage.DORMANT if name == "score" else Stage.TRAINING
+    where, unknown, zero = places(1), observe(view(Slot(stage))), observe(view(Slot(stage, **{name: 0.0})))
     assert unknown[where[f"0/{name}"]].tolist() == [0.0, 0.0]
     assert zero[where[f"0/{name}"]].tolist() == [1.0, 0.0]
-    healthy = observe(view(Slot(**{name: 1.0})))[where[f"0/{name}"]]
+    healthy = observe(view(Slot(stage, **{name: 1.0})))[where[f"0/{name}"]]
     assert healthy[0] == 1
     assert healthy[1] > 0
 
 
 def test_missing_history_is_marked_unknown() -> None:
-    where, env = places(3), tiny_env()
+    where, env = places(5), tiny_env()
     seen, _ = env.reset(seed=0)
     for epoch in range(5):
         known = min(epoch, 3)

@@ -10,8 +10,10 @@ import torch
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.blueprints.blueprint import NOOP, Blueprint, Param
+from actors.env.blueprints.column import ColumnBlueprint
 from actors.env.blueprints.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
 from actors.env.env import SeedTrainingEnv
+from actors.env.reference_network import ReferenceColumn
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
 from examples import own_blueprint
@@ -30,15 +32,16 @@ def _known_tasks() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _tables() -> Iterator[None]:
-    before = {name: list(family.blueprints) for name, family in FAMILIES.items()}
+    before = {name: (list(family.blueprints), list(family.columns)) for name, family in FAMILIES.items()}
     yield
     for name, family in FAMILIES.items():
-        family.blueprints[:] = before[name]
+        family.blueprints[:], family.columns[:] = before[name]
 
 
 def test_blueprint_indices_fit_every_family() -> None:
     assert blueprint_choices() == (
         "noop", "norm", "bottleneck", "dense/conv_light", "gated/depthwise", "attention", "mlp_wide/conv_heavy",
+        "column_half", "column_same", "column_double", "column_quad",
     )  # fmt: skip
 
 
@@ -82,5 +85,25 @@ def test_invalid_blueprints_are_rejected() -> None:
         register_blueprint(vector=Blueprint("dense", still.shapes, still.forward))
     with pytest.raises(ConfigError, match="at least one"):
         register_blueprint()
-    assert len(VECTOR.blueprints) == 7
-    assert register_blueprint(vector=still) == 7
+    with pytest.raises(ConfigError, match="already"):
+        register_blueprint(vector=ColumnBlueprint("column_double", 3.0))
+    with pytest.raises(ConfigError, match="must be positive"):
+        ColumnBlueprint("column_none", 0.0)
+    assert len(VECTOR.blueprints) == 11
+    assert register_blueprint(vector=still) == 11
+
+
+def test_a_registered_column_grows_in_column_slots_of_its_families() -> None:
+    column = ColumnBlueprint("column_triple", 3.0)
+    number = register_blueprint(vector=column, image=column)
+    assert blueprint_choices()[number] == "column_triple"
+    for task, legal in (("spirals", True), ("sequences", False), ("images", True)):
+        env = SeedTrainingEnv(EnvConfig(tasks=(task,), horizon_epochs=5, inner_steps=2, budget_ratio=30.0))
+        env.reset(seed=0)
+        rest = env.masks().rest[Op.GERMINATE, :, number]
+        assert rest.tolist() == [False] * 3 + [legal] * 2
+        if legal:
+            env.step(act(Op.GERMINATE, 3, number))
+            seed = env.network.seeds[3]
+            assert isinstance(seed, ReferenceColumn)
+            assert seed.host.width == 3 * env.network.host.width

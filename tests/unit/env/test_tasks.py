@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from actors.config import ConfigError, EnvConfig
+from actors.env.env import SeedTrainingEnv
+from actors.env.episode_settings import draw_settings
 from actors.env.fleet import ReferenceFleet
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import SeedTrainingFleet
@@ -87,7 +90,7 @@ def test_data_depend_on_the_generator_only(name: str) -> None:
     # Bundled data sets have fixed splits: no seed trains on another's test rows.
     assert (name in FIXED) == np.array_equal(once.train.x, other.train.x)
     # A fleet pads to the shapes of one draw.
-    assert (once.shape, once.num_classes, once.host_width) == (other.shape, other.num_classes, other.host_width)
+    assert (once.shape, once.num_classes) == (other.shape, other.num_classes)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,53 @@ def test_enough_families_and_no_name_in_both_splits() -> None:
         assert families("train", kind)
         assert families("heldout", kind)
     assert set(EnvConfig().tasks) <= {f.name for f in train}
-    assert len({task(name).host_width for name in NAMES}) >= 4
+
+
+def test_hosts_have_every_width_of_their_familys_range() -> None:
+    """Log-uniformly: as many below the geometric mean as above it."""
+    for name, low, high in (("spirals", 2, 32), ("signals", 2, 16), ("digits_image", 2, 16)):
+        config = EnvConfig(tasks=(name,))
+        drawn = [draw_settings(config, name, 0, seed).host_width for seed in range(600)]
+        assert set(drawn) == set(range(low, high + 1))
+        below = sum(width < (low * (high + 1)) ** 0.5 for width in drawn) / 600
+        assert below == pytest.approx(0.5, abs=0.07)
+
+
+def test_a_familys_data_do_not_change_with_the_width() -> None:
+    small, large = (SeedTrainingEnv(EnvConfig(host_width=width)) for width in (2, 32))
+    for env in (small, large):
+        env.reset(seed=4)
+    np.testing.assert_array_equal(small.task.train.x, large.task.train.x)
+    assert (small.episode.host.width, large.episode.host.width) == (2, 32)
+
+
+def test_sizes_and_prices_are_drawn_from_the_ranges() -> None:
+    config = EnvConfig(horizon_epochs=(15, 40), inner_steps=(8, 32), rent_weight=(0.25, 8.0))
+    drawn = [draw_settings(config, "moons", 0, seed) for seed in range(400)]
+    assert {d.horizon_epochs for d in drawn} == set(range(15, 41))
+    assert {d.inner_steps for d in drawn} == {8, 16, 32}
+    prices = np.log2([d.rent_weight for d in drawn])
+    assert (prices.min() >= -2.0, prices.max() <= 3.0) == (True, True)
+    assert prices.mean() == pytest.approx(0.5, abs=0.2)
+    fixed = EnvConfig(horizon_epochs=9, inner_steps=5, rent_weight=0.0, host_width=7)
+    assert draw_settings(fixed, "moons", 0, 1) == (7, 9, 5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"horizon_epochs": (40, 15)}, "write the smaller number of a range first"),
+        ({"inner_steps": (0, 8)}, "at least one minibatch"),
+        ({"rent_weight": (0.0, 2.0)}, "nor a range start at 0"),
+        ({"rent_weight": -1.0}, "cannot be negative"),
+        ({"host_width": 0}, "at least one unit"),
+        ({"slots": 7}, "at most 8 slots of both kinds"),
+        ({"column_slots": -1}, "cannot be negative"),
+    ],
+)
+def test_an_invalid_range_is_rejected(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        EnvConfig(**settings)
 
 
 def test_held_out_families_differ_in_kind() -> None:
@@ -132,11 +181,10 @@ def test_every_generated_family_is_measured_and_growth_pays_on_some_only() -> No
     measured = measurements()
     assert set(measured) == {f.name for f in families() if f.factory is not None}
     assert {f.kind for f in families() if f.name in measured} == {"vector", "sequence", "image"}
-    for rent, pays, hurts in (("rent0", 8, 0), ("rent5", 4, 4)):
-        verdicts = [getattr(row, rent).verdict for row in measured.values()]
-        assert verdicts.count("pays") >= pays
-        assert verdicts.count("hurts") >= hurts
-    assert any(measured[f.name].rent5.verdict == "pays" for f in families("heldout", "vector"))
+    small, large = (([row[i].column.priced.verdict for row in measured.values()]) for i in (0, 2))
+    assert small.count("pays") > 20 > 5 > large.count("pays")
+    assert large.count("hurts") > 20
+    assert any(measured[f.name][0].column.priced.verdict == "pays" for f in families("heldout", "vector"))
 
 
 def test_label_noise_affects_training_labels_only() -> None:
@@ -283,12 +331,12 @@ def rows(n: int = 4, shape: tuple[int, ...] = (3,)) -> Split:
 )
 def test_an_invalid_task_is_rejected(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        dataclasses.replace(Task("t", 2, 4, rows(), rows(), rows()), **changes)  # type: ignore[arg-type]
+        dataclasses.replace(Task("t", 2, rows(), rows(), rows()), **changes)  # type: ignore[arg-type]
 
 
 def test_shapes_and_chance() -> None:
     kinds: list[tuple[TaskKind, tuple[int, ...]]] = [("vector", (6,)), ("sequence", (2, 3)), ("image", (1, 2, 3))]
     for kind, shape in kinds:
-        made = Task("t", 4, 5, *(rows(n, shape) for n in (5, 4, 3)), kind=kind)
+        made = Task("t", 4, *(rows(n, shape) for n in (5, 4, 3)), kind=kind)
         assert (made.shape, made.num_features, made.sizes) == (shape, 6, Sizes(5, 4, 3))
         assert (made.chance_accuracy, made.chance_loss) == (25.0, pytest.approx(np.log(4)))

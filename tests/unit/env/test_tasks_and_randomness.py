@@ -14,7 +14,7 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
 from actors.env.tasks import DataFiles, Split, Task, registry
 from actors.types.actions import Op
-from tests.support.walks import act, random_legal, tiny_env
+from tests.support.walks import TINY, act, random_legal, tiny_env
 
 
 def test_an_unknown_task_is_rejected_when_the_environment_is_made() -> None:
@@ -85,7 +85,7 @@ def test_test_rows_affect_no_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env.test_accuracy() == pytest.approx(100 * np.mean(env.task.test.y == 0), abs=1e-9)  # argmax of NaN
 
 
-SETTINGS: dict[str, Any] = {"tasks": ("spirals", "wine"), "horizon_epochs": 8, "inner_steps": 2, "batch_size": 32}
+SETTINGS: dict[str, Any] = TINY | {"tasks": ("spirals", "wine"), "horizon_epochs": 8}
 
 
 def fleet_trace(seeds: list[int], poison: int = -1) -> list[list[NDArray[Any]]]:

@@ -14,8 +14,8 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.slots.topology import GrownSeed
 
-CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=4, device="cpu")
-BUILT = (GrownSeed(0, 2, 0, 1.0), GrownSeed(2, 3, 2, 0.7))
+CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=3, inner_steps=4, rent_weight=2.0, device="cpu")
+BUILT = (GrownSeed(0, 2, 0, 1.0), GrownSeed(2, 3, 2, 0.7), GrownSeed(4, 9, 0, 1.0))  # the last is a column
 WAITS: NDArray[Any] = np.zeros((2, 6), dtype=np.int64)
 
 
@@ -48,7 +48,7 @@ def test_a_host_with_initial_seeds_starts_as_the_bare_one_and_is_charged_rent() 
     assert built.accuracies[0] == bare.accuracies[0]
     assert built.topology() == BUILT
     assert built.added_params() == sum(built.growth.seed_cost(g.slot, g.blueprint, g.blend) for g in BUILT) > 0
-    rent = CONFIG.rent_weight * built.added_params() / built.growth.host_params / CONFIG.horizon_epochs
+    rent = 2.0 * np.log2(1 + built.added_params() / built.growth.host_params) / 3
     assert rewards[0] == pytest.approx(built.accuracies[1] - built.accuracies[0] - rent, abs=1e-4)
     assert not built.masks().slot[1, 0]  # a filled slot cannot be germinated
 

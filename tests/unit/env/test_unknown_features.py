@@ -10,12 +10,22 @@ from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.observation import BASE, SLOT
+from actors.env.slots.base_features import BASE
+from actors.env.slots.slot_features import SLOT
 from deploy.config.schema import PRESETS
 from tests.support.walks import tiny_env
 
 CONTRIBUTIONS = {"contribution", "contribution_velocity", "contribution_freshness", "interaction"}
 ACCURACY = {"accuracy", "accuracy_known"}
+LOSS = {"train_loss", "train_loss_known"}
+ROWS = {"train_rows", "params_per_row"}
+GROUPS = {
+    "contributions": CONTRIBUTIONS,
+    "accuracy": ACCURACY,
+    "train_loss": LOSS,
+    "train_rows": ROWS,
+    "scores": {"score"},
+}
 GROW = [[1, 0, 3, 0, 2, 0], [5, 0, 0, 0, 0, 0], [5, 0, 0, 0, 0, 0], [1, 1, 2, 0, 2, 0], [5, 1, 0, 0, 0, 0], [0] * 6]
 
 
@@ -29,7 +39,7 @@ def split(obs: NDArray[np.float32], slots: int) -> dict[str, list[float]]:
 
 
 def play(share: float, seed: int) -> tuple[list[dict[str, list[float]]], list[float]]:
-    env = tiny_env(slots=2, tasks=("spirals",), drop_features=share, horizon_epochs=6)
+    env = tiny_env(slots=2, column_slots=0, tasks=("spirals",), drop_features=share, horizon_epochs=6)
     seen, _ = env.reset(seed=seed)
     found, rewards = [split(seen["obs"], 2)], []
     for action in GROW:
@@ -49,18 +59,22 @@ def test_a_dropped_group_is_unknown_for_a_whole_episode() -> None:
         (whole, paid), (other, also) = play(0.0, seed), play(0.6, seed)
         assert paid == also
         gone = hidden(whole, other)
-        assert gone in (set(), ACCURACY, CONTRIBUTIONS, ACCURACY | CONTRIBUTIONS), gone
+        dropped = {name for name, features in GROUPS.items() if gone & features}
+        assert gone == set[str]().union(*(GROUPS[name] for name in dropped)), "whole groups only"
         assert all(not any(step[name]) for step in other for name in gone)
-        kinds.add(frozenset(gone))
+        kinds.add(frozenset(dropped))
         assert hidden(other, play(0.6, seed)[0]) == set(), "it follows from the seed"
-    assert len(kinds) == 4
+    assert len(kinds) > 6
+    assert set[str]().union(*kinds) == set(GROUPS)
 
 
 def test_groups_are_dropped_with_the_configured_probability() -> None:
-    config = EnvConfig(tasks=("spirals",), slots=1, horizon_epochs=1, inner_steps=1, drop_features=0.3, device="cpu")
+    config = EnvConfig(
+        tasks=("spirals",), slots=1, column_slots=0, horizon_epochs=1, inner_steps=1, drop_features=0.3, device="cpu"
+    )
     fleet = SeedTrainingFleet(config, 200, 0)
     fleet.reset(range(200))
-    gone = np.array([(e._contributions_hidden, e._accuracy_hidden) for e in fleet.episodes])
+    gone = np.array([[name in e.hidden_features for name in GROUPS] for e in fleet.episodes])
     assert np.all(np.abs(gone.mean(0) - 0.3) < 0.1)
     assert 0.02 < (gone[:, 0] & gone[:, 1]).mean() < 0.18  # drawn independently
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from actors.config import EnvConfig, PolicyConfig
+from actors.env.blueprints.family import blueprint_index
 from actors.env.env import seed_spaces
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.mlp import MLPHost
@@ -18,18 +20,20 @@ from actors.env.slots.topology import GrownSeed
 from actors.env.tasks import families
 from actors.env.tasks.measured import measurements
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.rules.schedule import KINDS, NEVER, Schedule, Scheduled, fixed_column
 from deploy.cli import main
-from deploy.config.schema import Config
+from deploy.commands import evaluate
+from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.evaluation import flops, suite, tune
 from deploy.evaluation.cells import played_seconds
 from deploy.evaluation.play import Row, largest, play
 from deploy.evaluation.players import Player, play_player, play_schedules
 from deploy.evaluation.results import Results
-from deploy.evaluation.schedules import KINDS, NEVER, Schedule, draw_schedule
-from learner.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint, save_policy
+from deploy.evaluation.schedules import draw_schedule
+from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint, save_policy
 
-CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=8, inner_steps=4, device="cpu")
+CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=8, inner_steps=4, rent_weight=1.0, device="cpu")
 EARLY = Schedule("periodic", 1, 2, 1, blueprint=3, blend=0, alpha_target=2, alpha_speed=0, training=2)
 
 
@@ -38,16 +42,16 @@ def test_held_out_families_are_disjoint_from_training_ones_and_hold_dont_grow_ta
     held_out = suite.members("heldout")
     assert not training & {m.family for m in held_out}
     assert len([m for m in held_out if m.headline]) >= 6
-    measured = measurements()
-    assert len([m for m in held_out if m.dont_grow]) >= 2
+    assert len({m.family for m in held_out if m.headline}) >= 16
     others = suite.members("mlbench")
-    assert {m.family for m in others} == {f.name for f in families("heldout") if f.factory} - {
-        m.family for m in held_out
-    }
+    assert {m.family for m in (*held_out, *others)} == {f.name for f in families("heldout") if f.factory}
+    measured = measurements()
     for member in (*held_out, *others):
-        row = measured[member.family]
-        if member.dont_grow or member in others:
-            assert member.dont_grow == (row.rent5.verdict == "hurts" and row.rent0.verdict != "pays"), member.family
+        if member.family in measured:
+            gains = [grown.priced.mean for m in measured[member.family] for grown in (m.seed, m.column)]
+            assert member.dont_grow == (max(gains) < 1.0), member.family
+    assert {m.family for m in others} - {m.family for m in held_out} == set(suite.TRIVIAL)
+    assert all(measured[name][0].never > 99 for name in suite.TRIVIAL)
     assert set(suite.tuning_families()) <= training
     assert len({suite.REPORTING, suite.SELECTION, suite.TUNING}) == 3
 
@@ -58,13 +62,15 @@ def test_flops_match_the_matrix_shapes() -> None:
     assert own.host == 2 * (5 * 6 + 2 * 6 * 6 + 6 * 3)
     assert own.seeds[1]["dense"] == 2 * 2 * 6 * 6
     assert own.seeds[0]["norm"] == 0
+    assert own.columns["column_double"] == 2 * (5 * 12 + 2 * 12 * 12 + 12 * 3)
+    assert own.seed(2, "column_half") == 2 * (5 * 3 + 2 * 3 * 3 + 3 * 3)
 
 
 def test_the_cost_of_an_episode_counts_active_seeds() -> None:
     """The seed germinates in epoch 1, trains in a shadow pass from epoch 2, and is blended from epoch 4."""
     rows = play_player(Player("x", "schedule", schedule=EARLY), CONFIG, 5, [1])
     bare = play_player(Player("x", "never"), CONFIG, 5, [1])
-    host = HostEpisode(CONFIG, 5, 1, seed_spaces(3).action)
+    host = HostEpisode(CONFIG, 5, 1, seed_spaces(5).action)
     own = flops.table(host.host, host.task.shape)
     samples, epochs = CONFIG.inner_steps * CONFIG.batch_size, CONFIG.horizon_epochs
     assert bare[0].training_flops == 3 * samples * epochs * own.host
@@ -76,12 +82,27 @@ def test_the_cost_of_an_episode_counts_active_seeds() -> None:
     assert bare[0].measuring_flops == epochs * len(host.task.val) * own.host
 
 
+def test_a_column_costs_one_pass_beside_the_host_and_its_ablation_none() -> None:
+    column = Player("x", "schedule", schedule=fixed_column(blueprint_index("column_same"), 1))
+    row = play_player(column, CONFIG, 5, [1])[0]
+    host = HostEpisode(CONFIG, 5, 1, seed_spaces(5).action)
+    own = flops.table(host.host, host.task.shape)
+    assert row.topology == [[3.0, float(blueprint_index("column_same")), 0.0, 1.0]]
+    samples, epochs = CONFIG.inner_steps * CONFIG.batch_size, CONFIG.horizon_epochs
+    shadow, blended = 1, epochs - 3  # germinated in epoch 1, training in 2, blended from 3
+    wanted = 3 * samples * (epochs * own.host + blended * own.host + shadow * 2 * own.host)
+    assert row.training_flops == wanted
+    assert row.measuring_flops == len(host.task.val) * (epochs + shadow + blended) * own.host
+    assert row.inference_flops == 2 * own.host
+    assert row.rent == pytest.approx(np.log2(row.final_params / row.host_params) * 7 / 8)
+
+
 def test_a_schedule_follows_its_rule() -> None:
     row = play_player(Player("x", "schedule", schedule=EARLY), CONFIG, 5, [1, 2])[0]
     assert row.illegal == 0
     assert (row.started, row.fossilized) == (1, 1)
     assert row.grown == (GrownSeed(0, 3, 0, 1.0),)
-    assert row.rent == pytest.approx((row.final_params - row.host_params) / row.host_params * 7 / 8)
+    assert row.rent == pytest.approx(np.log2(row.final_params / row.host_params) * 7 / 8)
     picky = replace(EARLY, keep_above=99.0)
     assert play_player(Player("x", "schedule", schedule=picky), CONFIG, 5, [1])[0].fossilized == 0
     numb = replace(EARLY, kind="gradient", threshold=1e9)
@@ -94,10 +115,10 @@ def test_a_schedule_follows_its_rule() -> None:
 
 def test_drawn_schedules_take_only_legal_actions() -> None:
     rng = np.random.default_rng(1)
-    plans = [draw_schedule(kind, rng, 3, 8, 7) for kind in KINDS for _ in range(3)]
-    from deploy.evaluation.schedules import Scheduled
-
-    rows = play(lambda spaces: Scheduled(spaces, plans, 8), CONFIG, 5, range(len(plans)))
+    plans = [draw_schedule(kind, rng, CONFIG) for kind in KINDS for _ in range(5)]
+    columns = {blueprint_index(f"column_{size}") for size in ("half", "same", "double", "quad")}
+    assert {plan.blueprint in columns for plan in plans} == {True, False}
+    rows = play(lambda spaces: Scheduled(spaces, plans), CONFIG, 5, range(len(plans)))
     assert not any(row.illegal for row in rows)
     assert all(row.finite for row in rows)
     assert any(row.started for row in rows)
@@ -113,7 +134,7 @@ def test_followers_match_their_leader() -> None:
     leader = play_player(Player("x", "schedule", schedule=EARLY), CONFIG, 5, [1, 2])
     scratch = play_player(Player("y", "scratch", leader="x"), CONFIG, 5, [1, 2], leader)
     assert [r.final_params for r in scratch] == [r.final_params for r in leader]
-    assert [r.rent for r in scratch] == pytest.approx([r.final_params / r.host_params - 1 for r in leader])
+    assert [r.rent for r in scratch] == pytest.approx([np.log2(r.final_params / r.host_params) for r in leader])
     matched = play_player(Player("z", "matched", leader="x"), CONFIG, 5, [1, 2], leader)
     for mine, theirs, whole in zip(matched, leader, scratch, strict=True):
         epoch = whole.training_flops / CONFIG.horizon_epochs
@@ -126,9 +147,9 @@ def test_followers_match_their_leader() -> None:
 
 def test_static_maximum_fills_all_slots_within_the_budget() -> None:
     built = largest(CONFIG, 5, [1])[0]
-    assert [g.slot for g in built] == [0, 1, 2]
+    assert [g.slot for g in built] == [0, 1, 2, 3, 4]
     row = play_player(Player("x", "largest"), CONFIG, 5, [1])[0]
-    assert row.fossilized == 3
+    assert row.fossilized == 5
     assert 0.7 < (row.final_params / row.host_params - 1) / CONFIG.budget_ratio <= 1
 
 
@@ -150,7 +171,7 @@ def test_halving_finds_the_best_schedule_for_each_rent() -> None:
 
 
 def made_up_row(gain: float, **changes: object) -> Row:
-    own = Row(0, gain, 0.0, 90.0, 90.0, 100, 100, 0, [], 0, False, 8, 0, True, 1.0, 1.0, 1.0)
+    own = Row(0, gain, 0.0, 90.0, 90.0, 6, 100, 100, 0, [], 0, False, 8, 0, True, 1.0, 1.0, 1.0)
     return replace(own, **changes)  # type: ignore[arg-type]
 
 
@@ -166,6 +187,7 @@ def test_the_table_matches_the_rows() -> None:
         ]
 
     rows = {"never grow": line(0, 1), "tuned periodic": line(1, 1), "per-task best": line(3, 1)}
+    rows["fixed column"] = line(1.2, 1)
     rows["policy greedy"] = line(2.5, 3)
     rows["blind greedy"] = line(1.5, 2)
     rows["from scratch"] = line(2, 3)
@@ -180,23 +202,25 @@ def test_the_table_matches_the_rows() -> None:
     b = Results(rows, members, 5.0, resamples=200).families[1]
     assert (b.family, b.dont_grow, b.bare) == ("b", True, pytest.approx(12 / 18))
     assert b.over_never["policy greedy"] == pytest.approx(2.5, abs=0.02)
-    assert b.policy_over_periodic is not None
-    assert b.policy_over_periodic.mean == pytest.approx(1.5, abs=0.02)
+    assert b.policy_over_fixed is not None
+    assert b.policy_over_fixed.mean == pytest.approx(1.3, abs=0.02)
     told = Results(rows, members, 5.0, resamples=200).sentences
-    assert told[0].startswith("The policy beats the tuned periodic schedule by 1.5")
+    assert told[0].startswith("The policy beats one column of twice the width at epoch 3 by 1.3")
+    assert told[1].startswith("The policy beats the tuned periodic schedule by 1.5")
     rows["policy sampled"], rows["per-task best"] = line(1, 3), line(1, 1)
-    flat = Results(rows, members, 5.0, resamples=200).targets[0]
+    named = {t.name: t for t in Results(rows, members, 5.0, resamples=200).targets}
+    flat = named["share of the gap to the per-task best closed"]
     assert (flat.value, flat.met) == (None, False)
     assert flat.told.startswith("no certain gap: ")
     told = Results(rows, members, 5.0, resamples=200).sentences
-    assert told[2].startswith("Sampled instead of greedy, it does not beat the tuned periodic schedule: ")
+    assert told[3].startswith("Sampled instead of greedy, it does not beat the tuned periodic schedule: ")
 
 
 def _policy(folder: Path, **policy: object) -> Path:
     settings = PolicyConfig(hidden_size=8, encoder_size=8, head_size=8, **policy)  # type: ignore[arg-type]
-    network = FactoredRecurrentActorCritic(seed_spaces(3), settings)
+    network = FactoredRecurrentActorCritic(seed_spaces(5), settings)
     folder.mkdir()
-    (folder / "config.yaml").write_text(to_yaml(Config(env=replace(CONFIG, horizon_epochs=3, inner_steps=2))))
+    (folder / "config.yaml").write_text(to_yaml(Config(env=replace(CONFIG, horizon_epochs=(2, 3), inner_steps=2))))
     optimizer = torch.optim.AdamW(network.parameters())
     save_checkpoint(folder / "checkpoints", network, optimizer, LearnerProgress(version=1), (), 8, 3)
     return folder
@@ -213,23 +237,21 @@ def test_a_kept_policy_equals_the_checkpoint(tmp_path: Path) -> None:
 def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, blind = _policy(tmp_path / "run"), _policy(tmp_path / "blind", blind=True)
     schedules = tmp_path / "schedules.json"
-    flags = ["--families", "xor", "majority", "--seeds", "2", "--jobs", "1", "--schedules", str(schedules)]
+    flags = ["--families", "xor", "majority", "--seeds", "2", "--jobs", "1"]
     command = ["evaluate", "--checkpoint", str(run), "--blind", str(blind), *flags]
-    assert main(command) == 2
+    assert main([*command, "--schedules", str(schedules)]) == 2
     assert "--tune" in capsys.readouterr().err
     winner = tune.Winner(EARLY, 0.0, 1)
-    config = suite.protocol(replace(CONFIG, horizon_epochs=3, inner_steps=2), 5.0)
-    kinds = {kind: {"5": winner} for kind in KINDS}
+    config = suite.protocol(replace(CONFIG, horizon_epochs=(2, 3), inner_steps=2), 1.0)
+    kinds = {kind: {"1": winner} for kind in KINDS}
     tune.Tuned(tune.rules(config), 1, ("spirals",), kinds, {"xor": winner, "majority": winner}).save(schedules)
+    command += ["--schedules", str(schedules), "--player", "gap"]
     assert main(command) == 0
     out = run / "evaluation"
     told = json.loads((out / "results.json").read_text())
-    assert {"policy greedy", "blind sampled", "from scratch", "per-task best"} <= {x["name"] for x in told["lines"]}
-    seen = ["--suite", "train", "--families", "spirals", "--out", str(tmp_path / "seen")]
-    assert main([*command[:5], *flags[3:], *seen]) == 0  # of which no best schedule is known
-    names = {line["name"] for line in json.loads((tmp_path / "seen" / "results.json").read_text())["lines"]}
-    assert "tuned periodic" in names
-    assert "per-task best" not in names
+    names = {x["name"] for x in told["lines"]}
+    assert {"policy greedy", "blind sampled", "from scratch", "per-task best", "gap", "fixed column"} <= names
+    assert {"policy at price 0.5", "policy at price 2", "policy at price 4"} <= names
     kept = [json.loads(path.read_text())["seconds"] for path in (out / "cells").rglob("*.json")]
     assert played_seconds(out / "cells") == pytest.approx(sum(kept))
     assert max(kept) > 0
@@ -244,19 +266,36 @@ def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "horizon_epochs" in capsys.readouterr().err
 
 
+def test_rules_are_evaluated_without_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["evaluate", "--suite", "train", "--families", "moons", "--seeds", "2", "--jobs", "1"]
+    command += ["--horizon", "3", "--inner-steps", "2", "--out", str(tmp_path)]
+    assert main(command) == 2
+    assert "--player RULE" in capsys.readouterr().err
+    assert main([*command, "--player", "sometimes"]) == 2
+    assert "'sometimes' is not a rule: the rules are never, periodic" in capsys.readouterr().err
+    assert main([*command, "--player", "fixed-column:quad@0", "--price", "2"]) == 0
+    told = json.loads((tmp_path / "results.json").read_text())
+    names = ["never grow", "static maximum", "fixed column", "periodic in the stream", "fixed-column:quad@0"]
+    assert [line["name"] for line in told["lines"]] == names
+    assert told["price"] == 2.0
+    quad = next(line for line in told["lines"] if line["name"] == "fixed-column:quad@0")
+    assert quad["params"] > 1.5
+
+
 def test_best_schedules_are_selected_only_for_families_without_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a task without gain from growth it is never growing; existing entries are kept."""
+    monkeypatch.setattr(evaluate, "workers", ThreadPoolExecutor)  # a process takes seconds to start
     schedules = tmp_path / "schedules.json"
     winner = tune.Winner(EARLY, 0.0, 1)
-    rules = tune.rules(suite.protocol(EnvConfig(horizon_epochs=8, inner_steps=8), 5.0))
-    kinds = {kind: {"5": winner} for kind in KINDS}
+    rules = tune.rules(suite.protocol(replace(PRESETS["research"].env, horizon_epochs=8, inner_steps=8), 8.0))
+    kinds = {kind: {"8": winner} for kind in KINDS}
     tune.Tuned(rules, 2, ("spirals",), kinds, {"xor": winner}).save(schedules)
     command = ["evaluate", "--select", "--suite", "mlbench", "--families", "simplex", "--rungs", "1", "--jobs", "1"]
     assert main(command) == 2
     assert "--select needs --schedules FILE" in capsys.readouterr().err
-    command += ["--schedules", str(schedules), "--horizon", "8", "--inner-steps", "8"]
+    command += ["--schedules", str(schedules), "--horizon", "8", "--inner-steps", "8", "--price", "8"]
     assert main([*command, "--tune"]) == 2
     assert "leave out --select" in capsys.readouterr().err
     assert main(command) == 0

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from actors.errors import UserError
+from actors.rules.schedule import KINDS, Schedule
 from deploy.cli import main
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import from_yaml, overlay
 from deploy.evaluation import study, suite, tune
-from deploy.evaluation.schedules import KINDS, Schedule
-from learner.checkpoint import load_policy
+from learner.run.checkpoint import load_policy
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,7 +62,7 @@ def test_the_committed_study_is_valid() -> None:
         ({"preset": "quik"}, "did you mean 'quick'"),
         ({"training": []}, "did you mean 'trainings'"),
         ({"trainings": [{"name": "a", "seeds": [1]}]}, "'minutes' is missing"),
-        ({"trainings": [{"name": "a", "seeds": [1], "minutes": 1, "settings": {"env": {"slots": 9}}}]}, "1 to 8"),
+        ({"trainings": [{"name": "a", "seeds": [1], "minutes": 1, "settings": {"env": {"slots": 9}}}]}, "at most 8"),
         ({"trainings": [{"name": "a", "seeds": [1, 1], "minutes": 1}]}, "two entries named 'a-1'"),
         ({"evaluations": [{"name": "e", "policies": ["mian"]}]}, "did you mean 'main'"),
     ],
@@ -141,8 +141,8 @@ def test_an_interrupted_study_continues(tmp_path: Path, monkeypatch: pytest.Monk
     }
     training = {"name": "blind", "seeds": [3], "minutes": 1, "keep": True, "settings": settings}
     early = tune.Winner(Schedule("periodic", 0, 1, 1, 0, 0, 2, 0, 1), 0.0, 1)
-    rules = tune.rules(suite.protocol(overlay(PRESETS["quick"], settings).env, 5.0))
-    kinds = {kind: {"5": early} for kind in KINDS}
+    rules = tune.rules(suite.protocol(overlay(PRESETS["quick"], settings).env, 1.0))
+    kinds = {kind: {"1": early} for kind in KINDS}
     tune.Tuned(rules, 1, ("spirals",), kinds, {"simplex": early}).save(tmp_path / "schedules.json")
     flags = ["--suite", "mlbench", "--families", "simplex", "--seeds", "2", "--jobs", "1"]
     flags += ["--schedules", str(tmp_path / "schedules.json")]

@@ -64,7 +64,7 @@ evaluations: [{{name: headline, policies: [main], also: [flat]}}]
         ]
         for name, gain, count in (
             ("never grow", 0.0, 1),
-            ("tuned periodic", 1.0, 1),
+            ("fixed column", 1.0, 1),
             ("policy greedy", 2.0, 2),
             ("flat", 1.5, 1),
         )
@@ -85,7 +85,7 @@ def test_tables_match_the_records(finished: Path, tmp_path: Path, capsys: pytest
     assert "old\n" not in text
     assert text.startswith("# Words\n")
     assert "\nbetween\n" in text
-    assert "| probability of improvement on periodic | 1.00 [" in text
+    assert "| probability of improvement on the fixed column | 1.00 [" in text
     assert "| b, don't grow | +2.00 | +1.00 | 0.0 | +1.00 [" in text
     assert "| flat | 1 | +1.50 [" in text
     assert "| -0.50 [-0.5" in text  # of the recipe against the base

@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actors.env.slots.observation import BASE, SLOT
+from actors.env.blueprints.family import blueprint_choices
+from actors.env.slots.base_features import BASE
+from actors.env.slots.slot_features import SLOT
 from actors.env.slots.stage import Stage
 from actors.errors import UserError
 from actors.growth.controller import GrowthController
@@ -62,7 +64,7 @@ class Random(Script):
             action[0] = self.rng.choice(ops)
             action[1] = self.rng.choice(np.flatnonzero(masks.slot[action[0]]))
             start = 0
-            for head, size in enumerate((7, 3, 3, 4), start=2):
+            for head, size in enumerate((len(blueprint_choices()), 3, 3, 4), start=2):
                 legal = np.flatnonzero(masks.rest[action[0], action[1], start : start + size])
                 action[head] = self.rng.choice(legal) if len(legal) else 0
                 start += size
@@ -107,8 +109,8 @@ def test_observations_match_what_happened() -> None:
     assert feature(obs[2], "gradient_norm", 0)[1] > 0
     assert feature(obs[4], "alpha", 0) == [1]
     added, host = own.grower.added_parameters, sum(p.numel() for p in mlp().parameters())
-    assert feature(obs[4], "budget_used") == [pytest.approx(added / (4 * host))]
-    assert feature(obs[4], "growth") == [pytest.approx(math.log1p(added / host))]
+    assert feature(obs[4], "budget_used") == [pytest.approx(added / (15 * host))]
+    assert feature(obs[4], "growth") == [pytest.approx(math.log2(1 + added / host) / 4)]
     assert [b.tolist() for _, b, _ in script.seen] == [[-1], [3], [3], [3], [3]]
     assert feature(obs[4], "contribution", 0) == feature(obs[4], "interaction", 0) == [0, 0]
 

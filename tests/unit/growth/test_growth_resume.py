@@ -11,12 +11,20 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
+from actors.env.env import seed_spaces
 from actors.env.slots.stage import Stage
 from actors.errors import UserError
-from actors.growth.policy_advisor import find_policy
+from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
+from actors.serving.client.local import LocalPolicy
 from tests.support.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 BUSY = [germinate(0, 3, 2, 1, 2), germinate(1, 2), advance(1), advance(0), advance(0), prune(1), advance(1)]
+
+
+def untrained() -> LocalPolicy:
+    torch.manual_seed(0)
+    config = PolicyConfig(hidden_size=12)
+    return LocalPolicy(FactoredRecurrentActorCritic(seed_spaces(2), config))
 
 
 def saved(own: Run, schedule: Any) -> bytes:
@@ -64,7 +72,7 @@ def test_the_policy_state_is_resumed(deterministic: bool) -> None:
         return [(d.asked, d.value) for d in own.grower.log]
 
     def make() -> Run:
-        return Run(mlp(), find_policy(None, 1.0), ["1", "3"], deterministic=deterministic, seed=3)
+        return Run(mlp(), untrained(), ["1", "3"], deterministic=deterministic, seed=3)
 
     whole = play(make(), 8)
     first = make()
@@ -82,7 +90,7 @@ def test_the_policy_state_is_resumed(deterministic: bool) -> None:
 
 
 def test_a_damaged_policy_state_is_replaced_by_an_empty_one() -> None:
-    own = Run(mlp(), find_policy(None, 1.0), ["1"]).epochs(2)
+    own = Run(mlp(), untrained(), ["1"]).epochs(2)
     state = own.grower.state_dict() | {"session": b"damaged"}
     own.grower.load_state_dict(state)
     own.epochs(2)

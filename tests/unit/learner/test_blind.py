@@ -24,7 +24,7 @@ SOURCE = Provenance(0, 0, 8, 3)
 def _network(**policy: bool) -> FactoredRecurrentActorCritic:
     torch.manual_seed(0)
     return FactoredRecurrentActorCritic(
-        seed_spaces(3), PolicyConfig(hidden_size=16, encoder_size=16, head_size=16, **policy)
+        seed_spaces(5), PolicyConfig(hidden_size=16, encoder_size=16, head_size=16, **policy)
     )
 
 
@@ -36,7 +36,7 @@ def test_a_blind_policy_acts_alike_whatever_it_sees(blind: bool) -> None:
     rng = np.random.default_rng(0)
     other = rng.standard_normal(seen.obs.shape).astype(np.float32)
     noise, state = np.full((2, 6), 0.5), network.initial_state(2)
-    network.update_normaliser(torch.from_numpy(other))
+    network.update_normalizer(torch.from_numpy(other))
     one, _ = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise)
     two, _ = network.act(other, seen.blueprint_indices + 1, seen.masks, state, noise)
     assert np.array_equal(one.values, two.values) == blind
@@ -50,7 +50,7 @@ def test_without_causal_masks_every_head_acts_and_learns_and_ratios_start_at_one
     waits = np.concatenate([e.actions[:, 0] == Op.WAIT for e in episodes])
     slots = np.concatenate([e.actions[:, 1] for e in episodes])[waits]
     log_probs = np.concatenate([e.log_probs for e in episodes])[waits]
-    assert set(slots.tolist()) == {0, 1, 2}  # irrelevant, and drawn all the same
+    assert len(set(slots.tolist())) > 2  # irrelevant, and drawn all the same
     assert (log_probs[:, 1:] < 0).all()
     assert not any(episode.illegal_actions for episode in fleet.episodes)
     config = LearnerConfig(batch_episodes=4)

@@ -14,7 +14,7 @@ from torch import Tensor
 from actors.codec import encode_episode
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.normaliser import ObservationNormaliser, ValueNormaliser
+from actors.policy.normalizer import ObservationNormalizer, ValueNormalizer
 from actors.transport.memory import MemoryStore
 from actors.types.episode import Episode
 from learner.config import LearnerConfig
@@ -62,11 +62,11 @@ def test_one_absurd_reward_leaves_the_critic_its_scale(reward: float, before: in
     assert metrics["skipped_steps"] == 0
     assert all(isfinite(value) for value in metrics.values())
     spread = np.std([e.rewards.sum() for e in episodes()])
-    assert float(network.value_normaliser.std) < 20 * spread
+    assert float(network.value_normalizer.std) < 20 * spread
 
 
 def test_rewards_inside_the_limit_are_untouched() -> None:
-    scale, batch = ValueNormaliser(popart=True), make_batch(episodes(), SPACES)
+    scale, batch = ValueNormalizer(popart=True), make_batch(episodes(), SPACES)
     for _ in range(2):
         clipped, count = clip_rewards(batch, scale)
         assert torch.equal(clipped.rewards, batch.rewards)
@@ -75,7 +75,7 @@ def test_rewards_inside_the_limit_are_untouched() -> None:
 
 
 def test_the_limit_is_a_hundred_deviations_of_the_return() -> None:
-    scale, batch = ValueNormaliser(popart=True), make_batch(episodes(scale=1e-3), SPACES)
+    scale, batch = ValueNormalizer(popart=True), make_batch(episodes(scale=1e-3), SPACES)
     scale.update(torch.tensor([-7.0, 7.0]), torch.nn.Linear(2, 1))
     below, count = clip_rewards(with_reward(batch, 699.0), scale)
     assert (float(below.rewards[changed_step(batch)]), int(count)) == (699.0, 0)
@@ -86,7 +86,7 @@ def test_the_limit_is_a_hundred_deviations_of_the_return() -> None:
 @pytest.mark.parametrize("fitted", [False, True])
 def test_the_first_reward_after_many_zeros_is_not_clipped(fitted: bool) -> None:
     """Of a sparse task: returns that were all 0 say nothing of how large a reward may be."""
-    scale, batch = ValueNormaliser(popart=True), make_batch(episodes(scale=0.0), SPACES)
+    scale, batch = ValueNormalizer(popart=True), make_batch(episodes(scale=0.0), SPACES)
     if fitted:
         scale.update(torch.zeros(50), torch.nn.Linear(2, 1))
     given, count = clip_rewards(with_reward(batch, 1000.0), scale)
@@ -94,7 +94,7 @@ def test_the_first_reward_after_many_zeros_is_not_clipped(fitted: bool) -> None:
 
 
 def test_a_scale_that_most_episodes_share_is_followed_at_once() -> None:
-    scale = ValueNormaliser(popart=True)
+    scale = ValueNormalizer(popart=True)
     scale.update(torch.tensor([-1.0, 1.0]), torch.nn.Linear(2, 1))
     _, count = clip_rewards(make_batch(episodes(scale=1e4), SPACES), scale)
     assert int(count) == 0
@@ -104,26 +104,26 @@ def test_a_scale_that_most_episodes_share_is_followed_at_once() -> None:
 def test_one_absurd_observation_leaves_the_statistics_theirs(before: int) -> None:
     """Unlike before: a variance of 1e18 over all steps so far, for as long as the count remembers."""
     torch.manual_seed(0)
-    normaliser, batches = ObservationNormaliser(3), 2.0 + 3.0 * torch.randn(before + 1, 500, 3)
+    normalizer, batches = ObservationNormalizer(3), 2.0 + 3.0 * torch.randn(before + 1, 500, 3)
     for rows in batches[:before]:
-        assert int(normaliser.update(rows)) == 0
+        assert int(normalizer.update(rows)) == 0
     batches[-1, 7, 1] = 1e9
-    assert int(normaliser.update(batches[-1])) == 1
+    assert int(normalizer.update(batches[-1])) == 1
     typical = torch.tensor([[5.0, 5.0, 5.0], [-1.0, -1.0, -1.0]])
-    seen = normaliser(typical)
+    seen = normalizer(typical)
     expected = torch.tensor([[1.0], [-1.0]]).expand(2, 3)
     # One entry at 100 deviations adds 1e4 / count to a variance of 1.
-    widest = (1.0 + 1e4 / normaliser.count) ** 0.5
+    widest = (1.0 + 1e4 / normalizer.count) ** 0.5
     assert torch.allclose(seen[:, ::2], expected[:, ::2], atol=0.15)
     assert bool((seen[:, 1].abs() > 0.7 / widest).all())
 
 
 def test_a_feature_that_begins_to_move_is_taken_in() -> None:
     """A flag that was never set, and a count that was always 0."""
-    normaliser = ObservationNormaliser(2)
-    assert int(normaliser.update(torch.zeros(100, 2))) == 0
-    assert int(normaliser.update(torch.tensor([[1.0, 500.0]] * 4 + [[0.0, 0.0]] * 96))) == 0
-    assert normaliser.mean.tolist() == pytest.approx([0.02, 10.0])
+    normalizer = ObservationNormalizer(2)
+    assert int(normalizer.update(torch.zeros(100, 2))) == 0
+    assert int(normalizer.update(torch.tensor([[1.0, 500.0]] * 4 + [[0.0, 0.0]] * 96))) == 0
+    assert normalizer.mean.tolist() == pytest.approx([0.02, 10.0])
 
 
 def test_the_run_reports_both(tmp_path: Path) -> None:
@@ -177,4 +177,4 @@ def test_imitation_clips_an_absurd_reward() -> None:
     network = untrained()
     result = imitate(network, shown, passes=1)
     assert (result.clipped, result.skipped) == (1, 0)
-    assert float(network.value_normaliser.std) < 100
+    assert float(network.value_normalizer.std) < 100

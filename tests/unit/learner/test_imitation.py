@@ -1,4 +1,4 @@
-"""Imitation minimises the loss that it documents, and the policy then acts like its demonstrations."""
+"""Imitation minimizes the loss that it documents, and the policy then acts like its demonstrations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from learner.ppo.imitation import imitate
 from tests.support.toy import CORES, SPACES, SPEC, ToyFleet, toy_network, toy_seed, toy_wave
 
 HEADS = range(len(SPEC.heads))
-SLOT = 1  # slots are a set: which of them is the last one cannot be learnt
+SLOT = 1  # slots are a set: which of them is the last one cannot be learned
 
 
 class Teacher:
@@ -101,8 +101,8 @@ def test_the_critic_is_scaled_to_what_demonstrations_brought() -> None:
             to_go = float(reward) + gamma * to_go
             returns.append(to_go)
     imitate(network, episodes, passes=0, gamma=gamma)
-    assert float(network.value_normaliser.mean) == pytest.approx(np.mean(returns), rel=1e-5)
-    assert float(network.value_normaliser.std) == pytest.approx(np.std(returns), rel=1e-5)
+    assert float(network.value_normalizer.mean) == pytest.approx(np.mean(returns), rel=1e-5)
+    assert float(network.value_normalizer.std) == pytest.approx(np.std(returns), rel=1e-5)
 
 
 def test_one_demonstration_is_too_few() -> None:

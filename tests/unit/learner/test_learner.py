@@ -16,8 +16,8 @@ from actors.policy.publish import from_weights
 from actors.transport.ledger import LedgerError
 from actors.transport.memory import MemoryStore
 from actors.types.episode import EndReason, Episode, RecurrentState
-from learner import run_state as run_state_module
-from learner.checkpoint import list_checkpoints, load_checkpoint
+from learner.run import run_state as run_state_module
+from learner.run.checkpoint import list_checkpoints, load_checkpoint
 from tests.support.sequences import evaluate
 from tests.support.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 from tests.support.toy_learner import Spoil, ToyProducer, lines, make_learner

@@ -9,7 +9,7 @@ import torch
 
 from actors.transport.base import Fenced
 from actors.transport.memory import MemoryStore
-from learner import run_state as run_state_module
+from learner.run import run_state as run_state_module
 from tests.support.toy_learner import ToyProducer, lines, make_learner
 
 

@@ -14,10 +14,10 @@ from actors.errors import UserError
 from actors.policy.saved import CheckpointKey, read_weights
 from actors.transport.base import Fenced
 from actors.transport.memory import MemoryStore
-from learner import checkpoint as checkpoint_module
 from learner import train as train_module
-from learner.checkpoint import UnreadableCheckpoint, in_lineage, list_checkpoints, load_checkpoint, write_durably
-from learner.lineage import Lineage, LineageFolder, start_from
+from learner.run import checkpoint as checkpoint_module
+from learner.run.checkpoint import UnreadableCheckpoint, in_lineage, list_checkpoints, load_checkpoint, write_durably
+from learner.run.lineage import Lineage, LineageFolder, start_from
 from learner.train import Learner
 from tests.support.toy_learner import ToyProducer, handle, lines, make_learner
 

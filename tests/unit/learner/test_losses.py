@@ -63,7 +63,7 @@ def test_a_wrong_surrogate_is_caught(wrong: Callable[..., Tensor]) -> None:
         check_policy_loss(wrong)
 
 
-def test_a_clipped_head_has_no_gradient_and_its_neighbour_has() -> None:
+def test_a_clipped_head_has_no_gradient_and_its_neighbor_has() -> None:
     ratio = torch.tensor([[1.5, 1.1], [0.5, 0.9]], requires_grad=True)
     losses.policy_loss(ratio, torch.tensor([1.0, -1.0]), torch.ones(2, 2, dtype=torch.bool), 0.2, 1.0).backward()
     assert ratio.grad is not None

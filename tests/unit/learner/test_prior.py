@@ -13,12 +13,12 @@ from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.episode import Episode
-from learner.checkpoint import LearnerProgress, save_checkpoint
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.prior import Prior, prior_coefficient
 from learner.ppo.update import PPOUpdate
+from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from learner.service import LearnerService, LearnerSettings
 from tests.support.sequences import evaluate
 from tests.support.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_sequence, toy_wave
@@ -72,7 +72,7 @@ def test_a_policy_without_rewards_returns_to_its_prior() -> None:
         config = replace(config, prior_start=price, prior_end=price, entropy_anneal_updates=0, entropy_coef=0.0)
         ppo = PPOUpdate(network, make_optimizer(network, 3e-3, 0.0), config, seed=1, prior=toy_network(seed=1))
         prior, found = Prior(toy_network(seed=1), 1.3), []
-        for update in range(25):
+        for update in range(15):
             episodes = [replace(e, rewards=np.zeros_like(e.rewards)) for e in played(network, 100 * update, 24)]
             batch = make_batch(episodes, SPACES)
             found.append(float(prior.charge(batch, 0.0)[1]["prior_kl"]))

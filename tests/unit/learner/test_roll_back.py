@@ -12,7 +12,7 @@ from torch import Tensor
 from actors.errors import UserError
 from actors.policy.saved import CheckpointKey
 from actors.transport.memory import MemoryStore
-from learner.checkpoint import list_checkpoints, load_checkpoint, newest_sound
+from learner.run.checkpoint import list_checkpoints, load_checkpoint, newest_sound
 from learner.train import Learner
 from tests.support.toy_learner import ToyProducer, lines, make_learner
 
@@ -68,7 +68,7 @@ def test_three_in_a_row_go_back_to_the_last_sound_checkpoint(tmp_path: Path, che
     assert learner.progress.generation == 2
     (note,) = learner.notes
     assert note.startswith("3 updates in a row had gradients with NaN or Inf")
-    assert f"went back to the weights of update {sound}" in note
+    assert f"rolled back to the weights of update {sound}" in note
     assert (ledger.trained, ledger.trained_then_lost) == (32 - 4 * (6 - sound), 4 * (6 - sound))
     assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == list(range(1, 9))
     assert len(list_checkpoints(tmp_path / "checkpoints")) <= 3
@@ -86,12 +86,14 @@ def test_a_sound_checkpoint_outlives_the_broken_ones(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_first_updates_are_broken_ends_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"3 updates in a row .* no earlier checkpoint to go back to: lower learner.lr"):
+    with pytest.raises(
+        UserError, match=r"3 updates in a row .* no earlier checkpoint to roll back to: lower learner.lr"
+    ):
         run(tmp_path, {0, 1, 2}, 5)
 
 
 def test_rolling_back_twice_without_a_sound_update_between_ends_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="again since weights went back at update 4"):
+    with pytest.raises(UserError, match="again after the rollback at update 4"):
         run(tmp_path, {1, 2, 3, 4, 5, 6}, 12)
     learner, _ = run(tmp_path / "other", {1, 2, 3, 5, 6, 7}, 9)  # with one between, it continues
     assert len(learner.notes) == 2

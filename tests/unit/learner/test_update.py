@@ -114,7 +114,7 @@ def test_kl_is_how_far_the_update_moved_the_policy(changes: dict[str, Any]) -> N
     kl = ppo(batch(), update=0, version=0)["kl"]
     with torch.no_grad():  # the observation statistics, which move after the last step, are no part of it
         for name, tensor in ppo.network.state_dict().items():
-            if "normaliser" in name and not name.startswith("value"):
+            if "normalizer" in name and not name.startswith("value"):
                 tensor.copy_(before.state_dict()[name])
         assert kl == pytest.approx(moved_by(before, ppo.network), rel=1e-3)
     assert kl > 1e-3

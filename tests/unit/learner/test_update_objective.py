@@ -10,7 +10,7 @@ import torch
 
 from actors.policy.distribution import masked_log_probs
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
-from actors.policy.normaliser import ObservationNormaliser
+from actors.policy.normalizer import ObservationNormalizer
 from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.objective import Denominators, objective
@@ -103,20 +103,20 @@ def test_the_kl_that_stops_is_to_the_proximal_policy_and_not_to_the_behaviour_po
 def test_targets_and_old_values_are_in_the_units_that_the_critic_has_after_the_batch() -> None:
     """So that the critic's first error is that of its proximal values, and none of its clip is used up."""
     b, ppo = batch(), make()
-    before = float(ppo.network.value_normaliser.std)
+    before = float(ppo.network.value_normalizer.std)
     targets = targets_of(ppo.network, b, ppo.config)
-    assert abs(float(ppo.network.value_normaliser.std) / before - 1.0) > 1e-3
+    assert abs(float(ppo.network.value_normalizer.std) / before - 1.0) > 1e-3
     with torch.no_grad():
         now = evaluate_batch(ppo.network, b).values
     assert torch.allclose(now, targets.proximal_values, atol=1e-4)
 
 
 def test_observation_statistics_move_after_the_update_and_count_valid_steps() -> None:
-    """In the middle of it, acting and learning would normalise differently."""
+    """In the middle of it, acting and learning would normalize differently."""
     b, ppo = batch(), make()
     base, slots = ppo.network.encoder.split(b.obs)
-    expected = [ObservationNormaliser(SPACES.base_size), ObservationNormaliser(SPACES.slot_size)]
-    own = [ppo.network.encoder.base_normaliser, ppo.network.encoder.slot_normaliser]
+    expected = [ObservationNormalizer(SPACES.base_size), ObservationNormalizer(SPACES.slot_size)]
+    own = [ppo.network.encoder.base_normalizer, ppo.network.encoder.slot_normalizer]
     for fresh, old, rows in zip(expected, own, (base, slots.flatten(0, 1)), strict=True):
         fresh.load_state_dict(old.state_dict())
         count = float(old.count)
@@ -129,18 +129,18 @@ def test_observation_statistics_move_after_the_update_and_count_valid_steps() ->
         assert torch.equal(fresh.variance, moved.variance)
 
 
-def test_normaliser_statistics_are_those_of_all_rows_ever_seen() -> None:
+def test_normalizer_statistics_are_those_of_all_rows_ever_seen() -> None:
     torch.manual_seed(0)
     rows = [5.0 + 3.0 * torch.randn(n, 4) for n in (1, 30, 7)]
-    normaliser = ObservationNormaliser(4)
+    normalizer = ObservationNormalizer(4)
     for part in rows:
-        normaliser.update(part)
+        normalizer.update(part)
     everything = torch.cat(rows).double()
-    assert torch.allclose(normaliser.mean, everything.mean(0), atol=1e-12)
-    assert torch.allclose(normaliser.variance, everything.var(0, unbiased=False), atol=1e-10)
+    assert torch.allclose(normalizer.mean, everything.mean(0), atol=1e-12)
+    assert torch.allclose(normalizer.variance, everything.var(0, unbiased=False), atol=1e-10)
     expected = ((everything - everything.mean(0)) / (everything.var(0, unbiased=False) + 1e-4).sqrt()).clamp(-5, 5)
-    assert torch.allclose(normaliser(everything.float()), expected.float(), atol=1e-6)
-    assert float(normaliser(torch.full((1, 4), 1e9)).max()) == 5.0
+    assert torch.allclose(normalizer(everything.float()), expected.float(), atol=1e-6)
+    assert float(normalizer(torch.full((1, 4), 1e9)).max()) == 5.0
 
 
 def gradient_norm(network: FactoredRecurrentActorCritic) -> float:

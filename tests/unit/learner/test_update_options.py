@@ -13,7 +13,7 @@ from actors.config import ConfigError
 from actors.policy.network import Evaluation
 from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
-from learner.ppo.gae import head_advantages, normalise
+from learner.ppo.gae import head_advantages, normalize
 from learner.ppo.objective import make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import WEIGHT_LIMIT, Targets
@@ -125,7 +125,7 @@ def test_q_op_gives_the_op_head_a_baseline_that_does_not_know_the_op() -> None:
     assert torch.equal(heads[:, 1], a)
     assert torch.equal(heads[:, 2], a)
     counted = torch.tensor([True, True, True])
-    out = normalise(heads, counted)
+    out = normalize(heads, counted)
     deviation = heads[:, 0].std(unbiased=False)
     for k in range(3):
         assert torch.allclose(out[:, k], (heads[:, k] - heads[:, k].mean()) / deviation, atol=1e-6)

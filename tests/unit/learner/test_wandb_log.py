@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from actors.errors import UserError
-from learner.metrics_log import MetricsLog
+from learner.run.metrics_log import MetricsLog
 
 wandb = pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
 

@@ -24,8 +24,8 @@ from actors.transport.base import Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger
 from actors.transport.memory import MemoryStore, MemoryTransport
-from deploy.launch import monitor as watch
-from learner.interval import t_interval
+from deploy.launch.supervision import monitor as watch
+from learner.run.interval import t_interval
 from tests.support.toy_learner import ToyProducer, lines, make_learner
 
 
@@ -127,7 +127,7 @@ def test_the_t_interval_matches_scipy() -> None:
 
 
 def test_stage_shares_count_every_epoch_of_every_slot() -> None:
-    timeline = Timeline("t", 0, 4, 2, [50.0])
+    timeline = Timeline("t", 0, 4, ["STREAM", "COLUMN"], [50.0], 6, 1.0)
     young, old = Slot(), Slot()
     old.stage = Stage.FOSSILIZED
     for slots in ([young, young], [young, old], [old, old]):

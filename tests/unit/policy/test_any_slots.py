@@ -22,11 +22,11 @@ from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason
 from actors.types.spaces import Spaces
-from learner.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
+from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from tests.support.toy import POLICIES, SPACES, toy_network
 
 

@@ -28,7 +28,7 @@ def q_by_hand(network: FactoredRecurrentActorCritic, obs: np.ndarray, blueprints
     with torch.no_grad():
         encoded = network.encoder(torch.from_numpy(obs[:1]), torch.from_numpy(blueprints[:1]))
         core = network.norm(network.core.step(encoded.core_input, network.initial_state(1)).output)
-        scale = network.value_normaliser
+        scale = network.value_normalizer
         return (network.critic(core)[0].double() * scale.std + scale.mean).numpy()
 
 

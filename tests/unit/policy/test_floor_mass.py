@@ -16,8 +16,7 @@ from actors.errors import UserError
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.distribution import masked_log_probs, masked_probs
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.publish import architecture_hash, from_weights, spaces_of, to_weights
-from actors.policy.saved import SHIPPED, read_weights
+from actors.policy.publish import from_weights, to_weights
 from actors.policy.scoring import HeadScorer
 from actors.types.actions import ActionMasks, independent_spec
 from actors.types.spaces import Spaces
@@ -145,13 +144,6 @@ def test_a_configuration_with_another_bound_refuses_older_weights_in_one_line() 
         from_weights(older, config=PolicyConfig(**SMALL))  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
     from_weights(older, config=PolicyConfig(**SMALL, floor_mass=0.5))  # type: ignore[arg-type]
-
-
-def test_the_shipped_policy_keeps_its_hash_and_its_bound() -> None:
-    weights = read_weights(SHIPPED)
-    network = from_weights(weights)
-    assert network.floor_mass == 0.5
-    assert architecture_hash(spaces_of(weights), network.config) == json.loads(weights.architecture)["hash"]
 
 
 @pytest.mark.parametrize("mass", [0.0, -0.1, 0.6])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from actors.policy import scoring as scoring_module
-from actors.policy.distribution import masked_log_probs, normalised_entropy
+from actors.policy.distribution import masked_log_probs, normalized_entropy
 from actors.policy.scoring import HeadScorer
 
 SIZES = (3, 1, 5, 2)
@@ -32,7 +32,7 @@ def one_by_one(logits: Tensor, masks: Tensor, actions: Tensor, relevant: Tensor,
     for k, (own, mask) in enumerate(zip(logits.split(SIZES, 1), masks.split(SIZES, 1), strict=True)):
         table = masked_log_probs(own, mask, floor)
         log_probs.append(torch.where(relevant[:, k], table.gather(1, actions[:, k : k + 1]).squeeze(1), 0.0))
-        entropies.append(torch.where(relevant[:, k], normalised_entropy(table, mask), 0.0))
+        entropies.append(torch.where(relevant[:, k], normalized_entropy(table, mask), 0.0))
     return torch.stack(log_probs, 1), torch.stack(entropies, 1)
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from actors.env.tasks.measured import MEASURED, Gain
+from actors.env.tasks.measured import MEASURED, PRICE, Gain
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,11 +20,12 @@ def test_a_quick_run_reports_and_changes_nothing(tmp_path: Path) -> None:
     assert "spirals" in ended.stdout
     result = json.loads((tmp_path / "out.json").read_text())
     assert {"targets", "machine", "rows"} <= set(result)
-    assert [row["task"] for row in result["rows"]] == ["spirals", "digits", "xor"]
+    widths = [(row["task"], row["width"]) for row in result["rows"]]
+    assert widths == [(name, width) for name in ("spirals", "digits", "xor") for width in (3, 8, 24)]
     for row in result["rows"]:
-        # What the rent takes is what the schedule's parameters cost, whatever the accuracy did.
-        paid = 5.0 * row["growth_ratio"]
-        assert abs(row["rent0"]["mean"] - row["rent5"]["mean"] - paid) < 0.05
+        for grown in (row["seed"], row["column"]):
+            # What the rent takes is what the parameters cost, whatever the accuracy did.
+            assert abs(grown["free"]["mean"] - grown["priced"]["mean"] - PRICE * grown["rent"]) < 0.02
     assert MEASURED.read_bytes() == before
 
 
@@ -33,9 +34,9 @@ def test_the_committed_settings_are_those_of_the_environment() -> None:
 
     settings = json.loads(MEASURED.read_text())["settings"]
     config = EnvConfig()
-    for name in ("horizon_epochs", "inner_steps", "batch_size", "host_lr", "slots"):
+    for name in ("horizon_epochs", "inner_steps", "batch_size", "host_lr", "slots", "column_slots"):
         assert settings[name] == getattr(config, name)
-    assert settings["seeds"] >= 16
+    assert settings["seeds"] >= 6
 
 
 def test_a_verdict_needs_an_interval_that_excludes_zero() -> None:

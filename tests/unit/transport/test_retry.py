@@ -18,8 +18,8 @@ from actors.transport.base import Unreachable
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from deploy.launch.embedded_redis import EmbeddedRedis
-from learner.disk import until_there_is_room
-from learner.metrics_log import MetricsLog
+from learner.run.disk import until_there_is_room
+from learner.run.metrics_log import MetricsLog
 
 
 def failing(times: int, error: Exception) -> Callable[[], str]:

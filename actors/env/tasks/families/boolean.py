@@ -17,20 +17,20 @@ SIZES = Sizes(1024, 512, 1024)
 def parity(rng: np.random.Generator, bits: int = 14, relevant: int = 4) -> Task:
     """Parity of a few bits, at hidden positions among distractors."""
     chosen = rng.permutation(bits)[:relevant]
-    return _over_bits("parity", bits, lambda x: x[:, chosen].sum(1) % 2, rng, host_width=6)
+    return _over_bits("parity", bits, lambda x: x[:, chosen].sum(1) % 2, rng)
 
 
 def majority(rng: np.random.Generator, bits: int = 15, relevant: int = 9) -> Task:
     """Majority of bits at hidden positions: a linear threshold."""
     chosen = rng.permutation(bits)[:relevant]
-    return _over_bits("majority", bits, lambda x: x[:, chosen].sum(1) // (relevant // 2 + 1), rng, host_width=6)
+    return _over_bits("majority", bits, lambda x: x[:, chosen].sum(1) // (relevant // 2 + 1), rng)
 
 
-def _over_bits(name: str, bits: int, label: Labels, rng: np.random.Generator, host_width: int) -> Task:
+def _over_bits(name: str, bits: int, label: Labels, rng: np.random.Generator) -> Task:
     """Draw bit vectors without replacement: there are so few that separate draws would share rows."""
     codes = rng.permutation(2**bits)[: sum(SIZES)]
     x = (codes[:, None] >> np.arange(bits)) & 1
-    return Task(name, 2, host_width, *standardized(*split_rows(x.astype(np.float64), label(x), SIZES)))
+    return Task(name, 2, *standardized(*split_rows(x.astype(np.float64), label(x), SIZES)))
 
 
 def xor(rng: np.random.Generator, features: int = 20) -> Task:
@@ -41,7 +41,7 @@ def xor(rng: np.random.Generator, features: int = 20) -> Task:
         x = rng.standard_normal((n, features))
         return x, ((x @ directions).prod(1) > 0).astype(np.int64)
 
-    return Task("xor", 2, 4, *draw_splits(draw, SIZES))
+    return Task("xor", 2, *draw_splits(draw, SIZES))
 
 
 FAMILIES = (

@@ -18,16 +18,15 @@ class _Bundle(NamedTuple):
     description: str
     loader: str
     num_classes: int
-    host_width: int
     sizes: Sizes
 
 
 BUNDLES = {
-    "digits": _Bundle("8x8 handwritten digits", "load_digits", 10, 12, Sizes(898, 539, 360)),
-    "wine": _Bundle("chemistry of wines, three growers", "load_wine", 3, 8, Sizes(89, 44, 45)),
-    "breast_cancer": _Bundle("benign or malignant, from cell nuclei", "load_breast_cancer", 2, 8, Sizes(227, 205, 137)),
+    "digits": _Bundle("8x8 handwritten digits", "load_digits", 10, Sizes(898, 539, 360)),
+    "wine": _Bundle("chemistry of wines, three growers", "load_wine", 3, Sizes(89, 44, 45)),
+    "breast_cancer": _Bundle("benign or malignant, from cell nuclei", "load_breast_cancer", 2, Sizes(227, 205, 137)),
     "diabetes": _Bundle(
-        "terciles of disease progression after a year: mostly noise", "load_diabetes", 3, 8, Sizes(132, 203, 107)
+        "terciles of disease progression after a year: mostly noise", "load_diabetes", 3, Sizes(132, 203, 107)
     ),
 }
 
@@ -58,7 +57,7 @@ def _splits(name: str) -> tuple[Split, Split, Split]:
 
 def _bundled(name: str, rng: np.random.Generator) -> Task:
     bundle = BUNDLES[name]
-    return Task(name, bundle.num_classes, bundle.host_width, *_splits(name))
+    return Task(name, bundle.num_classes, *_splits(name))
 
 
 FAMILIES = tuple(

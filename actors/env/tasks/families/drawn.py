@@ -20,9 +20,7 @@ POOL_ROWS = 4096  # on which classes are balanced
 MAX_WRONG = 0.2  # largest fraction of wrong labels, in all splits; a quarter of the tasks have some
 
 
-def cells(
-    rng: np.random.Generator, name: str, features: int, classes: int, host_width: int, counts: tuple[int, int]
-) -> Task:
+def cells(rng: np.random.Generator, name: str, features: int, classes: int, counts: tuple[int, int]) -> Task:
     """The class of the nearest of some points (Voronoi cells).
 
     The number of points, the relevant dimensions (at least half) and the fraction of wrong labels are drawn.
@@ -38,7 +36,7 @@ def cells(
         nearest = ((x[:, None, used] - points) ** 2).sum(-1).argmin(1)
         return x, _with_wrong_labels(label[nearest], classes, wrong, rng)
 
-    return Task(name, classes, host_width, *draw_splits(draw, SIZES))
+    return Task(name, classes, *draw_splits(draw, SIZES))
 
 
 def ripples(rng: np.random.Generator, features: int = 2, classes: int = 4) -> Task:
@@ -60,7 +58,7 @@ def ripples(rng: np.random.Generator, features: int = 2, classes: int = 4) -> Ta
         x = rng.standard_normal((n, features))
         return x, _with_wrong_labels(np.digitize(value(x), edges), classes, wrong, rng)
 
-    return Task("ripples", classes, 4, *draw_splits(draw, SIZES))
+    return Task("ripples", classes, *draw_splits(draw, SIZES))
 
 
 def quadrics(rng: np.random.Generator, features: int = 10, rank: int = 4) -> Task:
@@ -80,7 +78,7 @@ def quadrics(rng: np.random.Generator, features: int = 10, rank: int = 4) -> Tas
         x = rng.standard_normal((n, features))
         return x, _with_wrong_labels((value(x) > edge).astype(np.int64), 2, wrong, rng)
 
-    return Task("quadrics", 2, 4, *draw_splits(draw, SIZES))
+    return Task("quadrics", 2, *draw_splits(draw, SIZES))
 
 
 def rules(rng: np.random.Generator, bits: int = 16) -> Task:
@@ -91,7 +89,7 @@ def rules(rng: np.random.Generator, bits: int = 16) -> Task:
     codes = rng.permutation(2**bits)[: sum(SIZES)]  # without replacement: separate draws would share rows
     x = (codes[:, None] >> np.arange(bits)) & 1
     y = _with_wrong_labels(table[x[:, used] @ (1 << np.arange(len(used)))], 2, wrong, rng)
-    return Task("rules", 2, 6, *standardized(*split_rows(x.astype(np.float64), y, SIZES)))
+    return Task("rules", 2, *standardized(*split_rows(x.astype(np.float64), y, SIZES)))
 
 
 def _wrong_fraction(rng: np.random.Generator) -> float:
@@ -105,17 +103,15 @@ def _with_wrong_labels(
     return np.where(wrong, (y + rng.integers(1, classes, len(y))) % classes, y).astype(np.int64)
 
 
-def _cells(
-    name: str, description: str, features: int, classes: int, host_width: int, counts: tuple[int, int]
-) -> TaskFamily:
-    factory = partial(cells, name=name, features=features, classes=classes, host_width=host_width, counts=counts)
+def _cells(name: str, description: str, features: int, classes: int, counts: tuple[int, int]) -> TaskFamily:
+    factory = partial(cells, name=name, features=features, classes=classes, counts=counts)
     return TaskFamily(name, "train", "vector", description, factory, SIZES)
 
 
 FAMILIES = (
-    _cells("cells_two", "two colors on 4 to 32 cells of the plane", 2, 2, host_width=6, counts=(4, 32)),
-    _cells("cells_many", "six colors on 8 to 40 cells of the plane", 2, 6, host_width=4, counts=(8, 40)),
-    _cells("cells_hidden", "5 to 12 cells in some of six dimensions", 6, 5, host_width=4, counts=(5, 12)),
+    _cells("cells_two", "two colors on 4 to 32 cells of the plane", 2, 2, counts=(4, 32)),
+    _cells("cells_many", "six colors on 8 to 40 cells of the plane", 2, 6, counts=(8, 40)),
+    _cells("cells_hidden", "5 to 12 cells in some of six dimensions", 6, 5, counts=(5, 12)),
     TaskFamily("ripples", "train", "vector", "quartiles of random waves in the plane", ripples, SIZES),
     TaskFamily("quadrics", "train", "vector", "sides of a random quadric in ten dimensions", quadrics, SIZES),
     TaskFamily("rules", "train", "vector", "a random table over one to five of sixteen bits", rules, SIZES),

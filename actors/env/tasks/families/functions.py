@@ -16,9 +16,7 @@ SIZES = Sizes(1024, 512, 1024)
 POOL_ROWS = 4096  # used to balance the classes of a function
 
 
-def teacher(
-    rng: np.random.Generator, name: str, widths: tuple[int, ...], features: int, classes: int, host_width: int
-) -> Task:
+def teacher(rng: np.random.Generator, name: str, widths: tuple[int, ...], features: int, classes: int) -> Task:
     """The argmax of a random ReLU network, whose outputs are shifted so that classes are about equally frequent."""
     sizes = (features, *widths, classes)
     layers = [rng.standard_normal((a, b)) * np.sqrt(2 / a) for a, b in pairwise(sizes)]
@@ -35,7 +33,7 @@ def teacher(
         x = rng.standard_normal((n, features))
         return x, (outputs(x) + balance).argmax(1)
 
-    return Task(name, classes, host_width, *draw_splits(draw, SIZES))
+    return Task(name, classes, *draw_splits(draw, SIZES))
 
 
 def _balancing(outputs: NDArray[np.float64], rounds: int = 100) -> NDArray[np.float64]:
@@ -69,7 +67,7 @@ def decision_tree(rng: np.random.Generator, depth: int = 4, features: int = 4, c
             node = 2 * node + (x[rows, axis[node]] >= threshold[node])
         return x, leaves[node]
 
-    return Task("decision_tree", classes, 4, *draw_splits(draw, SIZES))
+    return Task("decision_tree", classes, *draw_splits(draw, SIZES))
 
 
 def friedman(rng: np.random.Generator, features: int = 10, classes: int = 4) -> Task:
@@ -87,19 +85,19 @@ def friedman(rng: np.random.Generator, features: int = 10, classes: int = 4) -> 
         x = rng.uniform(size=(n, features))
         return x, np.digitize(value(x), edges)
 
-    return Task("friedman", classes, 6, *draw_splits(draw, SIZES))
+    return Task("friedman", classes, *draw_splits(draw, SIZES))
 
 
-def _teacher(name: str, widths: tuple[int, ...], features: int, classes: int, host_width: int) -> TaskFamily:
+def _teacher(name: str, widths: tuple[int, ...], features: int, classes: int) -> TaskFamily:
     layers = "-".join(map(str, widths))
-    factory = partial(teacher, name=name, widths=widths, features=features, classes=classes, host_width=host_width)
+    factory = partial(teacher, name=name, widths=widths, features=features, classes=classes)
     return TaskFamily(name, "train", "vector", f"a random teacher network of widths {layers}", factory, SIZES)
 
 
 FAMILIES = (
-    _teacher("teacher_narrow", (6,), features=8, classes=3, host_width=8),
-    _teacher("teacher_wide", (48,), features=6, classes=4, host_width=4),
-    _teacher("teacher_deep", (32, 32), features=4, classes=5, host_width=4),
+    _teacher("teacher_narrow", (6,), features=8, classes=3),
+    _teacher("teacher_wide", (48,), features=6, classes=4),
+    _teacher("teacher_deep", (32, 32), features=4, classes=5),
     TaskFamily("decision_tree", "heldout", "vector", "a random tree of axis-parallel cuts", decision_tree, SIZES),
     TaskFamily("friedman", "heldout", "vector", "quartiles of a smooth regression function", friedman, SIZES),
 )

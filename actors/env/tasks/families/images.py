@@ -23,14 +23,14 @@ def _digit_splits() -> tuple[Split, Split, Split]:
 
 
 def digits_image(rng: np.random.Generator) -> Task:
-    return Task("digits_image", 10, 8, *_digit_splits(), kind="image")
+    return Task("digits_image", 10, *_digit_splits(), kind="image")
 
 
 def cifar10(files: DataFiles) -> Task:
     """Load CIFAR-10; raise `ConfigError` if the data or torchvision is missing."""
     if files.data_dir is None:
         raise ConfigError("task 'cifar10' needs env.data_dir: the folder that holds cifar-10-batches-py")
-    return Task("cifar10", 10, 16, *_cifar_splits(files.data_dir, files.download), kind="image")
+    return Task("cifar10", 10, *_cifar_splits(files.data_dir, files.download), kind="image")
 
 
 @cache

@@ -2,7 +2,7 @@
 
 The list was chosen by others, and policies and presets were final before it was first played. Problems that other
 families already have (spirals, friedman1, xor) are left out. Numeric targets become quartiles. Where mlbench fixes the
-number of rows of each class, classes are drawn with these probabilities. All hosts have the same width.
+number of rows of each class, classes are drawn with these probabilities.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Draw = Callable[[np.random.Generator, int], Rows]
 Part = Callable[[np.random.Generator, int], Points]
 SIZES = Sizes(1024, 512, 1024)
 POOL_ROWS = 4096  # used to find quartiles
-HOST_WIDTH, DIMENSIONS = 6, 20
+DIMENSIONS = 20
 
 
 def _classes(*parts: Part, shares: Sequence[float] | None = None) -> Draw:
@@ -220,7 +220,7 @@ PROBLEMS: dict[str, tuple[int, Draw, str]] = {
 
 def problem(rng: np.random.Generator, name: str) -> Task:
     classes, draw, _ = PROBLEMS[name]
-    return Task(name, classes, HOST_WIDTH, *draw_splits(lambda n: draw(rng, n), SIZES))
+    return Task(name, classes, *draw_splits(lambda n: draw(rng, n), SIZES))
 
 
 FAMILIES = tuple(

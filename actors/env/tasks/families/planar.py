@@ -24,7 +24,7 @@ def spirals(rng: np.random.Generator, classes: int = 3) -> Task:
         x = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1) + noise * rng.standard_normal((n, 2))
         return x, y
 
-    return Task("spirals", classes, 6, *draw_splits(draw, SIZES))
+    return Task("spirals", classes, *draw_splits(draw, SIZES))
 
 
 def spirals_noisy(rng: np.random.Generator) -> Task:
@@ -42,7 +42,7 @@ def moons(rng: np.random.Generator) -> Task:
         x = np.stack([sign * np.cos(angle) + y, sign * np.sin(angle) + 0.5 * y], 1)
         return _rotated(x, phase) + noise * rng.standard_normal((n, 2)), y
 
-    return Task("moons", 2, 4, *draw_splits(draw, SIZES))
+    return Task("moons", 2, *draw_splits(draw, SIZES))
 
 
 def rings(rng: np.random.Generator, count: int = 6, classes: int = 3) -> Task:
@@ -55,7 +55,7 @@ def rings(rng: np.random.Generator, count: int = 6, classes: int = 3) -> Task:
         x = radius[:, None] * np.stack([np.cos(angle), stretch * np.sin(angle)], 1)
         return _rotated(x, phase), ring % classes
 
-    return Task("rings", classes, 6, *draw_splits(draw, SIZES))
+    return Task("rings", classes, *draw_splits(draw, SIZES))
 
 
 def checkerboard(rng: np.random.Generator, cells: int = 4) -> Task:
@@ -67,7 +67,7 @@ def checkerboard(rng: np.random.Generator, cells: int = 4) -> Task:
         y = np.floor(x + offset).astype(np.int64).sum(1) % 2
         return _rotated(x - cells / 2, phase), y
 
-    return Task("checkerboard", 2, 6, *draw_splits(draw, Sizes(1024, 512, 1024)))
+    return Task("checkerboard", 2, *draw_splits(draw, Sizes(1024, 512, 1024)))
 
 
 def _rotated(x: NDArray[np.float64], angle: float) -> NDArray[np.float64]:

@@ -76,7 +76,7 @@ def signals(rng: np.random.Generator) -> Task:
         y = rng.integers(0, len(TEMPLATES), n)
         return signals_of(y, rng)[:, None], y
 
-    return Task("signals", len(TEMPLATES), 12, *draw_splits(draw, SIZES), kind="sequence")
+    return Task("signals", len(TEMPLATES), *draw_splits(draw, SIZES), kind="sequence")
 
 
 def signals_flat(rng: np.random.Generator) -> Task:
@@ -84,7 +84,7 @@ def signals_flat(rng: np.random.Generator) -> Task:
     task = signals(rng)
     flat = [Split(s.x.reshape(len(s), -1), s.y) for s in (task.train, task.val, task.test)]
     train, val, test = flat
-    return Task("signals_flat", task.num_classes, 8, train, val, test)
+    return Task("signals_flat", task.num_classes, train, val, test)
 
 
 FAMILIES = (

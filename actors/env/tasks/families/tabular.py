@@ -14,9 +14,7 @@ SIZES = Sizes(1024, 512, 1024)
 FEW = Sizes(256, 512, 1024)
 
 
-def clusters(
-    rng: np.random.Generator, name: str = "clusters", host_width: int = 4, sizes: Sizes = SIZES, centers: int = 5
-) -> Task:
+def clusters(rng: np.random.Generator, name: str = "clusters", sizes: Sizes = SIZES, centers: int = 5) -> Task:
     """Five classes of several Gaussian clusters each; centers and spread are drawn."""
     classes, features = 5, 6
     means = rng.standard_normal((classes * centers, features))
@@ -26,11 +24,11 @@ def clusters(
         which = rng.integers(0, classes * centers, n)
         return means[which] + spread * rng.standard_normal((n, features)), which % classes
 
-    return Task(name, classes, host_width, *draw_splits(draw, sizes))
+    return Task(name, classes, *draw_splits(draw, sizes))
 
 
 def clusters_noisy(rng: np.random.Generator) -> Task:
-    clean = clusters(rng, "clusters_noisy", host_width=6, sizes=FEW)
+    clean = clusters(rng, "clusters_noisy", sizes=FEW)
     return with_label_noise(clean, "clusters_noisy", 0.3, rng)
 
 
@@ -48,7 +46,7 @@ def classification(rng: np.random.Generator, name: str = "classification", flipp
         flip_y=flipped,
         random_state=int(rng.integers(2**32)),
     )
-    return Task(name, 4, 8, *standardized(*split_rows(x, y, SIZES)))
+    return Task(name, 4, *standardized(*split_rows(x, y, SIZES)))
 
 
 def classification_noisy(rng: np.random.Generator) -> Task:
@@ -64,7 +62,7 @@ def linear(rng: np.random.Generator, features: int = 10, classes: int = 3) -> Ta
         x = rng.standard_normal((n, features))
         return x, (x @ weights).argmax(1)
 
-    return Task("linear", classes, 8, *draw_splits(draw, Sizes(512, 512, 1024)))
+    return Task("linear", classes, *draw_splits(draw, Sizes(512, 512, 1024)))
 
 
 FAMILIES = (

@@ -26,7 +26,7 @@ def wave_forms(rng: np.random.Generator, length: int = 40) -> Task:
         x = forms[y, np.arange(n)] * rng.uniform(0.7, 1.3, (n, 1)) + noise * rng.standard_normal((n, length))
         return x[:, None], y
 
-    return Task("wave_forms", len(FORMS), 12, *draw_splits(draw, SIZES), kind="sequence")
+    return Task("wave_forms", len(FORMS), *draw_splits(draw, SIZES), kind="sequence")
 
 
 def gratings(rng: np.random.Generator, side: int = 10, orientations: int = 6) -> Task:
@@ -42,7 +42,7 @@ def gratings(rng: np.random.Generator, side: int = 10, orientations: int = 6) ->
         x = np.sin(np.pi * cycles * along + phase) + noise * rng.standard_normal((n, side, side))
         return x[:, None], y
 
-    return Task("gratings", orientations, 8, *draw_splits(draw, SIZES), kind="image")
+    return Task("gratings", orientations, *draw_splits(draw, SIZES), kind="image")
 
 
 FAMILIES = (

@@ -1,0 +1,58 @@
+"""`EpisodeSettings`: what an episode draws from the ranges of the configuration, beside its task."""
+
+from __future__ import annotations
+
+from math import exp, floor, log
+from typing import NamedTuple
+
+import numpy as np
+
+from actors.config import EnvConfig, span
+from actors.env.rng import Purpose, stream
+from actors.env.tasks import find_family
+
+
+class EpisodeSettings(NamedTuple):
+    """The sizes and the price of one episode."""
+
+    host_width: int  # units, or channels
+    horizon_epochs: int
+    inner_steps: int  # minibatches per epoch
+    rent_weight: float  # points per doubling
+
+
+def width_range(config: EnvConfig, task: str) -> tuple[int, int]:
+    """Return the range of host widths on a task family."""
+    return find_family(task).host_widths if config.host_width is None else span(config.host_width)
+
+
+def draw_settings(config: EnvConfig, task: str, run_seed: int, seed: int) -> EpisodeSettings:
+    """Draw the settings of an episode on a task family. Each has a random stream of its own."""
+
+    def generator(purpose: Purpose) -> np.random.Generator:
+        return stream(run_seed, seed, purpose)
+
+    horizon = span(config.horizon_epochs)
+    return EpisodeSettings(
+        host_width=_log_uniform_integer(width_range(config, task), generator(Purpose.HOST_WIDTH)),
+        horizon_epochs=int(generator(Purpose.HORIZON).integers(horizon[0], horizon[1] + 1)),
+        inner_steps=_doubled(span(config.inner_steps), generator(Purpose.INNER_STEPS)),
+        rent_weight=_log_uniform(span(config.rent_weight), generator(Purpose.RENT_WEIGHT)),
+    )
+
+
+def _log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> float:
+    low, high = bounds
+    return low if low == high else exp(rng.uniform(log(low), log(high)))
+
+
+def _log_uniform_integer(bounds: tuple[int, int], rng: np.random.Generator) -> int:
+    """Draw x with low <= x <= high; the probability of x is proportional to log((x + 1) / x)."""
+    low, high = bounds
+    return min(floor(exp(rng.uniform(log(low), log(high + 1)))), high)
+
+
+def _doubled(bounds: tuple[int, int], rng: np.random.Generator) -> int:
+    """Draw one of low, 2 * low, 4 * low, ... up to high."""
+    low, high = bounds
+    return low << int(rng.integers(0, (high // low).bit_length()))

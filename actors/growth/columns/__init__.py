@@ -1,0 +1,1 @@
+"""Columns of a user's model: what grows beside it, how it starts, and how it is exported."""

@@ -1,0 +1,84 @@
+"""Where seeds can be in a user's model: `StreamSite` after a module, `ColumnSite` beside the model."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from torch import nn
+
+from actors.env.slots.slot_shape import SlotShape, column_slot
+from actors.growth.columns.column import column_family
+from actors.growth.columns.column_slots import column_slots_of
+from actors.growth.columns.column_start import ColumnStart
+from actors.growth.seed_module import SeedModule
+from actors.growth.slot_module import SlotModule
+from actors.growth.slots import SlotSpec, find_module, infer_slot_shape, stream_slot_of
+
+
+class Site(Protocol):
+    """One slot of a model and of the copies that follow it."""
+
+    name: str
+    neighbours: list[nn.Parameter]  # whose settings in the optimizer a seed here copies
+    lr_scale: float
+
+    @property
+    def shape(self) -> SlotShape:
+        """What may grow here, and what it costs."""
+        ...
+
+    def slot_module(self, model: nn.Module) -> SlotModule:
+        """Return the slot in the model or a copy of it. Creates it on the first call."""
+        ...
+
+    def build(self, blueprint: int, blend: int, rng: np.random.Generator) -> nn.Module:
+        """Make a seed that has no effect yet. `rng` draws its parameters."""
+        ...
+
+
+class StreamSite:
+    """A slot after the output of a module."""
+
+    def __init__(self, model: nn.Module, name: str, spec: SlotSpec) -> None:
+        """Raises `UserError` if there is no such module, or nothing can grow after it."""
+        module = find_module(model, name)
+        self.name, self.lr_scale = name, spec.lr_scale
+        self._shape = infer_slot_shape(name, module, spec)
+        self.neighbours = list(module.parameters())
+        self._model = model
+
+    @property
+    def shape(self) -> SlotShape:
+        return self._shape
+
+    def slot_module(self, model: nn.Module) -> SlotModule:
+        return stream_slot_of(model, self.name, self.shape)
+
+    def build(self, blueprint: int, blend: int, rng: np.random.Generator) -> nn.Module:
+        like = next(iter(self.neighbours), next(self._model.parameters()))
+        return SeedModule(self.shape, blueprint, blend, rng, like.dtype, like.device)
+
+
+class ColumnSite:
+    """A slot for a column. All of one model share how their columns start."""
+
+    def __init__(self, index: int, start: ColumnStart, costs: dict[float, int], model: nn.Module) -> None:
+        self.start, self._index, self._costs = start, index, costs
+        self.name, self.lr_scale = f"column {index + 1}", start.column.lr_scale
+        self.neighbours = list(find_module(model, start.column.model).parameters())
+
+    @property
+    def shape(self) -> SlotShape:
+        gate = self.start.gated is not False
+        return column_slot(column_family(), lambda scale: self._costs[scale] + gate)
+
+    def slot_module(self, model: nn.Module) -> SlotModule:
+        slot_module = column_slots_of(model, self.start.column)[self._index]
+        assert isinstance(slot_module, SlotModule)
+        return slot_module
+
+    def build(self, blueprint: int, blend: int, rng: np.random.Generator) -> nn.Module:
+        column = self.shape.family.columns[blueprint]
+        assert column is not None
+        return self.start.build(column.scale, int(rng.integers(2**31)))

@@ -1,0 +1,117 @@
+"""`Schedule`: a rule with a few numbers that says when seeds are germinated, and `Scheduled`, which follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.config import require
+from actors.env.slots.stage import Stage
+from actors.rules.rule import INSTANT, WAIT, ModelState, RulePolicy, choices
+from actors.types.actions import Op
+from actors.types.spaces import Spaces
+
+Kind = Literal["periodic", "plateau", "gradient"]
+KINDS: tuple[Kind, ...] = ("periodic", "plateau", "gradient")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A rule for germinating seeds; after that, all kinds treat a seed in the same way.
+
+    `periodic` germinates every `wait` epochs from `start` on. `plateau` germinates if the validation loss has not
+    decreased by the fraction `threshold` for `wait` epochs. `gradient` germinates like `periodic`, but blends a seed
+    only if its gradient norm after its epochs in TRAINING is at least `threshold`, and prunes it otherwise.
+    """
+
+    kind: Kind
+    start: int
+    """First epoch in which it may germinate."""
+    wait: int
+    """Epochs between germinations, or the patience of `plateau`."""
+    seeds: int
+    """Largest number of seeds; 0 never grows."""
+    blueprint: int
+    """Index of the blueprint; a column grows in the first free column slot, others in the first free slot of the
+    stream."""
+    blend: int
+    alpha_target: int
+    alpha_speed: int
+    """Indices of the heads' choices."""
+    training: int
+    """Epochs in TRAINING before the seed is blended in."""
+    keep_above: float | None = None
+    """Points that a seed must contribute to be fossilized; otherwise it is pruned. None keeps all seeds."""
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.start >= 0, f"a schedule starts at epoch {self.start}: it cannot be negative")
+        require(self.wait >= 1, f"a schedule waits {self.wait} epochs: it must be at least 1")
+        require(self.seeds >= 0, f"a schedule grows {self.seeds} seeds: the number cannot be negative")
+        require(self.training >= 1, f"a schedule trains for {self.training} epochs: it must be at least 1")
+
+
+NEVER = Schedule("periodic", 0, 1, 0, 1, 0, 2, 0, 1)
+
+
+def fixed_column(blueprint: int, epoch: int, training: int = 1, alpha_speed: int = 1) -> Schedule:
+    """Return the schedule that grows one column at an epoch: at full strength four epochs later, and kept."""
+    return Schedule("periodic", epoch, 1 << 20, 1, blueprint, 0, 2, alpha_speed, training)
+
+
+class Scheduled(RulePolicy):
+    """Follows schedules: one for all rows, or row n the n-th. Memory: epoch, best loss so far, epochs since then."""
+
+    def __init__(self, spaces: Spaces, schedules: Schedule | Sequence[Schedule]) -> None:
+        super().__init__(spaces)
+        self.schedules = schedules
+
+    def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
+        plan = self.schedules if isinstance(self.schedules, Schedule) else self.schedules[model.row]
+        obs, epoch = model.obs, int(memory[0])
+        self._remember(plan, float(self.reader.relative_loss(obs)[0]), memory)
+        next_stage = self._keep_or_prune(plan, model) or self._advance(model, plan.training)
+        if next_stage is not None:
+            return next_stage
+        active = int(self.reader.slot(obs, "active").sum())
+        if active >= plan.seeds or epoch < plan.start or not self._due(plan, epoch, memory):
+            return WAIT
+        for slot in model.germinable(plan.blueprint):
+            memory[2] = 0
+            return choices(Op.GERMINATE, slot, plan.blueprint, plan.blend, plan.alpha_target, plan.alpha_speed)
+        return WAIT
+
+    @staticmethod
+    def _remember(plan: Schedule, loss: float, memory: NDArray[np.float32]) -> None:
+        epoch, best = memory[0], memory[1]
+        better = epoch == 0 or loss < best * (1.0 - (plan.threshold if plan.kind == "plateau" else 0.0))
+        memory[0] = epoch + 1
+        memory[1] = loss if better else best
+        memory[2] = 0 if better else memory[2] + 1
+
+    @staticmethod
+    def _due(plan: Schedule, epoch: int, memory: NDArray[np.float32]) -> bool:
+        if plan.kind == "plateau":
+            return bool(memory[2] >= plan.wait)
+        return (epoch - plan.start) % plan.wait == 0
+
+    def _keep_or_prune(self, plan: Schedule, model: ModelState) -> list[int] | None:
+        """Return the decision about a seed that was tried out, the most advanced first, or None."""
+        points = self.reader.points(model.obs)[0]
+        norm = self.reader.slot(model.obs, "gradient_norm")[0]
+        in_stage = self.reader.epochs_in_stage(model.obs)[0]
+        for slot in model.furthest_first():
+            if model.stages[slot] == Stage.HOLDING:
+                if plan.keep_above is not None and not points[slot] >= plan.keep_above:
+                    return choices(Op.PRUNE, slot, speed=INSTANT)
+                if model.legal(Op.FOSSILIZE, slot):
+                    return choices(Op.FOSSILIZE, slot)
+            trained = model.stages[slot] == Stage.TRAINING and in_stage[slot] >= plan.training - 0.5
+            weak = not (norm[slot, 0] and np.expm1(norm[slot, 1]) >= plan.threshold)
+            if plan.kind == "gradient" and trained and weak:
+                return choices(Op.PRUNE, slot, speed=INSTANT)
+        return None

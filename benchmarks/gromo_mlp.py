@@ -1,0 +1,101 @@
+"""gromo, which grows the width of layers, on the MLPs of the suite models: `python -m benchmarks.gromo_mlp`.
+
+gromo computes new neurons from the gradients of one pass over the training rows (Verbockhaven et al., TMLR 2024). Here
+each hidden layer grows periodically, from epoch 3 on, until it has twice its width. Data, splits, epochs, batches,
+optimizer and J are those of `examples/models`, whose lines are run up to the point where the model is made.
+It needs the extra `bench`. For convolutions gromo has modules, but its residual networks grow inside blocks only
+and keep the width of the stream, so none of them is the ResNet of the suite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deploy.evaluation.models.scripts import FOLDER, SCRIPTS
+
+START, EVERY = 3, 1  # epochs
+
+
+def data_of(script: Path, width: int, seed: int) -> dict[str, Any]:
+    """Run a script up to the line that makes its model, and return its variables."""
+    source = script.read_text()
+    names: dict[str, Any] = {}
+    sys.argv = [str(script), "--width", str(width), "--seed", str(seed)]
+    exec(compile(source[: source.index("\nmodel = ")], str(script), "exec"), names)
+    return names
+
+
+def grow(model: Any, x: Tensor, y: Tensor, neurons: int) -> None:
+    """Let each hidden layer grow by up to `neurons`, from the statistics of all training rows."""
+    for chosen in range(len(model._growable_layers)):
+        model.set_growing_layers(index=chosen)
+        model.init_computation()
+        for rows in torch.arange(len(x)).split(256):
+            model.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows], reduction="sum").backward()
+            model.update_computation()
+        model.compute_optimal_updates(maximum_added_neurons=neurons)
+        model.reset_computation()
+        model.dummy_select_update()
+        best = (torch.inf, 0.0)
+        for factor in (0.0, 0.1, 0.3, 1.0):
+            model.set_scaling_factor(factor)
+            with torch.no_grad():
+                best = min(best, (F.cross_entropy(model.extended_forward(x), y).item(), factor))
+        model.set_scaling_factor(best[1])
+        model.apply_change()
+
+
+def run(script: Path, width: int, seed: int, epochs: int) -> tuple[float, float, int]:
+    """Return the test accuracy in percent, the mean rent in doublings, and the parameters at the end."""
+    from gromo.containers.growing_mlp import GrowingMLP
+
+    own = data_of(script, width, seed)
+    x, y, train, test = own["x"], own["y"], own["train"], own["test"]
+    classes = int(y.max()) + 1
+    torch.manual_seed(seed)
+    model = GrowingMLP(x.shape[1], classes, width, 2, torch.nn.ReLU(), device=torch.device("cpu"))
+    size = sum(p.numel() for p in model.parameters())
+    batch = 16 if len(train) < 500 else 32
+    optimizer, rents = torch.optim.AdamW(model.parameters(), lr=3e-3), []
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    for epoch in range(epochs):
+        if epoch >= START and (epoch - START) % EVERY == 0 and model.layers[0].out_features < 2 * width:
+            grow(model, x[train], y[train], max(1, width // 4))
+            rate = optimizer.param_groups[0]["lr"]
+            optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+            optimizer.param_groups[0]["initial_lr"] = 3e-3
+            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs, last_epoch=epoch)
+        for rows in train[torch.randperm(len(train))].split(batch):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        scheduler.step()
+        rents.append(log2(sum(p.numel() for p in model.parameters()) / size))
+    with torch.no_grad():
+        right = (model(x[test]).argmax(1) == y[test]).float().mean().item()
+    return 100.0 * right, sum(rents) / len(rents), sum(p.numel() for p in model.parameters())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Grow the MLPs of the suite models with gromo.")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=20)
+    options = parser.parse_args()
+    for script in SCRIPTS:
+        for width in script.widths if script.name.startswith("mlp") else ():
+            runs = [run(script.path(FOLDER), width, seed, options.epochs) for seed in range(options.seeds)]
+            test, rent, params = (sum(column) / len(runs) for column in zip(*runs, strict=True))
+            print(f"{script.label:20} {width:4} wide  test {test:5.1f}  rent {rent:.2f}  {params:.0f} parameters")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The gate before training: is there anything to win over the best single schedule, and can it be seen early?
+
+    python -m benchmarks.headroom [--quick] [--suite NAME ...] [--families NAME ...] [--seeds N] [--folder DIR]
+
+On families x classes of host widths, all schedules (never, periodic in the stream, columns of each size at several
+epochs) play the same episodes once; J at every price follows from what an episode gained and its rent. Two conditions:
+the best schedule of each (family, width class, price), cross-validated, is on average at least 2 points of J above the
+best single schedule per price; and a ridge regression on what is observed until epoch 3, which has not seen the family,
+recovers at least half of that. Played cells are kept in a folder, so that an interrupted run continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.env.tasks import find_family
+from benchmarks.form import Target, parser, publish
+from benchmarks.gate.analysis import PRICES, Cells, best_of_cell, best_single, gate, over_never
+from benchmarks.gate.cells import RULES, Cell, Played, is_played, play, width_classes
+from deploy.config.schema import PRESETS
+from deploy.evaluation.suite import members, protocol
+from deploy.report.progress import clock
+
+POINTS, SHARE = 2.0, 0.5
+QUICK = ("spirals", "moons")
+
+
+def main() -> None:
+    args = _arguments()
+    cells = {suite: _cells(suite, args) for suite in args.suite}
+    every = [cell for own in cells.values() for cell in own]
+    played = _play(every, args.folder)
+    fitted_on = {cell: played[cell] for cell in cells.get("train", every)}
+    rows: list[dict[str, Any]] = []
+    targets = []
+    for suite, own in cells.items():
+        found = {cell: played[cell] for cell in own}
+        gates = [gate(found, fitted_on, price) for price in PRICES]
+        rows += [
+            {"suite": suite, "price": g.price, "best single schedule": g.single, "its J over never": g.single_points,
+             "best per cell": g.best_points, "headroom": g.headroom, "chooser": g.chooser_points,
+             "recovered": g.recovered / g.headroom if g.headroom > 0 else float("nan")}
+            for g in gates
+        ]  # fmt: skip
+        rows += _by_width(found) + _by_family(found)
+        headroom = float(np.mean([g.headroom for g in gates]))
+        recovered = float(np.mean([g.recovered for g in gates]))
+        targets.append(Target(f"{suite}: headroom over the best single schedule, points of J", headroom, POINTS))
+        targets.append(
+            Target(
+                f"{suite}: share of it that the chooser recovers", recovered / headroom if headroom > 0 else 0.0, SHARE
+            )
+        )
+    publish(rows, targets, args.json)
+
+
+def _arguments() -> argparse.Namespace:
+    known = parser("headroom", __doc__.splitlines()[0])
+    suites = ("train", "heldout", "mlbench")
+    known.add_argument("--suite", nargs="+", choices=suites, default=["train", "heldout"], help="suites of families")
+    known.add_argument("--families", nargs="+", help="only these families")
+    known.add_argument("--kind", choices=("vector", "sequence", "image"), default="vector", help="kind of host")
+    known.add_argument("--seeds", type=int, default=8, help="episodes of each schedule in a cell")
+    known.add_argument("--folder", type=Path, default=Path("runs/headroom"), help="where played cells are kept")
+    args = known.parse_args()
+    if args.quick:
+        args.suite, args.families, args.seeds, args.folder = ["train"], QUICK, 2, args.folder / "quick"
+    return args
+
+
+def _cells(suite: str, args: argparse.Namespace) -> list[Cell]:
+    config = protocol(PRESETS["research"].env, rent_weight=1.0)
+    if args.quick:
+        config = replace(config, horizon_epochs=10, inner_steps=4)
+    names = [m.family for m in members(suite) if m.headline and find_family(m.family).kind == args.kind]
+    names = [name for name in names if args.families is None or name in args.families]
+    return [
+        Cell(name, widths, args.seeds, config)
+        for name in names
+        for widths in (width_classes(name)[::3] if args.quick else width_classes(name))
+    ]
+
+
+def _play(cells: Sequence[Cell], folder: Path) -> dict[Cell, Played]:
+    """Play all cells that are missing, and tell how long the rest will take."""
+    left = [cell for cell in cells if not is_played(cell, folder)]
+    started = time.perf_counter()
+    played = {}
+    for cell in cells:
+        played[cell] = play(cell, folder)
+        if cell in left:
+            done = left.index(cell) + 1
+            spent = time.perf_counter() - started
+            rest = clock(spent / done * (len(left) - done))
+            print(f"{clock(spent)}  {done}/{len(left)}  {cell.name}  about {rest} left", flush=True)
+    return played
+
+
+def _by_width(cells: Cells) -> list[dict[str, Any]]:
+    """What never growing ends at and the best rule for each class of widths."""
+    rows: list[dict[str, Any]] = []
+    for widths in dict.fromkeys(cell.widths for cell in cells):
+        own = {cell: p for cell, p in cells.items() if cell.widths == widths}
+        row: dict[str, Any] = {"host width": f"{widths[0]} to {widths[1]}"}
+        for price in PRICES:
+            best = best_single(own, price)
+            points = float(np.mean([over_never(p, price)[best].mean() for p in own.values()]))
+            row[f"best at {price:g}"] = f"{RULES[best]} {points:+.1f}"
+        rows.append(row)
+    return rows
+
+
+def _by_family(cells: Cells) -> list[dict[str, Any]]:
+    """The headroom of each family over the best single rule of all, averaged over prices."""
+    singles = {price: best_single(cells, price) for price in PRICES}
+    rows: list[dict[str, Any]] = []
+    for family in dict.fromkeys(cell.family for cell in cells):
+        own = [p for cell, p in cells.items() if cell.family == family]
+        single = [np.mean([over_never(p, w)[i].mean() for p in own]) for w, i in singles.items()]
+        best = [np.mean([best_of_cell(p, w) for p in own]) for w in PRICES]
+        columns = zip(PRICES, single, best, strict=True)
+        rows.append({"family": family} | {f"single, best at {w:g}": f"{s:+.1f} {b:+.1f}" for w, s, b in columns})
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""A self-signed TLS certificate for the policy server."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+VALID_DAYS = 365
+RENEW_DAYS = 30  # a certificate with fewer days left is replaced
+
+
+class CertificateAndKey(NamedTuple):
+    """A certificate and its private key, both as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def self_signed(hosts: Sequence[str]) -> CertificateAndKey:
+    """Create a certificate for these host names and addresses, to be trusted directly by clients."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tamiyo policy server")])
+    now = datetime.datetime.now(datetime.UTC)
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))  # tolerate clock skew
+        .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return CertificateAndKey(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+
+
+def is_good_for(certificate: bytes, hosts: Sequence[str]) -> bool:
+    """Whether a PEM certificate covers all `hosts` and is valid for more than `RENEW_DAYS`."""
+    try:
+        loaded = x509.load_pem_x509_certificate(certificate)
+        covered = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound):
+        return False
+    left = loaded.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    return left > datetime.timedelta(days=RENEW_DAYS) and {_general_name(host) for host in hosts} <= set(covered)
+
+
+def is_pair(certificate: bytes, key: bytes) -> bool:
+    """Whether a PEM certificate belongs to a PEM private key. A crash may have replaced only one of the two."""
+    try:
+        own = serialization.load_pem_private_key(key, None).public_key()
+        return x509.load_pem_x509_certificate(certificate).public_key() == own
+    except (ValueError, TypeError):
+        return False
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -1,0 +1,148 @@
+"""`tamiyo secrets`: create every secret of a deployment as a file. Existing files are kept.
+
+| file | read by |
+|---|---|
+| `users.acl` | Redis: one user per role, with hashed passwords |
+| `learner.password`, `actor.password`, `reader.password` | learner, actors, policy server |
+| `monitor.password` | health checks and `tamiyo status`; this user has read-only access |
+| `ray.token` | all machines of the Ray cluster, and users of its dashboard |
+| `serve.token` | the policy server and its clients |
+| `serve.crt`, `serve.key` | the policy server; clients trust the certificate |
+| `serve.state.key` | replicas of the policy server, to sign exported sessions |
+| `grafana.password` | Grafana, for its user `admin` |
+
+`share_secrets` copies to one folder per service only the files which that service reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from actors.errors import UserError
+from deploy.commands.admin.certificate import is_good_for, is_pair, self_signed
+
+ROLES = ("learner", "actor", "reader", "monitor")
+PRIVATE, PUBLIC = 0o400, 0o444
+TOKEN_FILES = {
+    "learner.password": PRIVATE,
+    "actor.password": PRIVATE,
+    "reader.password": PRIVATE,
+    "monitor.password": PUBLIC,  # the health check of Redis runs as another user
+    "ray.token": PRIVATE,
+    "serve.token": PRIVATE,
+    "serve.state.key": PRIVATE,
+    "grafana.password": PUBLIC,  # Grafana runs as another user
+}
+"""Files with one random token each, and their permissions: readable by the owner, or by every user of the folder."""
+MODES = {**TOKEN_FILES, "users.acl": PUBLIC, "serve.crt": PUBLIC, "serve.key": PRIVATE}
+SERVICES = {
+    "redis": ("users.acl", "monitor.password"),
+    "learner": ("learner.password",),
+    "fleet": ("actor.password", "ray.token"),
+    "actors": ("ray.token",),
+    "serve": ("reader.password", "serve.token", "serve.crt", "serve.key", "serve.state.key"),
+    "grafana": ("grafana.password",),
+    "status": ("monitor.password",),
+}
+"""The secrets that each service of docker-compose.yml reads."""
+
+
+def write_secrets(folder: Path, hosts: Sequence[str]) -> list[str]:
+    """Create the missing secrets in `folder` and return the names of the files that were written.
+
+    `hosts` are the names and addresses of the policy server. Its key and certificate are replaced together if
+    the certificate expires soon, lacks one of them or belongs to another key. Raises `UserError` if the folder cannot
+    be written.
+    """
+    made: list[str] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, mode in TOKEN_FILES.items():
+            if not (folder / name).exists():
+                _write(folder / name, secrets.token_hex(32).encode() + b"\n", mode)
+                made.append(name)
+        users = _users(folder).encode()
+        if not (folder / "users.acl").exists() or (folder / "users.acl").read_bytes() != users:
+            _write(folder / "users.acl", users, PUBLIC)
+            made.append("users.acl")
+        certificate, key = folder / "serve.crt", folder / "serve.key"
+        if not (
+            certificate.exists()
+            and key.exists()
+            and is_good_for(certificate.read_bytes(), hosts)
+            and is_pair(certificate.read_bytes(), key.read_bytes())
+        ):
+            pair = self_signed(hosts)
+            with _staged(key, pair.key, PRIVATE) as new_key, _staged(certificate, pair.certificate, PUBLIC) as new:
+                new_key.replace(key)
+                new.replace(certificate)
+            made += ["serve.key", "serve.crt"]
+    except OSError as error:
+        raise UserError(
+            f"cannot write secrets to {folder} ({error.strerror}): give a folder that this user can write"
+        ) from error
+    return made
+
+
+def share_secrets(folder: Path, services: Path) -> list[str]:
+    """Copy the secrets of each service in `SERVICES` from `folder` to `services`/NAME, and delete other secrets there.
+
+    Returns the files that were changed. Raises `UserError` if a file cannot be written.
+    """
+    changed: list[str] = []
+    try:
+        for service, names in SERVICES.items():
+            target = services / service
+            target.mkdir(parents=True, exist_ok=True)
+            for name, mode in MODES.items():
+                copy = target / name
+                if name not in names:
+                    if copy.exists():
+                        copy.unlink()
+                        changed.append(f"{service}/{name}")
+                    continue
+                data = (folder / name).read_bytes()
+                if not copy.exists() or copy.read_bytes() != data:
+                    _write(copy, data, mode)
+                    changed.append(f"{service}/{name}")
+    except OSError as error:
+        raise UserError(f"cannot write secrets to {error.filename} ({error.strerror})") from error
+    return changed
+
+
+def _users(folder: Path) -> str:
+    """Return `users.acl` with the password hashes filled in."""
+    text = files("deploy").joinpath("redis", "users.acl").read_text("utf-8")
+    for role in ROLES:
+        password = (folder / f"{role}.password").read_bytes().strip()
+        text = text.replace(f"${{{role.upper()}_SHA256}}", hashlib.sha256(password).hexdigest())
+    return text
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """Write a file atomically; it is never more readable than `mode`."""
+    with _staged(path, data, mode) as partial:
+        partial.replace(path)
+
+
+@contextmanager
+def _staged(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """Write the content of `path` to a temporary file next to it. Removes that file at the end if it is still there."""
+    partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.chmod(mode)
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)

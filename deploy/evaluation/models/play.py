@@ -1,0 +1,122 @@
+"""Playing a cell: one run of a training script, as its author would run it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from math import log2
+from pathlib import Path
+from typing import Any
+
+from actors.errors import UserError
+
+
+@dataclass(frozen=True)
+class ModelCell:
+    """One run of a script."""
+
+    script: Path
+    width: int
+    seed: int
+    epochs: int
+    policy: str  # a rule, a checkpoint or an address
+    price: float  # points per doubling
+
+    def fingerprint(self) -> str:
+        """Return a hash of all that the run depends on: the settings, and what the script and a checkpoint contain."""
+        content = [self.script.read_bytes(), Path(self.policy).read_bytes() if Path(self.policy).is_file() else b""]
+        hashes = [hashlib.sha256(data).hexdigest() for data in content]
+        settings = [self.script.stem, self.width, self.seed, self.epochs, Path(self.policy).name, self.price, *hashes]
+        return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+
+    @property
+    def arguments(self) -> list[str]:
+        flags = {"width": self.width, "seed": self.seed, "epochs": self.epochs, "policy": self.policy}
+        return [text for name, value in flags.items() for text in (f"--{name}", str(value))] + [f"--price={self.price}"]
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """What a run came to. Accuracies are in percent."""
+
+    untrained: float  # validation accuracy
+    accuracy: float  # validation, at the end
+    test_accuracy: float  # at the end
+    host_params: int
+    final_params: int
+    rents: list[float]  # doublings that were held in each epoch
+    decisions: list[str]  # those that were not WAIT
+    seconds: float  # of one core
+
+    @property
+    def rent(self) -> float:
+        """Return the mean number of doublings over the epochs."""
+        return sum(self.rents) / len(self.rents)
+
+
+def run_script(cell: ModelCell) -> ModelRun:
+    """Run a script in this process. Raises `UserError` if it refuses its arguments, does not keep to what a script of
+    the suite leaves behind (`grower`, `test_accuracy` and `model`), or if the policy did not answer."""
+    started, given = time.process_time(), sys.argv
+    sys.argv = [str(cell.script), *cell.arguments]
+    try:
+        with redirect_stdout(io.StringIO()):
+            left = runpy.run_path(str(cell.script), run_name="__main__")
+    except SystemExit as error:
+        raise UserError(f"{cell.script.name} {' '.join(cell.arguments)} ended with {error.code}") from error
+    finally:
+        sys.argv = given
+    if missing := [name for name in ("grower", "test_accuracy", "model") if name not in left]:
+        raise UserError(
+            f"{cell.script.name} has no {' and no '.join(missing)} at its end, which the suite models reads"
+        )
+    return _run(cell, left["grower"].log, left, time.process_time() - started)
+
+
+def _run(cell: ModelCell, decisions: Sequence[Any], left: dict[str, Any], seconds: float) -> ModelRun:
+    asked = [d for d in decisions if d.epoch < cell.epochs]
+    if silent := [d for d in asked if not d.asked]:
+        raise UserError(
+            f"{cell.policy} did not answer in epoch {silent[0].epoch} of {cell.script.name}: {silent[0].reason}"
+        )
+    if [d.epoch for d in decisions] != list(range(cell.epochs + 1)):
+        raise UserError(f"{cell.script.name} must call grower.step before its first epoch and after each")
+    final = sum(p.numel() for p in left["model"].parameters() if p.requires_grad)
+    sizes = [round(d.added_params / d.growth_ratio) for d in decisions if d.added_params]
+    return ModelRun(
+        untrained=decisions[0].accuracy,
+        accuracy=decisions[-1].accuracy,
+        test_accuracy=100.0 * left["test_accuracy"],
+        host_params=sizes[0] if sizes else final,
+        final_params=final,
+        rents=[log2(1.0 + d.growth_ratio) for d in asked],
+        decisions=[f"{d.epoch} {d.op} {d.slot} {d.blueprint}".rstrip() for d in asked if d.op != "WAIT"],
+        seconds=round(seconds, 2),
+    )
+
+
+def cell_file(cell: ModelCell, folder: Path) -> Path:
+    return folder / cell.script.stem / f"{cell.fingerprint()}.json"
+
+
+def read_run(cell: ModelCell, folder: Path) -> ModelRun | None:
+    """Return a run that was played before under the very same conditions, or None."""
+    path = cell_file(cell, folder)
+    return ModelRun(**json.loads(path.read_text())["run"]) if path.is_file() else None
+
+
+def play_cell(cell: ModelCell, folder: Path) -> ModelRun:
+    """Run the script and keep what it came to."""
+    run, path = run_script(cell), cell_file(cell, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"cell": asdict(cell) | {"script": cell.script.name}, "run": asdict(run)}, indent=1))
+    partial.replace(path)
+    return run

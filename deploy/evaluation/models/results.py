@@ -1,0 +1,131 @@
+"""What the players of the suite `models` came to: J of each, the sweep over widths, and the share of it that they get.
+
+J = test accuracy - that of the untrained model - price x mean rent, in points. The rent of a model that was built wider
+is what it holds over the narrow one, all the time. The sweep trains a model at one, two and four times its width and
+keeps the one with the best J in validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+from typing import Any
+
+import numpy as np
+
+from deploy.evaluation.models.play import ModelRun
+from deploy.evaluation.models.scripts import ModelScript
+
+NEVER, SWEEP = "never", "sweep"
+BUILT = {"built x2": 2, "built x4": 4}
+"""Players that build the model wider instead of growing it: multiples of the width."""
+WON = 3.0  # points of J that the sweep must be ahead for growing to count as worth it
+
+
+@dataclass(frozen=True)
+class ModelLine:
+    """One player on one model at one width: means over the seeds."""
+
+    model: str
+    width: int
+    player: str
+    runs: int
+    over_never: float  # points of J
+    objective: float  # J
+    test_accuracy: float  # percent
+    doublings: float  # mean rent
+    params: float  # at the end, in multiples of the bare model's
+    seconds: float  # of one core, for one run; for the sweep, of all its runs
+
+
+@dataclass(frozen=True)
+class Share:
+    """A player over all models: its part of what the sweep wins, and what it loses where there is nothing to win."""
+
+    player: str
+    over_never: float  # points of J, mean
+    of_sweep: float | None  # mean share of the sweep's lead, where that is at least `WON`
+    elsewhere: float | None  # points of J over never, mean of the others
+    worst: float  # points of J over never
+
+
+@dataclass(frozen=True)
+class ModelResults:
+    """Runs by (script, width, player, seed); those of `built` players are of a wider model that never grows."""
+
+    scripts: Sequence[ModelScript]
+    widths: Mapping[str, Sequence[int]]  # by script
+    seeds: Sequence[int]
+    players: Sequence[str]  # never first
+    price: float
+    runs: Mapping[tuple[str, int, str, int], ModelRun]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the players of the table: those that were played, and the sweep."""
+        return [*self.players, SWEEP]
+
+    def _objectives(self, script: str, width: int, player: str, seed: int) -> tuple[float, float, float]:
+        """Return J in testing, J in validation, and the mean rent in doublings."""
+        bare, run = self.runs[script, width, NEVER, seed], self.runs[script, width, player, seed]
+        rent = log2(run.host_params / bare.host_params) + run.rent
+        paid = bare.untrained + self.price * rent
+        return run.test_accuracy - paid, run.accuracy - paid, rent
+
+    def _best(self, script: str, width: int, seed: int) -> str:
+        """Return what the sweep keeps."""
+        tried = [NEVER, *BUILT]
+        return max(tried, key=lambda player: self._objectives(script, width, player, seed)[1])
+
+    def line(self, script: ModelScript, width: int, player: str) -> ModelLine:
+        rows = []
+        for seed in self.seeds:
+            own = self._best(script.name, width, seed) if player == SWEEP else player
+            bare, run = self.runs[script.name, width, NEVER, seed], self.runs[script.name, width, own, seed]
+            objective, _, rent = self._objectives(script.name, width, own, seed)
+            never = self._objectives(script.name, width, NEVER, seed)[0]
+            spent = [NEVER, *BUILT] if player == SWEEP else [own]
+            seconds = sum(self.runs[script.name, width, name, seed].seconds for name in spent)
+            params = run.final_params / bare.host_params
+            rows.append((objective - never, objective, run.test_accuracy, rent, params, seconds))
+        means = [round(float(value), 3) for value in np.mean(rows, axis=0)]
+        return ModelLine(script.name, width, player, len(rows), *means)
+
+    @cached_property
+    def lines(self) -> list[ModelLine]:
+        return [
+            self.line(script, width, player)
+            for script in self.scripts
+            for width in self.widths[script.name]
+            for player in self.names
+        ]
+
+    @cached_property
+    def shares(self) -> list[Share]:
+        """Return one row per player but never."""
+        by_player = {
+            name: np.array([line.over_never for line in self.lines if line.player == name]) for name in self.names
+        }
+        won = by_player[SWEEP] >= WON
+        found = []
+        for name in self.names[1:]:
+            own = by_player[name]
+            of_sweep = float((own[won] / by_player[SWEEP][won]).mean()) if won.any() else None
+            elsewhere = float(own[~won].mean()) if not won.all() else None
+            found.append(Share(name, float(own.mean()), of_sweep, elsewhere, float(own.min())))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "price": self.price,
+            "seeds": list(self.seeds),
+            "lines": [vars(line) for line in self.lines],
+            "shares": [vars(share) for share in self.shares],
+            "decisions": {
+                f"{script} {width} {player} {seed}": run.decisions
+                for (script, width, player, seed), run in self.runs.items()
+                if run.decisions
+            },
+        }

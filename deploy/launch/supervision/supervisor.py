@@ -1,0 +1,240 @@
+"""`Supervisor`: runs and restarts the learner and the actors of one run from a background thread.
+
+On one machine it lives in the launching process, on a cluster in a detached Ray actor that is independent of drivers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import ray
+
+from actors.config import ActingConfig
+from actors.errors import UserError
+from actors.metrics.ray import RayMetrics
+from actors.transport.redis import connect
+from actors.workers.worker_pool import UNPLACED_S, WorkerPool
+from deploy.launch.comparison import compare
+from deploy.launch.supervision.learner_actor import LearnerActor
+from deploy.launch.supervision.monitor import RunMonitor
+from deploy.report.progress import ProgressSnapshot
+from learner.run.checkpoint import LearnerProgress
+from learner.service import LearnerSettings, LearnerStatus
+
+TICK_S = 0.1
+HISTORY_POINTS = 400  # approximate length of the return history in a snapshot
+
+
+class Phase(StrEnum):
+    """The phases of a run."""
+
+    TRAINING = "training"
+    COMPARING = "comparing"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+FINISHED = (Phase.DONE, Phase.STOPPED, Phase.FAILED)
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Everything that a supervisor needs to run a training."""
+
+    name: str
+    acting: ActingConfig
+    learner: LearnerSettings
+    reference_episodes: int
+    actors_redis: str = field(repr=False)  # may hold a password
+
+    @property
+    def run_dir(self) -> Path:
+        """The run folder."""
+        return Path(self.learner.run_dir)
+
+    @property
+    def hosts(self) -> bool:
+        """Whether the run trains on seed hosts rather than a Gymnasium environment."""
+        return not self.acting.gym.id
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The status of a run at one moment."""
+
+    phase: Phase
+    run_dir: str
+    snapshot: ProgressSnapshot
+    notes: list[str] = field(default_factory=list)  # log lines that the caller has not seen
+    notes_total: int = 0  # number of all log lines so far
+    error: str = ""  # one line; only in Phase.FAILED
+    saved: bool = True  # whether the learner wrote a last checkpoint; only in Phase.STOPPED
+
+
+class Supervisor:
+    """Supervises a run from the moment it is created: `poll` its status, `stop` it, and `close` it at the end."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan = plan
+        self._notes: list[str] = []
+        self._stop, self._at_once = threading.Event(), threading.Event()
+        self._saved = True
+        self._phase = Phase.TRAINING
+        self._error = ""
+        self._returns: list[float] = []
+        self._metrics: dict[str, float] = {}
+        self._progress = LearnerProgress()
+        self._began_s = time.monotonic()
+        self._warned_about_cpus = False
+        self._up_s, self._made_room = self._began_s, False
+        s = plan.learner
+        # The learner is created first, so that actors cannot take its resources.
+        self._learner = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)
+        self._pool = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)
+        self._reporter = RayMetrics("supervisor", plan.name)
+        self._monitor = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._reporter.report, self._counts)
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+        self._thread.start()
+
+    def poll(self, notes_seen: int = 0) -> RunStatus:
+        """Return the status, with the notes after the first `notes_seen`.
+
+        A restarted supervisor has fewer notes than its predecessor; then all of them are returned.
+        """
+        total = len(self._notes)
+        notes = self._notes[notes_seen if notes_seen <= total else 0 : total]
+        return RunStatus(
+            self._phase, self.plan.learner.run_dir, self._snapshot(), notes, total, self._error, self._saved
+        )
+
+    def stop(self) -> None:
+        """Ask the run to write a checkpoint and stop; the phase then becomes STOPPED."""
+        self._stop.set()
+
+    def close(self, at_once: bool = False) -> None:
+        """Stop everything; with `at_once`, do not wait for the learner's last checkpoint."""
+        if at_once:
+            self._at_once.set()
+        self._stop.set()
+        self._thread.join()
+        self._monitor.close()
+        self._reporter.close()
+        self._pool.stop()
+        self._learner.close()
+
+    def _run(self) -> None:
+        try:
+            if self._train():
+                self._phase = Phase.COMPARING
+                baselines = "the random policy and never-grow" if self.plan.hosts else "the random policy"
+                self._notes.append(f"playing {baselines} on the same seeds for comparison ...")
+                plan = self.plan
+                compare(self._pool, plan.run_dir, plan.reference_episodes, plan.hosts, self._stop.is_set)
+            self._phase = Phase.STOPPED if self._stop.is_set() else Phase.DONE
+        except UserError as error:
+            self._fail(str(error))
+        except Exception as error:
+            trace = self.plan.run_dir / "error.txt"
+            trace.write_text(traceback.format_exc())
+            self._fail(f"the run failed ({type(error).__name__}: {error}); the traceback is in {trace}")
+
+    def _fail(self, line: str) -> None:
+        self._error, self._phase = " ".join(line.split()), Phase.FAILED
+
+    def _train(self) -> bool:
+        """Run learner and actors until the learner is done. Returns False if the run was stopped before."""
+        while not self._stop.is_set():
+            status = self._learner.tick()
+            self._record(status)
+            if status.done:
+                break
+            self._pool.pump(timeout_s=0.0)
+            self._scale_actors()
+            self._warn_about_cpus()
+            self._stop.wait(TICK_S)
+        stopped = self._stop.is_set()
+        self._saved = self._learner.stop(self._at_once.is_set)
+        self._record(self._learner.status)
+        return not stopped
+
+    def _scale_actors(self) -> None:
+        """With `actors.count: auto`, adapt the number of actors to the cluster.
+
+        A learner that lost its machine has priority: if it finds no other place in time, an actor is removed for it.
+        """
+        now = time.monotonic()
+        if self._learner.up:
+            self._up_s, self._made_room = now, False
+            self._pool.autoscale(ray.available_resources)
+        elif not self._made_room and now - self._up_s > UNPLACED_S:
+            self._made_room = True
+            self._pool.release_one()
+
+    def _record(self, status: LearnerStatus) -> None:
+        if status.progress is not None:
+            self._progress = status.progress
+        self._notes += status.new_notes
+        for metrics in status.new_metrics:
+            self._metrics = metrics
+            self._returns.append(metrics["return_mean"])
+
+    def _warn_about_cpus(self) -> None:
+        """Warn once if the cluster stays too small, since it may still be growing while the run starts."""
+        if self._warned_about_cpus or time.monotonic() - self._began_s < UNPLACED_S:
+            return
+        self._warned_about_cpus = True
+        actors = self.plan.acting.actors.at_least
+        have, needed = ray.cluster_resources().get("CPU", 0.0), actors + 1
+        if have < needed:
+            self._notes.append(
+                f"the cluster has {have:g} CPUs, but the learner and {actors} actors need {needed}: "
+                "the remaining actors start when it grows"
+            )
+
+    def _counts(self) -> dict[str, float]:
+        return self._pool.counts() | {"learner_restarts": self._learner.restarts}
+
+    def _snapshot(self) -> ProgressSnapshot:
+        c, p = self.plan.learner.config, self._progress
+        now = time.monotonic()
+        elapsed_s = now - (self._learner.began_s or now)
+        remaining = [] if c.max_seconds is None else [max(0.0, c.max_seconds - elapsed_s)]
+        if self._returns:
+            remaining.append((c.updates - p.update) * elapsed_s / len(self._returns))
+        return ProgressSnapshot(
+            update=p.update,
+            updates_total=c.updates,
+            elapsed_s=elapsed_s,
+            max_seconds=c.max_seconds,
+            episodes=p.episodes_trained,
+            episodes_per_s=self._metrics.get("episodes_per_s", 0.0),
+            return_mean=self._metrics.get("return_mean"),
+            return_history=self._returns[:: -1 - len(self._returns) // HISTORY_POINTS][::-1],
+            policy_lag=self._metrics.get("policy_lag_mean", 0.0),
+            queue_depth=int(self._metrics.get("queue_depth", 0)),
+            actors_alive=self._pool.alive,
+            actors_total=self._pool.size,
+            restarts=self._pool.totals.restarts + self._learner.restarts,
+            eta_s=min(remaining) if remaining else None,
+            unit="points" if self.plan.hosts else "",
+        )
+
+
+def learner_gpus(learner: LearnerSettings, acting: ActingConfig) -> float:
+    """Return the GPU share of the learner: a whole GPU if available, or else what the actors leave of it."""
+    have = ray.cluster_resources().get("GPU", 0.0)
+    if learner.config.device == "cpu" or not have:
+        return 0.0
+    left = have - acting.actors.at_least * acting.actors.gpus_per_actor
+    if left <= 0:
+        raise UserError(
+            f"{acting.actors.at_least} actors x {acting.actors.gpus_per_actor} GPUs leave none of the cluster's "
+            f"{have:g} GPUs for the learner: lower actors.gpus_per_actor"
+        )
+    return float(min(1.0, left))

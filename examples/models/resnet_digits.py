@@ -1,0 +1,92 @@
+"""A small ResNet on scikit-learn's digits that may grow columns while it trains.
+
+Run: python examples/models/resnet_digits.py --width 4 --policy fixed-column:double@3
+
+The lines marked `# +` were added to an ordinary training script; without them the script trains as before, and so it
+does with `--policy never`.
+"""
+
+from argparse import ArgumentParser
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+import tamiyo  # +
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(x + self.norm2(self.conv2(h)))
+
+
+class ResNet(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.blocks = nn.Sequential(ResidualBlock(width), ResidualBlock(width))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.blocks(F.relu(self.norm(self.stem(x))))
+        logits: Tensor = self.head(h.mean((2, 3)))
+        return logits
+
+
+parser = ArgumentParser(description="Train a small ResNet on digits.")
+parser.add_argument("--width", type=int, default=4, help="channels")
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: one column of twice the width)")  # +
+parser.add_argument("--price", type=float, default=1.0, help="points that a doubling must be worth")  # +
+options = parser.parse_args()
+
+torch.manual_seed(options.seed)
+data = load_digits()
+x, y = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, torch.tensor(data.target)
+train, val, test = torch.randperm(len(x)).split([1000, 297, 500])
+
+model = ResNet(options.width)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
+columns = tamiyo.Column(lambda scale: ResNet(max(1, int(options.width * scale))))  # +
+task = {"horizon_epochs": options.epochs, "num_classes": 10, "train_rows": len(train)}  # +
+config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, points_per_doubling=options.price, **task)  # +
+grower = tamiyo.GrowthController(model, optimizer=optimizer, config=config)  # +
+
+
+@torch.no_grad()
+def evaluate(rows: Tensor) -> tuple[float, float]:
+    """Return loss and accuracy."""
+    model.eval()
+    logits = model(x[rows])
+    return F.cross_entropy(logits, y[rows]).item(), (logits.argmax(1) == y[rows]).float().mean().item()
+
+
+grower.step(*evaluate(val))  # +
+for epoch in range(options.epochs):
+    model.train()
+    losses = []
+    for rows in train[torch.randperm(len(train))].split(32):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x[rows]), y[rows])
+        loss.backward()
+        grower.shadow(lambda rows=rows: F.cross_entropy(model(x[rows]), y[rows]))  # +
+        optimizer.step()
+        losses.append(loss.item())
+    scheduler.step()
+    val_loss, val_accuracy = evaluate(val)
+    print(f"epoch {epoch + 1:2}  loss {val_loss:.3f}  accuracy {val_accuracy:.1%}")
+    decision = grower.step(val_loss, val_accuracy, sum(losses) / len(losses))  # +
+    print(f"          {decision.op} {decision.slot} {decision.reason}")  # +
+
+test_accuracy = evaluate(test)[1]
+model = grower.export()  # +
+print(f"test accuracy {test_accuracy:.1%} with {sum(p.numel() for p in model.parameters())} parameters")

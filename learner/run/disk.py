@@ -1,0 +1,44 @@
+"""Handles full disks, which are reported once and waited for, and file systems without hard links."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from actors.errors import UserError
+from actors.transport.backoff import Backoff
+
+T = TypeVar("T")
+FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of file systems without hard links
+
+
+def until_there_is_room(
+    write: Callable[[], T], folder: Path, tell: Callable[[str], None], stop: Callable[[], bool]
+) -> T:
+    """Return `write()`, repeating it while the disk is full. Raises `UserError` if `stop` ends the wait."""
+    backoff = Backoff(0.25, 5.0)
+    while True:
+        try:
+            result = write()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            trouble = f"no space left on the disk of {folder}"
+            if not backoff.failures:
+                tell(f"{trouble}: training waits until there is space")
+            wait_until = time.monotonic() + backoff.fail()
+            while time.monotonic() < wait_until:
+                if stop():
+                    raise UserError(
+                        f"{trouble}, and the last update could not be written: free some space, then continue "
+                        "with --resume"
+                    ) from error
+                time.sleep(0.05)
+            continue
+        if backoff.failures:
+            tell("the disk has space again; training continues")
+        return result

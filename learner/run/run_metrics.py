@@ -1,0 +1,114 @@
+"""The metrics that a run records for each update and for each episode that it was trained on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from actors.metrics.run_status import run_status
+from actors.transport.base import Transport, Unreachable
+from actors.transport.ledger import Ledger
+from actors.types.episode import EndReason, Episode
+from learner.run.interval import t_interval
+from learner.run.run_state import RunState
+
+SEED_HOST_FIGURES = ("final_accuracy", "growth_ratio")  # telemetry of seed hosts that episodes.jsonl records
+STAGE_PREFIX = "stage/"  # telemetry of seed hosts: the share of each stage
+HEALTH = (
+    "update",
+    "episodes_per_s",
+    "wait_s",
+    "update_s",
+    "checkpoint_s",
+    "policy_lag_mean",
+    "policy_lag_max",
+    "policy_lag_in_flight",
+    "policy_lag_in_queue",
+)
+"""The metrics of an update that are also reported to the store."""
+
+
+class RunMetrics:
+    """Metrics of an update other than its losses."""
+
+    def __init__(self, transport: Transport, state: RunState) -> None:
+        self._transport, self._state = transport, state
+
+    def of_update(self, episodes: Sequence[Episode], wait_s: float, start: float) -> dict[str, float]:
+        """Return counters, times, the state of the store, and means over the batch's episodes; segments count only if
+        no episode of the batch ended. The update's cycle began at `start` (monotonic) and waited `wait_s`."""
+        seen = self._state.with_store(lambda: (self._transport.ledger(), self._transport.health()))
+        ledger, state, p = seen[0] if seen else Ledger(), self._state, self._state.progress
+        metrics = {
+            "update": p.update,
+            "policy_version": p.version,
+            "elapsed_s": p.elapsed_s,
+            "episodes_per_s": len(episodes) / (time.monotonic() - start),
+            "env_steps": p.env_steps,
+            "episodes_trained": p.episodes_trained,
+            **_means(episodes),
+            "queue_depth": ledger.queued,
+            "dropped_stale": p.dropped_stale + state.intake.dropped_stale,
+            "dead_lettered": ledger.dead_lettered,
+            "wait_s": wait_s,
+            "checkpoint_s": state.checkpoint_s,
+            "publish_s": state.publish_s,
+        }
+        return metrics | (run_status(*seen) if seen else {})
+
+    def report_health(self, metrics: dict[str, float], cycle_s: float) -> None:
+        """Report the figures that `tamiyo status` shows, unless the store is unreachable."""
+        intake = self._state.intake
+        starved_s, intake.starved_s = intake.starved_s, 0.0
+        health = {name: metrics[name] for name in HEALTH if name in metrics}
+        health |= {"cycle_s": cycle_s, "starved_s": starved_s, "publish_s": self._state.publish_s}
+        with suppress(Unreachable):
+            self._transport.report_learner(health)
+
+
+def episode_row(episode: Episode) -> dict[str, Any]:
+    """Return the line of an episode in episodes.jsonl."""
+    return {
+        "episode_id": episode.episode_id,
+        "task_id": episode.task_id,
+        "seed": episode.seed,
+        "policy_version": episode.oldest_version,
+        "return": _objective(episode),
+        "steps": len(episode),
+        "end_reason": str(episode.end_reason),
+        **{k: episode.telemetry[k] for k in SEED_HOST_FIGURES if k in episode.telemetry},
+    }
+
+
+def _objective(episode: Episode) -> float:
+    """Return J if the environment reports it, or else the return; of the whole episode if this is a segment."""
+    whole = episode.telemetry.get("episode_return", episode.undiscounted_return)
+    return episode.telemetry.get("objective", whole)
+
+
+def _means(episodes: Sequence[Episode]) -> dict[str, float]:
+    ended = [e for e in episodes if e.end_reason is not EndReason.CUT] or episodes
+    returns = [_objective(e) for e in ended]
+    interval = t_interval(returns)
+    return {
+        "return_mean": float(np.mean(returns)),
+        "return_std": float(np.std(returns)),
+        **(dict(zip(("return_low", "return_high"), interval, strict=True)) if interval else {}),
+        "paid_mean": float(np.mean([e.telemetry.get("episode_return", e.undiscounted_return) for e in ended])),
+        **_seed_host_means(ended),
+        "episode_steps": float(np.mean([e.telemetry.get("episode_steps", len(e)) for e in ended])),
+    }
+
+
+def _seed_host_means(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the means of the seed hosts' figures that every episode reports."""
+    reported = set.intersection(*(set(e.telemetry) for e in episodes))
+    stages = sorted(key for key in reported if key.startswith(STAGE_PREFIX))
+    names = {key: key for key in (*SEED_HOST_FIGURES, *stages)} | {"panic": "panic_share"}
+    return {
+        name: float(np.mean([e.telemetry[key] for e in episodes])) for key, name in names.items() if key in reported
+    }

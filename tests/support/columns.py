@@ -1,0 +1,130 @@
+"""Models that can be built at any width, as people write them, and scripts that grow columns beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from actors.env.blueprints.family import blueprint_index
+from actors.growth.columns.column import Column
+from tests.support.growing import Run, Script, advance, germinate
+
+
+class ResNet(nn.Module):
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.conv, self.norm2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.norm(self.stem(x)))
+        h = torch.relu(h + self.norm2(self.conv(h)))
+        logits: Tensor = self.head(self.drop(h.mean((2, 3))))
+        return logits
+
+
+class Transformer(nn.Module):
+    """Over tokens; its loss is on the first three of nine. The head shares the embedding's weights if `tied`."""
+
+    def __init__(self, width: int = 8, tied: bool = False) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, width)
+        self.layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(width, 9, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = (2 * x + 4).long().clamp(0, 8)
+        logits: Tensor = self.head(self.layer(self.embed(tokens)).mean(1))
+        return logits[:, :3]
+
+
+class Recurrent(nn.Module):
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.cell, self.head = nn.GRU(1, width, batch_first=True), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.cell(x[..., None])[0][:, -1])
+        return logits
+
+
+@dataclass
+class Found:
+    logits: Tensor
+    hidden: Tensor
+    loss: Tensor | None = None
+
+
+class Wrapped(nn.Module):
+    """An MLP that returns its logits in something. The losses of `Run` read the logits by `logits_of`."""
+
+    def __init__(self, kind: str, width: int = 8) -> None:
+        super().__init__()
+        self.kind = kind
+        self.body, self.head = nn.Sequential(nn.Linear(6, width), nn.ReLU()), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        hidden = self.body(x)
+        logits = scale * self.head(hidden)
+        match self.kind:
+            case "tuple":
+                return logits, "more", hidden
+            case "dict":
+                return {"hidden": hidden, "logits": logits}
+            case "dict of one":
+                return {"name": "x", "prediction": logits}
+            case "dataclass":
+                return Found(logits, hidden)
+            case "two":
+                return {"hidden": hidden, "prediction": logits}
+            case _:
+                return logits
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits in what a `Wrapped` returns."""
+    if isinstance(output, dict):
+        output = output["logits"] if "logits" in output else output["prediction"]
+    elif isinstance(output, tuple):
+        output = output[0]
+    found: Tensor = getattr(output, "logits", output)
+    return found
+
+
+MODELS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
+    "resnet": (lambda scale: ResNet(int(4 * scale)), (1, 5, 5)),
+    "transformer": (lambda scale: Transformer(int(8 * scale)), (6,)),
+    "tied transformer": (lambda scale: Transformer(int(8 * scale), tied=True), (6,)),
+    "gru": (lambda scale: Recurrent(int(6 * scale)), (6,)),
+}
+GATED = {"tied transformer"}
+DOUBLE = blueprint_index("column_double")
+
+
+def grow(slot: int = 0, speed: int = 0, size: str = "double") -> tuple[int, ...]:
+    """The action that germinates a column."""
+    return germinate(slot, blueprint_index(f"column_{size}"), speed=speed)
+
+
+JOINED = [grow(), advance(), advance()]
+YOUNG = JOINED[:2]
+
+
+def run(name: str, actions: list[Any], **options: Any) -> Run:
+    """Train one of `MODELS` with a scripted policy that grows columns."""
+    make, shape = MODELS[name]
+    torch.manual_seed(0)
+    column = Column(make, **{key: options.pop(key) for key in ("count", "output", "model") if key in options})
+    slots = options.pop("slots", [])
+    return Run(make(1.0), Script(actions), slots, shape, columns=column, **options)
+
+
+def host_state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: t.clone() for name, t in model.state_dict().items() if "tamiyo" not in name}

@@ -1,0 +1,219 @@
+"""Columns: networks beside the host that start without effect, learn in isolation, and add to the host's logits."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actors.env.blueprints.family import blueprint_index
+from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
+from actors.env.hosts.column import column_host, column_width
+from actors.env.hosts.host import Host
+from actors.env.hosts.mlp import MLPHost
+from actors.env.layers.batch_norm import Moments, batch_statistics, recorded_statistics, running_statistics
+from actors.env.reference_network import OptimizerSettings, ReferenceColumn, ReferenceNetwork, SeedAlphas
+from actors.env.slots.stage import Stage
+from actors.types.actions import BLENDS, Op
+from tests.support.walks import WAIT, act, legal_actions, tiny_env
+
+torch.set_num_threads(1)
+SIZES = ("column_half", "column_same", "column_double", "column_quad")
+HOSTS: dict[str, tuple[Host, tuple[int, ...]]] = {
+    "vector": (MLPHost(4, 5, 3, 2), (4,)),
+    "sequence": (CNN1dHost(2, 20, 5, 3, 2), (2, 20)),
+    "image": (CNN2dHost(1, (8, 8), 5, 3, 3), (1, 8, 8)),
+}
+FREE = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)  # neither decay nor clip
+
+
+def network(
+    kind: str, columns: dict[int, str], settings: OptimizerSettings = FREE, moved: bool = True
+) -> ReferenceNetwork:
+    """Make a host with columns (column slot, from 0 -> name), moved away from their start, in double precision."""
+    host, _ = HOSTS[kind]
+    net = ReferenceNetwork(host, np.random.default_rng(0), settings, torch.float64, column_slots=2)
+    for c, name in columns.items():
+        rng = np.random.default_rng(100 + c)
+        net.germinate(host.slots + c, blueprint_index(name), 0, rng)
+        for tensor in net.seeds[host.slots + c].group.tensors if moved else ():
+            tensor.data += torch.from_numpy(0.3 * rng.standard_normal(tuple(tensor.shape)))
+    return net
+
+
+def batches(kind: str, steps: int = 3) -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(1)
+    _, shape = HOSTS[kind]
+    return torch.from_numpy(rng.standard_normal((steps, 16, *shape))), torch.from_numpy(rng.integers(0, 3, (steps, 16)))
+
+
+def alone(net: ReferenceNetwork, slot: int, x: Tensor) -> Tensor:
+    """Return the logits of a column as a network of its own."""
+    column = net.seeds[slot]
+    assert isinstance(column, ReferenceColumn)
+    return column.host.forward(column.group.params, x, lambda s, h: h, None, batch_statistics())
+
+
+@pytest.mark.parametrize(("width", "widths"), [(2, [2, 2, 4, 8]), (5, [3, 5, 10, 20]), (24, [12, 24, 48, 64])])
+def test_a_column_is_a_multiple_of_the_hosts_width_between_2_and_64(width: int, widths: list[int]) -> None:
+    assert [column_width(width, scale) for scale in (0.5, 1.0, 2.0, 4.0)] == widths
+    for kind, (host, _) in HOSTS.items():
+        sized = host.with_width(width)
+        assert [column_host(sized, scale).width for scale in (0.5, 1.0, 2.0, 4.0)] == widths, kind
+        assert type(column_host(sized, 2.0)) is type(host)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("name", SIZES)
+def test_germinating_a_column_changes_no_bit_of_the_function(kind: str, name: str) -> None:
+    x, _ = batches(kind, 1)
+    bare, grown = network(kind, {}), network(kind, {1: name}, moved=False)
+    assert torch.equal(bare.logits(x[0], {}), grown.logits(x[0], {grown.host.slots + 1: 1.0}))
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_columns_add_their_logits_at_their_alphas(kind: str) -> None:
+    net, (x, _) = network(kind, {0: "column_half", 1: "column_double"}), batches(kind, 1)
+    s = net.host.slots
+    expected = net.logits(x[0], {}) + 0.5 * alone(net, s, x[0]) + 0.7 * alone(net, s + 1, x[0])
+    torch.testing.assert_close(net.logits(x[0], {s: 0.5, s + 1: 0.7}), expected, rtol=1e-12, atol=1e-12)
+
+
+def state(net: ReferenceNetwork, slots: tuple[int, ...]) -> list[Tensor]:
+    """Return parameters, moments and running statistics of the host, and parameters of the seeds in `slots`."""
+    moments = [v for t in net.group.tensors for v in net.group.optimizer.state[t].values()]
+    running = [t for name, pair in net.running.items() if not name.startswith("column") for t in pair]
+    return [*net.group.tensors, *moments, *running, *(t for s in slots for t in net.seeds[s].group.tensors)]
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("nan", [False, True])
+@pytest.mark.parametrize("isolation", ["shadow", "straight_through"])
+def test_a_training_column_changes_no_bit_of_its_host(kind: str, nan: bool, isolation: str) -> None:
+    """Nor of a column that is blended in, even if all its parameters are NaN."""
+    s = HOSTS[kind][0].slots
+    without, with_column = network(kind, {0: "column_same"}), network(kind, {0: "column_same", 1: "column_double"})
+    if nan:
+        for tensor in with_column.seeds[s + 1].group.tensors:
+            tensor.data.fill_(float("nan"))
+    first = without.train_epoch(*batches(kind), SeedAlphas({s: 0.5}, {}), isolation)  # type: ignore[arg-type]
+    second = with_column.train_epoch(*batches(kind), SeedAlphas({s: 0.5}, {s + 1: 1.0}), isolation)  # type: ignore[arg-type]
+    assert first.train_loss == second.train_loss
+    for a, b in zip(state(without, (s,)), state(with_column, (s,)), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_leak_into_the_host_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ReferenceNetwork.logits
+
+    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], *rest: object) -> Tensor:
+        """Wrong: add columns in TRAINING at alpha 0 instead of leaving them out."""
+        return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
+    with pytest.raises(AssertionError):
+        test_a_training_column_changes_no_bit_of_its_host("vector", True, "shadow")
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_gradients_equal_those_of_the_written_out_sum(kind: str) -> None:
+    """A blended column gets the total derivative, a training one that of the shadow loss with all else constant."""
+    net, (x, y) = network(kind, {0: "column_half", 1: "column_double"}), batches(kind, 1)
+    s, oracle = net.host.slots, copy.deepcopy(net)
+    net.train_epoch(x, y, SeedAlphas({s: 0.5}, {s + 1: 0.7}), "shadow")
+    blended = oracle.logits(x[0], {}) + 0.5 * alone(oracle, s, x[0])
+    F.cross_entropy(blended, y[0]).backward()
+    F.cross_entropy(blended.detach() + 0.7 * alone(oracle, s + 1, x[0]), y[0]).backward()
+    pairs = [(net.group, oracle.group), *((net.seeds[c].group, oracle.seeds[c].group) for c in (s, s + 1))]
+    for mine, theirs in pairs:
+        for a, b in zip(mine.tensors, theirs.tensors, strict=True):
+            assert a.grad is not None
+            assert b.grad is not None
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sequence", "image"])
+def test_running_statistics_follow_the_pass_that_trains_the_column(kind: str) -> None:
+    net = network(kind, {0: "column_same", 1: "column_same"})
+    s = net.host.slots
+
+    def moved(alphas: SeedAlphas) -> set[str]:
+        before = {name: pair.mean.clone() for name, pair in net.running.items()}
+        net.train_epoch(*batches(kind), alphas, "shadow")
+        changed = {name for name, mean in before.items() if not torch.equal(mean, net.running[name].mean)}
+        return {name.partition(".")[0] if name.startswith("column") else "host" for name in changed}
+
+    assert moved(SeedAlphas()) == {"host"}
+    assert moved(SeedAlphas({}, {s: 1.0})) == {"host", f"column{s}"}
+    assert moved(SeedAlphas({s: 1.0}, {s + 1: 1.0})) == {"host", f"column{s}", f"column{s + 1}"}
+    net.prune(s)
+    assert not any(name.startswith(f"column{s}.") for name in net.running)
+
+
+def test_the_score_of_a_column_slot_is_the_gradient_of_the_logits() -> None:
+    net, (x, y) = network("vector", {}), batches("vector", 1)
+    oracle = copy.deepcopy(net)
+    scores = net.train_epoch(x, y, SeedAlphas(), "shadow").scores
+    logits = oracle.logits(x[0], {})
+    grads = torch.autograd.grad(F.cross_entropy(logits, y[0]), [logits, *oracle.group.tensors])
+    host = float(torch.cat([g.flatten() for g in grads[1:]]).norm())
+    assert scores[2] == scores[3] == pytest.approx(float(grads[0].norm()) / host)
+    assert set(scores) == {0, 1, 2, 3}
+
+
+def test_masks_offer_columns_in_column_slots_and_nowhere_else() -> None:
+    env = tiny_env()
+    env.reset(seed=0)
+    columns = {blueprint_index(name) for name in SIZES}
+    for action in legal_actions(env.masks(), env.spaces.action.sizes):
+        if action[0] == Op.GERMINATE:
+            assert (action[2] in columns) == (action[1] >= 3)
+            assert action[1] < 3 or BLENDS[action[3]] == "add"
+    germinating = [a for a in legal_actions(env.masks(), env.spaces.action.sizes) if a[0] == Op.GERMINATE]
+    assert {int(a[2]) for a in germinating if a[1] >= 3} == columns
+
+
+def test_a_column_grows_in_the_environment_and_pays_rent_by_doublings() -> None:
+    env = tiny_env()
+    env.reset(seed=2)
+    plan = [act(Op.GERMINATE, 4, blueprint_index("column_double"), 0, 2, 1), act(Op.ADVANCE, 4), act(Op.ADVANCE, 4)]
+    steps = [env.step(action) for action in [*plan, WAIT, WAIT, WAIT, act(Op.FOSSILIZE, 4)]]
+    assert env.lifecycle.slots[4].stage is Stage.FOSSILIZED
+    host = sum(t.numel() for t in env.network.group.tensors)
+    column = sum(t.numel() for t in env.network.seeds[4].group.tensors)
+    assert env.episode.rents == pytest.approx([np.log2((host + column) / host)] * 7)
+    changes = [b - a for a, b in pairwise(env.timeline.accuracy)]
+    for (_, reward, *_), change in zip(steps, changes, strict=True):
+        assert float(reward) == pytest.approx(change - 2.0 * env.episode.rents[0] / 12)
+
+
+@pytest.mark.parametrize("task", ["spirals", "signals", "digits_image"])
+def test_the_contribution_of_a_column_is_what_subtracting_its_logits_costs(task: str) -> None:
+    env = tiny_env(tasks=(task,))
+    env.reset(seed=3)
+    for action in (
+        act(Op.GERMINATE, 3, blueprint_index("column_double"), 0, 2),
+        act(Op.ADVANCE, 3),
+        WAIT,
+        act(Op.ADVANCE, 3),
+    ):
+        env.step(action)
+    info = env.step(WAIT)[-1]
+    network, slots = env.network, env.network.host.slots
+
+    def right(logits: Tensor) -> float:
+        return 100.0 * float((logits.argmax(-1) == env.val_y).double().mean())
+
+    with torch.no_grad():
+        calibrated: dict[str, Moments] = {}
+        network.logits(env.calibration, {slots: 1.0}, recorded_statistics(calibrated))
+        both = network.logits(env.val_x, {slots: 1.0}, running_statistics(calibrated))
+        column = network.seeds[slots]
+        assert isinstance(column, ReferenceColumn)
+        less = both - column.logits(env.val_x, running_statistics(calibrated))
+    assert info["contribution"][slots] == pytest.approx(right(both) - right(less))

@@ -1,0 +1,179 @@
+"""The suite of training scripts: what a cell depends on, J and the sweep by hand, tables, and the scripts' duties."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from math import log2
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from actors.errors import UserError
+from deploy.cli import main
+from deploy.evaluation.models.play import ModelCell, ModelRun, cell_file, play_cell, read_run, run_script
+from deploy.evaluation.models.results import BUILT, NEVER, SWEEP, ModelResults
+from deploy.evaluation.models.scripts import FOLDER, SCRIPTS, ModelScript, model_scripts
+from deploy.evaluation.models.table import tables, write_markdown
+
+RULE = "fixed-column:double@3"
+SMALL, LARGE = ModelScript("small", "Small", (2, 4, 8)), ModelScript("large", "Large", (2, 4, 8))
+
+SCRIPT = """
+import argparse, sys, torch, tamiyo
+p = argparse.ArgumentParser()
+for name in ("width", "seed", "epochs", "policy", "price"):
+    p.add_argument("--" + name, type=str if name == "policy" else float)
+o = p.parse_args()
+net = lambda scale: torch.nn.Linear(2, 2, bias=False) if scale == 1 else torch.nn.Sequential(
+    torch.nn.Linear(2, int(2 * scale)), torch.nn.Linear(int(2 * scale), 2))
+model = net(1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+grower = tamiyo.GrowthController(model, optimizer=optimizer, columns=tamiyo.Column(net), horizon_epochs=int(o.epochs),
+    num_classes=2, policy=o.policy, points_per_doubling=o.price)
+x = torch.ones(4, 2)
+for epoch in range(int(o.epochs) + 1):
+    if epoch:
+        model(x).sum().backward()
+        grower.shadow(lambda: model(x).sum())
+        optimizer.step()
+    grower.step(1.0, 0.5 + 0.1 * epoch)
+model = grower.export()
+test_accuracy = 0.75
+"""
+
+
+def run(untrained: float = 10.0, accuracy: float = 50.0, test: float = 60.0, params: int = 100) -> ModelRun:
+    return ModelRun(untrained, accuracy, test, params, params, [0.0, 0.0], [], 1.0)
+
+
+def results(price: float = 1.0) -> ModelResults:
+    """Two scripts at one width: on the first, twice the width is best in validation, on the second nothing pays."""
+    runs = {
+        ("small", 2, NEVER, 0): run(),
+        ("small", 2, RULE, 0): replace(run(accuracy=57.0, test=69.0), final_params=400, rents=[0.0, 2.0]),
+        ("small", 2, "built x2", 0): run(untrained=99.0, accuracy=62.0, test=70.0, params=400),
+        ("small", 2, "built x4", 0): run(accuracy=62.5, test=80.0, params=1600),
+        ("large", 2, NEVER, 0): run(),
+        ("large", 2, RULE, 0): replace(run(), final_params=400, rents=[2.0, 2.0]),
+        ("large", 2, "built x2", 0): run(params=400),
+        ("large", 2, "built x4", 0): run(params=1600),
+    }
+    widths = {"small": (2,), "large": (2,)}
+    return ModelResults((SMALL, LARGE), widths, (0,), [NEVER, RULE, *BUILT], price, runs)
+
+
+def test_j_charges_the_mean_rent_and_the_sweep_is_chosen_by_validation() -> None:
+    found = {(line.model, line.player): line for line in results(price=0.5).lines}
+    assert found["small", NEVER].objective == 50.0
+    assert found["small", RULE].objective == pytest.approx(69.0 - 10.0 - 0.5 * 1.0)
+    assert found["small", RULE].params == 4.0
+    built = found["small", "built x2"]
+    assert built.doublings == log2(4)
+    assert built.over_never == pytest.approx(70.0 - 60.0 - 0.5 * 2.0), "what the wide one has untrained is no gain"
+    assert found["small", SWEEP].over_never == built.over_never, "four times the width is best only in testing"
+    assert found["small", SWEEP].seconds == 3.0
+    assert found["large", SWEEP].over_never == 0.0
+    assert found["large", RULE].over_never == -1.0
+
+
+def test_shares_count_models_where_the_sweep_wins_apart() -> None:
+    rule, *_, sweep = results(price=0.5).shares
+    assert rule.of_sweep == pytest.approx(8.5 / 9.0)
+    assert rule.elsewhere == rule.worst == -1.0
+    assert rule.over_never == pytest.approx(7.5 / 2)
+    assert (sweep.of_sweep, sweep.elsewhere) == (1.0, 0.0)
+
+
+def test_tables_are_shown_and_written(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    for table in tables(results()):
+        Console(file=shown, width=160).print(table)
+    assert "69.0 (+8.0)" in shown.getvalue()
+    write_markdown(results(), tmp_path / "models.md")
+    lines = (tmp_path / "models.md").read_text().splitlines()
+    row = next(line for line in lines if "Small" in line)
+    assert [cell.strip() for cell in row.strip("|").split("|")][:4] == ["Small", "2", "60.0", "69.0 (+8.0)"]
+
+
+def test_a_cell_depends_on_its_settings_and_on_what_the_script_says(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(SCRIPT)
+    cell = ModelCell(script, 2, 0, 4, "fixed-column:double@1", 1.0)
+    others = [replace(cell, width=4), replace(cell, seed=1), replace(cell, epochs=5), replace(cell, policy=NEVER)]
+    prints = {c.fingerprint() for c in (cell, *others, replace(cell, price=2.0))}
+    assert len(prints) == 6
+    played = play_cell(cell, tmp_path / "cells")
+    assert read_run(cell, tmp_path / "cells") == played
+    assert played.host_params == 4
+    assert played.final_params > 4
+    assert played.rents[0] == 0.0
+    assert played.rents[-1] == log2(played.final_params / 4)
+    assert played.untrained == 50.0
+    assert played.accuracy == pytest.approx(90.0)
+    assert played.decisions[0] == "1 GERMINATE column 1 column_double"
+    script.write_text(SCRIPT + "# changed\n")
+    assert read_run(cell, tmp_path / "cells") is None
+    assert not cell_file(cell, tmp_path / "cells").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("test_accuracy = 0.75", "", "has no test_accuracy at its end"),
+        ("range(int(o.epochs) + 1)", "range(1, int(o.epochs) + 1)", "before its first epoch"),
+        ("policy=o.policy", "policy='127.0.0.1:1', timeout_s=0.1", "did not answer in epoch 0"),
+        ("o = p.parse_args()", "sys.exit(3)", "ended with 3"),
+    ],
+)
+def test_scripts_that_do_not_keep_to_the_suite_are_refused(tmp_path: Path, old: str, new: str, told: str) -> None:
+    script = tmp_path / "own.py"
+    assert old in SCRIPT
+    script.write_text(SCRIPT.replace(old, new))
+    with pytest.raises(UserError, match=told):
+        run_script(ModelCell(script, 2, 0, 2, NEVER, 1.0))
+
+
+def test_unknown_and_missing_scripts_are_one_line(tmp_path: Path) -> None:
+    assert model_scripts((), FOLDER) == SCRIPTS
+    with pytest.raises(UserError, match="'own' is not in the suite models"):
+        model_scripts(("own",), FOLDER)
+    with pytest.raises(UserError, match="clone it and name its folder with --scripts"):
+        model_scripts((), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--tune"], "--suite models has no use for --tune"),
+        (["--player", "column"], "no checkpoint at column"),
+        (["--player", "gap:gap=x"], "is not a rule"),
+        (["--seeds", "0"], "--seeds is 0"),
+        (["--price", "-1"], "cannot be negative"),
+    ],
+)
+def test_impossible_options_are_one_line(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--suite", "models", *flags]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_other_suites_have_no_use_for_the_options_of_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--quick", "--player", "gap"]) == 2
+    assert "--suite heldout has no use for --quick" in capsys.readouterr().err
+
+
+def test_the_command_plays_keeps_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["evaluate", "--suite", "models", "--quick", "--jobs", "1", "--families", "mlp_breast_cancer"]
+    command += ["--player", RULE, "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert "4/4, 0:00 left" in capsys.readouterr().out
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").rglob("*.json")}
+    assert len(kept) == 4
+    told = json.loads((tmp_path / "models.json").read_text())
+    assert {line["player"] for line in told["lines"]} == {NEVER, RULE, *BUILT, SWEEP}
+    assert next(line for line in told["lines"] if line["player"] == RULE)["doublings"] > 0
+    assert main(command) == 0
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "nothing is played twice"
+    assert "left" not in capsys.readouterr().out

@@ -1,0 +1,267 @@
+"""What a model may return, where its columns are added, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from actors.env.slots.stage import Stage
+from actors.errors import UserError
+from actors.growth.columns.column import Column
+from actors.growth.columns.grown_model import added, tensor_key, tensor_of, with_tensor
+from tests.support.columns import JOINED, MODELS, ResNet, Wrapped, grow, logits_of, run
+from tests.support.growing import Run, Script, mlp
+from tests.unit.growth.test_growth_export import READ
+
+
+class WrappedRun(Run):
+    """A loop that reads the logits from what the model returns."""
+
+    def loss(self, rows: slice) -> Tensor:
+        x, y = self.x_y
+        return F.cross_entropy(logits_of(self.model(x[rows], scale=0.5)), y[rows])
+
+    @torch.no_grad()
+    def validate(self) -> tuple[float, float]:
+        self.model.eval()
+        x, y = self.x_y
+        logits = logits_of(self.model(x, scale=0.5))
+        return float(F.cross_entropy(logits, y)), float((logits.argmax(-1) == y).float().mean())
+
+
+def wrapped(kind: str, actions: list[Any], **column: Any) -> WrappedRun:
+    torch.manual_seed(0)
+    columns = Column(lambda scale: Wrapped(kind, int(8 * scale)), **column)
+    return WrappedRun(Wrapped(kind), Script(actions), [], columns=columns)
+
+
+KINDS = ["tensor", "tuple", "dict", "dict of one", "dataclass"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_of_every_kind_can_grow(kind: str) -> None:
+    own = wrapped(kind, JOINED).epochs(4)
+    assert own.grower.stages["column 1"] is Stage.HOLDING
+    plain = wrapped("tensor", JOINED).epochs(4)
+    assert own.losses == plain.losses, "only the wrapping differs"
+    x = own.x_y[0]
+    output = own.model(x)
+    assert type(output) is type(Wrapped(kind)(x))
+    if kind == "tuple":
+        assert output[1] == "more"
+    if kind in ("dict", "dataclass"):
+        hidden = output["hidden"] if kind == "dict" else output.hidden
+        assert torch.equal(hidden, own.model.body(x))
+
+
+@pytest.mark.parametrize("kind", ["two", "tensor"])
+def test_columns_can_be_added_within_the_model(kind: str) -> None:
+    """At the head's output, also where the model returns nothing that could be added to."""
+    own = wrapped(kind, JOINED, output="head").epochs(4)
+    assert own.grower.stages["column 1"] is Stage.HOLDING
+    column = own.grower._seeds.slot_modules[0].seed
+    x = own.x_y[0]
+    with own.grower._seeds.activated({}):
+        alone = own.model.head(own.model.body(x))
+    network = column.network
+    expected = 2.0 * (alone + network.head(network.body(x)))
+    torch.testing.assert_close(logits_of(own.model(x, scale=2.0)), expected)
+    assert torch.equal(own.model.head(own.model.body(x)), alone), (
+        "a part of the model that is called alone is as before"
+    )
+
+
+def test_a_model_that_computes_its_own_loss_needs_the_name_of_its_head(caplog: pytest.LogCaptureFixture) -> None:
+    class Own(nn.Module):
+        def __init__(self, width: int = 8) -> None:
+            super().__init__()
+            self.net = mlp(width=width)
+
+        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            logits = self.net(x)
+            return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+    class OwnRun(Run):
+        def loss(self, rows: slice) -> Tensor:
+            loss: Tensor = self.model(self.x_y[0][rows], labels=self.x_y[1][rows])["loss"]
+            return loss
+
+        def validate(self) -> tuple[float, float]:
+            return float(self.loss(slice(None))), 0.5
+
+    def make(output: str) -> OwnRun:
+        torch.manual_seed(0)
+        columns = Column(lambda scale: Own(int(8 * scale)), output=output)
+        return OwnRun(Own(), Script(JOINED), [], columns=columns).epochs(4)
+
+    assert make("net").grower.stages["column 1"] is Stage.HOLDING
+    assert not caplog.text
+    own = make("")
+    assert own.grower.stages["column 1"] is Stage.TRAINING, "what learns nothing is not joined"
+    assert "the loss does not depend on column 1: name the module" in caplog.text
+
+
+class Pair(NamedTuple):
+    name: str
+    logits: Tensor
+
+
+def test_types_of_outputs_are_kept_and_inputs_not_changed() -> None:
+    one, two = torch.zeros(2), torch.ones(2)
+    for given in ([one, 3], (None, one), Pair("a", one), {"logits": one, "hidden": one}):
+        key = tensor_key(given)
+        changed = added(given, [two, two])
+        assert type(changed) is type(given)
+        assert torch.equal(tensor_of(changed, key), 2 * two)
+        assert torch.equal(tensor_of(given, key), one)
+    assert added(Pair("a", one), [two]).name == "a"
+    assert tensor_key({"a": one, "b": two}) is tensor_key("text") is tensor_key(None) is None
+    assert with_tensor({"a": one}, ("key", "a"), two)["a"] is two
+
+
+def wide(scale: float) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 4), nn.Linear(4, int(3 * scale)))
+
+
+class Deaf(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self) -> Tensor:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("kind", "factory", "says"),
+    [
+        ("two", lambda s: Wrapped("two", int(8 * s)), r"returns dict, to which no column can be added.*Column\(output"),
+        ("tensor", wide, r"returns \(32, 1\) where the model returns \(32, 3\): the factory must not scale"),
+        ("tensor", lambda s: Wrapped("dict", int(8 * s)), "returns dict where the model returns Tensor"),
+        ("tensor", lambda s: Deaf(), "a column cannot be called with what the model is called with"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_refused_at_the_first_forward_pass(kind: str, factory: Any, says: str) -> None:
+    own = Run(Wrapped(kind), Script(JOINED), [], columns=Column(factory))
+    before = {n: t.clone() for n, t in own.model.state_dict().items()}
+    for _ in range(2):
+        with pytest.raises(UserError, match=says) as refused:
+            own.train()
+        assert "\n" not in str(refused.value)
+    assert not own.losses
+    assert all(torch.equal(before[n], t) for n, t in own.model.state_dict().items())
+
+
+def no_network(scale: float) -> Any:
+    return scale
+
+
+def broken(scale: float) -> nn.Module:
+    raise ValueError("embed_dim must be divisible\nby num_heads")
+
+
+MODEL = mlp()
+
+
+@pytest.mark.parametrize(
+    ("slots", "column", "says"),
+    [
+        ([], {"factory": broken}, r"factory\(0.5\) of a column failed: embed_dim must be divisible by num_heads"),
+        ([], {"factory": no_network}, "returned float: return a torch.nn.Module"),
+        ([], {"factory": lambda s: MODEL}, "the model's own parameters: return a new network at each call"),
+        ([], {"factory": lambda s: nn.ReLU()}, "without trainable parameters"),
+        ([], {"factory": lambda s: nn.LazyLinear(3)}, "returned lazy layers"),
+        ([], {"factory": wide}, r"factory\(0.5\) .* a network of 1 outputs, the model has 3: .* must not scale"),
+        ([], {"factory": lambda s: mlp(), "output": "nowhere"}, "no module 'nowhere'"),
+        ([], {"factory": lambda s: mlp(), "model": "nowhere"}, "no module 'nowhere'"),
+        (["0", "1", "3"], {"factory": lambda s: mlp(), "count": 6}, "9 slots were given, columns included"),
+    ],
+)
+def test_impossible_columns_are_refused_at_construction(slots: list[str], column: dict[str, Any], says: str) -> None:
+    optimizers = torch.optim.SGD(MODEL.parameters(), 0.1)
+    from actors.growth.controller import GrowthController
+
+    with pytest.raises(UserError, match=says) as refused:
+        GrowthController(MODEL, slots, optimizers, columns=Column(**column), horizon_epochs=5)
+    assert "\n" not in str(refused.value)
+    assert not [n for n, _ in MODEL.named_modules() if "tamiyo" in n]
+
+
+def test_wrong_counts_and_rates_are_refused() -> None:
+    for wrong in ({"count": 0}, {"count": 9}, {"lr_scale": 0.0}, {"factory": 3}):
+        with pytest.raises(UserError, match=next(iter(wrong)) + "|factory"):
+            Column(**{"factory": lambda s: mlp()} | wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_export_computes_the_same_and_loads_without_tamiyo(name: str, tmp_path: Path) -> None:
+    own = run(name, [*JOINED, grow(1)]).epochs(4)
+    own.model.eval()
+    plain = own.grower.export()
+    x = own.x_y[0]
+    assert torch.equal(plain(x), own.model(x))
+    seed = own.grower._seeds.slot_modules[0].seed
+    expected = sum(p.numel() for p in MODELS[name][0](1.0).parameters()) + sum(p.numel() for p in seed.parameters())
+    assert sum(p.numel() for p in plain.parameters()) == expected, "the young column is left out"
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in plain.modules())
+    with torch.no_grad():
+        for p in own.model.parameters():
+            p.mul_(1.5)
+    assert not torch.allclose(plain(x), own.model(x)), "the export is a copy"
+
+
+MODEL_FILE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(6, width), nn.BatchNorm1d(width), nn.Linear(width, 3)
+
+    def forward(self, x, scale=1.0):
+        return scale * self.head(torch.relu(self.norm(self.body(x))))
+"""
+
+
+@pytest.mark.parametrize("output", ["", "head"])
+def test_an_exported_file_needs_only_the_users_module(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users_model.py").write_text(MODEL_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    from users_model import Net  # type: ignore[import-not-found,unused-ignore]
+
+    torch.manual_seed(0)
+    columns = Column(lambda scale: Net(int(8 * scale)), output=output)
+    own = Run(Net(), Script([(1, 0, 3, 0, 2, 0), grow(1), (5, 0, 0, 0, 0, 0), (5, 1, 0, 0, 0, 0), (5, 0, 0, 0, 0, 0),
+                             (5, 1, 0, 0, 0, 0)]), ["body"], columns=columns).epochs(7)  # fmt: skip
+    assert [s.name for s in own.grower.stages.values()] == ["HOLDING", "HOLDING", "DORMANT"]
+    plain = own.grower.export().eval()
+    x = own.x_y[0]
+    torch.testing.assert_close(plain(x), own.model.eval()(x))
+    torch.testing.assert_close(plain(x, scale=2.0), own.model(x, scale=2.0))
+    torch.save((plain, x, plain(x).detach()), tmp_path / "model.pt")
+    command = [sys.executable, "-c", READ, tmp_path / "model.pt"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    again = torch.load(tmp_path / "model.pt", weights_only=False)[0]
+    torch.save(again, tmp_path / "again.pt")
+    assert torch.equal(torch.load(tmp_path / "again.pt", weights_only=False)(x), plain(x))
+
+
+def test_the_grown_model_itself_can_be_copied_and_pickled(tmp_path: Path) -> None:
+    own = run("resnet", JOINED).epochs(4)
+    own.model.eval()
+    torch.save(own.model, tmp_path / "model.pt")
+    read = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert isinstance(read, ResNet)
+    assert torch.equal(read(own.x_y[0]), own.model(own.x_y[0]))

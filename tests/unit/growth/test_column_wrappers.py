@@ -1,0 +1,253 @@
+"""Columns with resumed checkpoints, averaged weights, mixed precision, `torch.compile`, DDP, and Lightning."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.swa_utils import AveragedModel
+
+from actors.env.slots.stage import Stage
+from actors.growth.columns.column import Column
+from tests.support.columns import JOINED, MODELS, Wrapped, grow, run
+from tests.support.growing import WAIT, Run, Script, advance, mlp, prune
+from tests.unit.growth.test_wrappers import ROOT, scaled
+
+BUSY = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
+
+
+@pytest.mark.parametrize("name", ["resnet", "tied transformer"])
+@pytest.mark.parametrize("cut", [2, 5])
+def test_resume_is_bit_equal(name: str, cut: int) -> None:
+    """Also where the model runs for the first time after its columns were rebuilt."""
+
+    def make() -> tuple[Run, CosineAnnealingLR]:
+        own = run(name, BUSY, train_rows=96)
+        return own, CosineAnnealingLR(own.optimizer, 9)
+
+    def play(own: Run, schedule: CosineAnnealingLR, epochs: int) -> None:
+        for _ in range(epochs):
+            own.epochs(1)
+            schedule.step()
+
+    whole, schedule = make()
+    play(whole, schedule, 9)
+    first, schedule = make()
+    play(first, schedule, cut)
+    file = io.BytesIO()
+    states = [s.state_dict() for s in (first.grower, first.model, first.optimizer, schedule)]
+    torch.save([*states, torch.get_rng_state()], file)
+    second, schedule = make()
+    grower, model, optimizer, scheduled, rng = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    second.grower.load_state_dict(grower)
+    second.model.load_state_dict(model)
+    second.optimizer.load_state_dict(optimizer)
+    schedule.load_state_dict(scheduled)
+    torch.set_rng_state(rng)
+    play(second, schedule, 9 - cut)
+    assert first.losses + second.losses == whole.losses
+    own, other = whole.model.state_dict(), second.model.state_dict()
+    assert own.keys() == other.keys()
+    assert all(torch.equal(own[k], other[k]) for k in own)
+    assert [d.stages for d in whole.grower.log[cut:]] == [d.stages for d in second.grower.log]
+    seen = [run_.grower.config.policy.seen for run_ in (whole, second)]  # type: ignore[union-attr]
+    assert all((a[0] == b[0]).all() for a, b in zip(seen[0][cut:], seen[1], strict=True)), "the policy sees the same"
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_averaged_model_grows_and_shrinks_with_the_model(early: bool) -> None:
+    torch.manual_seed(0)
+    make, shape = MODELS["resnet"]
+    model = make(1.0)
+    before = AveragedModel(model, use_buffers=False) if early else None
+    own = Run(model, Script([*JOINED, WAIT, prune()]), [], shape, columns=Column(make))
+    ema = before or AveragedModel(model)
+    own.grower.follow(ema)
+    for _ in range(4):
+        own.epochs(1)
+        ema.update_parameters(model)
+    assert [n.removeprefix("module.") for n, _ in ema.named_parameters()] == [n for n, _ in model.named_parameters()]
+    x = own.x_y[0]
+    assert ema.module.tamiyo_columns[0].on
+    ema.module.load_state_dict(model.state_dict())
+    assert torch.equal(ema.eval()(x), model.eval()(x))
+    own.epochs(1)
+    assert [n for n, _ in ema.module.named_parameters()] == [n for n, _ in make(1.0).named_parameters()]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["resnet", "tied transformer"])
+def test_mixed_precision_with_scaled_losses(name: str, dtype: torch.dtype) -> None:
+    own = run(name, JOINED)
+    losses = scaled(own, 5, dtype)
+    assert own.grower.stages["column 1"] is Stage.HOLDING
+    assert losses[:9] == scaled(run(name, []), 3, dtype)
+    norm = own.grower._growth.slots[0].gradient_norm
+    assert norm is not None
+    assert 0 < norm < 10  # of gradients that the scaler has divided again
+    score = own.grower._growth.slots[1].score
+    assert score is not None
+    assert 0 < score < 10, "a loss scale cancels"
+
+
+@pytest.mark.parametrize("name", ["gru", "resnet"])
+@pytest.mark.parametrize("where", ["outside", "in place"])
+def test_a_compiled_model_sees_every_change(name: str, where: str) -> None:
+    """A compiled and an eager run of one script agree, without graph breaks."""
+    if name == "gru" and where == "in place":
+        pytest.skip("one model is enough")
+    graphs = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compiled(model: nn.Module) -> nn.Module:
+        if where == "outside":
+            return torch.compile(model, backend=count, fullgraph=name == "resnet")
+        model.compile(backend=count, fullgraph=True)
+        return model
+
+    torch.compiler.reset()
+    make, shape = MODELS[name]
+    script = [grow(speed=1), advance(), advance(), WAIT, prune(), WAIT]
+    runs = []
+    for wrap in (lambda m: m, compiled):
+        torch.manual_seed(0)
+        runs.append(Run(make(1.0), Script(script), [], shape, columns=Column(make), wrap=wrap))
+    plain, own = runs
+    if where == "in place":  # hooks run within the graph, so that columns start with a gate
+        plain.grower._seeds.columns_gated = True
+    for _ in range(6):
+        plain.epochs(1)
+        rng = torch.get_rng_state()
+        own.epochs(1)
+        torch.set_rng_state(rng)
+        assert own.grower.stages == plain.grower.stages
+    assert own.grower._seeds.columns_gated is (where == "in place")
+    assert graphs
+    assert own.grower._growth.slots[1].score is None
+    if name == "gru":  # without dropout, the losses are equal
+        torch.testing.assert_close(own.losses, plain.losses, rtol=1e-4, atol=1e-5)
+    torch.compiler.reset()
+
+
+WORKER = """
+import gc, json, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from tests.support.columns import JOINED, MODELS, grow
+from tests.support.growing import Run, Script, advance
+from actors.growth.columns.column import Column
+rank, rendezvous = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
+make, shape = MODELS["resnet"]
+torch.manual_seed(0)
+script = [*JOINED, grow(1), advance(1)] if rank == 0 else [RuntimeError("asked")] * 9
+wrap, evaluate = DistributedDataParallel, lambda: own.validate()[1]
+own = Run(make(1.0), Script(script), [], shape, wrap=wrap, evaluate=evaluate, columns=Column(make))
+x, y = own.x_y
+own.x_y = x[rank::2], y[rank::2]  # each has rows of its own
+own.epochs(7)
+print(json.dumps({
+    "stages": [s.name for s in own.grower.stages.values()],
+    "ops": [d.op for d in own.grower.log],
+    "weights": [p.double().sum().item() for n, p in own.model.named_parameters()],
+    "statistics": [b.double().sum().item() for n, b in own.model.named_buffers() if "running" in n],
+    "contribution": [s.contribution for s in own.grower._growth.slots],
+}), flush=True)
+dist.barrier()
+del own, evaluate
+gc.collect()
+dist.destroy_process_group()
+"""
+
+
+def test_ddp_ranks_grow_the_same_column(tmp_path: Path) -> None:
+    """Weights, and BatchNorm's statistics as DDP shares them, are those of the first rank."""
+    command = [sys.executable, "-c", WORKER]
+    workers = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "meeting")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        )
+        for rank in range(2)
+    ]
+    ended = [worker.communicate(timeout=100) for worker in workers]
+    assert [w.returncode for w in workers] == [0, 0], ended
+    first, second = (json.loads(out.splitlines()[-1]) for out, _ in ended)
+    assert first["ops"] == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "ADVANCE", "WAIT", "WAIT"]
+    assert first["stages"] == ["HOLDING", "TRAINING"]
+    assert len(first["statistics"]) == 12
+    own = first.pop("statistics"), second.pop("statistics")
+    assert first == second
+    assert own[0][4:] == own[1][4:]  # the model's own are shared only at its next forward pass
+
+
+def test_a_lightning_module_grows_columns_beside_its_network(tmp_path: Path) -> None:
+    pl = pytest.importorskip("lightning.pytorch")
+    from tests.unit.growth.test_lightning import Module
+
+    def fit(module: Any, actions: list[Any], folder: Path, epochs: int, resume: str | None = None) -> Any:
+        from torch.utils.data import DataLoader, TensorDataset
+
+        from actors.growth.lightning import GrowthCallback
+        from tests.support.growing import data
+
+        columns = Column(lambda scale: mlp(width=int(12 * scale)), model="net")
+        growth = GrowthCallback(columns=columns, num_classes=3, policy=Script(actions), horizon_epochs=8)
+        trainer = pl.Trainer(
+            max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+            callbacks=[growth, pl.callbacks.ModelCheckpoint(folder, save_last=True)], num_sanity_val_steps=0,
+        )  # fmt: skip
+        batches = DataLoader(TensorDataset(*data(6)), batch_size=32)
+        trainer.fit(module, batches, batches, ckpt_path=resume, weights_only=False)
+        return growth.grower
+
+    whole, alone, first, second = Module(), Module(), Module(), Module()
+    grower = fit(whole, JOINED, tmp_path / "whole", 6)
+    assert grower.stages["column 1"] is Stage.HOLDING
+    fit(alone, [], tmp_path / "alone", 3)
+    assert whole.seen[:9] == alone.seen, "a young column left its host alone"
+    fit(first, JOINED, tmp_path / "cut", 4)
+    resumed = fit(second, JOINED, tmp_path / "cut2", 6, str(tmp_path / "cut" / "last.ckpt"))
+    assert resumed.stages == grower.stages
+    own, other = whole.state_dict(), second.state_dict()
+    assert all(torch.equal(own[k], other[k]) for k in own)
+
+
+def test_dry_run_veto_and_cap_hold_for_columns() -> None:
+    dry = run("gru", JOINED, dry_run=True).epochs(3)
+    assert dry.losses == run("gru", []).epochs(3).losses
+    assert {d.reason for d in dry.grower.log} >= {"dry run"}
+    vetoed = run("gru", JOINED, veto=lambda action: action.blueprint > 6).epochs(1)
+    assert vetoed.grower.log[0].reason == "veto"
+    half = sum(p.numel() for p in MODELS["gru"][0](0.5).parameters())
+    capped = run("gru", [grow(), grow(size="half"), grow(1, size="half")], max_added_parameters=half).epochs(3)
+    assert ["not legal" in d.reason for d in capped.grower.log] == [True, False, True]
+    assert capped.grower.added_parameters == half
+    host = sum(p.numel() for p in MODELS["gru"][0](1.0).parameters())
+    assert run("gru", []).grower.max_added_parameters == 15 * host
+
+
+def test_a_column_within_a_compiled_model() -> None:
+    torch.compiler.reset()
+    losses = []
+    for wrap in (lambda m: m, lambda m: torch.compile(m, backend="eager")):
+        torch.manual_seed(0)
+        columns = Column(lambda s: Wrapped("tensor", int(8 * s)), output="head")
+        own = Run(Wrapped("tensor"), Script(JOINED), [], columns=columns, wrap=wrap)
+        own.grower._seeds.columns_gated = True
+        losses.append(own.epochs(5).losses)
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-5)
+    assert F.l1_loss(torch.tensor(losses[0][-3:]), torch.tensor(losses[0][:3])) > 0.01
+    torch.compiler.reset()

@@ -1,0 +1,176 @@
+"""What the policy sees of a user's model: scores of empty slots, training loss, rows and price; and rules by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from actors.env.blueprints.column import ColumnBlueprint
+from actors.env.blueprints.family import FAMILIES, register_blueprint
+from actors.env.slots.base_features import BASE
+from actors.env.slots.stage import Stage
+from actors.errors import UserError
+from actors.growth.columns.column import Column
+from actors.growth.controller import GrowthController
+from tests.support.columns import MODELS, grow, run
+from tests.support.growing import Run, Script, germinate, mlp
+from tests.unit.growth.test_decisions import feature
+
+
+def beside(actions: list[Any], **options: Any) -> Run:
+    columns = Column(lambda scale: mlp(width=int(12 * scale)), count=1)
+    return Run(mlp(), Script(actions), ["1", "3"], columns=columns, **options)
+
+
+def expected_scores(own: Run, loss_scale: float = 1.0) -> list[float]:
+    """Return the scores of one step on the last minibatch, by autograd on the model as it is now."""
+    outputs = []
+    handles = [own.model[i].register_forward_hook(lambda m, a, out: outputs.append(out)) for i in (1, 3, 5)]
+    loss = loss_scale * own.loss(slice(64, 96))
+    for handle in handles:
+        handle.remove()
+    host = [p for n, p in own.model.named_parameters() if "tamiyo" not in n]
+    grads = torch.autograd.grad(loss, [*outputs, *host])
+    norm = torch.cat([g.flatten() for g in grads[3:]]).norm()
+    return [float(g.norm() / norm) for g in grads[:3]]
+
+
+@pytest.mark.parametrize("loss_scale", [1.0, 1024.0])
+def test_scores_are_of_the_last_minibatch_before_clipping_and_without_the_loss_scale(loss_scale: float) -> None:
+    own = beside([]).epochs(1)  # how many minibatches an epoch has is known from the second on
+    own.model.train()
+    for start in (0, 32, 64):
+        own.optimizer.zero_grad()
+        if start == 64:
+            expected = expected_scores(own)
+        (loss_scale * own.loss(slice(start, start + 32))).backward()
+        for p in own.model.parameters():
+            p.grad /= loss_scale
+        nn.utils.clip_grad_norm_(own.model.parameters(), 1e-3)
+        own.grower.shadow(lambda: own.loss(slice(0, 32)))
+        own.optimizer.step()
+    own.validate()
+    own.grower.step(1.0)
+    assert [s.score for s in own.grower._growth.slots] == pytest.approx(expected, rel=1e-5)
+    seen = own.grower.config.policy.seen[-1][0]  # type: ignore[union-attr]
+    assert feature(seen, "score", 2) == pytest.approx([1.0, math.log1p(expected[2])])
+
+
+def test_filled_slots_and_untrained_models_have_no_score() -> None:
+    own = beside([germinate(0)])
+    own.grower.step(*own.validate())
+    assert [s.score for s in own.grower._growth.slots] == [None] * 3
+    own.epochs(1)
+    assert [s.score is None for s in own.grower._growth.slots] == [True, False, False]
+
+
+def test_looking_at_gradients_changes_none() -> None:
+    own, alone = beside([]), Run(mlp(), Script([]), ["1"])
+    alone.grower._seeds.slot_modules[0].recorder = None
+    assert own.epochs(3).losses == alone.epochs(3).losses
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_columns_of_every_model_have_scores(name: str) -> None:
+    own = run(name, []).epochs(2)
+    scores = [s.score for s in own.grower._growth.slots]
+    assert None not in scores
+    assert scores[0] == scores[1]
+
+
+def test_training_loss_rows_and_price_are_seen() -> None:
+    own = beside([], train_rows=96, points_per_doubling=4.0)
+    for train_loss in (None, 2.0, math.nan):
+        own.train()
+        own.grower.step(1.0, 0.5, train_loss)
+    seen = own.grower.config.policy.seen  # type: ignore[union-attr]
+    assert feature(seen[1][0], "train_loss") == pytest.approx([math.log1p(2 / math.log(3)), 0, 0, 0])
+    assert feature(seen[2][0], "train_loss_known") == [0, 1, 0, 0]
+    host = own.grower._growth.host_params
+    assert feature(seen[0][0], "price") == [pytest.approx(2 / 8)]
+    assert feature(seen[0][0], "train_rows") == pytest.approx([1, math.log2(96) / 32])
+    assert feature(seen[0][0], "params_per_row") == pytest.approx([1, math.log2(host / 96) / 16])
+    assert feature(seen[0][0], "host_params") == pytest.approx([math.log2(host) / 32])
+    assert [feature(seen[0][0], "kind", s) for s in range(3)] == [[1, 0], [1, 0], [0, 1]]
+    costs = feature(seen[0][0], "costs", 2)
+    half, quad = (sum(p.numel() for p in mlp(width=w).parameters()) for w in (6, 48))
+    expected = [1, math.log2(1 + half / host) / 4, min(2, math.log2(1 + quad / host) / 4)]
+    assert costs == pytest.approx(expected, abs=1e-3)
+    assert {f.name for f in BASE} >= {"train_loss", "price", "train_rows"}
+
+
+def loop(model: nn.Module, epochs: int, **options: Any) -> GrowthController:
+    """A user's loop without validation of its own."""
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    grower = GrowthController(model, optimizer=optimizer, horizon_epochs=12, num_classes=3, **options)
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), x[:, :3].argmax(1))
+        loss.backward()
+        grower.shadow(lambda: F.cross_entropy(model(x), x[:, :3].argmax(1)))
+        optimizer.step()
+        grower.step(loss.item(), 0.5)
+    return grower
+
+
+COLUMNS = Column(lambda scale: mlp(width=int(12 * scale)))
+
+
+def test_a_rule_by_name_grows_a_column_and_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TAMIYO_POLICY", raising=False)
+    named = loop(mlp(), 10, columns=COLUMNS, policy="fixed-column:double@3")
+    default = loop(mlp(), 10, columns=COLUMNS)
+    assert [(d.op, d.slot) for d in named.log] == [(d.op, d.slot) for d in default.log]
+    grown = [(d.op, d.blueprint) for d in named.log if not d.waited]
+    assert grown[:3] == [("GERMINATE", "column_double"), *[("ADVANCE", "column_double")] * 2]
+    assert named.log[3].epoch in (3, 4)
+    assert named.stages["column 1"] in (Stage.HOLDING, Stage.FOSSILIZED)
+    monkeypatch.setenv("TAMIYO_POLICY", "never")
+    assert all(d.waited for d in loop(mlp(), 6, columns=COLUMNS).log)
+    with pytest.raises(UserError, match="not a rule"):
+        loop(mlp(), 0, columns=COLUMNS, policy="fixed-column:huge@3")
+
+
+def test_without_columns_the_default_grows_in_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TAMIYO_POLICY", raising=False)
+    grower = loop(mlp(), 3, slots=["1"])
+    assert grower.log[0].op == "GERMINATE"
+    assert grower.log[0].slot == "1"
+
+
+def test_a_model_without_an_optimizer_or_slots_is_refused() -> None:
+    with pytest.raises(UserError, match="no optimizer was given"):
+        GrowthController(mlp(), columns=COLUMNS, horizon_epochs=3)
+    with pytest.raises(UserError, match="give a list of names"):
+        GrowthController(mlp(), "1", torch.optim.SGD(mlp().parameters()), horizon_epochs=3)
+    with pytest.raises(UserError, match="points_per_doubling is -1"):
+        loop(mlp(), 0, columns=COLUMNS, points_per_doubling=-1.0)
+    with pytest.raises(UserError, match="train_rows is 0"):
+        loop(mlp(), 0, columns=COLUMNS, train_rows=0)
+
+
+def test_a_registered_column_blueprint_offers_its_scale() -> None:
+    scales = []
+
+    def factory(scale: float) -> nn.Module:
+        scales.append(scale)
+        return mlp(width=int(12 * scale))
+
+    index = register_blueprint(image=ColumnBlueprint("column_triple", 3.0))
+    try:
+        model = mlp()
+        own = Run(model, Script([germinate(0, index)]), [], columns=Column(factory)).epochs(1)
+        assert own.grower.log[0].blueprint == "column_triple"
+        assert own.grower.added_parameters == sum(p.numel() for p in mlp(width=36).parameters())
+        assert {0.5, 1.0, 2.0, 3.0, 4.0} == set(scales)
+    finally:
+        for family in FAMILIES.values():
+            family.blueprints.pop()
+            family.columns.pop()
+    assert len(grow()) == 6

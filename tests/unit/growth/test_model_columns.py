@@ -1,0 +1,201 @@
+"""Columns beside a user's model: starts, isolation, shadow gradients, optimizer groups, and contributions."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
+
+from actors.env.slots.stage import Stage
+from actors.growth.columns.column import Column
+from actors.growth.columns.grown_model import GrownColumn
+from tests.support.columns import GATED, JOINED, MODELS, YOUNG, grow, host_state, run
+from tests.support.growing import WAIT, Run, Script, advance, fossilize, mlp, prune
+
+
+def column_of(own: Run, index: int = 0) -> GrownColumn:
+    column = own.grower._seeds.slot_modules[index].seed
+    assert isinstance(column, GrownColumn)
+    return column
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_column_starts_without_effect_and_can_learn(name: str) -> None:
+    """Whatever the architecture: its output is 0 to the bit, and its gradient is not."""
+    own = run(name, [grow()]).epochs(1)
+    x = own.x_y[0]
+    own.model.eval()
+    alone = own.model(x)
+    with own.grower._seeds.activated({0: 1.0}):
+        joined = own.model(x)
+    assert torch.equal(alone, joined)
+    column = column_of(own)
+    assert (column.gate is not None) is (name in GATED)
+    gradients = torch.autograd.grad(F.cross_entropy(joined, own.x_y[1]), list(column.parameters()), allow_unused=True)
+    assert any(bool(g.any()) for g in gradients if g is not None)
+    assert own.grower.added_parameters == sum(p.numel() for p in column.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_column_in_training_leaves_its_host_unchanged(name: str) -> None:
+    """Bit for bit, including dropout's random numbers and BatchNorm's running statistics; the column's own move."""
+    alone = run(name, []).epochs(4)
+    own = run(name, YOUNG).epochs(2)
+    before = {n: t.clone() for n, t in column_of(own).state_dict().items()}
+    own.epochs(2)
+    assert own.losses == alone.losses
+    expected, found = host_state(alone.model), host_state(own.model)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[n], found[n]) for n in expected)
+    after = column_of(own).state_dict()
+    assert any(not torch.equal(before[n], after[n]) for n in before)
+    for n in before:
+        if "running" in n:
+            assert not torch.equal(before[n], after[n])
+    assert own.grower._growth.slots[0].gradient_health == 1.0
+
+
+def test_the_statistics_of_a_column_are_those_of_training_it_alone() -> None:
+    """A column's BatchNorm averages over the minibatches of its shadow passes, once each."""
+    own = run("resnet", YOUNG).epochs(2)
+    assert column_of(own).network.norm.num_batches_tracked == 0
+    x = own.x_y[0]
+    twin = MODELS["resnet"][0](2.0)
+    twin.load_state_dict(column_of(own).network.state_dict())
+    own.train()
+    assert column_of(own).network.norm.num_batches_tracked == 3
+    seen = column_of(own).network.norm.running_mean
+    assert own.model.norm.num_batches_tracked == 9
+    assert not torch.allclose(seen, torch.zeros_like(seen))
+    twin.train()(x[:32])
+    assert torch.nn.functional.cosine_similarity(seen, twin.norm.running_mean, 0) > 0.5
+
+
+def test_shadow_gradients_are_those_of_the_loss_with_the_column_on() -> None:
+    own = run("gru", YOUNG).epochs(2)
+    own.train()
+    own.optimizer.zero_grad()
+    rows = slice(0, 32)
+    own.grower.shadow(lambda: own.loss(rows))
+    given = {n: p.grad for n, p in own.model.named_parameters() if p.grad is not None}
+    assert given
+    assert all("tamiyo_columns.0" in n for n in given)
+    x, y = own.x_y
+    column = column_of(own)
+    logits = own.model(x[rows]).detach() + column(x[rows])
+    params = dict(column.named_parameters())
+    for n, g in zip(params, torch.autograd.grad(F.cross_entropy(logits, y[rows]), list(params.values())), strict=True):
+        torch.testing.assert_close(given[f"tamiyo_columns.0.seed.{n}"], g)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_stages_alpha_and_the_sum_of_outputs(name: str) -> None:
+    own = run(name, [grow(speed=1), advance(), advance(), WAIT, WAIT, WAIT, fossilize()]).epochs(7)
+    assert [round(d.alphas[0], 3) for d in own.grower.log] == [0, 0, 0.333, 0.667, 1, 1, 1]
+    assert own.grower.stages == {"column 1": Stage.FOSSILIZED, "column 2": Stage.DORMANT}
+    assert own.grower.log[0].blueprint == "column_double"
+    own.model.eval()
+    x = own.x_y[0]
+    joined = own.model(x)
+    with own.grower._seeds.activated({}):
+        host = own.model(x)
+    torch.testing.assert_close(joined, host + column_of(own).eval()(x))
+    assert not torch.allclose(joined, host)
+
+
+def test_two_columns_and_a_seed_in_the_stream_grow_together_and_shrink() -> None:
+    count = sum(p.numel() for p in mlp().parameters())
+    script = [(1, 0, 3, 0, 2, 0), grow(1), grow(2, size="half"), advance(0), advance(1), advance(2), advance(1)]
+    column = Column(lambda scale: mlp(width=int(12 * scale)))
+    own = Run(mlp(), Script([*script, advance(0), prune(1)]), ["3"], columns=column).epochs(8)
+    assert [d.reason for d in own.grower.log] == [""] * 8
+    assert list(own.grower.stages) == ["3", "column 1", "column 2"]
+    assert len(own.optimizer.param_groups) == 4
+    assert sum(p.numel() for p in own.model.parameters()) == count + own.grower.added_parameters
+    gone = list(column_of(own, 1).parameters())
+    own.train()
+    own.grower.step(*own.validate())
+    assert len(own.optimizer.param_groups) == 3
+    assert not any(p in own.optimizer.state for p in gone)
+    assert sum(p.numel() for p in own.model.parameters()) == count + own.grower.added_parameters
+    own.epochs(6)
+    assert own.grower.stages["column 1"] is Stage.DORMANT
+
+
+def test_schedulers_continue_and_a_column_has_a_rate_of_its_own() -> None:
+    own = Run(mlp(), Script(JOINED), columns=Column(lambda s: mlp(width=int(12 * s)), lr_scale=0.5), slots=[])
+    schedule = lr_scheduler.CosineAnnealingLR(own.optimizer, 10)
+    for _ in range(5):
+        own.epochs(1)
+        schedule.step()
+        rates = [g["lr"] for g in own.optimizer.param_groups]
+        assert rates[1] == pytest.approx(rates[0] / 2)
+
+
+def test_a_column_takes_the_settings_of_the_largest_group() -> None:
+    model = mlp()
+    small, large = [p for p in model.parameters() if p.dim() == 1], [p for p in model.parameters() if p.dim() == 2]
+    own = Run(model, Script([grow()]), [], columns=Column(lambda s: mlp(width=int(12 * s))))
+    own.optimizer.param_groups.clear()
+    own.optimizer.add_param_group({"params": small, "weight_decay": 0.0})
+    own.optimizer.add_param_group({"params": large, "weight_decay": 0.3})
+    own.epochs(1)
+    assert own.optimizer.param_groups[2]["weight_decay"] == 0.3
+
+
+def test_contributions_are_the_effect_of_switching_columns_off() -> None:
+    own = run("resnet", [*JOINED, grow(1), advance(1)], evaluate=lambda: own.validate()[1]).epochs(5)
+    plain = run("resnet", [*JOINED, grow(1), advance(1)]).epochs(5)
+    assert own.losses == plain.losses, "measuring has no side effects"
+    own.train()
+    full = own.validate()[1]
+
+    def accuracy(on: dict[int, float]) -> float:
+        with own.grower._seeds.activated(on):
+            return own.validate()[1]
+
+    none, both = accuracy({}), accuracy({0: 1.0, 1: 1.0})
+    own.grower.step(*own.validate())
+    slots = own.grower._growth.slots
+    assert slots[0].contribution == pytest.approx(100 * (full - none))
+    assert slots[1].contribution == pytest.approx(100 * (both - full))
+
+
+def test_building_a_column_leaves_the_users_random_numbers_alone() -> None:
+    def factory(scale: float) -> nn.Module:
+        random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+        drawn.append(torch.nn.init.normal_(torch.empty(3)))
+        return mlp(width=int(12 * scale), seed=int(torch.initial_seed() % 1000))
+
+    def state() -> tuple[Any, ...]:
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+
+    drawn: list[Tensor] = []
+    model = mlp()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+    before = state()
+    own = Run(model, Script([grow()]), [], columns=Column(factory))
+    assert state() == before
+    own.model(own.x_y[0])
+    own.model.eval()
+    own.grower.step(*own.validate())
+    assert own.grower.log[0].op == "GERMINATE"
+    assert state() == before
+
+
+def test_columns_of_one_seed_are_equal_and_of_another_differ() -> None:
+    def weights(seed: int) -> Tensor:
+        torch.manual_seed(torch.seed() % 1000)  # whatever the user's own numbers are
+        model = MODELS["gru"][0](1.0)
+        options: dict[str, Any] = {"seed": seed, "columns": Column(MODELS["gru"][0])}
+        own = Run(model, Script([grow()]), [], (6,), **options).epochs(1)
+        return torch.cat([p.detach().flatten() for p in column_of(own).parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))

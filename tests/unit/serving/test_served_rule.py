@@ -1,0 +1,57 @@
+"""A rule behind the policy server answers as it does in this process, at any number of slots, and exports its state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tamiyo
+from actors.config import ConfigError
+from actors.env.env import SeedTrainingEnv
+from actors.errors import UserError
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.local import LocalRule
+from actors.serving.options import ServeOptions
+from actors.serving.server.models import ServedRule
+from actors.serving.server.thread import serve_in_thread
+from deploy.commands.serve_flags import serve_flags
+
+RULE = "fixed-column:double@2"
+
+
+def make(slots: int) -> SeedTrainingEnv:
+    env = tamiyo.make_env(
+        tasks=("moons",), slots=slots, column_slots=1, horizon_epochs=6, inner_steps=2, host_width=3, rent_weight=1.0
+    ).unwrapped
+    assert isinstance(env, SeedTrainingEnv)
+    return env
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_a_served_rule_acts_as_in_this_process(tmp_path: Path, slots: int) -> None:
+    options = ServeOptions(listen=f"unix:{tmp_path / 'socket'}")
+    with serve_in_thread(options, ServedRule(RULE)) as running, PolicyClient(running.server.address) as client:
+        env, own = make(slots), make(slots)
+        session, local = client.open(env.spaces), LocalRule(RULE).open(own.spaces)
+        (seen, info), (seen_here, info_here) = env.reset(seed=1), own.reset(seed=1)
+        ops = []
+        for epoch in range(6):
+            if epoch == 3:  # another session continues from the exported state
+                session = client.open(env.spaces, state=session.exported)
+            answer = session.step(seen["obs"], seen["blueprint_indices"], info["masks"], deterministic=epoch % 2 == 0)
+            here = local.step(seen_here["obs"], seen_here["blueprint_indices"], info_here["masks"])
+            assert answer.action.tolist() == here.action.tolist()
+            ops.append(int(answer.action[0]))
+            seen, _, _, _, info = env.step(answer.action)
+            seen_here, _, _, _, info_here = own.step(here.action)
+        assert ops == [0, 0, 1, 5, 5, 0]
+
+
+def test_what_is_served_is_named_once() -> None:
+    assert serve_flags(["--rule", RULE]).rule == RULE
+    for flags in ([], ["--rule", RULE, "--checkpoint", "runs/x"]):
+        with pytest.raises(UserError, match="give one of --checkpoint PATH, --rule NAME and --redis URL"):
+            serve_flags(flags)
+    with pytest.raises(ConfigError, match="the rules are never, periodic"):
+        ServedRule("sometimes")
