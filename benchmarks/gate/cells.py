@@ -17,17 +17,19 @@ from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import find_family
 from actors.rollout.wave import Provenance, run_wave
+from actors.rules.gains import LOOK, SIZES
 from actors.rules.names import parse_rule
 from actors.rules.schedule import Schedule, Scheduled
 from deploy.evaluation.play import gain_and_rent
 
-LOOK = 3
-"""The epoch after which a chooser decides; what is observed then is kept."""
 COLUMN_EPOCHS = (1, LOOK, 8)
-SIZES = ("half", "same", "double", "quad")
+LATE_EPOCHS = (-15, -10)
+"""Counted back from the end of the training: a column that comes late pays rent for a short time."""
 TWO_QUADS = "periodic:blueprint=column_quad,start=1,every=4,seeds=2,blend=add"
-RULES = ("never", "periodic", *(f"fixed-column:{size}@{epoch}" for size in SIZES for epoch in COLUMN_EPOCHS), TWO_QUADS)
-RUN_SEED = 20_261_201
+EARLY = tuple(f"fixed-column:{size}@{epoch}" for size in SIZES for epoch in COLUMN_EPOCHS)
+LATE = tuple(f"fixed-column:{size}@{epoch}" for size in SIZES for epoch in LATE_EPOCHS)
+RULES = ("never", "periodic", *EARLY, *LATE, TWO_QUADS)
+RUN_SEED = 20_261_215
 """Not a run seed of the evaluation."""
 
 
