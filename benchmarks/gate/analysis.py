@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.env import seed_spaces
 from actors.rules import gains
-from actors.rules.gains import ColumnChoice, early_features, fit_gains
+from actors.rules.gains import ColumnChoice, GainModel, early_features, fit_gains
 from actors.rules.reader import ObservationReader
 from benchmarks.gate.cells import RULES, Cell, Played
 
@@ -71,10 +71,14 @@ def features(cells: Sequence[Played]) -> NDArray[np.float64]:
     return early_features(READER, np.concatenate([p.seen for p in cells]).astype(np.float32))
 
 
+def fit_gain(cells: Sequence[Played], part: str = "gain") -> GainModel:
+    """Fit one part of J over never growing, `gain` or `rent`, to what is observed."""
+    return fit_gains(CHOICES, features(cells), _over_never(cells, part), RIDGE)
+
+
 def fit_chooser(cells: Sequence[Played]) -> Chooser:
     """Fit gain and rent over never growing to what is observed."""
-    seen = features(cells)
-    gain, rent = (fit_gains(CHOICES, seen, _over_never(cells, name), RIDGE) for name in ("gain", "rent"))
+    gain, rent = fit_gain(cells), fit_gain(cells, "rent")
 
     def predict(played: Played) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         own = features([played])

@@ -16,7 +16,7 @@ from actors.types.episode import EndReason, Episode
 from learner.run.interval import t_interval
 from learner.run.run_state import RunState
 
-SEED_HOST_FIGURES = ("final_accuracy", "growth_ratio")  # telemetry of seed hosts that episodes.jsonl records
+SEED_HOST_FIGURES = ("final_accuracy", "growth_ratio", "host_width", "rent_weight")  # telemetry of seed hosts that episodes.jsonl records
 STAGE_PREFIX = "stage/"  # telemetry of seed hosts: the share of each stage
 HEALTH = (
     "update",
