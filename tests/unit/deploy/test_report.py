@@ -107,15 +107,15 @@ def test_the_page_contains_every_figure_and_no_external_resources(tmp_path: Path
 def test_the_report_says_what_was_learned_for_narrow_and_ample_hosts(tmp_path: Path) -> None:
     """Made-up episodes: half of the last ones on narrow hosts grow; the earlier ones would say the opposite."""
     run = write_run(tmp_path / "made-up", updates=2)
-    rows = [
-        {"return": 9.0, "task_id": "spirals", "update": 2, "host_width": 2.0 + 8.0 * (i % 2), "rent_weight": 1.0,
-         "growth_ratio": float(i % 2) if i < 160 else 8.0 * (i % 4 == 0)}
-        for i in range(200)
-    ]  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    last = {"return": 9.0, "task_id": "spirals", "update": 2, "steps": 25, "rent_weight": 1.0}
+    for i in range(200):
+        growth = float(i % 2) if i < 160 else 8.0 * (i % 4 == 0)
+        rows.append(last | {"host_width": 2.0 + 8.0 * (i % 2), "growth_ratio": growth})
     (run / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grew = "it grew in 50% of the episodes, to 3.0 times the host's size on average"
     assert lessons(read_run(run)) == [
-        "On narrow hosts (2 units or channels) it grew in 50% of the episodes, to 3.0 times the host's size on "
-        "average; on ample ones (10) it grew nothing.",
+        f"On narrow hosts (2 units or channels) {grew}; on ample ones (10) it grew nothing.",
         "That earned +9.0 points on narrow hosts and +9.0 on ample ones.",
     ]  # the price does not vary
     assert "What the policy learned" in write_report(run).read_text()
