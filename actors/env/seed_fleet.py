@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.env import check_tasks, seed_spaces
-from actors.env.episode_settings import width_range
-from actors.env.epoch import EpochPlan
+from actors.env.episode.epoch import EpochPlan
+from actors.env.episode.settings import width_range
+from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.host_episode import HostEpisode
@@ -24,7 +25,6 @@ from actors.env.network_factory import make_networks
 from actors.env.reference_network import OptimizerSettings
 from actors.env.rendering.timeline import Timeline
 from actors.env.slots.topology import Topology
-from actors.env.twin import Trajectory, TwinCache, padded, twin_config
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from actors.env.blueprints.blueprint import NOOP
-from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
 from actors.env.kernels.compile import compile_kernels
