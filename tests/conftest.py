@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import shutil
@@ -54,6 +55,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         statuses = [process.wait() for process in compiling]
         if any(statuses):
             pytest.exit("the kernels do not compile; see above", returncode=3)
+
+
+def pytest_collection() -> None:
+    gc.disable()  # imports leave little garbage
+
+
+def pytest_collection_finish() -> None:
+    """Spare every later garbage collection, and every search of all live objects, the modules and the test items."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
