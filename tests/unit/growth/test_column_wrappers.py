@@ -25,8 +25,15 @@ from tests.unit.growth.test_wrappers import ROOT, scaled
 BUSY = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
 
 
-@pytest.mark.parametrize("name", ["resnet", "tied transformer"])
-@pytest.mark.parametrize("cut", [2, 5])
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("resnet", 2),
+        ("tied transformer", 5),
+        pytest.param("resnet", 5, marks=pytest.mark.long),
+        pytest.param("tied transformer", 2, marks=pytest.mark.long),
+    ],
+)
 def test_resume_is_bit_equal(name: str, cut: int) -> None:
     """Also where the model runs for the first time after its columns were rebuilt."""
 
@@ -84,8 +91,7 @@ def test_an_averaged_model_grows_and_shrinks_with_the_model(early: bool) -> None
     assert [n for n, _ in ema.module.named_parameters()] == [n for n, _ in make(1.0).named_parameters()]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["resnet", "tied transformer"])
+@pytest.mark.parametrize(("name", "dtype"), [("resnet", torch.bfloat16), ("tied transformer", torch.float16)])
 def test_mixed_precision_with_scaled_losses(name: str, dtype: torch.dtype) -> None:
     own = run(name, JOINED)
     losses = scaled(own, 5, dtype)
@@ -99,12 +105,12 @@ def test_mixed_precision_with_scaled_losses(name: str, dtype: torch.dtype) -> No
     assert 0 < score < 10, "a loss scale cancels"
 
 
-@pytest.mark.parametrize("name", ["gru", "resnet"])
-@pytest.mark.parametrize("where", ["outside", "in place"])
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("gru", "outside"), ("resnet", "in place"), pytest.param("resnet", "outside", marks=pytest.mark.long)],
+)
 def test_a_compiled_model_sees_every_change(name: str, where: str) -> None:
     """A compiled and an eager run of one script agree, without graph breaks."""
-    if name == "gru" and where == "in place":
-        pytest.skip("one model is enough")
     graphs = []
 
     def count(graph: Any, inputs: Any) -> Any:

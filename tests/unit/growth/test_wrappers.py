@@ -67,8 +67,10 @@ def scaled(own: Run, epochs: int, dtype: torch.dtype) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("make", "slot", "shape"), [(mlp, "3", (6,)), (ConvNet, "stem", (1, 5, 4))])
+@pytest.mark.parametrize(
+    ("dtype", "make", "slot", "shape"),
+    [(torch.bfloat16, mlp, "3", (6,)), (torch.float16, ConvNet, "stem", (1, 5, 4))],
+)
 def test_mixed_precision_with_scaled_losses(dtype: torch.dtype, make: Any, slot: str, shape: tuple[int, ...]) -> None:
     own = Run(make(), Script(GROWN), [slot], shape)
     losses = scaled(own, 6, dtype)
