@@ -77,6 +77,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path, len(order)))
     for item in filter(is_property_test, items if exploring() else []):
         item.add_marker(pytest.mark.long)
+        item.add_marker(pytest.mark.timeout(1200))
 
 
 def is_property_test(item: pytest.Item) -> bool:
