@@ -19,7 +19,7 @@ train: $(STAMP) ## Train Tamiyo for a few minutes on this machine; leaves runs/<
 test: $(STAMP) ## Run the test-suite
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long and not (chaos and slow)'
 
-test-long: $(STAMP) ## Run the tests that take minutes each
+test-long: $(STAMP) ## Run the tests that take minutes each, and property tests with many examples
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m long --hypothesis-profile=explore
 
 chaos: $(STAMP) ## Kill, cut off and corrupt a run in every way we know, and time how it recovers

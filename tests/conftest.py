@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import shutil
@@ -23,25 +24,25 @@ from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.examples import EXPLORE, exploring
 
 NAMESPACES = itertools.count()
 
-hypothesis.settings.register_profile("repeatable", derandomize=True)
-hypothesis.settings.register_profile("explore", derandomize=False, print_blob=True)
+hypothesis.settings.register_profile("repeatable", derandomize=True, max_examples=30)
+hypothesis.settings.register_profile(EXPLORE, derandomize=False, print_blob=True, max_examples=1000)
 hypothesis.settings.load_profile("repeatable")  # `make test-long` explores: --hypothesis-profile=explore
 
 
 LONGEST = (
     "integration/deploy/test_launch.py",
-    "integration/deploy/test_compose_smoke.py",
     "integration/deploy/test_grow_example.py",
+    "integration/policy/test_device_programs.py",
     "property/env/test_cnn_fleet.py",
+    "integration/deploy/test_status_watch.py",
     "unit/evaluation/test_evaluation.py",
-    "integration/deploy/test_gym_run.py",
     "property/env/test_fleet.py",
     "unit/policy/test_compiled_policy.py",
-    "integration/policy/test_device_programs.py",
-    "integration/deploy/test_ray_head.py",
+    "unit/growth/test_ddp.py",
 )
 """The files that take longest. They run first, so that no worker is left with one at the end."""
 
@@ -56,11 +57,31 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             pytest.exit("the kernels do not compile; see above", returncode=3)
 
 
+def pytest_collection() -> None:
+    gc.disable()  # imports leave little garbage
+
+
+def pytest_collection_finish() -> None:
+    """Spare every later garbage collection, and every search of all live objects, the modules and the test items."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; the others stay in the order in which they were found."""
+    """Put the longest files first; the others stay in the order in which they were found. Who explores runs property
+    tests with those that take minutes."""
     root = Path(__file__).parent
     order = {root / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+    for item in filter(is_property_test, items if exploring() else []):
+        item.add_marker(pytest.mark.long)
+        item.add_marker(pytest.mark.timeout(1200))
+
+
+def is_property_test(item: pytest.Item) -> bool:
+    return getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
 
 
 COMPILE = "import torch; from actors.env.seed_fleet import compile_kernels; compile_kernels(torch.{})"

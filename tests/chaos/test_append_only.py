@@ -111,13 +111,13 @@ def test_the_last_second_lost_in_a_power_failure_is_counted(tmp_path: Path) -> N
 
 def test_calls_wait_for_a_server_that_is_loading_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server answers LOADING for longer than the start timeout."""
-    monkeypatch.setattr(embedded_redis, "START_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(embedded_redis, "START_TIMEOUT_S", 1.0)
     with FileServer(key_load_delay="200") as server:
         transport = connect(server.url)
         transport.open_generation(-1, "learner")
         assert transport.put(header(0), b"payload").status is PutStatus.OK
         pipeline = transport._queue.client.pipeline(transaction=False)
-        for i in range(20_000):
+        for i in range(10_000):
             pipeline.set(f"filler{i}", "x")
         pipeline.execute()
         server.die()

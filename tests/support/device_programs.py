@@ -150,11 +150,11 @@ def fleet(device: torch.device) -> None:
 
     def play(tasks: tuple[str, ...], to: torch.device) -> list[FleetStep]:
         with patch.object(seed_fleet, "_device", lambda config: to):
-            config = EnvConfig(tasks=tasks, horizon_epochs=6, inner_steps=(1, 2), backend="torch")
-            own = SeedTrainingFleet(config, 3, 0, torch.float64, read_test=True)
-        steps, rng = [own.reset([1, 2, 3])], np.random.default_rng(0)
+            config = EnvConfig(tasks=tasks, horizon_epochs=5, inner_steps=(1, 2), backend="torch")
+            own = SeedTrainingFleet(config, 2, 0, torch.float64, read_test=True)
+        steps, rng = [own.reset([1, 2])], np.random.default_rng(0)
         while own.running:
-            actions = np.stack([legal(own.spaces, steps[-1], row, rng) for row in range(3)])
+            actions = np.stack([legal(own.spaces, steps[-1], row, rng) for row in range(2)])
             actions[0] = COLUMN[len(steps) - 1] if len(steps) <= len(COLUMN) else 0
             steps.append(own.step(actions))
             assert 0 not in own.illegal

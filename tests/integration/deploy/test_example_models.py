@@ -30,7 +30,13 @@ def epochs(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("epoch ")]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(path, marks=[pytest.mark.long] if path.stem == "char_transformer" else [], id=path.stem)
+        for path in SCRIPTS
+    ],
+)
 def test_the_added_lines_change_nothing_until_a_column_joins(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

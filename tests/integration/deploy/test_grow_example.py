@@ -18,7 +18,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from actors.serving.server.models import ServedRule
+from actors.serving.server.thread import serve_in_thread
 from deploy.cli import main
+from deploy.commands.serve_flags import serve_flags
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
@@ -37,12 +40,16 @@ def this_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
+def server_flags(port: int, folder: Path) -> list[str]:
+    key = folder / "key"
+    key.write_text("0123456789abcdef" * 2)
+    return ["--rule", "fixed-column:double@3", "--listen", f"127.0.0.1:{port}", "--state-key-file", str(key)]
+
+
 @contextmanager
 def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `tamiyo serve` in a separate process that is killed at the end."""
-    key = folder / "key"
-    key.write_text("0123456789abcdef" * 2)
-    flags = ["--rule", "fixed-column:double@3", "--listen", f"127.0.0.1:{port}", "--state-key-file", str(key)]
+    flags = server_flags(port, folder)
     with (folder / "serve.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "deploy.cli", "serve", *flags], stdout=log, stderr=log, env=ENVIRONMENT, cwd=ROOT
@@ -120,7 +127,9 @@ def test_training_continues_while_the_policy_server_is_down(tmp_path: Path) -> N
         known = len(decisions())
         wait_for(known + 2)
         training.send_signal(signal.SIGSTOP)  # it must not end before the second server is up
-    with server(port, tmp_path):
+    flags = serve_flags(server_flags(port, tmp_path))
+    assert flags.rule is not None
+    with serve_in_thread(flags.options, ServedRule(flags.rule)):  # a second server, with the same key
         training.send_signal(signal.SIGCONT)
         output, errors = training.communicate(timeout=90)
     assert training.returncode == 0, errors

@@ -11,7 +11,7 @@ import yaml
 from learner.run.checkpoint import load_checkpoint
 from tests.support.launching import rows, tamiyo
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long]
 SMALL = {
     "--learner.updates": "4",
     "--learner.batch_episodes": "4",

@@ -34,6 +34,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 @pytest.mark.integration
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
     password, mark = f"word-{secrets.token_hex(12)}", uuid.uuid4().hex

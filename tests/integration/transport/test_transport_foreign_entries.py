@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from actors.transport.redis import RedisTransport, connect
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.fuzz.damage import damaged
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +39,7 @@ def foreign(request: pytest.FixtureRequest) -> Iterator[tuple[RedisTransport, An
         yield transport, redis.Redis.from_url(server.url)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(ref=st.one_of(damaged((GOOD,)), st.binary(max_size=60)))
 @example(GOOD)
 @example(b"3 1 2 3 1000 run/\xff\xfe/1719/42")
@@ -64,7 +65,7 @@ def test_any_reference_is_a_valid_header_or_foreign(foreign: tuple[RedisTranspor
     assert transport.pending() == []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(fields=st.dictionaries(st.binary(max_size=9), st.binary(max_size=40), min_size=1, max_size=3))
 def test_entries_with_other_fields_are_foreign(foreign: tuple[RedisTransport, Any], fields: dict[bytes, bytes]) -> None:
     transport, client = foreign

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tests.fuzz.damage import damaged, misfilled
 from tests.fuzz.decoders import decoders
+from tests.support.examples import examples
 
 ROOT = Path(__file__).parents[3]
 NAMES = list(decoders())
 JSON = ("manifest", "manifest under its seal", "header of a checkpoint", "growth")
-FEW = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(90), deadline=None, suppress_health_check=list(HealthCheck))
 UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 
 

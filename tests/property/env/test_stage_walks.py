@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from actors.env.slots.lifecycle import GATES, Lifecycle, SeedAction
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import ActionMasks, Op
+from tests.support.examples import examples
 from tests.support.walks import legal_actions
 
 SIZES = (6, 3, 7, 3, 3, 4)
@@ -89,7 +90,7 @@ def complaints(lane: list[tuple[str, float]], embargo: int) -> list[str]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["permissive", "strict"]), st.integers(1, 3))
 def test_legal_walks_follow_the_stage_graph(seed: int, gates: str, embargo: int) -> None:
     for lane in walk(seed, gates, embargo):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from learner.ppo.gae import Advantages, gae, normalize
+from tests.support.examples import examples
 
 Gae = Callable[..., Advantages]
 
@@ -78,7 +79,7 @@ rows = st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_si
 factor = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.0, 1.0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rows=rows, gamma=factor, lam=factor, seed=st.integers(0, 99))
 def test_it_is_the_double_sum_for_any_pattern_of_ends(
     rows: list[tuple[int, bool]], gamma: float, lam: float, seed: int

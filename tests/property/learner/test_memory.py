@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from benchmarks.learning.in_process import Run
 from benchmarks.learning.memory_rungs import RUNGS
@@ -29,6 +30,7 @@ def test_it_learns_what_needs_memory(tmp_path: Path) -> None:
     assert max(m.get("ratio_error", 0.0) for m in run.history) < 1e-4
 
 
+@pytest.mark.long
 def test_without_its_state_it_stays_at_chance(tmp_path: Path) -> None:
     """A policy without memory answers all alike: its share differs from a half as that of 400 fair coins does, by more
     than 0.1 once in 16,000 times."""
@@ -36,6 +38,7 @@ def test_without_its_state_it_stays_at_chance(tmp_path: Path) -> None:
     assert abs(right - 0.5) < 0.1
 
 
+@pytest.mark.long
 def test_the_control_fails_for_want_of_memory_alone(tmp_path: Path) -> None:
     """Where cue and question come in one step, it learns the task."""
     right, _ = score(tmp_path, True, "length=1", steps=2048)

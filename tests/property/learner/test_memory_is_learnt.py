@@ -102,7 +102,10 @@ def forgotten(episodes: list[Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("core", "critic"), [("lstm", "v"), ("lstm", "q_op"), ("lstm+memory", "v")])
+@pytest.mark.parametrize(
+    ("core", "critic"),
+    [pytest.param("lstm", "v", marks=pytest.mark.long), ("lstm", "q_op"), ("lstm+memory", "v")],
+)
 def test_a_recurrent_core_learns_to_recall(core: str, critic: str) -> None:
     assert share_recalled(core, critic, forgetful=False) > 0.95
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from actors.policy.distribution import choose, masked_log_probs
 from actors.types.actions import ActionMasks
+from tests.support.examples import examples
 from tests.support.toy import SPACES, SPEC, toy_network
 
 Choose = Callable[[Tensor, Tensor, bool], Tensor]
@@ -36,13 +37,13 @@ cases = st.lists(st.tuples(st.floats(-8, 8, width=32), st.booleans()), min_size=
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases)
 def test_shares_of_the_noise_equal_the_probabilities(choices: list[tuple[float, bool]]) -> None:
     check_frequencies(choose, [x for x, _ in choices], [legal for _, legal in choices])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases, st.sampled_from([0.0, 5e-324, 0.5, ALMOST_ONE]))
 def test_no_noise_selects_an_illegal_choice(choices: list[tuple[float, bool]], noise: float) -> None:
     legal = torch.tensor([legal for _, legal in choices])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from actors.policy.cores.recurrence import recur_sequence
 from actors.policy.cores.sequences import BucketLayout, length_buckets, make_layout
 from actors.policy.state import PolicyState
+from tests.support.examples import examples
 
 Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
 
@@ -130,7 +131,7 @@ def check_buckets(cutter: Buckets, lengths: list[int], max_waste: float) -> None
     assert steps == sorted(set(steps), reverse=True)  # buckets of equal length would be one bucket
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 600), max_size=40),
     max_waste=st.floats(1.0, 3.0),
@@ -157,7 +158,7 @@ def test_wrong_buckets_are_detected(wrong: Buckets) -> None:
         check_buckets(wrong, [100, 10, 12, 11, 90], 1.3)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(lengths=st.lists(st.integers(0, 9), max_size=8), max_waste=st.sampled_from([1.0, 1.3, 9.0]))
 def test_unpacking_a_packed_layout_restores_it(lengths: list[int], max_waste: float) -> None:
     layout = make_layout(lengths, max_waste, torch.device("cpu"))

@@ -26,8 +26,9 @@ from actors.types.episode import EndReason, Episode, InvalidEpisode
 from actors.wire import episode_pb2 as wire
 from tests.support.builders import make_episode, make_weights
 from tests.support.episodes import episodes_equal
+from tests.support.examples import examples
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def sealed(message: wire.Episode) -> bytes:

@@ -60,7 +60,7 @@ def differences(env: SeedTrainingEnv) -> set[tuple[int, ...]]:
     return by_mask ^ {tuple(map(int, a)) for a in EVERY if allowed(env, a)}
 
 
-@pytest.mark.parametrize(("seed", "budget"), [(0, 15.0), (1, 0.8), (2, 0.3)])
+@pytest.mark.parametrize(("seed", "budget"), [(0, 15.0), pytest.param(1, 0.8, marks=pytest.mark.long), (2, 0.3)])
 def test_masks_equal_the_table_for_every_joint_action(seed: int, budget: float) -> None:
     env, rng = tiny_env(budget_ratio=budget, horizon_epochs=25), np.random.default_rng(seed)
     env.reset(seed=seed)

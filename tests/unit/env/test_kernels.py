@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from actors.env.blueprints.blends import apply_blend, gate_shapes
 from actors.env.blueprints.blueprint import Blueprint
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
+from actors.env.kernels.jit import kernel
 from actors.env.kernels.layers import exponential
 from actors.env.kernels.numba_network import FORMULAS
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
@@ -23,7 +23,7 @@ WIDTH, ROWS, ALPHA = 6, 10, 0.7
 Array = NDArray[Any]
 
 
-@numba.njit
+@kernel
 def _exponentials(x: Array) -> Array:
     out = np.empty_like(x)
     for i in range(x.size):
@@ -46,7 +46,7 @@ def test_the_exponential_saturates_and_propagates_nan() -> None:
     assert out[3] == 1.0
 
 
-@numba.njit
+@kernel
 def _forward_and_backward(
     formula: int, hidden: int, blend: int, q: Array, gate: Array, h: Array, flow: Array
 ) -> tuple[Array, Array, Array, Array]:

@@ -234,7 +234,10 @@ def test_a_kept_policy_equals_the_checkpoint(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(kept.state_dict().values(), own.state_dict().values(), strict=True))
 
 
-def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_end_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "workers", ThreadPoolExecutor)  # the next test starts processes
     run, blind = _policy(tmp_path / "run"), _policy(tmp_path / "blind", blind=True)
     schedules = tmp_path / "schedules.json"
     flags = ["--families", "xor", "majority", "--seeds", "2", "--jobs", "1"]

@@ -232,7 +232,7 @@ class Net(nn.Module):
 """
 
 
-@pytest.mark.parametrize("output", ["", "head"])
+@pytest.mark.parametrize("output", ["head", pytest.param("", marks=pytest.mark.long)])
 def test_an_exported_file_needs_only_the_users_module(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

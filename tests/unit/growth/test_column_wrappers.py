@@ -1,11 +1,8 @@
-"""Columns with resumed checkpoints, averaged weights, mixed precision, `torch.compile`, DDP, and Lightning."""
+"""Columns with resumed checkpoints, averaged weights, mixed precision, `torch.compile`, and Lightning."""
 
 from __future__ import annotations
 
 import io
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +17,20 @@ from actors.env.slots.stage import Stage
 from actors.growth.columns.column import Column
 from tests.support.columns import JOINED, MODELS, Wrapped, grow, run
 from tests.support.growing import WAIT, Run, Script, advance, mlp, prune
-from tests.unit.growth.test_wrappers import ROOT, scaled
+from tests.unit.growth.test_wrappers import scaled
 
 BUSY = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
 
 
-@pytest.mark.parametrize("name", ["resnet", "tied transformer"])
-@pytest.mark.parametrize("cut", [2, 5])
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("resnet", 2),
+        ("tied transformer", 5),
+        pytest.param("resnet", 5, marks=pytest.mark.long),
+        pytest.param("tied transformer", 2, marks=pytest.mark.long),
+    ],
+)
 def test_resume_is_bit_equal(name: str, cut: int) -> None:
     """Also where the model runs for the first time after its columns were rebuilt."""
 
@@ -84,8 +88,7 @@ def test_an_averaged_model_grows_and_shrinks_with_the_model(early: bool) -> None
     assert [n for n, _ in ema.module.named_parameters()] == [n for n, _ in make(1.0).named_parameters()]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["resnet", "tied transformer"])
+@pytest.mark.parametrize(("name", "dtype"), [("resnet", torch.bfloat16), ("tied transformer", torch.float16)])
 def test_mixed_precision_with_scaled_losses(name: str, dtype: torch.dtype) -> None:
     own = run(name, JOINED)
     losses = scaled(own, 5, dtype)
@@ -99,12 +102,12 @@ def test_mixed_precision_with_scaled_losses(name: str, dtype: torch.dtype) -> No
     assert 0 < score < 10, "a loss scale cancels"
 
 
-@pytest.mark.parametrize("name", ["gru", "resnet"])
-@pytest.mark.parametrize("where", ["outside", "in place"])
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("gru", "outside"), ("resnet", "in place"), pytest.param("resnet", "outside", marks=pytest.mark.long)],
+)
 def test_a_compiled_model_sees_every_change(name: str, where: str) -> None:
     """A compiled and an eager run of one script agree, without graph breaks."""
-    if name == "gru" and where == "in place":
-        pytest.skip("one model is enough")
     graphs = []
 
     def count(graph: Any, inputs: Any) -> Any:
@@ -139,58 +142,6 @@ def test_a_compiled_model_sees_every_change(name: str, where: str) -> None:
     if name == "gru":  # without dropout, the losses are equal
         torch.testing.assert_close(own.losses, plain.losses, rtol=1e-4, atol=1e-5)
     torch.compiler.reset()
-
-
-WORKER = """
-import gc, json, sys
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from tests.support.columns import JOINED, MODELS, grow
-from tests.support.growing import Run, Script, advance
-from actors.growth.columns.column import Column
-rank, rendezvous = int(sys.argv[1]), sys.argv[2]
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
-make, shape = MODELS["resnet"]
-torch.manual_seed(0)
-script = [*JOINED, grow(1), advance(1)] if rank == 0 else [RuntimeError("asked")] * 9
-wrap, evaluate = DistributedDataParallel, lambda: own.validate()[1]
-own = Run(make(1.0), Script(script), [], shape, wrap=wrap, evaluate=evaluate, columns=Column(make))
-x, y = own.x_y
-own.x_y = x[rank::2], y[rank::2]  # each has rows of its own
-own.epochs(7)
-print(json.dumps({
-    "stages": [s.name for s in own.grower.stages.values()],
-    "ops": [d.op for d in own.grower.log],
-    "weights": [p.double().sum().item() for n, p in own.model.named_parameters()],
-    "statistics": [b.double().sum().item() for n, b in own.model.named_buffers() if "running" in n],
-    "contribution": [s.contribution for s in own.grower._growth.slots],
-}), flush=True)
-dist.barrier()
-del own, evaluate
-gc.collect()
-dist.destroy_process_group()
-"""
-
-
-def test_ddp_ranks_grow_the_same_column(tmp_path: Path) -> None:
-    """Weights, and BatchNorm's statistics as DDP shares them, are those of the first rank."""
-    command = [sys.executable, "-c", WORKER]
-    workers = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "meeting")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-        )
-        for rank in range(2)
-    ]
-    ended = [worker.communicate(timeout=100) for worker in workers]
-    assert [w.returncode for w in workers] == [0, 0], ended
-    first, second = (json.loads(out.splitlines()[-1]) for out, _ in ended)
-    assert first["ops"] == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "ADVANCE", "WAIT", "WAIT"]
-    assert first["stages"] == ["HOLDING", "TRAINING"]
-    assert len(first["statistics"]) == 12
-    own = first.pop("statistics"), second.pop("statistics")
-    assert first == second
-    assert own[0][4:] == own[1][4:]  # the model's own are shared only at its next forward pass
 
 
 def test_a_lightning_module_grows_columns_beside_its_network(tmp_path: Path) -> None:

@@ -27,8 +27,11 @@ print(sum(p.numel() for p in model.parameters()))
 """
 
 
-@pytest.mark.parametrize("blueprint", range(1, 7))
-@pytest.mark.parametrize(("slot", "shape"), [("3", (6,)), ("stem", (1, 9)), ("block", (1, 5, 4))])
+@pytest.mark.parametrize(
+    ("blueprint", "slot", "shape"),
+    [(n, "3", (6,)) for n in range(1, 7)]
+    + [(n, "stem", (1, 9)) if n % 2 else (n, "block", (1, 5, 4)) for n in range(1, 7)],
+)
 def test_an_exported_seed_computes_the_same(blueprint: int, slot: str, shape: tuple[int, ...]) -> None:
     model = mlp() if slot == "3" else ConvNet(len(shape) - 1)
     script = Script([germinate(0, blueprint, blueprint % 3, 1), advance(), advance()])

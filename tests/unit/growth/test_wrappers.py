@@ -1,11 +1,7 @@
-"""The controller with averaged weights, mixed precision, `torch.compile`, and DDP."""
+"""The controller with averaged weights, mixed precision, and `torch.compile`."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +12,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from actors.env.slots.stage import Stage
 from tests.support.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -67,8 +61,10 @@ def scaled(own: Run, epochs: int, dtype: torch.dtype) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("make", "slot", "shape"), [(mlp, "3", (6,)), (ConvNet, "stem", (1, 5, 4))])
+@pytest.mark.parametrize(
+    ("dtype", "make", "slot", "shape"),
+    [(torch.bfloat16, mlp, "3", (6,)), (torch.float16, ConvNet, "stem", (1, 5, 4))],
+)
 def test_mixed_precision_with_scaled_losses(dtype: torch.dtype, make: Any, slot: str, shape: tuple[int, ...]) -> None:
     own = Run(make(), Script(GROWN), [slot], shape)
     losses = scaled(own, 6, dtype)
@@ -120,60 +116,3 @@ def test_compiled_convolutions_can_grow(dims: int) -> None:
     assert own.grower.stages == {"stem": Stage.HOLDING}
     torch.testing.assert_close(own.losses, plain.losses, rtol=1e-4, atol=1e-5)
     torch.compiler.reset()
-
-
-WORKER = """
-import gc, json, sys
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from tests.support.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp, prune
-rank, rendezvous = int(sys.argv[1]), sys.argv[2]
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
-script = [*GROWN, germinate(1, 2), UNREACHABLE, advance(1)] if rank == 0 else [RuntimeError("asked")] * 9
-slots, evaluate = ["stem", "block"], lambda: own.validate()[1]
-own = Run(ConvNet(), Script(script), slots, (1, 5, 4), wrap=DistributedDataParallel, evaluate=evaluate)
-x, y = own.x_y
-own.x_y = x[rank::2], y[rank::2]  # each has rows of its own
-own.epochs(8)
-same = Run(mlp(), Script(GROWN if rank == 0 else []), ["3"], wrap=DistributedDataParallel).epochs(4)
-print(json.dumps({
-    "norm": same.grower._growth.slots[0].gradient_norm,
-    "stages": [s.name for s in own.grower.stages.values()],
-    "ops": [d.op for d in own.grower.log],
-    "reasons": [d.reason for d in own.grower.log],
-    "accuracy": [d.accuracy for d in own.grower.log],
-    "weights": [p.double().sum().item() for n, p in own.model.named_parameters()],
-    "names": [n for n, p in own.model.named_parameters()],
-    "contribution": [s.contribution for s in own.grower._growth.slots],
-}), flush=True)
-dist.barrier()  # neither leaves while the other still talks to it
-del own, same, evaluate
-gc.collect()  # what holds the group goes before it does, not while the interpreter ends
-dist.destroy_process_group()
-"""
-
-
-def test_ddp_ranks_apply_the_decision_of_the_first(tmp_path: Path) -> None:
-    meeting = str(tmp_path / "meeting")
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(rank), meeting],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for rank in range(2)
-    ]
-    ended = [worker.communicate(timeout=100) for worker in workers]
-    assert [w.returncode for w in workers] == [0, 0], ended
-    first, second = (json.loads(out.splitlines()[-1]) for out, _ in ended)
-    assert first == second
-    assert first["ops"] == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "WAIT", "ADVANCE", "WAIT", "WAIT"]
-    assert "no server" in first["reasons"][4]
-    assert first["stages"] == ["HOLDING", "TRAINING"]
-    assert sum("tamiyo" in name for name in first["names"]) == 8
-    assert first["contribution"][0] is not None
-    alone = Run(mlp(), Script(GROWN), ["3"]).epochs(4)  # gradients are means, not sums
-    assert first["norm"] == pytest.approx(alone.grower._growth.slots[0].gradient_norm, rel=1e-4)

@@ -25,6 +25,7 @@ from actors.serving.noise import step_noise
 from actors.serving.server.metrics import ServingMetrics
 from actors.types.actions import ActionMasks, independent_spec, playable
 from deploy.commands.serve import configure_log
+from tests.support.examples import examples
 from tests.support.serving import step_inputs
 from tests.support.toy import SPACES, SPEC, toy_network
 
@@ -47,7 +48,7 @@ def brute_force(masks: ActionMasks) -> bool:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.3, 0.7, 0.9, 0.98]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_playable_agrees_with_an_enumeration_of_all_choices(seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
     n, ops, slots = 5, SPEC.num_ops, SPEC.num_slots

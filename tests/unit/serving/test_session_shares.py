@@ -14,6 +14,7 @@ from actors.policy.state import StateSizes
 from actors.serving.messages import MessageLayout
 from actors.serving.refusal import Refusal
 from actors.serving.server.sessions import PendingStep, SessionTable, StateTable
+from tests.support.examples import examples
 from tests.support.toy import SPACES
 
 ROWS, SHARE, IDLE_S = 6, 2, 10.0
@@ -56,7 +57,7 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_sessions_are_opened_and_evicted_as_in_the_model(operations: list[tuple[str, str, int]]) -> None:
     now = 1000.0
     rows = StateTable(StateSizes((1, 1), (1, 1), (0, 0), (0, 0)), ROWS, torch.device("cpu"))

@@ -47,7 +47,9 @@ def walk(network: FactoredRecurrentActorCritic, program: Any, steps: int = 200, 
     return worst
 
 
-@pytest.mark.parametrize("core", [pytest.param(c, marks=[pytest.mark.long] if c == "lstm" else []) for c in CORES])
+@pytest.mark.parametrize(
+    "core", [pytest.param(c, marks=[] if c == "lstm+memory" else [pytest.mark.long]) for c in CORES]
+)
 def test_the_program_is_the_policy_over_200_steps_with_resets(core: str, tmp_path: Path) -> None:
     network = toy_network(core=core, critic="q_op").eval()
     save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)

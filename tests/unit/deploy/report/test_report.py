@@ -148,7 +148,7 @@ def test_short_and_interrupted_runs_are_reported(tmp_path: Path, updates: int) -
 
 
 def test_an_incomplete_last_line_is_ignored_and_a_damaged_line_is_an_error(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "torn", updates=3)
+    run = write_run(tmp_path / "torn", updates=3, extras=False)
     metrics = run / "metrics.jsonl"
     metrics.write_text(metrics.read_text() + '{"update": 4, "retu')
     write_report(run)
@@ -184,7 +184,7 @@ def test_an_episode_that_ended_early_and_a_single_reference(tmp_path: Path) -> N
 
 
 def test_names_are_escaped_in_html(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "escaped", updates=1)
+    run = write_run(tmp_path / "escaped", updates=1, extras=False)
     (run / "config.yaml").write_text("run: {name: '<script>alert(1)</script>'}")
     assert "<script" not in write_report(run).read_text()
 

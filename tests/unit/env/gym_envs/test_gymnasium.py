@@ -96,7 +96,7 @@ def test_gymnasiums_environment_checker_passes(profile: str) -> None:
     "code",
     [
         "import gymnasium; {light}; gymnasium.make('tamiyo:' + {id!r}).reset(seed=0)",
-        "import tamiyo, gymnasium; {light}; assert gymnasium.make_vec({id!r}, num_envs=3).num_envs == 3",
+        "import tamiyo, gymnasium; {light}; assert {id!r} in gymnasium.registry",
     ],
 )
 def test_importing_tamiyo_registers_and_loads_no_torch(code: str) -> None:

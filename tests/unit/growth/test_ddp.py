@@ -1,0 +1,100 @@
+"""The controller with DistributedDataParallel: two ranks grow the same seeds and the same column."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.growing import GROWN, Run, Script, mlp
+
+ROOT = Path(__file__).parents[3]
+RANK = """
+import gc, json, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from actors.growth.columns.column import Column
+from tests.support.columns import JOINED, MODELS, grow
+from tests.support.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp
+rank, rendezvous = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
+
+
+def play(model, script, slots, shape, epochs, **options):
+    own = Run(model, Script(script if rank == 0 else [RuntimeError("asked")] * 9), slots, shape,
+              wrap=DistributedDataParallel, evaluate=lambda: own.validate()[1], **options)
+    x, y = own.x_y
+    own.x_y = x[rank::2], y[rank::2]  # each has rows of its own
+    own.epochs(epochs)
+    return {
+        "stages": [s.name for s in own.grower.stages.values()],
+        "ops": [d.op for d in own.grower.log],
+        "reasons": [d.reason for d in own.grower.log],
+        "accuracy": [d.accuracy for d in own.grower.log],
+        "weights": [p.double().sum().item() for p in own.model.parameters()],
+        "names": [n for n, p in own.model.named_parameters()],
+        "statistics": [b.double().sum().item() for n, b in own.model.named_buffers() if "running" in n],
+        "contribution": [s.contribution for s in own.grower._growth.slots],
+    }
+
+
+seeds = [*GROWN, germinate(1, 2), UNREACHABLE, advance(1)]
+told = {"seeds": play(ConvNet(), seeds, ["stem", "block"], (1, 5, 4), 8)}
+make, shape = MODELS["resnet"]
+torch.manual_seed(0)
+told["column"] = play(make(1.0), [*JOINED, grow(1), advance(1)], [], shape, 7, columns=Column(make))
+same = Run(mlp(), Script(GROWN if rank == 0 else []), ["3"], wrap=DistributedDataParallel).epochs(4)
+told["norm"] = same.grower._growth.slots[0].gradient_norm
+print(json.dumps(told), flush=True)
+dist.barrier()  # neither leaves while the other still talks to it
+del same
+gc.collect()  # what holds the group goes before it does, not while the interpreter ends
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes tells of its runs."""
+    command = [sys.executable, "-c", RANK]
+    meeting = str(tmp_path_factory.mktemp("ddp") / "meeting")
+    workers = [
+        subprocess.Popen([*command, str(rank), meeting], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+        for rank in range(2)
+    ]
+    ended = [worker.communicate(timeout=100) for worker in workers]
+    assert [w.returncode for w in workers] == [0, 0], ended
+    return [json.loads(out.splitlines()[-1]) for out, _ in ended]
+
+
+def test_ranks_apply_the_decision_of_the_first(ranks: list[dict[str, Any]]) -> None:
+    first, second = (dict(rank["seeds"]) for rank in ranks)
+    first.pop("statistics"), second.pop("statistics")  # shared only at the next forward pass
+    assert first == second
+    assert first["ops"] == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "WAIT", "ADVANCE", "WAIT", "WAIT"]
+    assert "no server" in first["reasons"][4]
+    assert first["stages"] == ["HOLDING", "TRAINING"]
+    assert sum("tamiyo" in name for name in first["names"]) == 8
+    assert first["contribution"][0] is not None
+
+
+def test_gradient_norms_are_those_of_means_not_of_sums(ranks: list[dict[str, Any]]) -> None:
+    alone = Run(mlp(), Script(GROWN), ["3"]).epochs(4)
+    assert ranks[0]["norm"] == ranks[1]["norm"]
+    assert ranks[0]["norm"] == pytest.approx(alone.grower._growth.slots[0].gradient_norm, rel=1e-4)
+
+
+def test_ranks_grow_the_same_column(ranks: list[dict[str, Any]]) -> None:
+    """Weights, and BatchNorm's statistics as DDP shares them, are those of the first rank."""
+    first, second = (dict(rank["column"]) for rank in ranks)
+    assert first["ops"] == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "ADVANCE", "WAIT", "WAIT"]
+    assert first["stages"] == ["HOLDING", "TRAINING"]
+    assert len(first["statistics"]) == 12
+    own = first.pop("statistics"), second.pop("statistics")
+    assert first == second
+    assert own[0][4:] == own[1][4:]  # the model's own are shared only at its next forward pass
