@@ -29,6 +29,7 @@ COLOURS = {
     **dict.fromkeys(WIDTHS_OF_SWEEP, "#6b7280"),
 }
 WIDTH_COLOURS = ("#9ecae1", "#4a98c9", "#1764ab", "#08306b", "#041530")
+CHARACTER = 0.0092  # width of one, as a share of the axes
 LEADER = {"arrowstyle": "-", "lw": 0.6, "alpha": 0.6}
 BEHIND_POINTS, SHARE_OF_FLOPS = 1.0, 1 / 3
 """The targets against the full sweep."""
@@ -46,14 +47,14 @@ def against_sweep(results: Results) -> Figure:
     for line in results.lines:
         y, x = (0.0 if line.over_never is None else line.over_never.mean), line.training_flops
         if line.over_never is not None:
-            ax.plot([x, x], [line.over_never.low, line.over_never.high], color=colour(line.name), lw=2.5, alpha=0.3)
+            ax.plot([x, x], [line.over_never.low, line.over_never.high], color=colour(line.name), lw=1.8, alpha=0.35)
         main = line.name in (POLICY, SWEEP)
         ax.plot(x, y, "o", color=colour(line.name), ms=10 if main else 6.5, mec="white", mew=1, zorder=3)
         points.append((x, y, line.name))
     ax.set_xscale("log")
     low, high = min(x for x, _, _ in points) / 1.25, max(x for x, _, _ in points) * 1.6
     ax.set_xlim(low, high)
-    bottom, top = ax.get_ylim()
+    bottom, top = _window([y for _, y, _ in points])
     ax.set_ylim(bottom, top)
     by_name = {name: (x, y) for x, y, name in points}
     if SWEEP in by_name:
@@ -61,6 +62,8 @@ def against_sweep(results: Results) -> Figure:
         corner = (low, y - BEHIND_POINTS)
         target = Rectangle(corner, x * SHARE_OF_FLOPS - low, top - corner[1], fc="#e6f4ee", ec="none", zorder=0)
         ax.add_patch(target)
+        told = "target: at most 1 point behind the full sweep, for at most 1/3 of its FLOPs"
+        ax.text(0.012, 0.975, told, transform=ax.transAxes, va="top", color=COLOURS[SWEEP], fontsize=8)
         ax.axhline(y, color=COLOURS[SWEEP], lw=0.9, ls=(0, (4, 3)), zorder=1)
     ax.axhline(0, color=ZERO, lw=0.8, zorder=1)
     _label(ax, points)
@@ -73,6 +76,13 @@ def against_sweep(results: Results) -> Figure:
     return figure
 
 
+def _window(values: Sequence[float]) -> tuple[float, float]:
+    """Return limits with room for labels. A player that is far behind all others is cut off."""
+    low = max(min(values), float(np.median(values)) - 2.5 * (max(values) - float(np.median(values))) - 1)
+    room = 0.2 * (max(values) - low) + 0.1
+    return low - room, max(values) + room
+
+
 def _label(ax: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     """Write each name beside its point, moved up or down where names would overlap."""
     (low, high), (bottom, top) = ax.get_xlim(), ax.get_ylim()
@@ -80,7 +90,7 @@ def _label(ax: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     taken: list[tuple[float, float, float]] = []  # left, right, middle, in shares of the axes
 
     def place(x: float, y: float, name: str) -> tuple[float, float, bool]:
-        length = 0.0125 * len(name)
+        length = CHARACTER * len(name)
         for shift in (0.0, 0.045, -0.045, 0.09, -0.09, 0.135, -0.135, 0.18, -0.18):
             for to_left in (False, True):
                 left = x - 0.02 - length if to_left else x + 0.02
@@ -94,7 +104,7 @@ def _label(ax: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     taken += [(x - 0.012, x + 0.012, y) for x, y, _ in at]
     for x, y, name in sorted(at, key=lambda p: (p[2] not in (POLICY, SWEEP), -p[1])):
         left, shift, to_left = place(x, y, name)
-        length = 0.0125 * len(name)
+        length = CHARACTER * len(name)
         taken.append((left, left + length, y + shift))
         ax.annotate(
             name,
@@ -105,6 +115,7 @@ def _label(ax: Axes, points: Sequence[tuple[float, float, str]]) -> None:
             va="center",
             color=colour(name),
             fontsize=9,
+            bbox={"fc": "white", "ec": "none", "pad": 0.5, "alpha": 0.75},
             fontweight="bold" if name in (POLICY, SWEEP) else "normal",
             arrowprops={"arrowstyle": "-", "color": colour(name), "lw": 0.6, "alpha": 0.6}
             if abs(shift) > 0.05
@@ -193,11 +204,11 @@ def growth(results: Results) -> Figure | None:
         for line, tint in zip(lines, WIDTH_COLOURS, strict=False):
             own = line.sweep_doublings if of_sweep else line.doublings
             at = range(len(own))
-            ax.plot(at, list(own.values()), "o-", color=tint, lw=2, ms=6, mec="white", label=line.widths)
+            ax.plot(at, list(own.values()), "o-", color=tint, lw=2, ms=6, mec="white", label=line.widths, clip_on=False)
         ax.set_xticks(range(len(results.prices)), [f"{w:g}" for w in results.prices])
         ax.set_title(title, fontweight="bold", color=colour(title))
         ax.set_xlabel("price, points per doubling")
-        ax.set_ylim(bottom=0)
+    panels[0].set_ylim(bottom=0)
     panels[0].set_ylabel("doublings at the end")
     panels[1].legend(title="units of the host", loc="upper right")
     return figure

@@ -98,11 +98,10 @@ def same(name: str, player: Player, prices: Sequence[float] = PRICES) -> Line:
 
 
 def of_policies(players: Sequence[Player], prices: Sequence[float] = PRICES) -> list[Line]:
-    """Return the lines of policies, in the order in which they are named first."""
-    return [
-        Line(name, dict.fromkeys(prices, tuple(p for p in players if p.line == name)))
-        for name in dict.fromkeys(p.line for p in players)
-    ]
+    """Return the lines of policies; those of `--checkpoint` and `--blind` come first."""
+    names = {p.line for p in players}
+    ordered = [name for name in (POLICY, BLIND) if name in names] + sorted(names - {POLICY, BLIND})
+    return [Line(name, dict.fromkeys(prices, tuple(p for p in players if p.line == name))) for name in ordered]
 
 
 @cache

@@ -99,6 +99,8 @@ def _share(results: Results, name: str, part: Array, whole: Array, goal: str, le
         return EvaluationTarget(name, None, None, goal, False)
     value = float(part.mean() / whole.mean())
     found = st.share(part[:, None], whole[None], resamples=results.resamples)
+    if found is not None:
+        found = Interval(value, max(-1.0 if least < 0 else 0.0, found.low), min(1.0, found.high))
     return EvaluationTarget(name, value, found, goal, value <= least if least < 0 else value >= least)
 
 

@@ -60,6 +60,6 @@ def choose(
     """Return for each price the rule with the highest J; `rows` are by rule, price and family, which count equally."""
 
     def mean(rule: str, price: float) -> float:
-        return float(np.mean([[row.objective(price) for row in own] for own in rows[rule][price].values()]))
+        return float(np.mean([np.mean([row.objective(price) for row in own]) for own in rows[rule][price].values()]))
 
     return {w: max(rows, key=lambda rule: mean(rule, w)) for w in prices}
