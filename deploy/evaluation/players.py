@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from actors.config import EnvConfig
 from actors.policy.network import FactoredRecurrentActorCritic
@@ -50,7 +53,8 @@ class Player:
 
     def identity(self) -> dict[str, Any]:
         """Return all that its actions depend on, but for the price and the code."""
-        settings = repr(parse_rule(self.rule)) if self.rule else ""
+        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays in full
+            settings = repr(parse_rule(self.rule)) if self.rule else ""
         return {name: value for name, value in asdict(self).items() if name != "checkpoint"} | {"settings": settings}
 
     def play(self, config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Row]:
