@@ -3,9 +3,9 @@
     python -m benchmarks.fit_twin [--quick] [--json FILE]
 
 Each seed is played by the random policy, with which training begins, and without growth. The coefficient is the slope
-of the gain in accuracy of the former on that of the latter. A full run writes `actors/env/twin_shares.json`, which is
-used with `env.twin_coef: null`. A wrong coefficient costs variance but causes no bias, since the twin does not depend
-on actions.
+of the gain in accuracy of the former on that of the latter. A full run writes
+`actors/env/episode/twin_shares.json`, which is used with `env.twin_coef: null`. A wrong coefficient costs variance but
+causes no bias, since the twin does not depend on actions.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from actors.config import EnvConfig
+from actors.env.episode.twin import COEFFICIENTS, fit_coefficient
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
-from actors.env.twin import COEFFICIENTS, fit_coefficient
 from actors.policy.baselines import RandomPolicy
 from actors.rollout.wave import PolicyNoise
 from benchmarks.form import Target, arguments, publish

@@ -1,17 +1,19 @@
 """The gate before training: is there anything to win over the best single schedule, and can it be seen early?
 
-    python -m benchmarks.headroom [--quick] [--suite NAME ...] [--families NAME ...] [--seeds N] [--folder DIR]
+    python -m benchmarks.headroom [--quick] [--suite NAME ...] [--families NAME ...] [--seeds N] [--fit FILE]
 
 On families x classes of host widths, all schedules (never, periodic in the stream, columns of each size at several
-epochs) play the same episodes once; J at every price follows from what an episode gained and its rent. Two conditions:
-the best schedule of each (family, width class, price), cross-validated, is on average at least 2 points of J above the
-best single schedule per price; and a ridge regression on what is observed until epoch 3, which has not seen the family,
-recovers at least half of that. Played cells are kept in a folder, so that an interrupted run continues.
+epochs, counted from the beginning or back from the end) play the same episodes once; J at every price follows from what
+an episode gained and its rent. Two conditions: the best schedule of each (family, width class, price), cross-validated,
+is on average at least 2 points of J above the best single schedule per price; and a ridge regression on what is
+observed until epoch 3, which has not seen the family, recovers at least half of that. Played cells are kept in a
+folder, so that an interrupted run continues. `--fit` writes the regression that the rule `chooser` follows.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +24,7 @@ import numpy as np
 
 from actors.env.tasks import find_family
 from benchmarks.form import Target, parser, publish
-from benchmarks.gate.analysis import PRICES, Cells, best_of_cell, best_single, gate, over_never
+from benchmarks.gate.analysis import PRICES, Cells, best_of_cell, best_single, fit_gain, gate, over_never
 from benchmarks.gate.cells import RULES, Cell, Played, is_played, play, width_classes
 from deploy.config.schema import PRESETS
 from deploy.evaluation.suite import members, protocol
@@ -38,6 +40,8 @@ def main() -> None:
     every = [cell for own in cells.values() for cell in own]
     played = _play(every, args.folder)
     fitted_on = {cell: played[cell] for cell in cells.get("train", every)}
+    if args.fit is not None:
+        args.fit.write_text(json.dumps(fit_gain(list(fitted_on.values())).as_dict()) + "\n")
     rows: list[dict[str, Any]] = []
     targets = []
     for suite, own in cells.items():
@@ -68,6 +72,7 @@ def _arguments() -> argparse.Namespace:
     known.add_argument("--families", nargs="+", help="only these families")
     known.add_argument("--kind", choices=("vector", "sequence", "image"), default="vector", help="kind of host")
     known.add_argument("--seeds", type=int, default=8, help="episodes of each schedule in a cell")
+    known.add_argument("--fit", type=Path, help="write the regression of the rule `chooser`, fitted to the suite train")
     known.add_argument("--folder", type=Path, default=Path("runs/headroom"), help="where played cells are kept")
     args = known.parse_args()
     if args.quick:

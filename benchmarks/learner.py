@@ -26,7 +26,7 @@ from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason, Episode, RecurrentState
 from actors.types.spaces import Spaces
 from benchmarks.form import Target, arguments, publish
-from benchmarks.peers import Prepare, Shape, have_sb3, rllib_learner, sb3_learner
+from benchmarks.learning.peers import Prepare, Shape, have_sb3, rllib_learner, sb3_learner
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer

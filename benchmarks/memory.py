@@ -24,8 +24,8 @@ import numpy as np
 
 from actors.rollout.wave import Policy
 from benchmarks.form import Target, parser, publish
-from benchmarks.in_process import Run, play
-from benchmarks.memory_rungs import RUNGS, Rung
+from benchmarks.learning.in_process import Run, play
+from benchmarks.learning.memory_rungs import RUNGS, Rung
 from deploy.report.statistics import mean_interval
 
 SELECTION, REPORTING = range(1_000_000, 1_000_040), 2_000_000  # seeds; the first of them

@@ -28,10 +28,10 @@ import torch
 from torch import nn
 
 from benchmarks.form import Target, parser, publish
-from benchmarks.in_process import Run, play
+from benchmarks.learning.in_process import Run, play
+from benchmarks.learning.memory_rungs import RUNGS
+from benchmarks.learning.memory_tasks import masked_cart_pole
 from benchmarks.memory import SELECTION
-from benchmarks.memory_rungs import RUNGS
-from benchmarks.memory_tasks import masked_cart_pole
 
 GOAL, BUDGET, LOOK_EVERY = 475.0, 100_000, 5_000  # mean return, steps, steps between two looks
 Runner = Iterator[tuple[int, Callable[[], float]]]

@@ -6,9 +6,9 @@ germinate, train, be blended into the host, and be kept or pruned. One step is o
 
 Where to read on:
 
-- The rules: `env.py` (the environment, one host at a time), `host_episode.py` (one episode without tensors) and
-  `epoch.py` (one epoch of it as data), `slots/` (stages, legal actions, contributions, observation), `reward.py`,
-  `governor.py` (stops broken training), `twin.py` (a never-grow baseline for rewards), `rng.py` (seeding).
+- The rules: `env.py` (the environment, one host at a time), `host_episode.py` (one episode without tensors) and its
+  parts in `episode/` (an epoch as data, rewards, the governor that stops broken training, the never-grow twin as a
+  baseline), `slots/` (stages, legal actions, contributions, observation), `rng.py` (seeding).
 - The networks: `hosts/` (MLP, 1-D and 2-D CNN), `blueprints/` (what seeds can be, how they are blended), `layers/`,
   and `reference_network.py`, which trains a host with its seeds in plain PyTorch.
 - The data: `tasks/`.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.blueprints.family import blueprint_choices
-from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.episode.epoch import EpochPlan, EpochResult
+from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
 from actors.env.host_episode import HostEpisode
 from actors.env.layers.batch_norm import CALIBRATION_ROWS
 from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
@@ -22,7 +23,6 @@ from actors.env.slots import observation
 from actors.env.slots.contributions import EvalResult
 from actors.env.slots.lifecycle import Lifecycle, SeedAction
 from actors.env.tasks import DataFiles, Task, make_task
-from actors.env.twin import Trajectory, TwinCache, padded, twin_config
 from actors.types.actions import ActionMasks, Op, seed_action_spec
 from actors.types.spaces import Spaces
 
@@ -91,7 +91,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     **Reward.** In points of validation accuracy: the change of accuracy, minus `rent_weight` * rent / horizon, minus
     penalties. The rent is log2((host + seeds) / host), counted in parameters: how often the model's size doubled. The
     undiscounted sum is the objective J (see
-    `actors.env.reward`, also for the other reward modes).
+    `actors.env.episode.reward`, also for the other reward modes).
 
     **End.** Terminated by the governor (`info["end_reason"]` is `governor`) or at the horizon (`horizon`); with
     `time_limit: truncated` the horizon truncates instead. The last `info` also holds `telemetry`: `objective` (J),

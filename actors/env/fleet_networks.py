@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.host_episode import HostEpisode
 from actors.env.reference_network import OptimizerSettings
 from actors.env.slots.contributions import EvalResult

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
-from actors.env import governor
-from actors.env.episode_settings import draw_settings
-from actors.env.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
+from actors.env.episode import governor
+from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
+from actors.env.episode.reward import EpisodeReward, objective, objective_reward, potential
+from actors.env.episode.settings import draw_settings
+from actors.env.episode.twin import twin_coefficient
 from actors.env.hosts.column import column_host
 from actors.env.hosts.make import make_host
 from actors.env.rendering.timeline import Timeline
-from actors.env.reward import EpisodeReward, objective, objective_reward, potential
 from actors.env.rng import Purpose, stream
 from actors.env.slots.contributions import EvalResult, subsets_to_evaluate
 from actors.env.slots.growth_state import GrowthRules, GrowthState
@@ -28,7 +29,6 @@ from actors.env.slots.model_view import TrainingState
 from actors.env.slots.slot_shape import column_slot, stream_slot
 from actors.env.slots.topology import Topology, fossilized_slot, topology_of
 from actors.env.tasks import DataFiles, Task, make_task
-from actors.env.twin import twin_coefficient
 from actors.types.actions import ActionMasks, ActionSpec, Op
 from actors.types.episode import EndReason
 

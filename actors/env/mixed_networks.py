@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, TypeVar
 
-from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.fleet_networks import FleetNetworks
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host

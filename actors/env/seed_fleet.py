@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.env import check_tasks, seed_spaces
-from actors.env.episode_settings import width_range
-from actors.env.epoch import EpochPlan
+from actors.env.episode.epoch import EpochPlan
+from actors.env.episode.settings import width_range
+from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
 from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import make_host
-from actors.env.kernels.cache import is_compiled, mark_compiled
+from actors.env.kernels import compile
 from actors.env.mixed_networks import HostKind, host_kinds
 from actors.env.network_factory import make_networks
 from actors.env.reference_network import OptimizerSettings
 from actors.env.rendering.timeline import Timeline
 from actors.env.slots.topology import Topology
-from actors.env.twin import Trajectory, TwinCache, padded, twin_config
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
 
@@ -191,14 +191,7 @@ class SeedTrainingFleet:
 
 def compile_kernels(dtype: torch.dtype = torch.float32) -> None:
     """Compile the kernels of the numba backend and cache them on disk: about twenty seconds, once per machine."""
-    name = str(dtype).removeprefix("torch.")
-    if is_compiled(name):
-        return
-    config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1, device="cpu", backend="numba")
-    fleet = SeedTrainingFleet(config, 1, 0, dtype)
-    fleet.reset([0])
-    fleet.step(np.zeros((1, len(fleet.spaces.action.heads)), dtype=np.int64))
-    mark_compiled(name)
+    compile.compile_kernels(str(dtype).removeprefix("torch."))
 
 
 def _device(config: EnvConfig) -> torch.device:

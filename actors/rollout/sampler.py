@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from actors.config import ActingConfig, GymConfig
+from actors.env.episode.reward import rent_share
 from actors.env.fleet import Fleet
 from actors.env.gym.fleet import GymFleet
 from actors.env.gym.make import make_vector_env
-from actors.env.reward import rent_share
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import make_fleet
 from actors.rollout.stream import EpisodeStream

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from actors.config import ConfigError
 from actors.env.blueprints.family import blueprint_index
 from actors.policy.baselines import NeverGrow
+from actors.rules.chooser import ChooserRule
+from actors.rules.gains import GainModel, packaged_gains
 from actors.rules.gap import GapRule, GapSettings
 from actors.rules.schedule import NEVER, Schedule, Scheduled, fixed_column
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS
@@ -14,7 +16,7 @@ from actors.types.spaces import Spaces
 
 SIZES = ("half", "same", "double", "quad")
 """Sizes of columns by name: half, one, two and four times the width of the model."""
-FORMS = ("never", "periodic:KEY=VALUE,...", "fixed-column:SIZE@EPOCH", "gap:KEY=VALUE,...")
+FORMS = ("never", "periodic:KEY=VALUE,...", "fixed-column:SIZE@EPOCH", "gap:KEY=VALUE,...", "chooser")
 DEFAULT_STREAM_RULE = (
     "periodic:blueprint=attention,start=0,every=3,seeds=3,blend=multiply,alpha=1,ramp=3,training=1,keep=all"
 )
@@ -22,7 +24,7 @@ DEFAULT_STREAM_RULE = (
 DEFAULT_COLUMN_RULE = "fixed-column:double@3"
 """The simplest strong rule for models that offer columns."""
 
-RuleFollower = NeverGrow | Scheduled | GapRule
+RuleFollower = NeverGrow | Scheduled | GapRule | ChooserRule
 """The policies that `rule_policy` returns."""
 
 
@@ -31,7 +33,7 @@ def is_rule(name: str) -> bool:
     return name.partition(":")[0] in _RULES
 
 
-def parse_rule(name: str) -> Schedule | GapSettings:
+def parse_rule(name: str) -> Schedule | GapSettings | GainModel:
     """Return the settings that a name stands for. Raises `ConfigError` for a name that is no rule."""
     kind, _, text = name.partition(":")
     try:
@@ -52,6 +54,8 @@ def rule_policy(name: str, spaces: Spaces) -> RuleFollower:
     match parse_rule(name):
         case GapSettings() as settings:
             return GapRule(spaces, settings)
+        case GainModel() as gains:
+            return ChooserRule(spaces, gains)
         case schedule:
             return NeverGrow(spaces) if schedule.seeds == 0 else Scheduled(spaces, schedule)
 
@@ -80,8 +84,8 @@ def _periodic(text: str) -> Schedule:
 
 def _fixed_column(text: str) -> Schedule:
     size, at, epoch = text.partition("@")
-    if not at or not epoch.isdecimal():
-        raise ValueError("write a size and an epoch, as in fixed-column:double@3")
+    if not at or not epoch.removeprefix("-").isdecimal() or epoch == "-0":
+        raise ValueError("write a size and an epoch, as in fixed-column:double@3 or fixed-column:double@-10")
     return fixed_column(_column(size), int(epoch))
 
 
@@ -90,6 +94,12 @@ def _gap(text: str) -> GapSettings:
     return GapSettings(
         _column(own["size"]), float(own["gap"]), float(own["still"]), int(own["epochs"]), int(own["start"])
     )
+
+
+def _chooser(text: str) -> GainModel:
+    if text:
+        raise ValueError("it has no settings")
+    return packaged_gains()
 
 
 def _column(size: str) -> int:
@@ -113,9 +123,10 @@ def _settings(text: str, defaults: Mapping[str, str]) -> dict[str, str]:
     return own
 
 
-_RULES: dict[str, Callable[[str], Schedule | GapSettings]] = {
+_RULES: dict[str, Callable[[str], Schedule | GapSettings | GainModel]] = {
     "never": _never,
     "periodic": _periodic,
     "fixed-column": _fixed_column,
     "gap": _gap,
+    "chooser": _chooser,
 }

@@ -30,7 +30,7 @@ class Schedule:
 
     kind: Kind
     start: int
-    """First epoch in which it may germinate."""
+    """First epoch in which it may germinate; if negative, counted back from the end of the training."""
     wait: int
     """Epochs between germinations, or the patience of `plateau`."""
     seeds: int
@@ -49,17 +49,23 @@ class Schedule:
     threshold: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.start >= 0, f"a schedule starts at epoch {self.start}: it cannot be negative")
         require(self.wait >= 1, f"a schedule waits {self.wait} epochs: it must be at least 1")
         require(self.seeds >= 0, f"a schedule grows {self.seeds} seeds: the number cannot be negative")
         require(self.training >= 1, f"a schedule trains for {self.training} epochs: it must be at least 1")
+
+    def start_in(self, horizon_epochs: int) -> int | None:
+        """Return the first epoch in a training of so many epochs, 0 if that is unknown; None if it never starts."""
+        if self.start >= 0:
+            return self.start
+        return max(0, horizon_epochs + self.start) if horizon_epochs else None
 
 
 NEVER = Schedule("periodic", 0, 1, 0, 1, 0, 2, 0, 1)
 
 
 def fixed_column(blueprint: int, epoch: int, training: int = 1, alpha_speed: int = 1) -> Schedule:
-    """Return the schedule that grows one column at an epoch: at full strength four epochs later, and kept."""
+    """Return the schedule that grows one column at an epoch: at full strength four epochs later, and kept. A negative
+    epoch is counted back from the end of the training."""
     return Schedule("periodic", epoch, 1 << 20, 1, blueprint, 0, 2, alpha_speed, training)
 
 
@@ -72,13 +78,18 @@ class Scheduled(RulePolicy):
 
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
         plan = self.schedules if isinstance(self.schedules, Schedule) else self.schedules[model.row]
+        return self.follow(plan, model, memory)
+
+    def follow(self, plan: Schedule, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
+        """Return the action `[H]` of one schedule for one model, and update its `memory` `[3]` in place."""
         obs, epoch = model.obs, int(memory[0])
         self._remember(plan, float(self.reader.relative_loss(obs)[0]), memory)
         next_stage = self._keep_or_prune(plan, model) or self._advance(model, plan.training)
         if next_stage is not None:
             return next_stage
         active = int(self.reader.slot(obs, "active").sum())
-        if active >= plan.seeds or epoch < plan.start or not self._due(plan, epoch, memory):
+        start = plan.start_in(int(self.reader.horizon_epochs(obs)[0]))
+        if active >= plan.seeds or start is None or epoch < start or not self._due(plan, epoch - start, memory):
             return WAIT
         for slot in model.germinable(plan.blueprint):
             memory[2] = 0
@@ -94,10 +105,10 @@ class Scheduled(RulePolicy):
         memory[2] = 0 if better else memory[2] + 1
 
     @staticmethod
-    def _due(plan: Schedule, epoch: int, memory: NDArray[np.float32]) -> bool:
+    def _due(plan: Schedule, since_start: int, memory: NDArray[np.float32]) -> bool:
         if plan.kind == "plateau":
             return bool(memory[2] >= plan.wait)
-        return (epoch - plan.start) % plan.wait == 0
+        return since_start % plan.wait == 0
 
     def _keep_or_prune(self, plan: Schedule, model: ModelState) -> list[int] | None:
         """Return the decision about a seed that was tried out, the most advanced first, or None."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from actors.env.epoch import EpochPlan
+from actors.env.episode.epoch import EpochPlan
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.param_bank import RowOptimizer
 from benchmarks.environment.growth import waits

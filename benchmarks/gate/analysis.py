@@ -11,16 +11,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.gate.cells import LOOK, RULES, Cell, Played
+from actors.config import EnvConfig
+from actors.env.env import seed_spaces
+from actors.rules import gains
+from actors.rules.gains import ColumnChoice, GainModel, early_features, fit_gains
+from actors.rules.reader import ObservationReader
+from benchmarks.gate.cells import RULES, Cell, Played
 
 PRICES = (0.5, 1.0, 2.0, 4.0)
 RIDGE = 0.3
 """Ridge coefficient of the chooser, relative to the variance of a feature."""
-CHOICES = tuple(i for i, rule in enumerate(RULES) if rule == "never" or rule.endswith(f"@{LOOK}"))
-"""Rules that a chooser can still follow after it has looked."""
+CHOICES = tuple(ColumnChoice(*choice) for choice in gains.CHOICES)
+"""Rules that a chooser can still follow after it has looked, beside never growing."""
+READER = ObservationReader(seed_spaces(EnvConfig().total_slots))
 Cells = Mapping[Cell, Played]
 Chooser = Callable[[Played], tuple[NDArray[np.float64], NDArray[np.float64]]]
-"""Predicts gain and rent `[rules, N]` over never growing."""
+"""Predicts gain and rent `[choices, N]` over never growing."""
 
 
 class Gate(NamedTuple):
@@ -60,41 +66,40 @@ def best_of_cell(played: Played, price: float) -> float:
     return float(points[others.argmax(0), np.arange(points.shape[1])].mean())
 
 
-def features(seen: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the observations with the squares of their features, `[N, 2 D]`."""
-    return np.concatenate([seen, seen**2], 1)
+def features(cells: Sequence[Played]) -> NDArray[np.float64]:
+    """Return what a chooser reads of each episode, `[N, F]`."""
+    return early_features(READER, np.concatenate([p.seen for p in cells]).astype(np.float32))
+
+
+def fit_gain(cells: Sequence[Played], part: str = "gain") -> GainModel:
+    """Fit one part of J over never growing, `gain` or `rent`, to what is observed."""
+    return fit_gains(CHOICES, features(cells), _over_never(cells, part), RIDGE)
 
 
 def fit_chooser(cells: Sequence[Played]) -> Chooser:
-    """Fit gain and rent over never growing to what is observed (ridge regression; Hoerl & Kennard, 1970)."""
-    x = features(np.concatenate([p.seen for p in cells]))
-    mean, spread = x.mean(0), x.std(0)
-    varies = spread > 1e-6
-
-    def scaled(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        return ((features(rows) - mean)[:, varies] / spread[varies]).clip(-4, 4)
-
-    z = scaled(np.concatenate([p.seen for p in cells]))
-    gram = z.T @ z + RIDGE * len(z) * np.eye(z.shape[1])
-    fitted = []
-    for name in ("gain", "rent"):
-        y = np.concatenate([getattr(p, name) - getattr(p, name)[RULES.index("never")] for p in cells], 1).T
-        fitted.append((np.linalg.solve(gram, z.T @ (y - y.mean(0))), y.mean(0)))
+    """Fit gain and rent over never growing to what is observed."""
+    gain, rent = fit_gain(cells), fit_gain(cells, "rent")
 
     def predict(played: Played) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        rows = scaled(played.seen)
-        gain, rent = ((rows @ weights + at).T for weights, at in fitted)
-        return gain, rent
+        own = features([played])
+        return gain.predict(own).T, rent.predict(own).T
 
     return predict
+
+
+def _over_never(cells: Sequence[Played], name: str) -> NDArray[np.float64]:
+    """Return one part of J over never growing, of every choice, `[N, choices]`."""
+    chosen = [RULES.index(choice.name) for choice in CHOICES]
+    parts = [getattr(p, name) - getattr(p, name)[RULES.index("never")] for p in cells]
+    return np.concatenate([part[chosen] for part in parts], 1).T
 
 
 def chosen(played: Played, chooser: Chooser, price: float) -> float:
     """Return what the chooser gains: in each episode it follows the rule with the highest predicted J."""
     gain, rent = chooser(played)
     predicted = gain - price * rent
-    predicted[RULES.index("never")] = 0.0
-    choice = np.array(CHOICES)[predicted[list(CHOICES)].argmax(0)]
+    numbers = np.array([RULES.index(choice.name) for choice in CHOICES])
+    choice = np.where(predicted.max(0) > 0, numbers[predicted.argmax(0)], RULES.index("never"))
     points = over_never(played, price)
     return float(points[choice, np.arange(points.shape[1])].mean())
 

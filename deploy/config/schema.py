@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
+from actors.rules.gains import CHOICES
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
 
@@ -77,27 +78,27 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """Pretraining by imitation: before PPO, a new policy imitates, on each host, the rule that is expected to gain
-    most there: never growing, or one of `rules`."""
+    """Pretraining by imitation: before PPO, a new policy imitates a teacher, which looks at three epochs of a host and
+    then grows the column that a regression expects to pay most at the price of the episode, or none."""
 
     episodes: int = 0
     """Number of demonstrations; 0 disables pretraining, and so does `run.init_from`."""
-    temperature: float = 1.0
-    """Temperature in points: a rule is demonstrated in proportion to exp(expected J of following it / temperature)."""
-    odds: Literal["linear", "task"] = "linear"
-    """Estimator of what a rule gains: `linear`, a linear function of a host's first observations, shared by all tasks;
-    or `task`, the mean gain of each task, which policies memorize and which transfers badly to other tasks."""
+    hosts: int = 504
+    """Hosts on which never growing and all of `rules` are played, and to which the teacher's regression is fitted."""
+    temperature: float = 0.5
+    """Temperature in points: the teacher follows a rule in proportion to exp(expected J / temperature)."""
     passes: int = 15
     """Passes over the demonstrations."""
-    rules: tuple[str, ...] = tuple(f"fixed-column:{size}@3" for size in ("half", "same", "double", "quad"))
-    """Rules that are demonstrated beside never growing. Each is played once on every host."""
+    rules: tuple[str, ...] = tuple(f"fixed-column:{size}@{epoch}" for size, epoch in CHOICES)
+    """Rules that the teacher chooses from, beside never growing: fixed columns from epoch 3 on."""
 
     def __post_init__(self) -> None:
         require(
             self.episodes >= 0,
             f"imitation.episodes is {self.episodes}: it must not be negative; 0 disables pretraining",
         )
-        require(self.temperature > 0, f"imitation.temperature is {self.temperature}: it must be above 0")
+        require(self.hosts >= 2, f"imitation.hosts is {self.hosts}: a regression needs at least 2")
+        require(self.temperature >= 0, f"imitation.temperature is {self.temperature}: it must not be negative")
         require(self.passes >= 1, f"imitation.passes is {self.passes}: it must be at least 1")
         require(len(self.rules) > 0, "imitation.rules is empty: name at least one rule, such as fixed-column:double@3")
 
@@ -225,7 +226,7 @@ _RESEARCH = replace(
     ),
     # After pretraining, every nat of KL to the pretrained policy costs three points. With a decaying price, PPO lost in
     # some policies what pretraining had gained on held-out families.
-    imitation=ImitationConfig(episodes=1008),
+    imitation=ImitationConfig(episodes=4032, hosts=1008),
     actors=ActorsConfig(count=2, envs_per_actor=32),
     learner=replace(
         _QUICK.learner,

@@ -33,9 +33,9 @@ def open_run(config: Config, resume: Path | None) -> Path:
     """
     spaces = checked_spaces(config)
     if config.imitation.episodes:
-        from deploy.launch.pretraining import demonstrators
+        from deploy.launch.teacher import teacher_choices
 
-        demonstrators(config)
+        teacher_choices(config.imitation.rules)
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("run.wandb needs wandb: pip install 'tamiyo[wandb]', or leave out run.wandb")
     if resume is not None:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from actors.env.rendering.palette import STYLE
 from deploy.report import charts, episode_chart
+from deploy.report.lessons import lessons
 from deploy.report.progress import clock
 from deploy.report.run_folder import RunFolder, read_run
 from deploy.report.statistics import Interval, paired_interval
@@ -115,6 +116,7 @@ def write_report(run_dir: Path) -> Path:
         run=run,
         headline=_headline(run),
         comparisons=_comparisons(run),
+        lessons=lessons(run),
         facts=_facts(run),
         drawn=drawn,
         missing=missing,

@@ -16,7 +16,8 @@ from actors.types.episode import EndReason, Episode
 from learner.run.interval import t_interval
 from learner.run.run_state import RunState
 
-SEED_HOST_FIGURES = ("final_accuracy", "growth_ratio")  # telemetry of seed hosts that episodes.jsonl records
+SEED_HOST_FIGURES = ("final_accuracy", "growth_ratio")  # telemetry of seed hosts that has metrics
+EPISODE_FIGURES = (*SEED_HOST_FIGURES, "host_width", "rent_weight")  # and what episodes.jsonl records
 STAGE_PREFIX = "stage/"  # telemetry of seed hosts: the share of each stage
 HEALTH = (
     "update",
@@ -80,7 +81,7 @@ def episode_row(episode: Episode) -> dict[str, Any]:
         "return": _objective(episode),
         "steps": len(episode),
         "end_reason": str(episode.end_reason),
-        **{k: episode.telemetry[k] for k in SEED_HOST_FIGURES if k in episode.telemetry},
+        **{k: episode.telemetry[k] for k in EPISODE_FIGURES if k in episode.telemetry},
     }
 
 

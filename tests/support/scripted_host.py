@@ -9,7 +9,7 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.env.env import seed_spaces
-from actors.env.epoch import EpochOutcome, EpochResult
+from actors.env.episode.epoch import EpochOutcome, EpochResult
 from actors.env.host_episode import HostEpisode
 from actors.env.slots.contributions import Subset
 from tests.support.walks import Action

@@ -7,6 +7,6 @@ Environments share nothing: the results of one do not depend on the others.
 
 Read `networks.py` (`NumbaNetworks`, the `FleetNetworks` of this backend) and `numba_network.py`, then the kernels that
 it calls, `epoch.py` and `evaluate.py`; they rest on `network.py` (host), `columns.py` (the same for columns of any
-width), `seeds.py` (seeds and blends) and `layers.py`. `jit.py` and
-`cache.py` compile kernels and cache them on disk, keyed by a hash of all files in this folder.
+width), `seeds.py` (seeds and blends) and `layers.py`. `jit.py`, `compile.py` and `cache.py` compile kernels, in a
+process of their own, and cache them on disk, keyed by a hash of all files in this folder.
 """

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from actors.env.blueprints.blueprint import NOOP
-from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
+from actors.env.kernels.compile import compile_kernels
 from actors.env.kernels.numba_network import NumbaNetwork
 from actors.env.reference_network import OptimizerSettings
 from actors.env.slots.contributions import EvalResult, Subset
@@ -30,6 +31,7 @@ class NumbaNetworks:
         self.num_envs, self.column_slots, self.optimizer_settings = num_envs, column_slots, optimizer_settings
         self.dtype = np.dtype(str(dtype).removeprefix("torch."))
         self.networks: list[NumbaNetwork] = []
+        compile_kernels(self.dtype.name)
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
         """See `FleetNetworks.reset`."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.blueprints.blends import gate_shapes
-from actors.env.epoch import EpochPlan, EpochResult, NewSeed
+from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host
 from actors.env.kernels.column_arrays import ColumnArrays

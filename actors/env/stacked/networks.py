@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from actors.env.blueprints.blends import gate_shapes
-from actors.env.epoch import EpochPlan, EpochResult, NewSeed
+from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host, column_shapes

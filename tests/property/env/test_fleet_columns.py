@@ -14,7 +14,7 @@ from actors.config import EnvConfig
 from actors.env.blueprints.column import COLUMNS
 from actors.env.blueprints.family import blueprint_index
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
-from actors.env.epoch import EpochPlan, EpochResult
+from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.fleet import ReferenceFleet
 from actors.env.host_episode import HostEpisode
 from actors.env.kernels.epoch import train_epoch

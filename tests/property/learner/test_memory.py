@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.in_process import Run
-from benchmarks.memory_rungs import RUNGS
+from benchmarks.learning.in_process import Run
+from benchmarks.learning.memory_rungs import RUNGS
 
 CONCEPT = RUNGS[0]
 STEPS = 6144

@@ -16,7 +16,7 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families, find_family, make_task, registry
 from tests.support.walks import WAIT
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 MODULE = """
 import numpy as np
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, draw_splits

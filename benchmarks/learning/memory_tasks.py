@@ -1,4 +1,4 @@
-"""Tasks that need memory, as registered Gymnasium environments: `--env benchmarks.memory_tasks:bench/Cue-v0`."""
+"""Tasks that need memory, registered with Gymnasium: `--env benchmarks.learning.memory_tasks:bench/Cue-v0`."""
 
 from __future__ import annotations
 

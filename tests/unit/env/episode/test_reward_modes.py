@@ -15,12 +15,19 @@ from numpy.typing import NDArray
 
 from actors.config import ActingConfig, ActorsConfig, ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv, seed_spaces
+from actors.env.episode.reward import shaping
+from actors.env.episode.twin import (
+    CAPACITY,
+    COEFFICIENTS,
+    TwinCache,
+    fit_coefficient,
+    fitted_coefficients,
+    twin_coefficient,
+)
 from actors.env.fleet import Fleet, ReferenceFleet
-from actors.env.reward import shaping
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.slots.stage import Stage
 from actors.env.tasks import families, make_task
-from actors.env.twin import CAPACITY, COEFFICIENTS, TwinCache, fit_coefficient, fitted_coefficients, twin_coefficient
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.rollout.sampler import WaveSampler, make_sampler
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave

@@ -61,7 +61,7 @@ _DENSE = _SMALL | {"batch_steps": 2048, "update_epochs": 4, "target_kl": 0.1}
 RUNGS = (
     Rung(
         "concept",
-        "benchmarks.memory_tasks:bench/Cue-v0",
+        "benchmarks.learning.memory_tasks:bench/Cue-v0",
         50_000,
         0.99,
         0.55,
@@ -71,7 +71,7 @@ RUNGS = (
     ),
     Rung(
         "masked-cartpole",
-        "benchmarks.memory_tasks:bench/MaskedCartPole-v1",
+        "benchmarks.learning.memory_tasks:bench/MaskedCartPole-v1",
         100_000,
         475.0,
         80.0,
@@ -82,7 +82,7 @@ RUNGS = (
     ),
     Rung(
         "chain-10",
-        "benchmarks.memory_tasks:bench/MemoryChain-v0",
+        "benchmarks.learning.memory_tasks:bench/MemoryChain-v0",
         200_000,
         0.99,
         0.55,
@@ -93,7 +93,7 @@ RUNGS = (
     ),
     Rung(
         "chain-30",
-        "benchmarks.memory_tasks:bench/MemoryChain-v0",
+        "benchmarks.learning.memory_tasks:bench/MemoryChain-v0",
         1_000_000,
         0.99,
         0.55,

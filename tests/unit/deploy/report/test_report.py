@@ -16,7 +16,9 @@ from actors.errors import UserError
 from actors.types.actions import Op
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
+from deploy.report.lessons import lessons
 from deploy.report.page import FIGURES, headline, write_report
+from deploy.report.run_folder import read_run
 
 HEADS = ("op", "slot", "blueprint", "blend", "alpha_target", "alpha_speed")
 
@@ -100,6 +102,23 @@ def test_the_page_contains_every_figure_and_no_external_resources(tmp_path: Path
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(ids)
+
+
+def test_the_report_says_what_was_learned_for_narrow_and_ample_hosts(tmp_path: Path) -> None:
+    """Made-up episodes: half of the last ones on narrow hosts grow; the earlier ones would say the opposite."""
+    run = write_run(tmp_path / "made-up", updates=2)
+    rows: list[dict[str, Any]] = []
+    last = {"return": 9.0, "task_id": "spirals", "update": 2, "steps": 25, "rent_weight": 1.0}
+    for i in range(200):
+        growth = float(i % 2) if i < 160 else 8.0 * (i % 4 == 0)
+        rows.append(last | {"host_width": 2.0 + 8.0 * (i % 2), "growth_ratio": growth})
+    (run / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grew = "it grew in 50% of the episodes, to 3.0 times the host's size on average"
+    assert lessons(read_run(run)) == [
+        f"On narrow hosts (2 units or channels) {grew}; on ample ones (10) it grew nothing.",
+        "That earned +9.0 points on narrow hosts and +9.0 on ample ones.",
+    ]  # the price does not vary
+    assert "What the policy learned" in write_report(run).read_text()
 
 
 def test_the_report_of_a_gymnasium_run_does_not_mention_seed_hosts(tmp_path: Path) -> None:

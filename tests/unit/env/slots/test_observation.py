@@ -177,7 +177,7 @@ def test_gymnasiums_checker_rejects_an_observation_out_of_range(monkeypatch: pyt
 
 
 def test_the_reference_page_holds_the_current_table() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "reference" / "observations.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "observations.md").read_text()
     assert markdown_table() in page, "run: python -m deploy.config.reference docs/reference"
     assert "| base 0 | `time` | 1 | 0 to 1 |" in page
 

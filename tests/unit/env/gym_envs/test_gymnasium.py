@@ -32,7 +32,7 @@ from actors.types.actions import Op
 from tests.support.fleets import break_host
 from tests.support.walks import act
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 torch.set_num_threads(1)
 TINY: dict[str, Any] = {
     "tasks": ("spirals", "wine"),

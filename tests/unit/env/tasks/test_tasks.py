@@ -13,7 +13,7 @@ import torch
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
-from actors.env.episode_settings import draw_settings
+from actors.env.episode.settings import draw_settings
 from actors.env.fleet import ReferenceFleet
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import SeedTrainingFleet

@@ -14,7 +14,7 @@ from typing import get_type_hints
 
 from deploy.config.schema import Config
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 CONFIG_MODULES = {ROOT / "actors/config.py", ROOT / "learner/config.py", ROOT / "deploy/config/schema.py"}
 ENTRY = {ROOT / "deploy/config/yaml.py", ROOT / "deploy/config/flags.py"}  # these handle every field alike
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from actors.env import governor, host_episode
 from actors.env.env import SeedTrainingEnv
-from actors.env.governor import Governor
+from actors.env.episode import governor, host_episode
+from actors.env.episode.governor import Governor
 from actors.env.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.episode import EndReason

@@ -1,0 +1,84 @@
+"""`ChooserRule`: look at three epochs, then grow the column that a regression expects to pay most, or none."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.blueprints.family import blueprint_index
+from actors.env.slots.slot_shape import SlotKind
+from actors.rules.gains import LOOK, SIZES, GainPredictor, early_features
+from actors.rules.rule import WAIT, ModelState, RulePolicy
+from actors.rules.schedule import Scheduled
+from actors.types.spaces import Spaces
+
+
+class ChooserRule(RulePolicy):
+    """Waits for three epochs, chooses, and follows the choice.
+
+    The choice is the fixed column with the highest expected J: the gain that the regression expects less the price of
+    the doublings that the column adds, for as long as it would be there; or none if that is negative. Memory: that of
+    the schedule, and 1 + the number of the choice, 0 before it is made and -1 for none.
+    """
+
+    MEMORY = Scheduled.MEMORY + 1
+
+    def __init__(self, spaces: Spaces, gains: GainPredictor, temperature: float = 0.0) -> None:
+        """With a `temperature` in points, it draws its choice: the probability of each, and of none, is proportional to
+        exp(expected J / temperature)."""
+        super().__init__(spaces)
+        self.gains, self.temperature = gains, temperature
+        self._schedules = [choice.schedule for choice in self.gains.choices]
+        self._scheduled = Scheduled(spaces, self._schedules)
+
+    def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
+        if memory[0] == LOOK:
+            memory[-1] = self._best(model)
+        number = int(memory[-1])
+        if number <= 0:
+            memory[0] += 1
+            return WAIT
+        return self._scheduled.follow(self._schedules[number - 1], model, memory[:-1])
+
+    def _best(self, model: ModelState) -> int:
+        """Return 1 + the number of the choice, or -1 for never growing."""
+        legal = np.array([bool(model.germinable(plan.blueprint)) for plan in self._schedules])
+        gain = self.gains.predict(early_features(self.reader, model.obs))[0]
+        worth = np.where(legal, gain - self.reader.price(model.obs)[0] * self.rents(model), -np.inf)
+        worth = np.append(worth, 0.0)  # of never growing
+        if self.temperature:
+            odds = np.exp((worth - worth.max()) / self.temperature).cumsum()
+            best = int((odds < model.noise[0] * odds[-1]).sum())
+        else:
+            best = int(worth.argmax())
+        return best + 1 if best < len(legal) else -1
+
+    def rents(self, model: ModelState) -> NDArray[np.float64]:
+        """Return the mean over the training of the doublings that each choice would add, `[choices]`."""
+        horizon = int(self.reader.horizon_epochs(model.obs)[0])
+        shares = []
+        for plan in self._schedules:
+            start = plan.start_in(horizon)
+            shares.append(1.0 if not horizon or start is None else 1.0 - max(start, LOOK) / horizon)
+        return np.array(shares).clip(0.0, 1.0) * self._doublings(model)
+
+    def _doublings(self, model: ModelState) -> NDArray[np.float64]:
+        """Return what a column of each choice adds, from the costs of the cheapest and the dearest legal one.
+
+        A network of s times the width has a * s**2 + (1 - a) * s times the parameters: layers between hidden units grow
+        quadratically, the others linearly. Where the largest column is capped or the smallest is rounded up, the
+        share `a` that its cost shows is too low, so the higher one counts.
+        """
+        legal = [size for name, size in SIZES.items() if model.germinable(blueprint_index(f"column_{name}"))]
+        costs = self.reader.slot(model.obs, "costs")[0]
+        columns = np.flatnonzero(self.reader.slot(model.obs, "kind")[0, :, SlotKind.COLUMN] * costs[:, 0])
+        known = {}
+        if legal and columns.size:
+            ends = 2.0 ** (4.0 * costs[columns[0], 1:].astype(np.float64)) - 1.0  # in parameters of the model
+            known = dict(zip((legal[0], legal[-1]), ends.tolist(), strict=True))
+        shares = [(cost - size) / (size**2 - size) for size, cost in known.items() if size != 1.0]
+        share = min(max([*shares, 0.0]), 1.0)
+        sizes = np.array([SIZES[choice.size] for choice in self.gains.choices])
+        grown = share * sizes**2 + (1.0 - share) * sizes
+        exact = np.array([known.get(size, np.nan) for size in sizes.tolist()])
+        return np.asarray(np.log2(1.0 + np.where(np.isnan(exact), grown, exact)))

@@ -1,0 +1,132 @@
+"""`GainModel`: a regression of what columns gain on what is observed early, and the features that it reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.blueprints.family import blueprint_index
+from actors.env.slots.slot_shape import SlotKind
+from actors.rules.reader import ObservationReader
+from actors.rules.schedule import Schedule, fixed_column
+
+LOOK = 3
+"""The epoch after which a chooser decides, so that it has seen three epochs of training."""
+COEFFICIENTS = "chooser.json"
+SIZES = {"half": 0.5, "same": 1.0, "double": 2.0, "quad": 4.0}
+"""Columns by name: their width in widths of the model."""
+CHOICES = tuple((size, epoch) for epoch in (LOOK, -15, -10) for size in SIZES if size != "half" or epoch == LOOK)
+"""Size and first epoch of the columns that a chooser chooses from; negative epochs count back from the end."""
+CLIP = 4.0  # standard deviations
+_ARRAYS = ("mean", "spread", "weights", "intercept")
+
+
+@dataclass(frozen=True)
+class ColumnChoice:
+    """One of the rules that the chooser chooses from."""
+
+    size: str
+    epoch: int
+    """Counted back from the end of the training if negative."""
+
+    @property
+    def name(self) -> str:
+        return f"fixed-column:{self.size}@{self.epoch}"
+
+    @property
+    def schedule(self) -> Schedule:
+        return fixed_column(blueprint_index(f"column_{self.size}"), self.epoch)
+
+
+class GainPredictor(Protocol):
+    """Predicts what each choice gains over never growing, in points of accuracy."""
+
+    @property
+    def choices(self) -> tuple[ColumnChoice, ...]: ...
+
+    def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the expected gain `[N, choices]` for `early_features` `[N, F]`, NaN where something is unknown."""
+        ...
+
+
+@dataclass(frozen=True)
+class GainModel:
+    """What each choice gains over never growing, in points of accuracy: linear in features and their squares."""
+
+    choices: tuple[ColumnChoice, ...]
+    mean: NDArray[np.float64]  # [F]
+    spread: NDArray[np.float64]  # [F]
+    weights: NDArray[np.float64]  # [2 F, choices]
+    intercept: NDArray[np.float64]  # [choices]
+
+    def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the expected gain `[N, choices]` for `features [N, F]`; NaN features count as average."""
+        z = np.nan_to_num((features - self.mean) / self.spread).clip(-CLIP, CLIP)
+        gains: NDArray[np.float64] = np.concatenate([z, z**2], 1) @ self.weights + self.intercept
+        return gains
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data, rounded to five digits."""
+        arrays = {k: np.vectorize(lambda x: float(f"{x:.5g}"))(getattr(self, k)).tolist() for k in _ARRAYS}
+        return {"choices": [[c.size, c.epoch] for c in self.choices], **arrays}
+
+
+def fit_gains(
+    choices: Sequence[ColumnChoice], features: NDArray[np.float64], gains: NDArray[np.float64], ridge: float
+) -> GainModel:
+    """Fit `gains [N, choices]` to `features [N, F]` by ridge regression (Hoerl & Kennard, 1970).
+
+    `ridge` is relative to the variance of a standardized feature. Features that do not vary get no weight.
+    """
+    mean, spread = np.nanmean(features, 0), np.nanstd(features, 0)
+    spread = np.where(spread > 1e-6, spread, np.inf)
+    z = np.nan_to_num((features - mean) / spread).clip(-CLIP, CLIP)
+    x = np.concatenate([z, z**2], 1)
+    centre, at = x.mean(0), gains.mean(0)
+    x = x - centre
+    weights = np.linalg.solve(x.T @ x + ridge * len(x) * np.eye(x.shape[1]), x.T @ (gains - at))
+    return GainModel(tuple(choices), mean, np.where(np.isinf(spread), 1e9, spread), weights, at - centre @ weights)
+
+
+@cache
+def packaged_gains() -> GainModel:
+    """Return the model that comes with the package, fitted to the training families (docs/rules.md)."""
+    data = json.loads(files("actors.rules").joinpath(COEFFICIENTS).read_text(encoding="utf-8"))
+    arrays = (np.array(data[k], dtype=np.float64) for k in _ARRAYS)
+    return GainModel(tuple(ColumnChoice(size, epoch) for size, epoch in data["choices"]), *arrays)
+
+
+def early_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return what the regression reads of observations `[N, D]`: `[N, F]`, NaN where something is unknown."""
+
+    def column(values: NDArray[np.float32], known: NDArray[np.float32] | None = None) -> NDArray[np.float64]:
+        wide = values.astype(np.float64).reshape(len(obs), -1)
+        return wide if known is None else np.where(known.reshape(len(obs), -1) > 0, wide, np.nan)
+
+    def base(name: str) -> NDArray[np.float64]:
+        return column(reader.base(obs, name))
+
+    def with_flag(name: str) -> NDArray[np.float64]:
+        known, value = np.split(reader.base(obs, name), 2, axis=1)
+        return column(value, known)
+
+    loss, accuracy = base("loss"), column(reader.base(obs, "accuracy"), reader.base(obs, "accuracy_known"))
+    train = column(reader.base(obs, "train_loss"), reader.base(obs, "train_loss_known"))
+    scores = reader.slot(obs, "score")
+    score = np.where(scores[:, :, 0] > 0, scores[:, :, 1], np.nan)
+    in_stream = reader.slot(obs, "kind")[:, :, SlotKind.STREAM] > 0
+    best = [np.where(mask, score, -np.inf).max(1) for mask in (in_stream, ~in_stream)]
+    best = [np.where(np.isfinite(b), b, np.nan) for b in best]
+    return np.concatenate(
+        [loss[:, :LOOK], accuracy[:, :LOOK], train[:, :LOOK], accuracy[:, :1] - accuracy[:, LOOK - 1 : LOOK],
+         train[:, :1] - loss[:, :1], base("chance"), base("horizon"), base("host_params"), with_flag("train_rows"),
+         with_flag("params_per_row"), *(b[:, None] for b in best)],
+        axis=1,
+    )  # fmt: skip

@@ -1,0 +1,144 @@
+"""The teacher of pretraining: rules are played on a sample of hosts, and a regression learns which pays where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesRegressor
+
+from actors.config import EnvConfig
+from actors.env.rng import Purpose, stream
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.errors import UserError
+from actors.rollout.wave import Provenance, run_wave
+from actors.rules.chooser import ChooserRule
+from actors.rules.gains import LOOK, ColumnChoice, early_features
+from actors.rules.names import parse_rule
+from actors.rules.reader import ObservationReader
+from actors.rules.schedule import NEVER, Schedule, Scheduled
+from actors.types.episode import Episode
+from deploy.config.schema import Config
+from deploy.evaluation.cells import workers
+from deploy.evaluation.play import gain_and_rent
+from deploy.evaluation.suite import on_family
+from deploy.launch.machine import cores
+
+WAVE = 32  # episodes that one process plays in parallel
+TREES, LEAF, SHARE = 200, 4, 0.5  # trees, fewest hosts in a leaf, share of the features tried at a split
+
+
+@dataclass(frozen=True)
+class ForestGains:
+    """A regression of what each choice gains by extremely randomized trees (Geurts et al., 2006)."""
+
+    choices: tuple[ColumnChoice, ...]
+    average: NDArray[np.float64]  # [F] features, which stand for unknown ones
+    forest: ExtraTreesRegressor
+
+    def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `GainPredictor.predict`."""
+        gains = self.forest.predict(np.where(np.isnan(features), self.average, features))
+        return np.asarray(gains).reshape(len(features), len(self.choices))
+
+
+class Survey(NamedTuple):
+    """What was seen of each host after `LOOK` epochs, and what each choice gained there."""
+
+    features: NDArray[np.float64]  # [N, F]
+    gains: NDArray[np.float64]  # [N, choices] points over never growing
+
+
+def demonstrate(config: Config) -> list[Episode]:
+    """Play about `imitation.episodes` demonstrations of the teacher, equally many per task, in random order.
+
+    First every rule plays `imitation.hosts` hosts, from which the teacher learns what each gains. Then the teacher
+    plays other hosts, each once, at the price of its episode.
+    """
+    choices = teacher_choices(config.imitation.rules)
+    rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
+    with workers(cores()) as pool:
+        gains = fit_forest(choices, survey(config, choices, _waves(config, config.imitation.hosts, rng), pool))
+        waves = _waves(config, config.imitation.episodes, rng)
+        play = partial(_teach, config.run.seed, config.learner.state_stride, gains, config.imitation.temperature)
+        played = [episode for own in pool.map(play, *_jobs(config, waves)) for episode in own]
+    return [played[i] for i in rng.permutation(len(played))]
+
+
+def teacher_choices(rules: Sequence[str]) -> tuple[ColumnChoice, ...]:
+    """Return the choices that names of rules stand for. Raises `UserError` for a name that is no fixed column."""
+    found = []
+    for name in rules:
+        parse_rule(name)
+        kind, _, text = name.partition(":")
+        if kind != "fixed-column":
+            raise UserError(f"imitation.rules has {name!r}: the teacher chooses from rules fixed-column:SIZE@EPOCH")
+        size, _, epoch = text.partition("@")
+        if 0 <= int(epoch) < LOOK:
+            raise UserError(f"imitation.rules has {name!r}: the teacher chooses at epoch {LOOK}, not before")
+        found.append(ColumnChoice(size, int(epoch)))
+    return tuple(found)
+
+
+def survey(
+    config: Config, choices: Sequence[ColumnChoice], waves: Sequence[tuple[str, list[int]]], pool: ProcessPoolExecutor
+) -> Survey:
+    """Play never growing and every choice on all hosts; each is a task and a seed."""
+    plans = [NEVER, *(choice.schedule for choice in choices)]
+    play = partial(_play, config.run.seed)
+    played = [list(pool.map(partial(play, plan), *_jobs(config, waves))) for plan in plans]
+    gains = np.stack([np.concatenate([wave.gains for wave in own]) for own in played], 1)
+    features = np.concatenate([wave.features for wave in played[0]])
+    return Survey(features, gains[:, 1:] - gains[:, :1])
+
+
+def fit_forest(choices: Sequence[ColumnChoice], seen: Survey) -> ForestGains:
+    """Fit a forest to a survey."""
+    average = np.nan_to_num(np.nanmean(seen.features, 0))
+    forest = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, max_features=SHARE, random_state=0)
+    forest.fit(np.where(np.isnan(seen.features), average, seen.features), seen.gains)
+    return ForestGains(tuple(choices), average, forest)
+
+
+class _Wave(NamedTuple):
+    features: NDArray[np.float64]
+    gains: NDArray[np.float64]
+
+
+def _waves(config: Config, hosts: int, rng: np.random.Generator) -> list[tuple[str, list[int]]]:
+    """Return tasks with seeds, equally many per task, in groups that one process plays."""
+    tasks = tuple(dict.fromkeys(config.env.tasks))
+    seeds = rng.integers(0, 2**31, (len(tasks), -(-hosts // len(tasks))))
+    starts = range(0, seeds.shape[1], WAVE)
+    return [(task, seeds[i, k : k + WAVE].tolist()) for i, task in enumerate(tasks) for k in starts]
+
+
+def _jobs(
+    config: Config, waves: Sequence[tuple[str, list[int]]]
+) -> tuple[tuple[EnvConfig, ...], tuple[list[int], ...]]:
+    envs = tuple(on_family(config.env, task) for task, _ in waves)
+    return envs, tuple(seeds for _, seeds in waves)
+
+
+def _play(run_seed: int, plan: Schedule, env: EnvConfig, seeds: Sequence[int]) -> _Wave:
+    """Play one schedule on hosts of one task, with all features known."""
+    fleet = SeedTrainingFleet(replace(env, drop_features=0.0, reference="untrained"), len(seeds), run_seed)
+    source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
+    episodes = run_wave(fleet, Scheduled(fleet.spaces, plan), seeds, source, lambda: "survey/0/0/0", True)
+    seen = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in episodes])
+    gains = [gain_and_rent(host, episode)[0] for host, episode in zip(fleet.episodes, episodes, strict=True)]
+    return _Wave(early_features(ObservationReader(fleet.spaces), seen), np.array(gains))
+
+
+def _teach(
+    run_seed: int, state_stride: int, gains: ForestGains, temperature: float, env: EnvConfig, seeds: Sequence[int]
+) -> list[Episode]:
+    fleet = SeedTrainingFleet(env, len(seeds), run_seed)
+    source = Provenance(version=0, generation=0, state_stride=state_stride, run_seed=run_seed)
+    teacher = ChooserRule(fleet.spaces, gains, temperature)
+    return run_wave(fleet, teacher, seeds, source, lambda: "demonstration/0/0/0")

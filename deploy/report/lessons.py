@@ -1,0 +1,67 @@
+"""What the policy learned to do on narrow and on ample hosts, and at low and at high prices, in sentences."""
+
+from __future__ import annotations
+
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+
+from deploy.report.run_folder import Row, RunFolder
+
+LAST = 5  # the last fifth of a run's episodes counts
+FEWEST = 10  # episodes of each kind that a sentence needs
+
+
+class Habit(NamedTuple):
+    """What the policy did in some episodes."""
+
+    share: float  # of the episodes that ended with something grown
+    size: float  # mean size at the end, in sizes of the host
+    gained: float  # mean J
+
+    @property
+    def text(self) -> str:
+        if self.share < 0.005:
+            return "it grew nothing"
+        return f"it grew in {self.share:.0%} of the episodes, to {self.size:.1f} times the host's size on average"
+
+
+def lessons(run: RunFolder) -> list[str]:
+    """Return sentences about the last fifth of a run's episodes; none for Gymnasium environments and short runs."""
+    rows = [row for row in run.episodes if "host_width" in row and "rent_weight" in row]
+    rows = rows[-(len(rows) // LAST) :] if len(rows) >= LAST else []
+    found = []
+    if (halves := _halves(rows, "host_width")) is not None:
+        (narrow, ample), (first, last) = map(_habit, halves), (_span(half, "host_width") for half in halves)
+        found.append(f"On narrow hosts ({first} units or channels) {narrow.text}; on ample ones ({last}) {ample.text}.")
+        found.append(f"That earned {narrow.gained:+.1f} points on narrow hosts and {ample.gained:+.1f} on ample ones.")
+    if (halves := _halves(rows, "rent_weight")) is not None:
+        (low, high), (first, last) = map(_habit, halves), (_span(half, "rent_weight") for half in halves)
+        found.append(
+            f"Where a doubling of the parameters costs {first} points {low.text}; where it costs {last}, {high.text}."
+        )
+    return found
+
+
+def _halves(rows: list[Row], name: str) -> tuple[list[Row], list[Row]] | None:
+    """Split at the median of a figure; None if it does not vary or too few episodes are on one side."""
+    if not rows:
+        return None
+    middle = float(np.median([row[name] for row in rows]))
+    low = [row for row in rows if row[name] <= middle]
+    high = [row for row in rows if row[name] > middle]
+    return (low, high) if min(len(low), len(high)) >= FEWEST else None
+
+
+def _habit(rows: list[Row]) -> Habit:
+    grown = [float(row["growth_ratio"]) for row in rows]
+    doublings = np.mean([log2(1.0 + ratio) for ratio in grown])
+    return Habit(
+        float(np.mean(np.array(grown) > 0)), float(2.0**doublings), float(np.mean([r["return"] for r in rows]))
+    )
+
+
+def _span(rows: list[Row], name: str) -> str:
+    low, high = (f"{f(row[name] for row in rows):.3g}" for f in (min, max))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,80 @@
+"""The teacher of pretraining: what it surveys, what its forest learns, and what it demonstrates."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.config import EnvConfig
+from actors.env.blueprints.family import blueprint_index
+from actors.rules.gains import ColumnChoice
+from actors.rules.schedule import NEVER, Scheduled
+from deploy.config.schema import Config, ImitationConfig
+from deploy.evaluation import suite
+from deploy.evaluation.play import play
+from deploy.launch import teacher
+from deploy.launch.teacher import Survey, demonstrate, fit_forest, survey, teacher_choices
+
+ENV = EnvConfig(
+    tasks=("spirals", "moons"), host_width=(2, 8), horizon_epochs=(8, 12), inner_steps=2, device="cpu", slots=2
+)
+RULES = ("fixed-column:same@3", "fixed-column:quad@-5")
+CONFIG = Config(env=ENV, imitation=ImitationConfig(episodes=32, hosts=16, rules=RULES))
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of a pool of processes, which each need seconds to start."""
+    monkeypatch.setattr(teacher, "workers", ThreadPoolExecutor)
+
+
+def test_a_survey_measures_what_the_evaluation_measures() -> None:
+    choices, waves = teacher_choices(RULES), [("spirals", [1, 2, 3]), ("moons", [4, 5])]
+    with ThreadPoolExecutor(1) as pool:
+        seen = survey(CONFIG, choices, waves, pool)  # type: ignore[arg-type]
+    for rows, (task, seeds) in zip((slice(0, 3), slice(3, 5)), waves, strict=True):
+        own = replace(suite.on_family(suite.protocol(ENV, 1.0), task), host_width=ENV.host_width)
+        plans = [NEVER, *(choice.schedule for choice in choices)]
+        gains = np.array(
+            [[r.gain for r in play(lambda s, p=p: Scheduled(s, p), own, 0, seeds, read_test=False)] for p in plans]
+        )
+        np.testing.assert_allclose(seen.gains[rows], (gains[1:] - gains[0]).T, atol=1e-9)
+    assert np.isfinite(seen.features).all()
+
+
+def test_the_forest_finds_what_a_feature_says() -> None:
+    """The first column pays where feature 0 is high and feature 1 low, which no sum of the two can say."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(600, 5))
+    truth = np.stack([8.0 * ((features[:, 0] > 0) & (features[:, 1] < 0)), np.full(600, 2.0)], 1)
+    gains = fit_forest(teacher_choices(RULES), Survey(features, truth + rng.normal(0.0, 4.0, truth.shape)))
+    assert np.abs(gains.predict(features) - truth).mean() < 1.2
+    assert np.isfinite(gains.predict(np.full((1, 5), np.nan))).all()
+
+
+def test_the_teacher_demonstrates_what_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a forest that was told that one rule gains far more, all episodes follow this one."""
+    fitted: list[Survey] = []
+
+    def told(choices: Any, seen: Survey) -> Any:
+        fitted.append(seen)
+        return fit_forest(choices, seen._replace(gains=np.array([[0.0, 100.0]] * len(seen.gains))))
+
+    monkeypatch.setattr(teacher, "fit_forest", told)
+    episodes = demonstrate(CONFIG)
+    assert len(fitted[0].gains) == 16
+    assert [e.task_id for e in episodes].count("moons") == 16
+    assert len({e.seed for e in episodes}) == len(episodes) == 32
+    for episode in episodes:
+        grown = episode.actions[episode.actions[:, 0] == 1]
+        assert grown[:, 2].tolist() == [blueprint_index("column_quad")]
+        assert np.flatnonzero(episode.actions[:, 0] == 1)[0] == max(3, len(episode) - 5)
+    assert len({e.telemetry["rent_weight"] for e in episodes}) == 32  # each at a price of its own
+
+
+def test_choices_are_fixed_columns() -> None:
+    assert teacher_choices(RULES) == (ColumnChoice("same", 3), ColumnChoice("quad", -5))

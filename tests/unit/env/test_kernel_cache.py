@@ -1,0 +1,55 @@
+"""The process whose call compiles the kernels computes the same bits as those that find them compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.env.kernels.cache import cache_dir
+
+EPISODE = """
+import hashlib
+import numpy as np
+from actors.config import EnvConfig
+from actors.env.kernels.epoch import train_epoch
+from actors.env.kernels.evaluate import evaluate
+from actors.env.seed_fleet import SeedTrainingFleet
+
+config = EnvConfig(tasks=("rings",), host_width=4, device="cpu", backend="numba", horizon_epochs=6)
+fleet = SeedTrainingFleet(config, 1, 0)
+fleet.reset([1])
+for _ in range(6):
+    fleet.step(np.zeros((1, len(fleet.spaces.action.heads)), np.int64))
+compiled_here = sum(sum(kernel.stats.cache_misses.values()) for kernel in (train_epoch, evaluate))
+print(compiled_here, hashlib.sha256(fleet.networks.networks[0].params.tobytes()).hexdigest())
+"""
+
+
+def _play(cache: Path, **environ: str) -> str:
+    """Play an episode in a fresh process; return how many kernels it compiled, and a hash of the host's parameters."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), **environ}
+    command = [sys.executable, "-c", EPISODE]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_process_that_finds_no_compiled_kernels_computes_the_same_bits(tmp_path: Path) -> None:
+    first, second = _play(tmp_path, PYTHONHASHSEED="7"), _play(tmp_path, PYTHONHASHSEED="8")
+    assert first.startswith("0 ")
+    assert first == second
+
+
+def test_other_processors_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache_dir.cache_clear()
+    ours = cache_dir()
+    monkeypatch.setenv("NUMBA_CPU_NAME", "nehalem")
+    cache_dir.cache_clear()
+    other = cache_dir()
+    cache_dir.cache_clear()
+    assert ours != other
