@@ -21,9 +21,11 @@ RULES_FILE = Path(__file__).with_name("rules.yaml")
 TunedRules = Mapping[str, Mapping[float, str]]
 """By line and price."""
 
+COLUMN_EPOCHS = (1, 3, 8, -15, -10)
+"""Negative ones are counted back from the end of the training."""
 _LOSSES = ("gap=0.05,still=0.02", "gap=0.1,still=0.02", "gap=0.1,still=0.05")
 CANDIDATES: dict[str, tuple[str, ...]] = {
-    FIXED: tuple(f"fixed-column:{size}@{epoch}" for size, epoch in product(SIZES, (1, 3, 8))),
+    FIXED: tuple(f"fixed-column:{size}@{epoch}" for size, epoch in product(SIZES, COLUMN_EPOCHS)),
     GAP: tuple(f"gap:size={size},{losses}" for size, losses in product(SIZES, _LOSSES)),
 }
 """What is tried for each line."""

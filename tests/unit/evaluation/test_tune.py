@@ -21,7 +21,7 @@ def test_the_rules_of_the_package_are_complete() -> None:
     assert len({line.name for line in lines}) == len(lines)
     assert all(set(line.players) == set(PRICES) for line in lines)
     for line, candidates in tune.CANDIDATES.items():
-        assert len({parse_rule(rule) for rule in candidates}) == 12
+        assert len({parse_rule(rule) for rule in candidates}) == len(candidates) >= 12
         assert set(rules[line].values()) <= set(candidates)
 
 
