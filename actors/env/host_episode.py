@@ -54,10 +54,12 @@ class HostEpisode:
         spec: ActionSpec,
         topology: Topology = (),
         rent_share: float = 1.0,
+        width_scale: int = 1,
     ) -> None:
         """`topology` lists seeds that the host starts with: fossilized, and charged rent from the first epoch.
 
-        Rewards charge `rent_share` of the rent in J. Raise `ValueError` if `topology` exceeds the parameter budget.
+        Rewards charge `rent_share` of the rent in J. The host is `width_scale` times as wide as drawn. Raise
+        `ValueError` if `topology` exceeds the parameter budget.
         """
         self.config, self.run_seed, self.seed, self.spec, self.rent_share = config, run_seed, seed, spec, rent_share
         choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
@@ -66,7 +68,7 @@ class HostEpisode:
         task = self.task
         self.settings = draw_settings(config, config.tasks[choice], run_seed, seed)
         self.horizon_epochs, self.rent_weight = self.settings.horizon_epochs, self.settings.rent_weight
-        self.host = host = make_host(task, self.settings.host_width, config.slots)
+        self.host = host = make_host(task, width_scale * self.settings.host_width, config.slots)
         self._names = tuple(map(host.family.name_of, range(len(host.family.blueprints))))
         host_params = host.num_params()
         column = column_slot(host.family, lambda scale: column_host(host, scale).num_params())

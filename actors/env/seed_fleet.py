@@ -46,11 +46,15 @@ class SeedTrainingFleet:
         run_seed: int,
         dtype: torch.dtype = torch.float32,
         read_test: bool = False,
+        width_scale: int = 1,
     ) -> None:
-        """`read_test` adds `test_accuracy`, in points, to the telemetry of each episode that ends."""
+        """`read_test` adds `test_accuracy`, in points, to the telemetry of each episode that ends.
+
+        Hosts are `width_scale` times as wide as their episodes draw; tasks and minibatches are the same.
+        """
         tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed, self.read_test = config, num_envs, run_seed, read_test
-        self.rent_share = 1.0
+        self.rent_share, self.width_scale = 1.0, width_scale
         self.spaces = seed_spaces(config.total_slots, config.profile)
         self.episodes: list[HostEpisode] = []
         self._running = np.zeros(num_envs, dtype=np.bool_)
@@ -66,7 +70,8 @@ class SeedTrainingFleet:
         )
         hosts: list[tuple[HostKind, Host]] = []
         for name, task in zip(config.tasks, tasks, strict=True):
-            narrowest, widest = (make_host(task, width, config.slots) for width in width_range(config, name))
+            widths = (width_scale * width for width in width_range(config, name))
+            narrowest, widest = (make_host(task, width, config.slots) for width in widths)
             hosts += host_kinds(narrowest, widest, task.shape).items()
         self.networks = make_networks(hosts, config.column_slots, num_envs, settings, config.backend)
         self._twins = TwinCache(self._play_twins)
@@ -87,7 +92,10 @@ class SeedTrainingFleet:
     def reset_envs(self, seeds: Mapping[int, int]) -> FleetStep:
         """Start episodes in some environments (env -> seed); the others are unchanged, bit for bit."""
         spec, topologies, share = self.spaces.action, self._topologies, self.rent_share
-        new = {e: HostEpisode(self.config, self.run_seed, int(s), spec, topologies[e], share) for e, s in seeds.items()}
+        new = {
+            e: HostEpisode(self.config, self.run_seed, int(s), spec, topologies[e], share, self.width_scale)
+            for e, s in seeds.items()
+        }
         if not self.episodes and len(new) < self.num_envs:
             raise ValueError("the first reset must be of all environments")
         self.episodes = [new.get(e) or self.episodes[e] for e in range(self.num_envs)]
@@ -143,7 +151,9 @@ class SeedTrainingFleet:
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
         """Play never-grow episodes in a fleet of their own."""
         width = max(2, len(seeds))  # a stack of one rounds differently
-        fleet = SeedTrainingFleet(twin_config(self.config), width, self.run_seed, self.dtype)
+        fleet = SeedTrainingFleet(
+            twin_config(self.config), width, self.run_seed, self.dtype, width_scale=self.width_scale
+        )
         fleet.reset([*seeds, *[seeds[0]] * (width - len(seeds))])
         waits = np.zeros((width, len(self.spaces.action.heads)), dtype=np.int64)
         while fleet.running:

@@ -1,15 +1,13 @@
-"""`tamiyo evaluate`: tune schedules if asked, play all missing cells of policies and rules, and write the page."""
+"""`tamiyo evaluate`: play all missing cells of policies and rules at every price, and write the page."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import yaml
 from rich.console import Console
 
@@ -17,21 +15,23 @@ from actors.config import EnvConfig
 from actors.env.seed_fleet import compile_kernels
 from actors.errors import UserError
 from actors.policy.saved import find_checkpoint
-from actors.rules.names import DEFAULT_COLUMN_RULE, DEFAULT_STREAM_RULE, parse_rule
-from actors.rules.schedule import Schedule
+from actors.rules.names import parse_rule
 from deploy.commands.rollout import environment_of
 from deploy.config.schema import PRESETS
 from deploy.evaluation import suite as suites
 from deploy.evaluation import tune as tuning
-from deploy.evaluation.cells import CELLS, Job, run_cells, schedule_player, workers
+from deploy.evaluation.cells import CELLS, CellStore, Job, run_cells
 from deploy.evaluation.page import terminal, write_page
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import Player, roster
-from deploy.evaluation.results import CEILING, FIXED, MAIN, PRICES, STREAM, Results
+from deploy.evaluation.players import BLIND, POLICY, Line, Player, always_played, of_policies, policy_player, same
+from deploy.evaluation.players import rule_player as _rule_player
+from deploy.evaluation.results import Results, with_sweeps
 from deploy.report.progress import clock
 
-RULES = {FIXED: DEFAULT_COLUMN_RULE, STREAM: DEFAULT_STREAM_RULE}
-"""Rules that are always played, by the names of their rows in the table."""
+RESULTS = Path("results/sweep")
+QUICK = {"families": 2, "seeds": 2, "horizon_epochs": 8, "inner_steps": 4}
+MAY_DIFFER = ("slots", "column_slots")
+"""Settings of the environment in which a policy of `--also` may differ from the others."""
 
 
 @dataclass(frozen=True)
@@ -44,69 +44,42 @@ class EvaluateOptions:
     players: tuple[str, ...] = ()
     suite: str = "heldout"
     families: tuple[str, ...] = ()
-    price: float = 1.0
-    policies: int = 5
     seeds: int = suites.EPISODE_SEEDS
     jobs: int = 2
-    out: Path | None = None
+    out: Path = RESULTS
+    cells: Path | None = None
+    kept: bool = False
+    rules: Path = tuning.RULES_FILE
     tune: bool = False
-    select: bool = False
-    configurations: int = 64
-    rungs: int = 4
-    schedules: Path | None = None
+    quick: bool = False
     horizon_epochs: int | None = None
     inner_steps: int | None = None
-
-
-@dataclass(frozen=True)
-class TrainedPolicy:
-    """A checkpoint and the environment it was trained in."""
-
-    path: Path
-    config: EnvConfig
-
-    @property
-    def run_dir(self) -> Path:
-        return next((p for p in self.path.parents if (p / "config.yaml").is_file()), self.path.parent)
 
 
 def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
     """Evaluate policies and write the results page. Raises `UserError` for impossible options."""
     console = console or Console(highlight=False)
     _check(options)
-    policies = [_trained_policy(path) for path in options.checkpoints]
-    blind = [_trained_policy(path) for path in options.blind][: options.policies]
-    also = [_also(text) for text in options.also]
-    config = _rules(options, [*policies, *blind, *(e for _, e in also)])
-    members = suites.members(options.suite, options.families)
-    compile_kernels()
-    with workers(options.jobs) as pool:
-        if options.tune or options.select:
-            _choose(options, config, members, pool, console)
-            if not policies:
-                return 0
-        tuned = None if options.schedules is None else tuning.load(options.schedules, config)
-        own = policies[: options.policies]
-        others: dict[str, list[str]] = {}
-        for name, e in also:
-            others.setdefault(name, []).append(str(e.path))
-        players = roster(
-            [str(e.path) for e in own],
-            [str(e.path) for e in blind],
-            others,
-            {} if tuned is None else _schedules(tuned, options.price),
-            RULES | {name: name for name in options.players},
-            [price for price in PRICES if price != options.price],
-        )
-        folder = options.out or (own[0].run_dir if own else Path("runs")) / "evaluation"
-        folder.mkdir(parents=True, exist_ok=True)
-        started = time.perf_counter()
-        best = {} if tuned is None else {family: winner.schedule for family, winner in tuned.best.items()}
-        rows = _play(players, config, members, range(options.seeds), best, pool, folder / CELLS, console)
-    results = Results(rows, members, options.price)
-    rules = _settings_text(options, config, own, blind)
-    page = write_page(results, folder, _facts(rows, time.perf_counter() - started, options), rules)
-    console.width = max(console.width, 168)
+    config, policies = _policies(options)
+    config = _shortened(config, options)
+    families = suites.reported(options.suite, options.families)
+    if options.quick:
+        options, families = replace(options, seeds=QUICK["seeds"]), families[: QUICK["families"]]
+    store = CellStore(options.cells or options.out / CELLS)
+    if options.tune:
+        return _tune(options, config, families, store, console)
+    lines = always_played(tuning.read_rules(options.rules))
+    lines += [same(name, _rule_player(name)) for name in options.players]
+    if options.kept or not policies:
+        policies += [p for p in _kept(store, config, families, options.seeds, console) if p not in _bare(policies)]
+    lines += of_policies(policies)
+    started = time.perf_counter()
+    rows = _play(lines, config, families, suites.REPORTING, options, store, console)
+    results = Results(with_sweeps(rows))
+    options.out.mkdir(parents=True, exist_ok=True)
+    seconds = time.perf_counter() - started
+    page = write_page(results, options.out, _facts(results, seconds), _settings_text(options, config, lines))
+    console.width = max(console.width, 150)
     for table in terminal(results):
         console.print(table)
         console.print()
@@ -117,172 +90,140 @@ def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
 
 
 def _check(options: EvaluateOptions) -> None:
-    if not (options.checkpoints or options.players or options.tune or options.select):
-        raise UserError(
-            "nothing to evaluate: give --checkpoint runs/NAME or --player RULE, or tune schedules with --tune"
-        )
     for name in options.players:
         parse_rule(name)
-    if options.price < 0:
-        raise UserError(f"--price is {options.price:g}: it cannot be negative")
-    for name, least in (("seeds", 2), ("policies", 1), ("jobs", 1), ("configurations", 1), ("rungs", 1)):
+    for name, least in (("seeds", 2), ("jobs", 1)):
         if getattr(options, name) < least:
             raise UserError(f"--{name} is {getattr(options, name)}: it must be at least {least}")
-    if options.tune and options.select:
-        raise UserError("--tune also selects the best schedule of each family: leave out --select")
-    if (options.tune or options.select) and options.schedules is None:
-        flag = "--tune" if options.tune else "--select"
-        raise UserError(f"{flag} needs --schedules FILE, the file to write the schedules to")
-    if options.rungs > len(tuning.RUNGS):
-        raise UserError(f"--rungs is {options.rungs}: it must be at most {len(tuning.RUNGS)}")
+    if options.tune and options.suite != "train":
+        raise UserError("--tune plays training families: add --suite train")
+    if options.tune and options.rules == tuning.RULES_FILE:
+        raise UserError("--tune needs --rules FILE, the file to write the chosen rules to")
 
 
-def _trained_policy(path: Path) -> TrainedPolicy:
-    found = find_checkpoint(path)
-    return TrainedPolicy(found.resolve(), environment_of(found)[0])
+def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
+    """Return the environment of the evaluation and the policies that are named.
+
+    Raises `UserError` if the policies were trained in different environments.
+    """
+    named = [(POLICY, path) for path in options.checkpoints] + [(BLIND, path) for path in options.blind]
+    named += [_also(text) for text in options.also]
+    config: EnvConfig | None = None
+    players = []
+    for line, path in named:
+        found = find_checkpoint(path).resolve()
+        own = suites.protocol(environment_of(found)[0])
+        config = config or own
+        differing = [k for k, v in asdict(own).items() if v != getattr(config, k)]
+        if [k for k in differing if k not in MAY_DIFFER or line in (POLICY, BLIND)]:
+            raise UserError(f"{found} was trained with another env.{', env.'.join(differing)} than the first policy")
+        players.append(policy_player(line, found, {k: getattr(own, k) for k in differing}))
+    return config or suites.protocol(PRESETS["research"].env), players
 
 
-def _also(text: str) -> tuple[str, TrainedPolicy]:
+def _also(text: str) -> tuple[str, Path]:
     name, equals, path = text.partition("=")
     if not equals or not name or "/" in name:
         raise UserError(f"--also {text}: write NAME=PATH, a row of the table and a policy")
-    return name, _trained_policy(Path(path))
+    return name, Path(path)
 
 
-def _rules(options: EvaluateOptions, policies: Sequence[TrainedPolicy]) -> EnvConfig:
-    """Return the environment of the evaluation. Raises `UserError` if the policies were trained in different ones."""
-    chosen = {
-        name: value
-        for name, value in (("horizon_epochs", options.horizon_epochs), ("inner_steps", options.inner_steps))
-        if value is not None
+def _shortened(config: EnvConfig, options: EvaluateOptions) -> EnvConfig:
+    names = ("horizon_epochs", "inner_steps")
+    chosen: dict[str, Any] = {
+        name: getattr(options, name) or (QUICK[name] if options.quick else None) for name in names
     }
-    configs = [e.config for e in policies] or [PRESETS["research"].env]
-    found = [suites.protocol(replace(c, **chosen), options.price) for c in configs]  # type: ignore[arg-type]
-    for policy, other in zip(policies, found, strict=False):
-        if other != found[0]:
-            differing = [k for k, v in asdict(other).items() if v != asdict(found[0])[k]]
-            raise UserError(
-                f"{policy.path} was trained with another env.{', env.'.join(differing)} than the first policy"
-            )
-    return found[0]
+    return replace(config, **{name: value for name, value in chosen.items() if value is not None})
 
 
-def _choose(
-    options: EvaluateOptions,
-    config: EnvConfig,
-    members: Sequence[suites.Member],
-    pool: ProcessPoolExecutor,
-    console: Console,
-) -> None:
-    """Tune all schedules, or only select the best one of each family that the file lacks."""
-    started = time.perf_counter()
-
-    def log(text: str) -> None:
-        console.print(f"{clock(time.perf_counter() - started)}  {text}")
-
-    assert options.schedules is not None
-    rungs = tuning.RUNGS[: options.rungs]
-    price, play = options.price, partial(_schedule_player, pool, config)
-    families = [m.family for m in members]
-    if options.tune:
-        small = options.families and options.suite == "train"
-        common = options.families if small else suites.tuning_families()
-        found = tuning.tune(config, options.configurations, common, families, PRICES, price, play, rungs, log)
-    else:
-        found = tuning.load(options.schedules, config)
-        left = [family for family in families if family not in found.best]
-        best = tuning.select(config, found.configurations, found.schedules, left, price, play, rungs, log)
-        found = replace(found, best=found.best | best)
-    found.save(options.schedules)
-    log(str(options.schedules))
+def _bare(players: Iterable[Player]) -> list[Player]:
+    """The players as their cells know them."""
+    return [replace(player, checkpoint="") for player in players]
 
 
-def _schedule_player(
-    pool: ProcessPoolExecutor, config: EnvConfig, schedules: Sequence[Schedule], selection: bool
-) -> tuning.Play:
-    return schedule_player(pool, config, suites.SELECTION if selection else suites.TUNING, schedules)
+def _kept(store: CellStore, config: EnvConfig, families: Sequence[str], seeds: int, console: Console) -> list[Player]:
+    """Return the policies all of whose cells are kept; say which others there are."""
+    found = []
+    for player in store.policies():
+        jobs = [_job(player, config, f, w, suites.REPORTING, seeds) for f in families for w in suites.PRICES]
+        missing = sum(store.read(job) is None for job in jobs)
+        if missing:
+            console.print(f"{player.name} is left out: {missing} of {len(jobs)} cells are missing", style="dim")
+        else:
+            found.append(player)
+    return found
 
 
-def _schedules(tuned: tuning.Tuned, price: float) -> dict[str, Schedule]:
-    """The tuned schedules by the names of their rows in the table."""
-    found = {f"tuned {kind}": tuned.schedule(kind, price) for kind in tuned.schedules}
-    others = [w for w in tuned.schedules["periodic"] if float(w) != price]
-    return found | {f"periodic at price {w}": tuned.schedules["periodic"][w].schedule for w in others}
+def _job(player: Player, config: EnvConfig, family: str, price: float, run_seed: int, seeds: int) -> Job:
+    settings: dict[str, Any] = {"rent_weight": price, **dict(player.env)}
+    return Job(player, replace(suites.on_family(config, family), **settings), run_seed, seeds)
 
 
 def _play(
-    players: Sequence[Player],
+    lines: Sequence[Line],
     config: EnvConfig,
-    members: Sequence[suites.Member],
-    seeds: Sequence[int],
-    best: Mapping[str, Schedule],
-    pool: ProcessPoolExecutor,
-    folder: Path,
+    families: Sequence[str],
+    run_seed: int,
+    options: EvaluateOptions,
+    store: CellStore,
     console: Console,
-) -> dict[str, list[dict[str, list[Row]]]]:
-    """Play all cells, leaders first. Returns the rows by line, policy and family."""
-    missing = [m.family for m in members if m.family not in best]
-    if len(missing) == len(members):  # no family has one: leave that line out of the table
-        players = [p for p in players if p.line != CEILING]
-    elif missing:
-        raise UserError(
-            f"--schedules has no best schedule for {', '.join(missing)}: run `tamiyo evaluate --select` for this suite"
-        )
-    done, total, started = 0, len(players) * len(members), time.perf_counter()
+) -> dict[str, dict[float, list[dict[str, list[Row]]]]]:
+    """Play all missing cells. Returns the rows by line, price, policy and family."""
+    jobs = {
+        (player, w, f): _job(player, config, f, w, run_seed, options.seeds)
+        for f in families
+        for line in lines
+        for w, players in line.players.items()
+        for player in players
+    }
+    compile_kernels()
+    found = run_cells(jobs.values(), store, options.jobs, lambda text: console.print(text, style="dim", soft_wrap=True))
 
-    def log(job: Job, played: bool) -> None:
-        nonlocal done
-        done += 1
-        if played:
-            console.print(
-                f"{clock(time.perf_counter() - started)}  {done}/{total}  {job.player.name}  {job.family}", style="dim"
-            )
+    def rows(player: Player, price: float) -> dict[str, list[Row]]:
+        return {f: found[player, jobs[player, price, f].cell] for f in families}
 
-    def job(player: Player, family: str) -> Job:
-        if player.line == CEILING:
-            player = replace(player, schedule=best[family])
-        leader = found.get((f"{player.leader.replace(' ', '_')}-{player.index}", family), []) if player.leader else []
-        own = suites.on_family(config, family)
-        return Job(player, own, suites.REPORTING, tuple(seeds), tuple(leader))
-
-    found: dict[tuple[str, str], list[Row]] = {}
-    for followers in (False, True):
-        jobs = [job(p, m.family) for m in members for p in players if bool(p.leader) == followers]
-        found |= run_cells(pool, jobs, folder, log)
-    rows: dict[str, list[dict[str, list[Row]]]] = {}
-    for player in players:
-        rows.setdefault(player.line, []).append({m.family: found[player.name, m.family] for m in members})
-    return rows
+    return {line.name: {w: [rows(p, w) for p in players] for w, players in line.players.items()} for line in lines}
 
 
-def _facts(
-    rows: dict[str, list[dict[str, list[Row]]]], seconds: float, options: EvaluateOptions
-) -> list[tuple[str, str]]:
-    every = [row for line in rows.values() for policy in line for own in policy.values() for row in own]
+def _tune(
+    options: EvaluateOptions, config: EnvConfig, families: Sequence[str], store: CellStore, console: Console
+) -> int:
+    """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
+    candidates = dict.fromkeys(rule for rules in tuning.CANDIDATES.values() for rule in rules)
+    lines = [same(rule, _rule_player(rule)) for rule in candidates]
+    rows = _play(lines, config, families, suites.TUNING, options, store, console)
+    found: dict[str, Mapping[float, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
+    for line, rules in tuning.CANDIDATES.items():
+        own = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
+        found[line] = tuning.choose(own, suites.PRICES)
+    tuning.write_rules(found, options.rules)
+    console.print(str(options.rules))
+    return 0
+
+
+def _facts(results: Results, seconds: float) -> list[tuple[str, str]]:
+    policies = results.rows.get(POLICY)
+    prices = results.prices
+    seeds = len(next(iter(results.rows.values()))[prices[0]][0][results.families[0]])
     return [
-        ("policies", str(len(rows.get(MAIN, ())))),
-        ("families", str(len(next(iter(rows.values()))[0]))),
-        ("paired seeds", str(options.seeds)),
-        ("episodes", f"{len(every):,}"),
-        ("panics", str(int(np.sum([row.panic for row in every])))),
+        ("policies", str(len(policies[prices[0]]) if policies else 0)),
+        ("families", str(len(results.families))),
+        ("paired episodes", str(seeds)),
+        ("prices", ", ".join(f"{w:g}" for w in prices)),
         ("time", clock(seconds)),
     ]
 
 
-def _settings_text(
-    options: EvaluateOptions, config: EnvConfig, own: Sequence[TrainedPolicy], blind: Sequence[TrainedPolicy]
-) -> str:
-    rules = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items() if k != "tasks"}
-    seeds = {"reporting": suites.REPORTING, "selection": suites.SELECTION, "tuning": suites.TUNING}
+def _settings_text(options: EvaluateOptions, config: EnvConfig, lines: Sequence[Line]) -> str:
+    env = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()}
+    shared = ("tasks", "rent_weight")
+    players = {line.name: {f"{w:g}": [p.name for p in own] for w, own in line.players.items()} for line in lines}
     return yaml.safe_dump(
         {
             "suite": options.suite,
-            "policies": [str(e.path) for e in own],
-            "blind": [str(e.path) for e in blind],
-            "rules": list(options.players),
-            "schedules": str(options.schedules or ""),
-            "run_seeds": seeds,
-            "env": rules,
+            "run_seed": suites.REPORTING,
+            "players": players,
+            "env": {k: v for k, v in env.items() if k not in shared},
         },
         sort_keys=False,
     )

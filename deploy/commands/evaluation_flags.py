@@ -13,8 +13,8 @@ from deploy.evaluation.suite import SUITES
 
 MODELS = "models"
 """The suite of training scripts."""
-OF_BOTH = ("suite", "players", "checkpoints", "families", "price", "seeds", "jobs", "out")
-OF_MODELS = ("quick", "scripts")
+OF_BOTH = ("suite", "players", "checkpoints", "families", "seeds", "jobs", "out", "quick")
+OF_MODELS = ("price", "scripts")
 """Options that every suite has, and that only the suite of scripts has."""
 
 
@@ -40,28 +40,28 @@ def evaluation_flags(args: list[str]) -> dict[str, Any]:
     parser.add_argument("--suite", choices=(*SUITES, MODELS), default="heldout", help=suite)
     families = "only these families of the suite, or these scripts of the suite models"
     parser.add_argument("--families", nargs="+", metavar="NAME", help=families)
-    price = "points per doubling of the parameters in the objective J (default: 1)"
+    price = "suite models: points per doubling of the parameters in J (default: 1; other suites play 0.5, 1, 2 and 4)"
     parser.add_argument("--price", type=float, help=price)
-    parser.add_argument("--policies", type=int, help="largest number of checkpoints to use (default: 5)")
-    parser.add_argument("--seeds", type=int, help="paired episodes per family (default: 20), or seeds per model (3)")
+    parser.add_argument("--seeds", type=int, help="paired episodes per family (default: 16), or seeds per model (3)")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: one per core)"
     )
-    out = "output folder (default: evaluation/ in the first policy's run folder; runs/models for the suite models)"
+    out = "output folder (default: results/sweep; runs/models for the suite models)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
-    parser.add_argument("--tune", action="store_true", help="tune the schedules first; needs no --checkpoint")
-    select = "first select the best schedule for each family of the suite that --schedules lacks"
-    parser.add_argument("--select", action="store_true", help=select)
-    parser.add_argument("--configurations", type=int, help="schedules to try per kind when tuning (default: 64)")
-    parser.add_argument("--rungs", type=int, help="rounds of successive halving, 1 to 4 (default: 4)")
-    schedules = "also compare with the tuned schedules in this file, which --tune and --select write"
-    parser.add_argument("--schedules", type=Path, metavar="FILE", help=schedules)
+    cells = "folder of played episodes, which are not played again (default: cells/ in the output folder)"
+    parser.add_argument("--cells", type=Path, metavar="DIR", help=cells)
+    kept = "also report all policies whose episodes are in the folder of cells, as without any policy"
+    parser.add_argument("--kept", action="store_true", help=kept)
+    rules = "rules of the lines that are tuned per price (default: those of the package)"
+    parser.add_argument("--rules", type=Path, metavar="FILE", help=rules)
+    tune = "choose the rules that are tuned per price, on --suite train, and write them to --rules"
+    parser.add_argument("--tune", action="store_true", help=tune)
     epochs = "epochs per episode, for quick trials (default: as in training)"
     parser.add_argument("--horizon", type=int, dest="horizon_epochs", metavar="HORIZON", help=epochs)
     parser.add_argument(
         "--inner-steps", "--inner_steps", type=int, help="minibatches per epoch (default: as in training)"
     )
-    parser.add_argument("--quick", action="store_true", help="suite models: one width, one seed and four epochs")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: few families, seeds and epochs")
     scripts = "suite models: folder of its scripts (default: examples/models of the repository)"
     parser.add_argument("--scripts", type=Path, metavar="DIR", help=scripts)
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in vars(parser.parse_args(args)).items()}

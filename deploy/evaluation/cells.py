@@ -1,29 +1,34 @@
-"""Cells: the rows of one player on one family, stored in one file each so that an evaluation can be resumed."""
+"""Cells: the episodes of one player on one family at one price. A player's cells share a small file that can be
+committed, so that tables can be made again, and players added, without its checkpoint.
+
+The file is gzipped JSON: the player and its cells by name (`FAMILY@PRICE`, or `FAMILY` where all prices share them),
+each with the fingerprint of what it depends on, its seconds, and its episodes as columns of rounded numbers.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from actors.config import EnvConfig
-from actors.rules.schedule import Schedule
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import Player, play_player, play_schedules
+from deploy.evaluation.players import Player
 
-T = TypeVar("T")
 CELLS = "cells"
 """Folder of an evaluation's cells."""
-
-LEAST_AT_ONCE = 16  # schedules that one process plays in one fleet
+DIGITS = {"gain": 3, "rent": 4, "accuracy": 3, "test_accuracy": 3}
+SIGNIFICANT = 5  # digits of FLOPs
+NOT_PLAYED_IN = ("data_dir", "download", "device", "backend")  # settings that change no episode
 
 
 @dataclass(frozen=True)
@@ -31,65 +36,110 @@ class Job:
     """One cell to play."""
 
     player: Player
-    config: EnvConfig  # of one family
+    config: EnvConfig  # of one family and one price
     run_seed: int
-    seeds: tuple[int, ...]
-    leader: tuple[Row, ...] = ()
+    seeds: int  # episodes 0, 1, ...
 
     @property
-    def family(self) -> str:
-        return self.config.tasks[0]
+    def cell(self) -> str:
+        family = self.config.tasks[0]
+        return f"{family}@{self.config.rent_weight:g}" if self.player.sees_price else family
 
     def fingerprint(self) -> str:
-        """Of all that its rows depend on; of a checkpoint, what is in it."""
-        fields = asdict(self)
-        fields["player"]["checkpoint"] = _content(self.player.checkpoint)
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
-
-    def path(self, folder: Path) -> Path:
-        return folder / self.player.name / f"{self.family}.json"
-
-
-def _content(checkpoint: str) -> str:
-    return hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest() if checkpoint else ""
+        """Of all that an episode depends on. Further seeds do not change it."""
+        config = {k: v for k, v in asdict(self.config).items() if k not in NOT_PLAYED_IN}
+        if not self.player.sees_price:
+            del config["rent_weight"]
+        text = json.dumps([self.player.identity(), config, self.run_seed], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_cell(job: Job, folder: Path) -> list[Row] | None:
-    """Rows that were played before under the very same conditions."""
-    path = job.path(folder)
-    if not path.is_file():
-        return None
-    data = json.loads(path.read_text())
-    return [Row(**row) for row in data["rows"]] if data["fingerprint"] == job.fingerprint() else None
+def shared(job: Job) -> Job:
+    """Return the job with a price that does not depend on the line, if its player does not see it."""
+    return job if job.player.sees_price else replace(job, config=replace(job.config, rent_weight=1.0))
 
 
-def played_seconds(folder: Path) -> float:
-    """What all cells that are kept took, each in one process."""
-    return float(sum(json.loads(path.read_text())["seconds"] for path in folder.glob("*/*.json")))
-
-
-def play_cell(job: Job, folder: Path) -> list[Row]:
-    """Plays and keeps."""
+def play_job(job: Job) -> tuple[list[Row], float]:
+    """Return the rows and the seconds that they took."""
     started = time.perf_counter()
-    rows = play_player(job.player, job.config, job.run_seed, job.seeds, job.leader)
-    path = job.path(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = {
-        "fingerprint": job.fingerprint(),
-        "player": asdict(job.player),
-        "family": job.family,
-        "seconds": round(time.perf_counter() - started, 2),
-        "rows": [row.as_dict() for row in rows],
-    }
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(content))
-    partial.replace(path)
-    return rows
+    rows = job.player.play(job.config, job.run_seed, range(job.seeds))
+    return rows, time.perf_counter() - started
+
+
+class CellStore:
+    """The cells in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, dict[str, Any]] = {}
+
+    def read(self, job: Job) -> list[Row] | None:
+        """Return the rows that were played before under the same conditions."""
+        cell = self._file(job.player.name).get("cells", {}).get(job.cell)
+        if cell is None or cell["fingerprint"] != job.fingerprint() or len(cell["rows"]["seed"]) < job.seeds:
+            return None
+        return _rows(cell["rows"])[: job.seeds]
+
+    def write(self, job: Job, rows: list[Row], seconds: float) -> None:
+        """Keep a cell; the player's other cells stay."""
+        self._files.pop(job.player.name, None)  # another process may have added to it
+        content = self._file(job.player.name)
+        content["player"] = asdict(replace(job.player, checkpoint=""))
+        cell = {"fingerprint": job.fingerprint(), "seconds": round(seconds, 2), "rows": _columns(rows)}
+        content["cells"] = dict(sorted({**content.get("cells", {}), job.cell: cell}.items()))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = self.folder / f"{job.player.name}.{os.getpid()}.partial"
+        partial.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
+        partial.replace(self._path(job.player.name))
+
+    def policies(self) -> list[Player]:
+        """Return the policies of which cells are kept, sorted by name."""
+        found = [Player(**self._file(path.name.removesuffix(".json.gz"))["player"]) for path in self._paths()]
+        return [replace(p, env=tuple((k, v) for k, v in p.env)) for p in found if p.sha256]
+
+    def seconds(self) -> float:
+        """Return what all kept cells took, each in one process."""
+        contents = [self._file(path.name.removesuffix(".json.gz")) for path in self._paths()]
+        return float(sum(cell["seconds"] for content in contents for cell in content["cells"].values()))
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("*.json.gz"))
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.json.gz"
+
+    def _file(self, name: str) -> dict[str, Any]:
+        if name not in self._files:
+            path = self._path(name)
+            self._files[name] = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
+        return self._files[name]
+
+
+def _columns(rows: list[Row]) -> dict[str, list[Any]]:
+    columns = {f.name: [getattr(row, f.name) for row in rows] for f in fields(Row)}
+    for name, values in columns.items():
+        if name in DIGITS:
+            columns[name] = [round(x, DIGITS[name]) for x in values]
+        elif name.endswith("flops"):
+            columns[name] = [float(f"{x:.{SIGNIFICANT}g}") for x in values]
+        elif isinstance(values[0], bool):
+            columns[name] = list(map(int, values))
+    columns["curve"] = [[round(x, 2) for x in curve] for curve in columns["curve"]]
+    if not any(columns["curve"]):
+        del columns["curve"]
+    return columns
+
+
+def _rows(columns: Mapping[str, list[Any]]) -> list[Row]:
+    rows = [Row(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+    return [
+        replace(row, panic=bool(row.panic), finite=bool(row.finite), curve=tuple(row.curve)) for row in rows
+    ]  # JSON has no tuples
 
 
 @contextmanager
 def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of new processes with one thread each."""
+    """Yield a pool of new processes with one thread each."""
     os.environ["OMP_NUM_THREADS"] = "1"  # they inherit it
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread)
     try:
@@ -105,52 +155,43 @@ def _one_thread() -> None:
 
 
 def run_cells(
-    pool: ProcessPoolExecutor, jobs: Iterable[Job], folder: Path, tell: Callable[[Job, bool], None]
-) -> dict[tuple[str, str], list[Row]]:
-    """By (player's name, family); `tell(job, played)` after each."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    under_way = {}
-    for job in jobs:
-        known = read_cell(job, folder)
-        if known is None:
-            under_way[pool.submit(play_cell, job, folder)] = job
-        else:
-            found[job.player.name, job.family] = known
-            tell(job, False)
-    for future in as_completed(under_way):
-        job = under_way[future]
-        found[job.player.name, job.family] = future.result()
-        tell(job, True)
-    return found
+    jobs: Iterable[Job], store: CellStore, processes: int, log: Callable[[str], None]
+) -> dict[tuple[Player, str], list[Row]]:
+    """Return the rows by player and cell; missing cells are played and kept. `log` gets a line for each of them."""
+    wanted = {(job.player, job.cell): shared(job) for job in jobs}
+    found = {key: rows for key, job in wanted.items() if (rows := store.read(job)) is not None}
+    missing = [job for key, job in wanted.items() if key not in found]
+    if not missing:
+        return found
+    missing.sort(key=lambda job: -job.player.scale)  # the slowest first
+    progress = Progress(missing, len(found), processes)
+    with workers(min(processes, len(missing))) as pool:
+        under_way = {pool.submit(play_job, job): job for job in missing}
+        for future in as_completed(under_way):
+            job, (rows, seconds) = under_way[future], future.result()
+            store.write(job, rows, seconds)
+            log(progress.step(job, seconds))
+    return found | {(job.player, job.cell): store.read(job) or [] for job in missing}
 
 
-def schedule_player(
-    pool: ProcessPoolExecutor, config: EnvConfig, run_seed: int, schedules: Sequence[Schedule]
-) -> Callable[[Sequence[tuple[int, str, int]]], list[tuple[float, float]]]:
-    """Plays (schedule, family, seed) in fleets of one family each, over the pool."""
+class Progress:
+    """What is done, and an estimate of the time left: cells of one player are expected to take equally long."""
 
-    def run(asked: Sequence[tuple[int, str, int]]) -> list[tuple[float, float]]:
-        by_family: dict[str, list[tuple[int, int]]] = {}
-        for i, family, seed in asked:
-            by_family.setdefault(family, []).append((i, seed))
-        futures: list[tuple[str, list[tuple[int, int]], Any]] = []
-        for family, wanted in by_family.items():
-            for start in range(0, len(wanted), LEAST_AT_ONCE):
-                part = wanted[start : start + LEAST_AT_ONCE]
-                plans, seeds = [schedules[i] for i, _ in part], [seed for _, seed in part]
-                own = _on(config, family)
-                futures.append((family, part, pool.submit(play_schedules, plans, own, run_seed, seeds)))
-        found = {
-            (i, family, seed): result
-            for family, part, future in futures
-            for (i, seed), result in zip(part, future.result(), strict=True)
-        }
-        return [found[a] for a in asked]
+    def __init__(self, jobs: list[Job], known: int, processes: int) -> None:
+        self.left, self.known, self.total, self.processes = list(jobs), known, known + len(jobs), processes
+        self.started = time.perf_counter()
+        self.seconds: dict[Player, list[float]] = {}
 
-    return run
+    def step(self, job: Job, seconds: float) -> str:
+        """Count a cell; return a line for the terminal."""
+        from deploy.report.progress import clock
 
+        self.left.remove(job)
+        self.seconds.setdefault(job.player, []).append(seconds)
+        passed, done = clock(time.perf_counter() - self.started), self.total - len(self.left)
+        return f"{passed}  {done}/{self.total}, about {clock(self._rest())} left  {job.player.name}  {job.cell}"
 
-def _on(config: EnvConfig, family: str) -> EnvConfig:
-    from deploy.evaluation.suite import on_family
-
-    return on_family(config, family)
+    def _rest(self) -> float:
+        means = {player: sum(s) / len(s) for player, s in self.seconds.items()}
+        overall = sum(means.values()) / len(means)
+        return sum(means.get(job.player, overall) for job in self.left) / self.processes

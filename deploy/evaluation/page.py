@@ -1,10 +1,9 @@
-"""The output of an evaluation: an HTML page, figures as PNG, rows as Parquet, and tables for the terminal."""
+"""The output of an evaluation: an HTML page, figures as PNG, tables as JSON, and tables for the terminal."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,9 @@ from rich.table import Table
 
 from actors.env.rendering.palette import STYLE
 from deploy.evaluation import pictures
-from deploy.evaluation.results import BLIND, CEILING, FIXED, MAIN, PERIODIC, STREAM, Results
+from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, FIXED, GAP, POLICY
+from deploy.evaluation.results import EQUAL, SWEEP, Results
+from deploy.evaluation.targets import targets
 from deploy.report.page import as_svg
 from deploy.report.statistics import Interval
 
@@ -32,46 +33,43 @@ class EvaluationFigure(NamedTuple):
 
 FIGURES = (
     EvaluationFigure(
-        "intervals",
-        "Improvement over never growing",
-        "J minus the J of never growing on the same episodes. Left: the mean. Right: the interquartile mean (IQM), "
-        "which is robust to outliers. Bars are 95% bootstrap intervals over policies, families and episodes.",
-        pictures.intervals,
+        "sweep",
+        "One run against a sweep",
+        "J over never growing, the mean over four prices, against the training FLOPs of one run. Bars are 95% "
+        "intervals. The shaded corner is the target: at most one point behind the full sweep, for at most a third of "
+        "its FLOPs.",
+        pictures.against_sweep,
     ),
     EvaluationFigure(
-        "improvement",
-        "Probability of improvement",
-        "The probability that the greedy policy has a higher J than the other player on the same episode.",
-        pictures.improvement,
+        "front",
+        "Accuracy and size",
+        "Validation accuracy at the end against the doublings of the parameters, means over families and episodes. "
+        "Lines connect a player at different prices (the numbers, in points per doubling), and hosts that were built "
+        "wider.",
+        pictures.front,
     ),
     EvaluationFigure(
-        "profiles",
-        "Performance profiles",
-        "The fraction of episodes whose J exceeds that of never growing by at least the given number of points.",
-        pictures.profiles,
+        "families",
+        "By family",
+        "J of the policy minus J of the best single schedule on the same episodes, the mean over four prices. Bars are "
+        "95% intervals over policies and episodes.",
+        pictures.by_family,
     ),
     EvaluationFigure(
-        "pareto",
-        "Accuracy and rent",
-        "Final test accuracy against the rent. Lines connect schedules or policies that were "
-        "played at different prices, given next to the points.",
-        pictures.pareto,
-    ),
-    EvaluationFigure(
-        "regret",
-        "Regret by family",
-        "The gap to the best schedule of each family, which was selected on other seeds of that family. A single rule "
-        "for all families does not have this information.",
-        pictures.regret,
+        "growth",
+        "Growth by price and width",
+        "Doublings of the parameters at the end, for hosts of four classes of widths. The full sweep knows the "
+        "result of every width; the policy decides during its only run.",
+        pictures.growth,
     ),
 )
 
-SHOWN = (MAIN, BLIND, FIXED, STREAM, PERIODIC, "tuned plateau", CEILING, "static maximum")
-"""Rows of the table that the table by family shows."""
+SHOWN = (POLICY, BLIND, CHOOSER, BEST, FIXED, GAP, BUILT.format(2), EQUAL, SWEEP)
+"""Rows of the table that the tables by family and by width show."""
 
 
 def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], settings: str) -> Path:
-    """Write `index.html`, the figures, `results.json`, and with pyarrow also `rows.parquet`. Returns the page."""
+    """Write `index.html`, the figures and `results.json`. Returns the page."""
     drawn = []
     with matplotlib.rc_context(STYLE):
         for picture in FIGURES:
@@ -79,49 +77,48 @@ def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], set
             if figure is not None:
                 figure.savefig(folder / f"{picture.name}.png", facecolor="white")
                 drawn.append({"picture": picture, "svg": Markup(as_svg(figure, picture.name))})
-    (folder / "results.json").write_text(json.dumps(results.as_dict(), indent=1) + "\n")
-    write_parquet(results, folder / "rows.parquet")
+    (folder / "results.json").write_text(json.dumps(as_dict(results), indent=1) + "\n")
     home = Path(__file__).parents[1]
     environment = Environment(
         loader=FileSystemLoader(home), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     page = environment.get_template("evaluation/page.html.j2").render(
-        name=folder.resolve().parent.name,
+        name=folder.resolve().name,
         headline=results.sentences,
         facts=facts,
         drawn=drawn,
+        prices=results.prices,
         lines=results.lines,
-        families=results.families,
+        families=results.family_lines,
+        widths=results.width_lines,
         shown=[name for name in SHOWN if name in results.rows],
-        targets=results.targets,
+        targets=targets(results),
         settings=settings,
         span=span,
-        price=results.price,
     )
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
     return path
 
 
-def write_parquet(results: Results, path: Path) -> bool:
-    """Write one row per episode. Returns False if pyarrow, an extra, is not installed."""
-    if find_spec("pyarrow") is None:
-        return False
-    import pyarrow
-    import pyarrow.parquet
+def as_dict(results: Results) -> dict[str, Any]:
+    """Return all tables as plain data."""
 
-    rows: list[dict[str, Any]] = [
-        {"line": line, "policy": index, "family": family, "J": row.objective(results.price)} | row.as_dict()
-        for line, policies in results.rows.items()
-        for index, policy in enumerate(policies)
-        for family, own in policy.items()
-        for row in own
-    ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    return True
+    def plain(lines: Sequence[NamedTuple]) -> list[dict[str, Any]]:
+        return [{k: v._asdict() if isinstance(v, Interval) else v for k, v in x._asdict().items()} for x in lines]
+
+    return {
+        "headline": results.sentences,
+        "prices": results.prices,
+        "targets": plain(targets(results)),
+        "lines": plain(results.lines),
+        "families": plain(results.family_lines),
+        "widths": plain(results.width_lines),
+    }
 
 
 def span(i: Interval | None, digits: int = 2) -> str:
+    """Return a mean and its interval as text."""
     return "" if i is None else f"{i.mean:+.{digits}f} [{i.low:.{digits}f}, {i.high:.{digits}f}]"
 
 
@@ -129,24 +126,24 @@ def terminal(results: Results) -> tuple[Table, Table]:
     """Return the table of players and the table of targets."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("player", no_wrap=True)
-    for name in ("n", "J", "J over never", "its IQM", "policy's J over it", "P(better)", "test", "params", "FLOPs"):
+    prices = [f"at {w:g}" for w in results.prices]
+    for name in ("n", "J over never", *prices, "policy's over it", "P(better)", "test", "doublings", "FLOPs"):
         table.add_column(name, justify="right", no_wrap=True)
     for line in results.lines:
         table.add_row(
             line.name,
             str(line.policies),
-            f"{line.objective:+.2f}",
             span(line.over_never),
-            "" if line.iqm_over_never is None else f"{line.iqm_over_never.mean:+.2f}",
+            *(f"{line.by_price[w]:+.2f}" for w in results.prices),
             span(line.policy_over),
             "" if line.improvement is None else f"{line.improvement.mean:.2f}",
-            f"{line.test_accuracy:.1f}",
-            f"x{line.params:.2f}",
+            "" if line.test_accuracy is None else f"{line.test_accuracy:.1f}",
+            f"{line.doublings:.2f}",
             f"x{line.training_flops:.2f}",
         )
-    targets = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("target", "value", "goal", ""):
-        targets.add_column(name, no_wrap=name != "value")
-    for t in results.targets:
-        targets.add_row(t.name, t.told, f"{t.goal:g}", "[green]met[/]" if t.met else "[red]missed[/]")
-    return table, targets
+    table_of_targets = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("target", "measured", "goal", ""):
+        table_of_targets.add_column(name, no_wrap=True)
+    for t in targets(results):
+        table_of_targets.add_row(t.name, t.measured, t.goal, "[green]met[/]" if t.met else "[red]missed[/]")
+    return table, table_of_targets

@@ -2,200 +2,213 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from actors.env.rendering.palette import GRID, INK, MUTED
 from actors.env.rendering.timeline_chart import WIDTH_IN
-from deploy.evaluation import statistics as st
-from deploy.evaluation.results import CEILING, FIXED, MAIN, NEVER, PERIODIC, Line, Results
+from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, FIXED, GAP, NEVER, POLICY, SCALES, STREAM
+from deploy.evaluation.results import EQUAL, SWEEP, WIDTHS_OF_SWEEP, Results
 
+ZERO = "#b6bec8"
 COLOURS = {
-    "policy greedy": "#0072b2",
-    "policy sampled": "#56b4e9",
-    "blind greedy": "#cc79a7",
-    "blind sampled": "#e3b4d0",
-    "fixed column": "#332288",
-    "periodic in the stream": "#f0c27a",
-    "tuned periodic": "#e69f00",
-    "tuned plateau": "#d55e00",
-    "tuned gradient": "#a6761d",
-    "per-task best": "#1d232b",
-    "never grow": "#6b7280",
-    "static maximum": "#8c6bb1",
-    "random matched": "#b9a79d",
-    "from scratch": "#009e73",
-    "from scratch, compute-matched": "#7fceb9",
+    POLICY: "#0072b2",
+    BLIND: "#56b4e9",
+    CHOOSER: "#cc79a7",
+    BEST: "#e69f00",
+    FIXED: "#d55e00",
+    GAP: "#a6761d",
+    STREAM: "#b79f6f",
+    SWEEP: "#00684c",
+    EQUAL: "#009e73",
+    **dict.fromkeys(WIDTHS_OF_SWEEP, "#6b7280"),
 }
-PROFILED = (MAIN, "blind greedy", FIXED, PERIODIC, "tuned plateau", CEILING, "random matched", "static maximum")
-ROW_IN = 0.32
+WIDTH_COLOURS = ("#9ecae1", "#4a98c9", "#1764ab", "#08306b", "#041530")
+CHARACTER = 0.0092  # width of one, as a share of the axes
+LEADER = {"arrowstyle": "-", "lw": 0.6, "alpha": 0.6}
+BEHIND_POINTS, SHARE_OF_FLOPS = 1.0, 1 / 3
+"""The targets against the full sweep."""
 
 
 def colour(line: str) -> str:
     return COLOURS.get(line, MUTED)
 
 
-def intervals(results: Results) -> Figure:
-    """Mean and IQM of the gain over never growing, on the same episodes."""
-    lines = [line for line in results.lines if line.over_never is not None and " at price " not in line.name]
-    figure = Figure(figsize=(WIDTH_IN, 0.9 + ROW_IN * len(lines)), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for ax, title, of_iqm in zip(panels, ("mean, points of J", "IQM, points of J"), (False, True), strict=True):
-        bars = [i for i in (line.iqm_over_never if of_iqm else line.over_never for line in lines) if i is not None]
-        low, high = _window([(i.low, i.high) for i in bars])
-        for row, (line, found) in enumerate(zip(lines, bars, strict=True)):
-            if low <= found.mean <= high:
-                _bar(ax, row, found.mean, found.low, found.high, line.name)
-            else:
-                _beyond(ax, row, found.mean, colour(line.name))
-        ax.axvline(0, color="#b6bec8", lw=0.8)
-        ax.set_xlim(low, high)
-        ax.set_title(title)
-        _across(ax)
-    _rows(panels[0], lines)
+def against_sweep(results: Results) -> Figure:
+    """Points of J and training FLOPs of each player."""
+    figure = Figure(figsize=(WIDTH_IN, 4.6), layout="constrained")
+    ax = figure.subplots()
+    points: list[tuple[float, float, str]] = []
+    for line in results.lines:
+        y, x = (0.0 if line.over_never is None else line.over_never.mean), line.training_flops
+        if line.over_never is not None:
+            ax.plot([x, x], [line.over_never.low, line.over_never.high], color=colour(line.name), lw=1.8, alpha=0.35)
+        main = line.name in (POLICY, SWEEP)
+        ax.plot(x, y, "o", color=colour(line.name), ms=10 if main else 6.5, mec="white", mew=1, zorder=3)
+        points.append((x, y, line.name))
+    ax.set_xscale("log")
+    low, high = min(x for x, _, _ in points) / 1.25, max(x for x, _, _ in points) * 1.6
+    ax.set_xlim(low, high)
+    bottom, top = _window([y for _, y, _ in points])
+    ax.set_ylim(bottom, top)
+    by_name = {name: (x, y) for x, y, name in points}
+    if SWEEP in by_name:
+        x, y = by_name[SWEEP]
+        corner = (low, y - BEHIND_POINTS)
+        target = Rectangle(corner, x * SHARE_OF_FLOPS - low, top - corner[1], fc="#e6f4ee", ec="none", zorder=0)
+        ax.add_patch(target)
+        told = "target: at most 1 point behind the full sweep, for at most 1/3 of its FLOPs"
+        ax.text(0.012, 0.975, told, transform=ax.transAxes, va="top", color=COLOURS[SWEEP], fontsize=8)
+        ax.axhline(y, color=COLOURS[SWEEP], lw=0.9, ls=(0, (4, 3)), zorder=1)
+    ax.axhline(0, color=ZERO, lw=0.8, zorder=1)
+    _label(ax, points)
+    ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200) if low <= t <= high]
+    ax.set_xticks(ticks)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"×{v:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("training FLOPs relative to never growing (log scale)")
+    ax.set_ylabel("J over never growing, points")
     return figure
 
 
-def improvement(results: Results) -> Figure | None:
-    """How often the policy does better on an episode."""
-    lines = [line for line in results.lines if line.improvement is not None and " at price " not in line.name]
+def _window(values: Sequence[float]) -> tuple[float, float]:
+    """Return limits with room for labels. A player that is far behind all others is cut off."""
+    low = max(min(values), float(np.median(values)) - 2.5 * (max(values) - float(np.median(values))) - 1)
+    room = 0.2 * (max(values) - low) + 0.1
+    return low - room, max(values) + room
+
+
+def _label(ax: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Write each name beside its point, moved up or down where names would overlap."""
+    (low, high), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    width, height = np.log(high / low), top - bottom
+    taken: list[tuple[float, float, float]] = []  # left, right, middle, in shares of the axes
+
+    def place(x: float, y: float, name: str) -> tuple[float, float, bool]:
+        length = CHARACTER * len(name)
+        for shift in (0.0, 0.045, -0.045, 0.09, -0.09, 0.135, -0.135, 0.18, -0.18):
+            for to_left in (False, True):
+                left = x - 0.02 - length if to_left else x + 0.02
+                if left < 0 or left + length > 1.02 or not 0 < y + shift < 1:
+                    continue
+                if all(left + length < a or left > b or abs(y + shift - m) > 0.042 for a, b, m in taken):
+                    return left, shift, to_left
+        return x + 0.02, 0.0, False
+
+    at = [(float(np.log(x / low) / width), (y - bottom) / height, name) for x, y, name in points]
+    taken += [(x - 0.012, x + 0.012, y) for x, y, _ in at]
+    for x, y, name in sorted(at, key=lambda p: (p[2] not in (POLICY, SWEEP), -p[1])):
+        left, shift, to_left = place(x, y, name)
+        length = CHARACTER * len(name)
+        taken.append((left, left + length, y + shift))
+        ax.annotate(
+            name,
+            (x, y),
+            xytext=(left + (length if to_left else 0), y + shift),
+            xycoords="axes fraction",
+            ha="right" if to_left else "left",
+            va="center",
+            color=colour(name),
+            fontsize=9,
+            bbox={"fc": "white", "ec": "none", "pad": 0.5, "alpha": 0.75},
+            fontweight="bold" if name in (POLICY, SWEEP) else "normal",
+            arrowprops={"arrowstyle": "-", "color": colour(name), "lw": 0.6, "alpha": 0.6}
+            if abs(shift) > 0.05
+            else None,
+        )
+
+
+def front(results: Results) -> Figure:
+    """Accuracy against added doublings: players at every price, and hosts that were built wider."""
+    figure = Figure(figsize=(WIDTH_IN, 4.0), layout="constrained")
+    ax = figure.subplots()
+
+    def at(line: str, price: float) -> tuple[float, float]:
+        x = results.values(line, lambda row, _: row.doublings, price).mean()
+        return float(x), float(results.values(line, lambda row, _: row.accuracy, price).mean())
+
+    built = [at(name, results.prices[0]) for name in WIDTHS_OF_SWEEP if name in results.rows]
+    ax.plot(*zip(*built, strict=True), "o-", color=colour(NEVER), lw=1.2, ms=5, mec="white", label="built wider")
+    for k, point in zip(SCALES, built, strict=False):
+        text = "as drawn" if k == 1 else BUILT.format(k).removeprefix("built wider ").replace("x", "×")
+        _beside(ax, text, point, (6, -11), colour(NEVER))
+    for line in (SWEEP, BEST, CHOOSER, GAP, BLIND, POLICY):
+        if line not in results.rows:
+            continue
+        points = [at(line, w) for w in results.prices]
+        main = line == POLICY
+        ax.plot(
+            *zip(*points, strict=True),
+            "o-",
+            color=colour(line),
+            lw=2.2 if main else 1.2,
+            ms=7 if main else 5,
+            mec="white",
+            label=line,
+            zorder=3 if main else 2,
+        )
+        if line in (POLICY, SWEEP, BEST):
+            for w, point in zip(results.prices, points, strict=True):
+                _beside(ax, f"{w:g}", point, (-4, 7), colour(line))
+    ax.margins(0.06, 0.12)
+    ax.set_xlabel("doublings of the parameters at the end")
+    ax.set_ylabel("validation accuracy at the end, %")
+    ax.legend(loc="lower right", handlelength=1.6)
+    return figure
+
+
+def _beside(ax: Axes, text: str, point: tuple[float, float], offset: tuple[int, int], tint: str) -> None:
+    ax.annotate(text, point, xytext=offset, textcoords="offset points", color=tint, fontsize=8)
+
+
+def by_family(results: Results) -> Figure | None:
+    """What the policy is ahead of the best single schedule, families in this order."""
+    lines = [line for line in results.family_lines if line.policy_over_best is not None]
     if not lines:
         return None
-    figure = Figure(figsize=(WIDTH_IN, 0.9 + ROW_IN * len(lines)), layout="constrained")
+    found = sorted(((line.policy_over_best, line.family) for line in lines if line.policy_over_best), reverse=True)
+    figure = Figure(figsize=(WIDTH_IN, 0.9 + 0.27 * len(found)), layout="constrained")
     ax = figure.subplots()
-    for row, line in enumerate(lines):
-        assert line.improvement is not None
-        _bar(ax, row, line.improvement.mean, line.improvement.low, line.improvement.high, line.name)
-    _rows(ax, lines)
-    ax.axvline(0.5, color="#b6bec8", lw=0.8)
-    ax.set_xlim(0, 1)
-    ax.xaxis.set_major_formatter(PercentFormatter(1.0))
-    ax.set_xlabel("probability that the policy's J is higher; a tie counts half")
-    _across(ax)
-    return figure
-
-
-def profiles(results: Results) -> Figure:
-    """The share of episodes that gain more than so many points over never growing."""
-    names = [name for name in PROFILED if name in results.rows]
-    gains = {name: results.against(name, NEVER).ravel() for name in names}
-    growers = [x for name, x in gains.items() if name != "static maximum"]  # which is far off on the left
-    low, high = np.quantile(np.concatenate(growers or [np.zeros(1)]), [0.01, 0.99])
-    at = np.linspace(low - 1, high + 1, 400)
-    figure = Figure(figsize=(WIDTH_IN, 3.4), layout="constrained")
-    ax = figure.subplots()
-    for name in names:
-        ax.plot(at, st.profile(gains[name], at), color=colour(name), lw=2.2 if name == MAIN else 1.4, label=name)
-    ax.axvline(0, color="#b6bec8", lw=0.8)
-    ax.set_ylim(0, 1.02)
-    ax.set_xlim(at[0], at[-1])
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-    ax.set_xlabel("J over never growing, points")
-    ax.set_ylabel("fraction of episodes above")
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0, columnspacing=1.2, handlelength=1.2)
-    return figure
-
-
-def pareto(results: Results) -> Figure:
-    """Accuracy against what it costs to hold; schedules and policies at every price."""
-    figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
-    ax = figure.subplots()
-    fronts: dict[str, list[tuple[float, float, float]]] = {}  # price, x, y
-    for name in results.rows:
-        x, y = float(results.array(name, "rent").mean()), float(results.array(name, "test_accuracy").mean())
-        base, at, weight = name.partition(" at price ")
-        front = {"policy": MAIN, "periodic": PERIODIC}.get(base, base)
-        if front in (MAIN, PERIODIC):
-            fronts.setdefault(front, []).append((float(weight) if at else results.price, x, y))
-        label = None if at else name
-        ax.plot(x, y, "o", color=colour(front), ms=5 if at else 7, mec="white", mew=1, label=label, clip_on=False)
-    for name, points in fronts.items():
-        front_x, front_y = zip(*sorted((x, y) for _, x, y in points), strict=True)
-        ax.plot(front_x, front_y, color=colour(name), lw=1.2, alpha=0.6, zorder=1)
-    widest, tallest = np.sqrt(ax.get_xlim()[1]), np.ptp(ax.get_ylim())
-    for front, points in fronts.items():
-        for told, x, y in _labels(points, 0.04 * widest, 0.04 * float(tallest)):
-            side = (6, -11) if front == PERIODIC else (-4, 7)
-            ax.annotate(told, (x, y), xytext=side, textcoords="offset points", color=colour(front), fontsize=8)
-    ax.set_xscale("function", functions=(lambda v: np.sqrt(np.maximum(v, 0)), np.square))
-    ax.set_xlim(0, ax.get_xlim()[1])
-    ax.set_xticks([t for t in (0, 0.1, 0.25, 0.5, 1, 2, 3, 4) if t <= ax.get_xlim()[1]])
-    ax.set_xlabel("rent: doublings of the parameters, averaged over the horizon (root scale)")
-    ax.set_ylabel("final test accuracy, points")
-    ax.margins(0.06, 0.1)
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), handletextpad=0.2)
-    return figure
-
-
-def _labels(points: list[tuple[float, float, float]], wide: float, tall: float) -> list[tuple[str, float, float]]:
-    """One label for points that lie too close together for labels of their own; `wide` on a root scale."""
-    groups: list[list[tuple[float, float, float]]] = []
-    for point in sorted(points):
-        near = [
-            g for g in groups if abs(np.sqrt(g[0][1]) - np.sqrt(point[1])) < wide and abs(g[0][2] - point[2]) < tall
-        ]
-        near[0].append(point) if near else groups.append([point])
-    return [(", ".join(f"{w:g}" for w, _, _ in g), g[0][1], g[0][2]) for g in groups]
-
-
-def regret(results: Results) -> Figure | None:
-    """Points of J behind the per-task best schedule, by family."""
-    if CEILING not in results.rows:
-        return None
-    names = [n for n in (MAIN, "blind greedy", FIXED, PERIODIC, "tuned plateau", NEVER) if n in results.rows]
-    families = [m.family for m in results.members]
-    figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.4 * len(families)), layout="constrained")
-    ax = figure.subplots()
-    for k, name in enumerate(names):
-        behind = results.regret(name)
-        offset = 0.13 * ((len(names) - 1) / 2 - k)
-        y = [row - offset for row in range(len(families))]
-        ax.plot([behind[f] for f in families], y, "o", color=colour(name), ms=6, mec="white", mew=0.8, label=name)
-    ax.axvline(0, color="#b6bec8", lw=0.8)
-    marks = {m.family: "" if m.headline else " (not in headlines)" for m in results.members}
-    ax.set_yticks(range(len(families)), [f + marks[f] for f in families], color=INK)
-    ax.set_ylim(len(families) - 0.45, -0.55)
-    ax.set_xlabel("points of J behind the per-task best; left of 0 is better than it")
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, handletextpad=0.1, borderaxespad=0, columnspacing=1.0)
-    _across(ax)
-    return figure
-
-
-def _window(ranges: list[tuple[float, float]]) -> tuple[float, float]:
-    """What to show of them: one that lies far outside does not squeeze all others together."""
-    low, high = (np.array(side) for side in zip(*ranges, strict=True))
-    room = 2.0 * float(np.median(high - low)) + 1e-6
-    kept = (low >= np.median(low) - room) & (high <= np.median(high) + room)
-    margin = 0.06 * float(high[kept].max() - low[kept].min()) + 1e-6
-    return float(low[kept].min()) - margin, float(high[kept].max()) + margin
-
-
-def _beyond(ax: Axes, row: int, value: float, tint: str) -> None:
-    """Says at the edge what lies outside."""
-    left, told = value < 0, f"{abs(value):.1f}"
-    ax.annotate(
-        f"\N{LEFTWARDS ARROW} \N{MINUS SIGN}{told}" if left else f"{told} \N{RIGHTWARDS ARROW}",
-        (0.01 if left else 0.99, row),
-        xycoords=ax.get_yaxis_transform(),
-        ha="left" if left else "right",
-        va="center",
-        color=tint,
-    )
-
-
-def _bar(ax: Axes, row: int, mean: float, low: float, high: float, name: str) -> None:
-    ax.plot([low, high], [row, row], color=colour(name), lw=3, alpha=0.4)
-    ax.plot(mean, row, "o", color=colour(name), ms=7 if name == MAIN else 5.5, mec="white", mew=1)
-
-
-def _rows(ax: Axes, lines: list[Line]) -> None:
-    ax.set_yticks(range(len(lines)), [line.name for line in lines], color=INK)
-    ax.set_ylim(len(lines) - 0.4, -0.6)
-
-
-def _across(ax: Axes) -> None:
+    for y, (own, _) in enumerate(found):
+        ax.plot([own.low, own.high], [y, y], color=colour(POLICY), lw=3, alpha=0.35, solid_capstyle="round")
+        ax.plot(own.mean, y, "o", color=colour(POLICY), ms=6.5, mec="white", mew=1)
+    total = results.interval(results.against(POLICY, BEST))
+    last = len(found)
+    ax.axvspan(total.low, total.high, color=colour(POLICY), alpha=0.07, lw=0)
+    ax.plot([total.low, total.high], [last, last], color=INK, lw=3, alpha=0.45, solid_capstyle="round")
+    ax.plot(total.mean, last, "D", color=INK, ms=6.5, mec="white", mew=1)
+    ax.axvline(0, color=ZERO, lw=0.8)
+    ax.set_yticks(range(last + 1), [*(name for _, name in found), "all"], color=INK)
+    ax.get_yticklabels()[-1].set_fontweight("bold")
+    ax.set_ylim(last + 0.6, -0.6)
+    ax.set_xlabel("J of the policy minus J of the best single schedule, points")
     ax.grid(axis="x", color=GRID)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
+    return figure
+
+
+def growth(results: Results) -> Figure | None:
+    """Doublings at the end by price, one curve for each class of widths; beside them the sweep's."""
+    if POLICY not in results.rows or SWEEP not in results.rows:
+        return None
+    figure = Figure(figsize=(WIDTH_IN, 3.4), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    lines = results.width_lines
+    for ax, title, of_sweep in zip(panels, (POLICY, SWEEP), (False, True), strict=True):
+        for line, tint in zip(lines, WIDTH_COLOURS, strict=False):
+            own = line.sweep_doublings if of_sweep else line.doublings
+            at = range(len(own))
+            ax.plot(at, list(own.values()), "o-", color=tint, lw=2, ms=6, mec="white", label=line.widths, clip_on=False)
+        ax.set_xticks(range(len(results.prices)), [f"{w:g}" for w in results.prices])
+        ax.set_title(title, fontweight="bold", color=colour(title))
+        ax.set_xlabel("price, points per doubling")
+    panels[0].set_ylim(bottom=0)
+    panels[0].set_ylabel("doublings at the end")
+    panels[1].legend(title="units of the host", loc="upper right")
+    return figure

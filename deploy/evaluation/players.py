@@ -1,131 +1,113 @@
-"""Players: the policies, schedules and baselines of an evaluation, and how each is played."""
+"""Players: what plays the episodes of an evaluation. Lines: the rows of its table, each with its players by price."""
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Literal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from actors.config import EnvConfig
-from actors.env.slots.topology import Topology
-from actors.policy.baselines import NeverGrow
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.rules.names import rule_policy
-from actors.rules.schedule import Schedule, Scheduled
-from deploy.evaluation.play import Row, largest, matched_epochs, play
-from deploy.evaluation.schedules import RandomSchedule
+from actors.rules.names import is_rule, parse_rule, rule_policy
+from actors.rules.schedule import Schedule
+from deploy.evaluation.play import Row, play, play_built
+from deploy.evaluation.suite import PRICES
 from learner.run.checkpoint import load_policy
 
-How = Literal["policy", "never", "largest", "schedule", "rule", "random", "scratch", "matched"]
+NEVER, BUILT = "never grow", "built wider x{}"
+POLICY, BLIND, CHOOSER, STREAM, GAP = "policy", "blind", "chooser", "periodic in the stream", "gap rule"
+FIXED, BEST = "fixed column", "best single schedule"
+SCALES = (1, 2, 4, 8)
+"""Widths of the sweep, in multiples of the drawn one."""
 
 
 @dataclass(frozen=True)
 class Player:
-    """`line` is its line of the table: policies that were trained alike share one, and are told apart by `index`."""
+    """A rule, a policy, or a host that is built wider and never grows (`scale`)."""
 
-    line: str
-    how: How
-    index: int = 0
-    checkpoint: str = ""
-    sampled: bool = False
-    schedule: Schedule | None = None  # the ceiling's differs by family
     rule: str = ""
-    price: float | None = None  # that it observes, in points per doubling; None for that of the evaluation
-    leader: str = ""  # the line whose episodes, of the same index, it is matched with
+    scale: int = 0
+    line: str = ""  # of a policy: its row of the table, which it may share with others
+    sha256: str = ""  # of the policy's file
+    env: tuple[tuple[str, int], ...] = ()  # settings of the environment that it was trained in and plays in
+    checkpoint: str = ""  # the policy's file; "" if only its episodes are kept
 
     @property
     def name(self) -> str:
-        """Of its folder of cells."""
-        return f"{self.line.replace(' ', '_').replace(':', '_')}-{self.index}"
+        """The name of the file of its episodes."""
+        if self.scale:
+            return f"built-{self.scale}"
+        text = self.rule or f"{self.line}-{self.sha256[:8]}"
+        return "".join(c if c.isalnum() or c in "-.@=," else "_" for c in text)
+
+    @property
+    def sees_price(self) -> bool:
+        """Whether its actions depend on the price; otherwise its episodes serve every price."""
+        return not self.scale and (not self.rule or not isinstance(parse_rule(self.rule), Schedule))
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that its actions depend on, but for the price and the code."""
+        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays in full
+            settings = repr(parse_rule(self.rule)) if self.rule else ""
+        return {name: value for name, value in asdict(self).items() if name != "checkpoint"} | {"settings": settings}
+
+    def play(self, config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Row]:
+        """Play one episode of each seed; `config` names one family."""
+        if self.scale:
+            return play_built(config, run_seed, seeds, self.scale)
+        if self.rule:
+            return play(lambda spaces: rule_policy(self.rule, spaces), config, run_seed, seeds)
+        network = _network(self.checkpoint, config.total_slots)
+        return play(lambda spaces: network, config, run_seed, seeds)
 
 
-def roster(
-    checkpoints: Sequence[str],
-    blind: Sequence[str],
-    others: Mapping[str, Sequence[str]],
-    tuned: Mapping[str, Schedule],
-    rules: Mapping[str, str],
-    prices: Sequence[float],
-) -> list[Player]:
-    """All that are compared; leaders before those who follow them. The ceiling is `per-task best`, whose schedule
-    the family decides. `others`, `tuned` and `rules` are policies, schedules and rules by the names of their lines.
-    The policies also play at every one of `prices`."""
-    players = [Player("never grow", "never"), Player("static maximum", "largest")]
-    players += [Player(line, "rule", rule=rule) for line, rule in rules.items()]
-    players += [Player(name, "schedule", schedule=own) for name, own in tuned.items()]
-    players.append(Player("per-task best", "schedule"))
-    for sampled in (False, True):
-        mode = "sampled" if sampled else "greedy"
-        for line, paths in (("policy", checkpoints), ("blind", blind)):
-            players += [Player(f"{line} {mode}", "policy", i, path, sampled) for i, path in enumerate(paths)]
-    for price in prices:
-        line = f"policy at price {price:g}"
-        players += [Player(line, "policy", i, path, price=price) for i, path in enumerate(checkpoints)]
-    players += [Player(name, "policy", i, path) for name, paths in others.items() for i, path in enumerate(paths)]
-    for line, how in FOLLOWERS.items():
-        players += [Player(line, how, i, leader="policy greedy") for i in range(len(checkpoints))]
-    return players
+class Line(NamedTuple):
+    """One row of the table: its players at each price, several only for policies that were trained alike."""
+
+    name: str
+    players: Mapping[float, tuple[Player, ...]]
 
 
-FOLLOWERS: dict[str, How] = {
-    "random matched": "random",
-    "from scratch": "scratch",
-    "from scratch, compute-matched": "matched",
-}
+def rule_player(rule: str) -> Player:
+    """Return the player of a rule; never growing is a host that is built as drawn."""
+    return Player(scale=1) if rule == "never" else Player(rule=rule)
+
+
+def policy_player(line: str, checkpoint: Path, env: Mapping[str, int] | None = None) -> Player:
+    """Return the player of a checkpoint file; `env` holds what its environment has instead of the common settings."""
+    digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    return Player(line=line, sha256=digest, env=tuple((env or {}).items()), checkpoint=str(checkpoint))
+
+
+def always_played(rules: Mapping[str, Mapping[float, str]], prices: Sequence[float] = PRICES) -> list[Line]:
+    """Return the lines that need no policy; `rules` names a rule for each line and price."""
+    lines = [same(NEVER, Player(scale=1), prices)]
+    lines += [same(BUILT.format(k), Player(scale=k), prices) for k in SCALES[1:]]
+    lines += [Line(name, {w: (rule_player(own[w]),) for w in prices}) for name, own in rules.items()]
+    lines.append(same(STREAM, Player(rule="periodic"), prices))
+    if is_rule("chooser"):
+        lines.append(same(CHOOSER, Player(rule="chooser"), prices))
+    return lines
+
+
+def same(name: str, player: Player, prices: Sequence[float] = PRICES) -> Line:
+    """Return a line with one player for all prices."""
+    return Line(name, dict.fromkeys(prices, (player,)))
+
+
+def of_policies(players: Sequence[Player], prices: Sequence[float] = PRICES) -> list[Line]:
+    """Return the lines of policies; those of `--checkpoint` and `--blind` come first."""
+    names = {p.line for p in players}
+    ordered = [name for name in (POLICY, BLIND) if name in names] + sorted(names - {POLICY, BLIND})
+    return [Line(name, dict.fromkeys(prices, tuple(p for p in players if p.line == name))) for name in ordered]
 
 
 @cache
 def _network(path: str, slots: int) -> FactoredRecurrentActorCritic:
     return load_policy(path, slots)
-
-
-def play_player(
-    player: Player, config: EnvConfig, run_seed: int, seeds: Sequence[int], leader: Sequence[Row] = ()
-) -> list[Row]:
-    """`config` names one family; `leader` holds the leader's rows on the same seeds."""
-    if player.price is not None:
-        config = replace(config, rent_weight=player.price)
-    match player.how:
-        case "policy":
-            network = _network(player.checkpoint, config.total_slots)
-            return play(lambda spaces: network, config, run_seed, seeds, deterministic=not player.sampled)
-        case "never":
-            return play(NeverGrow, config, run_seed, seeds)
-        case "largest":
-            return play(NeverGrow, config, run_seed, seeds, topologies=largest(config, run_seed, seeds))
-        case "schedule":
-            plan = player.schedule
-            assert plan is not None, f"{player.name} has no schedule"
-            return play(lambda spaces: Scheduled(spaces, plan), config, run_seed, seeds)
-        case "rule":
-            return play(lambda spaces: rule_policy(player.rule, spaces), config, run_seed, seeds)
-        case "random":
-            counts = [len(row.topology) for row in leader]
-            return play(lambda spaces: RandomSchedule(spaces, counts), config, run_seed, seeds)
-        case "scratch":
-            return play(NeverGrow, config, run_seed, seeds, topologies=[row.grown for row in leader])
-        case "matched":
-            return _matched(config, run_seed, leader)
-
-
-def play_schedules(
-    plans: Sequence[Schedule], config: EnvConfig, run_seed: int, seeds: Sequence[int]
-) -> list[tuple[float, float]]:
-    """(gain, rent) of each plan on the seed beside it; the test rows are not read."""
-    rows = play(lambda spaces: Scheduled(spaces, plans), config, run_seed, seeds, read_test=False)
-    return [(row.gain, row.rent) for row in rows]
-
-
-def _matched(config: EnvConfig, run_seed: int, leader: Sequence[Row]) -> list[Row]:
-    """Those that train for equally long, in one fleet."""
-    by_epochs: dict[int, list[Row]] = {}
-    for row in leader:
-        by_epochs.setdefault(matched_epochs(config, run_seed, row), []).append(row)
-    found: dict[int, Row] = {}
-    for epochs, rows in by_epochs.items():
-        own = replace(config, horizon_epochs=epochs)
-        topologies: list[Topology] = [row.grown for row in rows]
-        played = play(NeverGrow, own, run_seed, [row.seed for row in rows], topologies=topologies)
-        found |= {row.seed: row for row in played}
-    return [found[row.seed] for row in leader]

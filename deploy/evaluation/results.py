@@ -1,293 +1,257 @@
-"""`Results`: all rows of an evaluation as arrays, and the tables, targets and sentences computed from them."""
+"""`Results`: all episodes of an evaluation as arrays, and the lines of its tables. Targets are in `targets.py`.
+
+J is in points over never growing wherever players are compared. The figure of an episode is its mean over the prices;
+families count equally.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deploy.evaluation import statistics as st
 from deploy.evaluation.play import Row
-from deploy.evaluation.suite import Member
+from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, NEVER, POLICY, SCALES
+from deploy.evaluation.sweep import equal_compute, sweep
 from deploy.report.statistics import Interval
 
 Array = NDArray[np.float64]
-MAIN, PERIODIC, CEILING, NEVER, BLIND = "policy greedy", "tuned periodic", "per-task best", "never grow", "blind greedy"
-SCRATCH, SAMPLED = "from scratch", "policy sampled"
-FIXED, STREAM = "fixed column", "periodic in the stream"
-SENTENCES = (
-    (MAIN, FIXED, "The policy", "one column of twice the width at epoch 3"),
-    (MAIN, PERIODIC, "The policy", "the tuned periodic schedule"),
-    (MAIN, NEVER, "The policy", "never growing"),
-    (SAMPLED, PERIODIC, "Sampled instead of greedy, it", "the tuned periodic schedule"),
-)
-MARGIN_POINTS = 0.5  # of accuracy, that growing may cost
-PRICES = (0.5, 1.0, 2.0, 4.0)
-"""Points per doubling of the parameters, at which policies and schedules are compared."""
+Rows = Mapping[str, Mapping[float, Sequence[Mapping[str, Sequence[Row]]]]]
+"""`rows[line][price]` is a list over policies of rows by family: the same seeds in the same order."""
+SWEEP, EQUAL = "full sweep", "equal-compute sweep"
+WIDTHS_OF_SWEEP = (NEVER, *(BUILT.format(k) for k in SCALES[1:]))
 
 
 class Line(NamedTuple):
-    """One line of the table; comparisons are with never growing, and of the policy with this line."""
+    """One row of the table; means over prices, families and episodes."""
 
     name: str
     policies: int
-    objective: float
-    iqm_over_never: Interval | None
     over_never: Interval | None
-    policy_over: Interval | None
+    policy_over: Interval | None  # what the policy is ahead of it
     improvement: Interval | None  # probability that the policy is better on an episode
+    by_price: dict[float, float]  # J over never growing
     accuracy: float
-    test_accuracy: float
-    params: float  # of the host's own
-    training_flops: float  # of never growing
-    inference_flops: float  # of never growing
+    test_accuracy: float | None
+    doublings: float  # at the end
+    training_flops: float  # of never growing, geometric mean over episodes
 
 
 class FamilyLine(NamedTuple):
-    """One family: what each player gains over never growing on the same episodes, on average."""
+    """One family."""
 
     family: str
-    label: str  # for tables
-    headline: bool
-    dont_grow: bool
     over_never: dict[str, float]  # by line
-    deviation: float | None  # standard deviation over episodes of what the fixed column gains
-    policy_over_fixed: Interval | None
-    bare: float | None  # share of the policy's episodes that end with nothing grown
+    policy_over_best: Interval | None
+    bare: float | None  # share of the policy's episodes at the end of which nothing was added
 
 
-class EvaluationTarget(NamedTuple):
-    name: str
-    value: float | None
-    goal: float
-    met: bool
-    told: str
+class WidthLine(NamedTuple):
+    """Hosts of one class of widths."""
+
+    widths: str
+    episodes: int
+    over_never: dict[str, float]  # by line
+    doublings: dict[float, float]  # of the policy at the end, by price
+    sweep_doublings: dict[float, float]
+
+
+def with_sweeps(rows: Rows) -> Rows:
+    """Return `rows` with the lines that follow from them: the sweep, and one of equal compute for each policy."""
+    if not all(name in rows for name in WIDTHS_OF_SWEEP):
+        return rows
+    found = dict(rows)
+    prices = list(rows[NEVER])
+
+    def built(price: float, family: str) -> list[tuple[Row, ...]]:
+        return list(zip(*(rows[name][price][0][family] for name in WIDTHS_OF_SWEEP), strict=True))
+
+    families = list(rows[NEVER][prices[0]][0])
+    found[SWEEP] = {w: [{f: [sweep(own, w) for own in built(w, f)] for f in families}] for w in prices}
+    if POLICY in rows:
+        found[EQUAL] = {
+            w: [
+                {
+                    f: [
+                        equal_compute(own, w, row.training_flops)
+                        for own, row in zip(built(w, f), policy[f], strict=True)
+                    ]
+                    for f in families
+                }
+                for policy in rows[POLICY][w]
+            ]
+            for w in prices
+        }
+    return found
+
+
+def width_class(width: int) -> tuple[int, int]:
+    """Return the octave of a host's width: 2 to 4, 5 to 8, 9 to 16, and so on."""
+    low, high = 2, 4
+    while width > high:
+        low, high = high + 1, 2 * high
+    return low, high
 
 
 @dataclass(frozen=True)
 class Results:
-    """`rows[line][policy][family]` are the rows on the same seeds, in the same order."""
+    """The tables of an evaluation; see `Rows`. Use `Results(with_sweeps(rows))`."""
 
-    rows: dict[str, list[dict[str, list[Row]]]]
-    members: tuple[Member, ...]
-    price: float
+    rows: Rows
     resamples: int = st.RESAMPLES
 
     @property
-    def headline(self) -> list[str]:
-        """Families that count; all where none does."""
-        return [m.family for m in self.members if m.headline] or [m.family for m in self.members]
+    def prices(self) -> list[float]:
+        return list(next(iter(self.rows.values())))
 
-    def array(self, line: str, name: str, families: Sequence[str] | None = None) -> Array:
-        """`[P, F, S]` of one field of the rows, or of `objective`."""
+    @cached_property
+    def families(self) -> list[str]:
+        return list(next(iter(self.rows.values()))[self.prices[0]][0])
 
-        def value(row: Row) -> float:
-            return row.objective(self.price) if name == "objective" else float(getattr(row, name))
+    def values(
+        self, line: str, value: Callable[[Row, float], float], price: float, families: Sequence[str] | None = None
+    ) -> Array:
+        """Return `[P, F, S]` of a number of each row at a price."""
+        chosen = self.families if families is None else families
+        return np.array([[[value(r, price) for r in policy[f]] for f in chosen] for policy in self.rows[line][price]])
 
-        chosen = self.headline if families is None else families
-        return np.array([[[value(r) for r in policy[f]] for f in chosen] for policy in self.rows[line]])
+    def mean_values(
+        self, line: str, value: Callable[[Row, float], float], families: Sequence[str] | None = None
+    ) -> Array:
+        """Return `[P, F, S]`, the mean over the prices."""
+        return np.asarray(np.mean([self.values(line, value, w, families) for w in self.prices], axis=0))
 
-    def against(self, line: str, other: str, name: str = "objective", families: Sequence[str] | None = None) -> Array:
-        """Paired differences `[P, Q, F, S]`; who follows a policy is compared with that one."""
-        a, b = self.array(line, name, families), self.array(other, name, families)
-        return st.differences(a, b, same_policies=other in (SCRATCH, "random matched", "from scratch, compute-matched"))
+    def against(self, line: str, other: str, families: Sequence[str] | None = None) -> Array:
+        """Return the paired differences in J, mean over the prices, `[P, Q, F, S]`. A policy is compared with its own
+        equal-compute sweep."""
+        a, b = self.mean_values(line, objective, families), self.mean_values(other, objective, families)
+        return st.differences(a, b, same_policies=EQUAL in (line, other) and len(a) == len(b))
+
+    def interval(self, x: Array, statistic: st.Statistic = st.mean) -> Interval:
+        return st.interval(x, statistic, resamples=self.resamples)
+
+    def chance(self, differences: Array) -> Interval:
+        """Return the probability of improvement."""
+        found = self.interval(st.wins(differences))
+        return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
+
+    def flops_ratio(self, line: str, other: str, geometric: bool = False) -> Array:
+        """Return the training FLOPs of `line` relative to those of `other` in the same episode, `[P, 1, F, S]`, mean
+        over the prices."""
+        logs = [np.log(self.values(line, flops, w)) - np.log(self.values(other, flops, w)) for w in self.prices]
+        return np.asarray(np.exp(np.mean(logs, axis=0)) if geometric else np.mean(np.exp(logs), axis=0))[:, None]
 
     @cached_property
     def lines(self) -> list[Line]:
         return [self._line(name) for name in self.rows]
 
     def _line(self, name: str) -> Line:
-        own = self.array(name, "objective")
-        base = {field: self.array(NEVER, field).mean() for field in ("training_flops", "inference_flops")}
-        ratio = self.array(name, "final_params") / self.array(name, "host_params")
-        compared = MAIN in self.rows and name != MAIN and not name.startswith("policy")
-        over = self.against(MAIN, name) if compared else None
+        over = self.against(POLICY, name) if POLICY in self.rows and name != POLICY else None
+        test = self.mean_values(name, lambda row, _: row.test_accuracy)
+        ratio = self.flops_ratio(name, NEVER, geometric=True)
         return Line(
             name,
-            len(self.rows[name]),
-            float(own.mean()),
-            None if name == NEVER else self._interval(self.against(name, NEVER), st.iqm),
-            None if name == NEVER else self._interval(self.against(name, NEVER)),
-            None if over is None else self._interval(over),
-            None if over is None else self._chance(over),
-            float(self.array(name, "accuracy").mean()),
-            float(self.array(name, "test_accuracy").mean()),
-            float(ratio.mean()),
-            float(self.array(name, "training_flops").mean() / base["training_flops"]),
-            float(self.array(name, "inference_flops").mean() / base["inference_flops"]),
+            len(self.rows[name][self.prices[0]]),
+            None if name == NEVER else self.interval(self.against(name, NEVER)),
+            None if over is None else self.interval(over),
+            None if over is None else self.chance(over),
+            {w: float(self.over_never(name, w).mean()) for w in self.prices},
+            float(self.mean_values(name, lambda row, _: row.accuracy).mean()),
+            float(test.mean()) if np.isfinite(test).all() else None,
+            float(self.mean_values(name, doublings).mean()),
+            float(np.exp(np.log(ratio).mean())),
         )
 
-    def _interval(self, x: Array, statistic: st.Statistic = st.mean) -> Interval:
-        return st.interval(x, statistic, resamples=self.resamples)
-
-    def _chance(self, differences: Array) -> Interval:
-        found = self._interval(st.wins(differences))
-        return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
+    def over_never(self, line: str, price: float, families: Sequence[str] | None = None) -> Array:
+        """Return J over never growing at one price, `[P, F, S]`."""
+        return self.values(line, objective, price, families) - self.values(NEVER, objective, price, families)
 
     @cached_property
-    def targets(self) -> list[EvaluationTarget]:
-        """Those of the study, where the players that they need were played."""
-        if MAIN not in self.rows:
-            return []
-        found = [
-            *self._fixed(),
-            *self._gap(),
-            *self._blind(),
-            *self._improvement(),
-            *self._scratch(),
-            *self._dont_grow(),
-        ]
-        return [*found, self._finite()]
+    def family_lines(self) -> list[FamilyLine]:
+        return [self._family(name) for name in self.families]
 
-    def _fixed(self) -> list[EvaluationTarget]:
-        if FIXED not in self.rows:
-            return []
-        over = self.against(MAIN, FIXED)
-        margin, chance = self._interval(over), self._chance(over)
-        return [
-            _target("points of J over the fixed column", margin.low, 0.0, _range(margin), above=True),
-            _target("probability of improvement on the fixed column", chance.mean, 0.65, _range(chance).lstrip("+")),
-        ]
-
-    def _gap(self) -> list[EvaluationTarget]:
-        if PERIODIC not in self.rows or CEILING not in self.rows:
-            return []
-        over, gap = self.against(MAIN, PERIODIC), self.against(CEILING, PERIODIC)
-        closed, margin = st.share(over, gap, resamples=self.resamples), self._interval(over)
-        points = _target("points of J over the tuned periodic schedule", margin.low, 0.0, _range(margin), above=True)
-        name = "share of the gap to the per-task best closed"
-        if closed is None:
-            return [EvaluationTarget(name, None, 0.5, False, f"no certain gap: {_range(self._interval(gap))}"), points]
-        return [_target(name, closed.mean, 0.5, _range(closed).lstrip("+")), points]
-
-    def _blind(self) -> list[EvaluationTarget]:
-        if BLIND not in self.rows:
-            return []
-        margin = self._interval(self.against(MAIN, BLIND))
-        return [_target("points of J over the blind policy", margin.low, 0.0, _range(margin), above=True)]
-
-    def _improvement(self) -> list[EvaluationTarget]:
-        if PERIODIC not in self.rows:
-            return []
-        chance = self._chance(self.against(MAIN, PERIODIC))
-        return [_target("probability of improvement on periodic", chance.mean, 0.65, _range(chance).lstrip("+"))]
-
-    def _scratch(self) -> list[EvaluationTarget]:
-        if SCRATCH not in self.rows:
-            return []
-        lost = self.against(MAIN, SCRATCH, "test_accuracy")
-        low = st.one_sided(lost)
-        told = f"{lost.mean():+.2f}, at least {low:+.2f} (one-sided 95%)"
-        return [_target("test accuracy against from scratch", low, -MARGIN_POINTS, told, above=True)]
-
-    def _dont_grow(self) -> list[EvaluationTarget]:
-        families = [m.family for m in self.members if m.dont_grow]
-        if not families:
-            return []
-        bare = [_bare(row) for policy in self.rows[MAIN] for f in families for row in policy[f]]
-        share = float(np.mean(bare))
-        return [_target("share of don't-grow episodes that end bare", share, 0.9, f"{sum(bare)} of {len(bare)}")]
-
-    def _finite(self) -> EvaluationTarget:
-        rows = [row for line in self.rows.values() for policy in line for own in policy.values() for row in own]
-        broken = sum(not row.finite for row in rows)
-        return EvaluationTarget("episodes with NaN", float(broken), 0.0, broken == 0, f"{broken} of {len(rows):,}")
+    def _family(self, family: str) -> FamilyLine:
+        gains = {n: float(self.against(n, NEVER, [family]).mean()) for n in self.rows if n != NEVER}
+        if POLICY not in self.rows:
+            return FamilyLine(family, gains, None, None)
+        over = self.interval(self.against(POLICY, BEST, [family])) if BEST in self.rows else None
+        bare = float(self.mean_values(POLICY, lambda row, _: row.bare, [family]).mean())
+        return FamilyLine(family, gains, over, bare)
 
     @cached_property
-    def families(self) -> list[FamilyLine]:
-        """All of the suite, in its order."""
-        return [self._family(m) for m in self.members]
+    def width_lines(self) -> list[WidthLine]:
+        drawn = self.values(NEVER, lambda row, _: row.host_width, self.prices[0])[0].astype(int)  # [F, S]
+        classes = np.array([[width_class(w)[1] for w in own] for own in drawn])
+        found = []
+        for high in sorted(set(classes.ravel().tolist())):
+            low, inside = width_class(high)[0], classes == high
 
-    def _family(self, member: Member) -> FamilyLine:
-        own = [member.family]
-        gains = {n: float(self.against(n, NEVER, families=own).mean()) for n in self.rows if n != NEVER}
-        spread = float(self.against(FIXED, NEVER, families=own).std(ddof=1)) if FIXED in self.rows else None
-        label = member.family + ("" if member.headline else " (not in headlines)")
-        label += ", don't grow" if member.dont_grow else ""
-        told = (member.family, label, member.headline, member.dont_grow, gains, spread)
-        if MAIN not in self.rows:
-            return FamilyLine(*told, None, None)
-        over = self._interval(self.against(MAIN, FIXED, families=own)) if FIXED in self.rows else None
-        bare = [_bare(row) for policy in self.rows[MAIN] for row in policy[member.family]]
-        return FamilyLine(*told, over, float(np.mean(bare)))
+            def mean(x: Array, inside: NDArray[np.bool_] = inside) -> float:
+                return float(x[:, inside].mean())
 
-    def by_family(self, line: str) -> dict[str, dict[str, float]]:
-        """What each family's rows came to, all families of the suite."""
-        found = {}
-        for member in self.members:
-            own = [member.family]
-            found[member.family] = {
-                "objective": float(self.array(line, "objective", own).mean()),
-                "accuracy": float(self.array(line, "accuracy", own).mean()),
-                "rent": float(self.array(line, "rent", own).mean()),
-                "fossilized": float(self.array(line, "fossilized", own).mean()),
+            def grown(line: str, mean: Callable[[Array], float] = mean) -> dict[float, float]:
+                if line not in self.rows:
+                    return {}
+                return {w: mean(self.values(line, doublings, w)) for w in self.prices}
+
+            gains = {
+                n: mean(np.mean([self.over_never(n, w) for w in self.prices], axis=0)) for n in self.rows if n != NEVER
             }
+            found.append(WidthLine(f"{low} to {high}", int(inside.sum()), gains, grown(POLICY), grown(SWEEP)))
         return found
-
-    def regret(self, line: str) -> dict[str, float]:
-        """Points of J that the per-task best is ahead, by family."""
-        return {
-            m.family: float(-self.against(line, CEILING, families=[m.family]).mean())
-            for m in self.members
-            if CEILING in self.rows
-        }
 
     @cached_property
     def sentences(self) -> list[str]:
         """The headline: sentences that summarize the main comparisons."""
-        if MAIN not in self.rows:
+        if POLICY not in self.rows:
             return ["Rules only: no policy was evaluated."]
-        policies, families = len(self.rows[MAIN]), len(self.headline)
-        seeds = self.array(MAIN, "objective").shape[2]
-        scope = f"{policies} {'policy' if policies == 1 else 'policies'}, {families} families, {seeds} paired episodes"
+        shape = self.values(POLICY, objective, self.prices[0]).shape
+        of = (f"{n} {what if n > 1 else one}" for n, what, one in zip(shape, _PLURALS, _SINGULARS, strict=True))
+        scope = ", ".join(of)
         told = []
-        for line, other, subject, name in SENTENCES:
-            if line in self.rows and other in self.rows:
-                told.append(_sentence(subject, name, self._interval(self.against(line, other)), scope))
+        for other, name in SENTENCES:
+            if other in self.rows:
+                told.append(_sentence(name, self.interval(self.against(POLICY, other)), scope))
                 scope = ""
         return told
 
-    def as_dict(self) -> dict[str, Any]:
-        lines = [_plain(line) for line in self.lines]
-        for line in lines:
-            line["families"] = self.by_family(line["name"])
-            line["regret"] = self.regret(line["name"])
-        return {
-            "headline": self.sentences,
-            "price": self.price,
-            "families": [m._asdict() if hasattr(m, "_asdict") else vars(m) for m in self.members],
-            "targets": [t._asdict() for t in self.targets],
-            "by_family": [_plain(f) for f in self.families],
-            "lines": lines,
-        }
+
+_PLURALS, _SINGULARS = ("policies", "families", "paired episodes"), ("policy", "family", "paired episode")
+SENTENCES = (
+    (SWEEP, "the full sweep"),
+    (BEST, "the best single schedule of each price"),
+    (CHOOSER, "the chooser"),
+    (EQUAL, "the equal-compute sweep"),
+    (NEVER, "never growing"),
+    (BLIND, "the blind policy"),
+)
 
 
-def _bare(row: Row) -> bool:
-    """Nothing was kept: the host is what it was."""
-    return row.fossilized == 0 and row.final_params == row.host_params
+def objective(row: Row, price: float) -> float:
+    """Return J, in points."""
+    return row.objective(price)
 
 
-def _plain(line: Line | FamilyLine) -> dict[str, Any]:
-    return {k: v._asdict() if isinstance(v, Interval) else v for k, v in line._asdict().items()}
+def doublings(row: Row, price: float) -> float:
+    """Return how often the parameters have doubled at the end."""
+    return row.doublings
 
 
-def _range(i: Interval) -> str:
-    return f"{i.mean:+.2f} [{i.low:.2f}, {i.high:.2f}]"
+def flops(row: Row, price: float) -> float:
+    """Return the training FLOPs."""
+    return row.training_flops
 
 
-def _target(name: str, value: float, goal: float, told: str, above: bool = False) -> EvaluationTarget:
-    return EvaluationTarget(name, value, goal, value > goal if above else value >= goal, told)
-
-
-def _sentence(subject: str, name: str, i: Interval, scope: str) -> str:
+def _sentence(name: str, i: Interval, scope: str) -> str:
     low, high = (-i.high, -i.low) if i.high < 0 else (i.low, i.high)
     within = f"[{low:.2f}, {high:.2f}] (95%{', ' + scope if scope else ''})"
     if i.low > 0:
-        return f"{subject} beats {name} by {i.mean:.2f} points {within}."
+        return f"The policy beats {name} by {i.mean:.2f} points {within}."
     if i.high < 0:
-        return f"{subject} is worse than {name} by {-i.mean:.2f} points {within}."
-    return f"{subject} does not beat {name}: {i.mean:+.2f} points {within}, an interval that includes zero."
+        return f"The policy is {-i.mean:.2f} points behind {name} {within}."
+    return f"The policy and {name} do not differ significantly: {i.mean:+.2f} points {within}."

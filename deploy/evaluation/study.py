@@ -31,6 +31,8 @@ from deploy.config.schema import PRESETS
 from deploy.config.yaml import overlay, suggest, to_yaml
 
 POLICY, RECORD, CURVE = "policy.safetensors", "record.json", "curve.csv"
+CELLS = "cells"
+"""Folder of the played episodes that all evaluations of a study share."""
 KEYS = {
     "the file": {"name", "preset", "settings", "root", "results", "trainings", "evaluations"},
     "a training": {"name", "seeds", "minutes", "settings", "keep", "note"},
@@ -246,15 +248,16 @@ def _evaluate(study: Study, entry: StudyEvaluation) -> int:
         command += ["--blind", *_paths(study, entry.blind)]
     if entry.also:
         command += ["--also", *(f"{g}={path}" for g in entry.also for path in _paths(study, [g]))]
-    command += ["--out", str(folder), *entry.flags]
+    cells = study.folder(CELLS)
+    command += ["--out", str(folder), "--cells", str(cells), *entry.flags]
     started = time.time()
     status = _tamiyo(command)
     if status:
         return status
-    from deploy.evaluation.cells import CELLS, played_seconds
+    from deploy.evaluation.cells import CellStore
 
     results = json.loads((folder / "results.json").read_text())
-    told = {"core_minutes": round(played_seconds(folder / CELLS) / 60, 2)}  # whenever its cells were played
+    told = {"core_minutes": round(CellStore(cells).seconds() / 60, 2)}  # of all cells, whenever they were played
     _record(study, entry, command, started, told | {"headline": results["headline"], "targets": results["targets"]})
     return 0
 

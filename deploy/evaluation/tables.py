@@ -1,8 +1,9 @@
 """`tamiyo study FILE --tables PAGE`: update the tables and figures of a page from the finished entries of a study.
 
-They stand in the page between `<!-- made KIND NAME -->` and `<!-- end -->`: `targets`, `lines` and `families` of the
-evaluation NAME, `against` (what sets its other lines apart from its policies), `picture NAME/FILE` of it, `curve` of
-the training NAME, and `costs` of the whole study. Pictures go to a folder beside the page that is named like it.
+They stand in the page between `<!-- made KIND NAME -->` and `<!-- end -->`: `targets`, `lines`, `families` and
+`widths` of the evaluation NAME, `against` (what sets its other lines apart from its policies), `picture NAME/FILE` of
+it, `curve` of the training NAME, and `costs` of the whole study. Pictures go to a folder beside the page that is named
+like it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from actors.env.rendering.timeline_chart import WIDTH_IN
 from actors.errors import UserError
 from deploy.config.reference import table
 from deploy.evaluation.page import FIGURES, SHOWN, span
-from deploy.evaluation.results import MAIN
+from deploy.evaluation.players import POLICY
 from deploy.evaluation.study import CURVE, RECORD, Study
+from deploy.evaluation.targets import EvaluationTarget
 from deploy.report.statistics import Interval
 
 BLOCK = re.compile(r"(<!-- made (\w+) ?([\w/.-]*) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -48,54 +50,58 @@ def write_tables(study: Study, page: Path) -> int:
 
 def targets(study: Study, name: str, folder: Path) -> str:
     found = _results(study, name)["targets"]
-    rows = [(t["name"], t["told"], f"{t['goal']:g}", "met" if t["met"] else "**missed**") for t in found]
+    rows = []
+    for t in found:
+        own = EvaluationTarget(**t | {"interval": Interval(**t["interval"]) if t["interval"] else None})
+        rows.append((own.name, own.measured, own.goal, "met" if own.met else "**missed**"))
     return table(("target", "measured", "goal", ""), rows)
 
 
 def lines(study: Study, name: str, folder: Path) -> str:
-    head = (
-        "player",
-        "n",
-        "J over never growing",
-        "its IQM",
-        "policy's J over it",
-        "P(better)",
-        "test",
-        "params",
-        "FLOPs",
-    )
-    return table(head, (_line(line) for line in _results(study, name)["lines"]))
+    found = _results(study, name)
+    prices = [f"at price {w:g}" for w in found["prices"]]
+    head = ("player", "n", "J over never growing", *prices, "policy's J over it", "P(better)", "test", "FLOPs")
+    return table(head, (_line(line) for line in found["lines"]))
 
 
 def _line(line: Mapping[str, Any]) -> tuple[str, ...]:
-    iqm, better = line["iqm_over_never"], line["improvement"]
+    better, test = line["improvement"], line["test_accuracy"]
     return (
         line["name"],
         str(line["policies"]),
         _span(line["over_never"]),
-        "" if iqm is None else f"{iqm['mean']:+.2f}",
+        *(f"{j:+.2f}" for j in line["by_price"].values()),
         _span(line["policy_over"]),
         "" if better is None else f"{better['mean']:.2f}",
-        f"{line['test_accuracy']:.1f}",
-        f"x{line['params']:.2f}",
+        "" if test is None else f"{test:.1f}",
         f"x{line['training_flops']:.2f}",
     )
 
 
 def families(study: Study, name: str, folder: Path) -> str:
-    found = _results(study, name)["by_family"]
-    shown = [line for line in SHOWN if line in found[0]["over_never"]]
+    found = _results(study, name)["families"]
+    shown = _shown(found)
     rows = [
         (
-            f["label"],
+            f["family"],
             *(f"{f['over_never'][line]:+.2f}" for line in shown),
-            "" if f["deviation"] is None else f"{f['deviation']:.1f}",
-            _span(f["policy_over_fixed"]),
-            f"{100 * f['bare']:.0f}%",
+            _span(f["policy_over_best"]),
+            "" if f["bare"] is None else f"{100 * f['bare']:.0f}%",
         )
         for f in found
     ]
-    return table(("family", *shown, "sd of fixed column", "policy over it", "ends bare"), rows)
+    return table(("family", *shown, "policy over best schedule", "ends bare"), rows)
+
+
+def widths(study: Study, name: str, folder: Path) -> str:
+    found = _results(study, name)["widths"]
+    shown = _shown(found)
+    rows = [(w["widths"], str(w["episodes"]), *(f"{w['over_never'][line]:+.2f}" for line in shown)) for w in found]
+    return table(("units", "episodes", *shown), rows)
+
+
+def _shown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [line for line in SHOWN if line in rows[0]["over_never"]]
 
 
 def against(study: Study, name: str, folder: Path) -> str:
@@ -110,7 +116,7 @@ def against(study: Study, name: str, folder: Path) -> str:
             "" if line["policy_over"] is None else _span(_negative(line["policy_over"])),
             "exploratory" if line["policies"] == 1 else "",
         )
-        for group, line in [(asked.policies[0], by_name[MAIN]), *((g, by_name[g]) for g in asked.also)]
+        for group, line in [(asked.policies[0], by_name[POLICY]), *((g, by_name[g]) for g in asked.also)]
     ]
     return table(("recipe", "policies", "J over never growing", f"over {asked.policies[0]}", ""), rows)
 
@@ -126,9 +132,9 @@ def costs(study: Study, name: str, folder: Path) -> str:
             updates, episodes = records[0]["updates"], sum(r["episodes"] for r in records)
             rows.append((group, str(len(records)), f"{updates:,}", f"{episodes:,}", each, f"{cores:,.0f}"))
             total += cores
-    for record in _records(study, [e.name for e in study.evaluations]):
-        rows.append((f"evaluation {record['name']}", "", "", "", "", f"{record['core_minutes']:,.0f}"))
-        total += record["core_minutes"]
+    played = max((r["core_minutes"] for r in _records(study, [e.name for e in study.evaluations])), default=0.0)
+    rows.append(("evaluations", "", "", "", "", f"{played:,.0f}"))  # they share their cells
+    total += played
     head = ("entry", "policies", "updates each", "episodes", "wall minutes each", "core-minutes")
     return table(head, [*rows, ("**all**", "", "", "", "", f"**{total:,.0f}**")])
 
@@ -187,4 +193,4 @@ def _negative(found: Mapping[str, float]) -> dict[str, float]:
 
 
 Made = Callable[[Study, str, Path], str]
-KINDS: dict[str, Made] = {f.__name__: f for f in (targets, lines, families, against, costs, picture, curve)}
+KINDS: dict[str, Made] = {f.__name__: f for f in (targets, lines, families, widths, against, costs, picture, curve)}

@@ -11,11 +11,10 @@ import pytest
 import yaml
 
 from actors.errors import UserError
-from actors.rules.schedule import KINDS, Schedule
 from deploy.cli import main
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import from_yaml, overlay
-from deploy.evaluation import study, suite, tune
+from deploy.evaluation import study
 from learner.run.checkpoint import load_policy
 
 ROOT = Path(__file__).parents[3]
@@ -35,25 +34,39 @@ def _write(folder: Path, **changes: object) -> Path:
     return path
 
 
-def test_the_committed_study_is_valid() -> None:
-    """Every entry has valid settings, and the numbers of entries are as documented."""
-    found = study.read_study(ROOT / "results" / "study.yaml")
-    for training in found.trainings:
-        overlay(PRESETS[found.preset], training.settings)
-    for group, count, updates in (("main", 5, 100), ("blind", 5, 100), ("q-op", 3, 60), ("causal-masks-off", 1, 60)):
-        members = [overlay(PRESETS[found.preset], t.settings) for t in found.members(group)]
-        assert (len(members), {m.learner.updates for m in members}) == (count, {updates}), group
-        assert {(m.learner.prior_start, m.learner.prior_end) for m in members} == {(3.0, 3.0)}
-    blind = overlay(PRESETS[found.preset], found.members("blind")[0].settings)
+EXAMPLE = """
+name: sweep
+preset: research
+trainings:
+  - {name: main, seeds: [1, 2, 3], minutes: 60, keep: true}
+  - {name: blind, seeds: [1, 2], minutes: 60, settings: {policy: {blind: true}}}
+  - {name: no-columns, seeds: [1], minutes: 60, settings: &short {env: {column_slots: 0}, learner: {updates: 60}}}
+  - {name: short, seeds: [1], minutes: 20, settings: {<<: *short, learner: {updates: 5}}}
+evaluations:
+  - {name: headline, policies: [main], blind: [blind], also: [no-columns]}
+  - {name: short, policies: [short], flags: [--seeds, "4"]}
+"""
+
+
+def test_a_study_is_read(tmp_path: Path) -> None:
+    text = EXAMPLE.replace("{name: short, policies", "{name: few, policies")
+    (tmp_path / "study.yaml").write_text(text)
+    found = study.read_study(tmp_path / "study.yaml")
+    assert [t.name for t in found.trainings] == [
+        "main-1",
+        "main-2",
+        "main-3",
+        "blind-1",
+        "blind-2",
+        "no-columns-1",
+        "short-1",
+    ]
+    blind, short = (overlay(PRESETS[found.preset], found.members(name)[0].settings) for name in ("blind", "short"))
     assert blind.policy.blind
-    for name in ("lag-16", "nothing-lag-16"):
-        lag = overlay(PRESETS[found.preset], found.members(name)[0].settings)
-        assert lag.actors.count * lag.actors.envs_per_actor == 16 * lag.learner.batch_episodes
-        assert lag.learner.max_policy_lag == 16
-    alone = [t for t in found.trainings if t.group.startswith("nothing-") or t.group == "from-nothing"]
-    assert len(alone) == 5 + 5 + 6 * 3
-    for config in (overlay(PRESETS[found.preset], t.settings) for t in alone):
-        assert (config.imitation.episodes, config.learner.prior_start, config.learner.updates) == (0, 0.0, 100)
+    assert (short.env.column_slots, short.learner.updates) == (0, 5)
+    assert found.evaluations[0].also == ("no-columns",)
+    assert found.evaluations[1].flags == ("--seeds", "4")
+    assert found.folder("few") == Path("results/sweep/few")
 
 
 @pytest.mark.parametrize(
@@ -140,12 +153,7 @@ def test_an_interrupted_study_continues(tmp_path: Path, monkeypatch: pytest.Monk
         "run": {"reference_episodes": 2},
     }
     training = {"name": "blind", "seeds": [3], "minutes": 1, "keep": True, "settings": settings}
-    early = tune.Winner(Schedule("periodic", 0, 1, 1, 0, 0, 2, 0, 1), 0.0, 1)
-    rules = tune.rules(suite.protocol(overlay(PRESETS["quick"], settings).env, 1.0))
-    kinds = {kind: {"1": early} for kind in KINDS}
-    tune.Tuned(rules, 1, ("spirals",), kinds, {"simplex": early}).save(tmp_path / "schedules.json")
-    flags = ["--suite", "mlbench", "--families", "simplex", "--seeds", "2", "--jobs", "1"]
-    flags += ["--schedules", str(tmp_path / "schedules.json")]
+    flags = ["--families", "xor", "--seeds", "2", "--jobs", "1"]
     played = {"name": "played", "policies": ["blind"], "also": ["blind"], "flags": flags}
     path = _write(tmp_path, trainings=[training], evaluations=[played])
     assert study.run_study(path) == 0
@@ -160,6 +168,9 @@ def test_an_interrupted_study_continues(tmp_path: Path, monkeypatch: pytest.Monk
     assert (record["targets"][-1]["name"], record["targets"][-1]["value"]) == ("episodes with NaN", 0.0)
     kept = str(run_dir / "policy.safetensors")
     assert record["command"].startswith(f"tamiyo evaluate --checkpoint {kept} --also blind={kept} --out ")
+    cells = tmp_path / "results" / "tiny" / "cells"  # evaluations share them
+    assert f"--cells {cells} " in record["command"]
+    assert len(list(cells.glob("policy-*.json.gz"))) == len(list(cells.glob("blind-*.json.gz"))) == 1
     monkeypatch.setattr(study, "_tamiyo", lambda command: 1)
     assert study.run_study(path) == 0  # nothing is left to run
     quick = PRESETS["quick"]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from deploy.cli import main
 from deploy.evaluation import study
 from deploy.evaluation.page import write_page
-from deploy.evaluation.results import Results
-from deploy.evaluation.suite import Member
-from tests.unit.evaluation.test_evaluation import made_up_row
+from deploy.evaluation.players import CHOOSER
+from deploy.evaluation.results import Results, with_sweeps
+from tests.support.made_up_rows import made_up_rows
 
 ROOT = Path(__file__).parents[3]
 PAGE = """# Words
@@ -20,23 +19,28 @@ PAGE = """# Words
 <!-- made targets headline -->
 old
 <!-- end -->
+<!-- made lines headline -->
+<!-- end -->
 <!-- made families headline -->
+<!-- end -->
+<!-- made widths headline -->
 <!-- end -->
 between
 <!-- made against headline -->
 <!-- end -->
 <!-- made costs -->
 <!-- end -->
-<!-- made picture headline/intervals.png -->
+<!-- made picture headline/sweep.png -->
 <!-- end -->
 <!-- made curve main-1 -->
 <!-- end -->
 """
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """A finished study with two trainings and one evaluation, where J is about 2, 1.5 and 1."""
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study with two groups of policies and one evaluation."""
+    tmp_path = tmp_path_factory.mktemp("study")
     path = tmp_path / "study.yaml"
     path.write_text(
         f"""
@@ -55,23 +59,11 @@ evaluations: [{{name: headline, policies: [main], also: [flat]}}]
         asked.run_dir(training.name).mkdir(parents=True)
         (asked.run_dir(training.name) / study.CURVE).write_text("minutes,paid\n0.1,-1.0\n2.0,1.5\n")
         study._record(asked, training, ["train"], 0.0, told | {"wall_minutes": minutes, "cores": 4})
-    rng = np.random.default_rng(0)
-    members = (Member("a"), Member("b", dont_grow=True))
-    rows = {
-        name: [
-            {m.family: [made_up_row(gain + float(x)) for x in rng.standard_normal(6) * 1e-3] for m in members}
-            for _ in range(count)
-        ]
-        for name, gain, count in (
-            ("never grow", 0.0, 1),
-            ("fixed column", 1.0, 1),
-            ("policy greedy", 2.0, 2),
-            ("flat", 1.5, 1),
-        )
-    }
+    rows = made_up_rows(noise=0.001)
+    rows["flat"] = rows[CHOOSER]
     folder = asked.folder("headline")
     folder.mkdir()
-    write_page(Results(rows, members, 5.0, resamples=100), folder, [], "")
+    write_page(Results(with_sweeps(rows), resamples=100), folder, [], "")
     study._record(asked, asked.evaluations[0], ["evaluate"], 0.0, {"core_minutes": 4.0})
     return path
 
@@ -80,19 +72,21 @@ def test_tables_match_the_records(finished: Path, tmp_path: Path, capsys: pytest
     page = tmp_path / "told.md"
     page.write_text(PAGE)
     assert main(["study", str(finished), "--tables", str(page)]) == 0
-    assert "6 updated" in capsys.readouterr().out
+    assert "8 updated" in capsys.readouterr().out
     text = page.read_text()
     assert "old\n" not in text
     assert text.startswith("# Words\n")
     assert "\nbetween\n" in text
-    assert "| probability of improvement on the fixed column | 1.00 [" in text
-    assert "| b, don't grow | +2.00 | +1.00 | 0.0 | +1.00 [" in text
-    assert "| flat | 1 | +1.50 [" in text
-    assert "| -0.50 [-0.5" in text  # of the recipe against the base
+    assert "| probability of improvement over it | 1.00 [1.00, 1.00] | at least 0.65 | met |" in text
+    assert "| built wider x2 | 1 | +1.25 [" in text
+    assert "| b | +2.94 | +0.62 | +1.56 | +0.88 | +0.63 |" in text
+    assert "| 2 to 4 | 6 |" in text
+    assert "| flat | 1 | +1.56 [" in text
+    assert "| -1.38 [-1.38" in text  # of the recipe against the base
     assert "| main | 2 | 7 | 896 | 3.0 to 4.0 | 28 |" in text
     assert "| **all** |  |  |  |  | **42** |" in text
     assert (tmp_path / "told" / "main-1.png").stat().st_size > 5000
-    assert (tmp_path / "told" / "headline-intervals.png").stat().st_size > 5000
+    assert (tmp_path / "told" / "headline-sweep.png").stat().st_size > 5000
     assert main(["study", str(finished), "--tables", str(page)]) == 0
     assert page.read_text() == text  # made twice, it is the same
 

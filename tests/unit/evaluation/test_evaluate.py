@@ -1,0 +1,150 @@
+"""`tamiyo evaluate`, from the command line to its page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors.config import EnvConfig, PolicyConfig
+from actors.env.env import seed_spaces
+from actors.policy.network import FactoredRecurrentActorCritic
+from deploy.cli import main
+from deploy.commands import evaluate
+from deploy.config.schema import PRESETS, Config
+from deploy.config.yaml import to_yaml
+from deploy.evaluation import cells, tune
+from deploy.evaluation import page as page_of
+from deploy.evaluation.players import FIXED
+from deploy.evaluation.results import Results
+from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint, save_policy
+
+ENV = replace(PRESETS["research"].env, horizon_epochs=(2, 3), inner_steps=2)
+FLAGS = ["--families", "xor", "majority", "--seeds", "2", "--jobs", "1"]
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process takes seconds to start."""
+
+    @contextmanager
+    def workers(jobs: int) -> Iterator[ThreadPoolExecutor]:
+        with ThreadPoolExecutor(jobs) as pool:
+            yield pool
+
+    monkeypatch.setattr(cells, "workers", workers)
+
+
+def _policy(folder: Path, env: EnvConfig = ENV, seed: int = 0, blind: bool = False) -> Path:
+    torch.manual_seed(seed)
+    settings = PolicyConfig(hidden_size=8, encoder_size=8, head_size=8, blind=blind)
+    network = FactoredRecurrentActorCritic(seed_spaces(env.total_slots), settings)
+    folder.mkdir()
+    (folder / "config.yaml").write_text(to_yaml(Config(env=env)))
+    optimizer = torch.optim.AdamW(network.parameters())
+    save_checkpoint(folder / "checkpoints", network, optimizer, LearnerProgress(version=1), (), 8, 3)
+    return folder
+
+
+def _told(out: Path) -> dict[str, dict[str, object]]:
+    return {line["name"]: line for line in json.loads((out / "results.json").read_text())["lines"]}
+
+
+def test_a_kept_policy_equals_the_checkpoint(tmp_path: Path) -> None:
+    run = _policy(tmp_path / "run", blind=True)
+    save_policy(load_checkpoint(run), tmp_path / "policy.safetensors")
+    kept, own = load_policy(tmp_path / "policy.safetensors"), load_policy(run)
+    assert kept.config.blind
+    assert all(torch.equal(a, b) for a, b in zip(kept.state_dict().values(), own.state_dict().values(), strict=True))
+
+
+def test_evaluate_end_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Policies are played once. Later, tables are made from what was kept, and a policy is added to it."""
+    runs = [_policy(tmp_path / f"run-{n}", seed=n) for n in range(2)]
+    blind = _policy(tmp_path / "blind", seed=2, blind=True)
+    bare = _policy(tmp_path / "bare", replace(ENV, column_slots=0), seed=3)
+    out = tmp_path / "out"
+    first = ["evaluate", "--checkpoint", str(runs[0]), "--blind", str(blind), "--also", f"no columns={bare}", *FLAGS]
+    short = ["--horizon", "3", "--inner-steps", "2", "--out", str(out)]
+    monkeypatch.setattr(evaluate, "Results", partial(Results, resamples=50))
+    assert main([*first, "--player", "gap", *short]) == 0
+    monkeypatch.setattr(page_of, "FIGURES", ())  # once is enough
+    page = (out / "index.html").read_text()
+    assert page.count("<svg") == 4
+    assert "http" not in page
+    assert (out / "sweep.png").stat().st_size > 5000
+    told = _told(out)
+    names = {"never grow", "built wider x8", "best single schedule", "gap rule", "gap", "policy", "blind", "no columns"}
+    assert names | {"full sweep", "equal-compute sweep"} <= set(told)
+    shown = capsys.readouterr().out
+    assert "points over the full sweep" in shown
+    assert "left  policy-" in shown
+    played = {path.name: path.read_bytes() for path in (out / "cells").iterdir()}
+    assert sum(map(len, played.values())) < 20_000
+
+    shutil.rmtree(runs[0])
+    shutil.rmtree(blind)
+    shutil.rmtree(bare)
+    second = ["evaluate", "--kept", "--checkpoint", str(runs[1]), *FLAGS, *short]
+    assert main(second) == 0
+    added = _told(out)
+    assert added["policy"]["policies"] == 2
+    same = ("over_never", "by_price", "accuracy", "test_accuracy", "doublings", "training_flops")
+    assert {key: added["blind"][key] for key in same} == {key: told["blind"][key] for key in same}
+    now = {path.name: path.read_bytes() for path in (out / "cells").iterdir()}
+    assert {name: now[name] for name in played} == played  # nothing was played again
+    shutil.rmtree(runs[1])
+    assert main(["evaluate", "--player", "gap", *FLAGS, *short]) == 0
+    assert _told(out)["policy"] == added["policy"]
+    capsys.readouterr()
+    assert main(["evaluate", *FLAGS, *short, "--seeds", "3"]) == 0  # of which only two are kept
+    assert "is left out: 8 of 8 cells are missing" in capsys.readouterr().out
+    assert "policy" not in _told(out)
+
+
+def test_policies_of_other_environments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = _policy(tmp_path / "a"), _policy(tmp_path / "b", replace(ENV, inner_steps=4))
+    assert main(["evaluate", "--checkpoint", str(one), str(other), *FLAGS, "--out", str(tmp_path)]) == 2
+    assert "was trained with another env.inner_steps than the first policy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--player", "sometimes"], "'sometimes' is not a rule: the rules are never, periodic"),
+        (["--also", "nameless"], "write NAME=PATH"),
+        (["--seeds", "1"], "--seeds is 1: it must be at least 2"),
+        (["--price", "2"], "--suite heldout has no use for --price"),
+        (["--families", "spirals"], "is not in the suite heldout"),
+        (["--tune", "--rules", "x.yaml"], "add --suite train"),
+        (["--tune", "--suite", "train"], "--tune needs --rules FILE"),
+        (["--rules", "none.yaml"], "cannot read none.yaml"),
+    ],
+)
+def test_impossible_options_are_reported(
+    flags: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "--out", str(tmp_path), *flags]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_tuning_chooses_rules_on_training_families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "CANDIDATES", {FIXED: ("fixed-column:half@1", "fixed-column:quad@1")})
+    rules = tmp_path / "rules.yaml"
+    command = ["evaluate", "--tune", "--suite", "train", "--families", "moons", "--quick", "--jobs", "1"]
+    assert main([*command, "--rules", str(rules), "--out", str(tmp_path)]) == 0
+    found, package = tune.read_rules(rules), tune.read_rules(tune.RULES_FILE)
+    assert set(found[FIXED].values()) <= {"fixed-column:half@1", "fixed-column:quad@1"}
+    assert {line: own for line, own in found.items() if line != FIXED} == {
+        line: own for line, own in package.items() if line != FIXED
+    }

@@ -1,0 +1,68 @@
+"""Episodes of an evaluation: hosts that are built wider, and rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from actors.config import EnvConfig
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.rules.names import rule_policy
+from deploy.evaluation.play import play, play_built
+
+CONFIG = EnvConfig(
+    tasks=("spirals",), host_width=(2, 9), horizon_epochs=8, inner_steps=4, rent_weight=1.0, device="cpu"
+)
+SEEDS = (3, 4)
+
+
+def test_a_host_that_is_built_wider_is_an_ordinary_host_of_that_width() -> None:
+    """Its data, minibatches and initial parameters are those of an episode with a fixed width."""
+    narrow = play_built(CONFIG, 5, SEEDS)
+    for row, bare in zip(play_built(CONFIG, 5, SEEDS, 4), narrow, strict=True):
+        fixed = play_built(replace(CONFIG, host_width=4 * bare.host_width), 5, [row.seed])[0]
+        assert row.host_width == bare.host_width == narrow[SEEDS.index(row.seed)].host_width
+        assert row.curve[1:] == pytest.approx(fixed.curve[1:], abs=0.5)  # a fleet of one rounds differently
+        assert (row.final_params, row.host_params) == (fixed.host_params, bare.host_params)
+        assert row.rent == row.doublings == pytest.approx(np.log2(fixed.host_params / bare.host_params))
+        assert row.curve[0] == bare.curve[0]  # gains are over the same untrained host
+        assert row.gain == pytest.approx(row.accuracy - bare.curve[0])
+        assert (row.training_flops, row.started, row.bare) == (fixed.training_flops, 0, False)
+        assert bare.bare
+        assert bare.rent == 0
+
+
+def test_a_wider_host_has_a_test_accuracy_and_a_curve_of_the_horizon() -> None:
+    for row in play_built(CONFIG, 5, SEEDS, 2):
+        assert len(row.curve) == CONFIG.horizon_epochs + 1
+        assert row.curve[-1] == row.accuracy
+        assert 0 < row.test_accuracy <= 100
+
+
+@pytest.mark.parametrize("scale", [1, 4])
+def test_a_shorter_training_is_the_beginning_of_a_longer_one(scale: int) -> None:
+    """No learning rate depends on the horizon, so that a sweep which stops early is read off the curve."""
+    whole = play_built(CONFIG, 5, SEEDS, scale)
+    short = play_built(replace(CONFIG, horizon_epochs=3), 5, SEEDS, scale)
+    assert [row.curve for row in short] == [row.curve[:4] for row in whole]
+
+
+def test_scaling_leaves_an_episode_unchanged_but_for_its_width() -> None:
+    drawn, wider = (SeedTrainingFleet(CONFIG, 2, 5, width_scale=k) for k in (1, 2))
+    for fleet in (drawn, wider):
+        fleet.reset(SEEDS)
+    for a, b in zip(drawn.episodes, wider.episodes, strict=True):
+        assert b.host.width == 2 * a.host.width
+        assert a.settings == b.settings
+        assert np.array_equal(a.task.train.x, b.task.train.x)
+
+
+def test_a_rule_plays_legal_actions() -> None:
+    rows = play(lambda spaces: rule_policy("fixed-column:double@1", spaces), CONFIG, 5, SEEDS)
+    for row in rows:
+        assert (row.illegal, row.started, row.fossilized, row.bare) == (0, 1, 1, False)
+        assert row.finite
+        assert row.gain - 2 * row.rent == row.objective(2)
+        assert row.curve == ()

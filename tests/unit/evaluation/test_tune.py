@@ -1,0 +1,67 @@
+"""The rules that are tuned per price: their file, and how they are chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.errors import UserError
+from actors.rules.names import parse_rule
+from deploy.evaluation import tune
+from deploy.evaluation.players import BEST, FIXED, GAP, always_played
+from deploy.evaluation.suite import PRICES
+from tests.support.made_up_rows import grown_row
+
+
+def test_the_rules_of_the_package_are_complete() -> None:
+    rules = tune.read_rules(tune.RULES_FILE)
+    assert set(rules) == {BEST, FIXED, GAP}
+    lines = always_played(rules)
+    assert len({line.name for line in lines}) == len(lines)
+    assert all(set(line.players) == set(PRICES) for line in lines)
+    for line, candidates in tune.CANDIDATES.items():
+        assert len({parse_rule(rule) for rule in candidates}) == len(candidates) >= 12
+        assert set(rules[line].values()) <= set(candidates)
+
+
+def test_a_file_of_rules_is_read_as_written(tmp_path: Path) -> None:
+    rules = {FIXED: dict.fromkeys(PRICES, "fixed-column:same@3"), GAP: dict.fromkeys(PRICES, "gap")}
+    tune.write_rules(rules, tmp_path / "own" / "rules.yaml")
+    assert tune.read_rules(tmp_path / "own" / "rules.yaml") == rules
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("gap rule: {0.5: gap, 1: gap, 2: gap}", "each of the prices 0.5, 1, 2, 4"),
+        ("gap rule: gap", "each of the prices"),
+        ("[1, 2]", "each of the prices"),
+        ("gap rule: {0.5: gap, 1: gap, 2: gap, 4: gasp}", "'gasp' is not a rule"),
+        ("gap rule: {", "while parsing a flow"),
+    ],
+)
+def test_an_invalid_file_of_rules_is_reported_in_one_line(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "rules.yaml").write_text(text)
+    with pytest.raises(UserError, match=reason) as found:
+        tune.read_rules(tmp_path / "rules.yaml")
+    assert "\n" not in str(found.value)
+
+
+def test_a_missing_file_of_rules_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read"):
+        tune.read_rules(tmp_path / "none.yaml")
+
+
+def test_the_best_rule_of_each_price_is_chosen() -> None:
+    """Families count equally: the first has many more episodes."""
+    rows = {
+        rule: {w: {"a": [grown_row(gain, size)] * 9, "b": [grown_row(3 * gain, size)]} for w in PRICES}
+        for rule, gain, size in (("large", 6.0, 4.0), ("small", 2.0, 1.5), ("none", 0.0, 0.0))
+    }
+    assert tune.choose(rows, PRICES) == {
+        0.5: "large",
+        1.0: "large",
+        2.0: "large",
+        4.0: "none",
+    }
