@@ -39,7 +39,6 @@ LONGEST = (
     "integration/policy/test_device_programs.py",
     "property/env/test_cnn_fleet.py",
     "integration/deploy/test_status_watch.py",
-    "unit/evaluation/test_evaluation.py",
     "property/env/test_fleet.py",
     "unit/policy/test_compiled_policy.py",
     "unit/growth/test_ddp.py",

@@ -9,7 +9,7 @@ from actors.env.blueprints.family import blueprint_index
 from actors.env.slots.slot_shape import SlotKind
 from actors.rules.gains import LOOK, SIZES, GainPredictor, early_features
 from actors.rules.rule import WAIT, ModelState, RulePolicy
-from actors.rules.schedule import Scheduled
+from actors.rules.schedule import Schedule, Scheduled
 from actors.types.spaces import Spaces
 
 
@@ -42,7 +42,8 @@ class ChooserRule(RulePolicy):
 
     def _best(self, model: ModelState) -> int:
         """Return 1 + the number of the choice, or -1 for never growing."""
-        legal = np.array([bool(model.germinable(plan.blueprint)) for plan in self._schedules])
+        horizon = int(self.reader.horizon_epochs(model.obs)[0])
+        legal = np.array([self._can_follow(plan, model, horizon) for plan in self._schedules])
         gain = self.gains.predict(early_features(self.reader, model.obs))[0]
         worth = np.where(legal, gain - self.reader.price(model.obs)[0] * self.rents(model), -np.inf)
         worth = np.append(worth, 0.0)  # of never growing
@@ -52,6 +53,10 @@ class ChooserRule(RulePolicy):
         else:
             best = int(worth.argmax())
         return best + 1 if best < len(legal) else -1
+
+    @staticmethod
+    def _can_follow(plan: Schedule, model: ModelState, horizon_epochs: int) -> bool:
+        return bool(model.germinable(plan.blueprint)) and plan.start_in(horizon_epochs) is not None
 
     def rents(self, model: ModelState) -> NDArray[np.float64]:
         """Return the mean over the training of the doublings that each choice would add, `[choices]`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from actors.rules.gains import LOOK, SIZES
 from actors.rules.names import parse_rule
 from actors.rules.schedule import Schedule, Scheduled
 from deploy.evaluation.play import gain_and_rent
+from deploy.evaluation.suite import first_seed
 
 COLUMN_EPOCHS = (1, LOOK, 8)
 LATE_EPOCHS = (-15, -10)
@@ -64,15 +64,6 @@ class Played(NamedTuple):
     def objective(self, price: float) -> NDArray[np.float64]:
         """Return J `[rules, N]`."""
         return self.gain - price * self.rent
-
-
-def first_seed(name: str) -> int:
-    """Return the first episode seed of a cell.
-
-    An episode draws its width, horizon and minibatches by its seed alone, so cells that shared their seeds would all
-    have the same few of them.
-    """
-    return 1000 * (zlib.crc32(name.encode()) % 1_000_000)
 
 
 def width_classes(family: str) -> list[tuple[int, int]]:

@@ -224,8 +224,8 @@ _RESEARCH = replace(
         inner_steps=(8, 32),
         drop_features=0.1,
     ),
-    # After pretraining, every nat of KL to the pretrained policy costs three points. With a decaying price, PPO lost in
-    # some policies what pretraining had gained on held-out families.
+    # After pretraining, every nat of KL to the pretrained policy costs a point. With a decaying price, PPO lost in some
+    # policies what pretraining had gained on held-out families.
     imitation=ImitationConfig(episodes=4032, hosts=1008),
     actors=ActorsConfig(count=2, envs_per_actor=32),
     learner=replace(
@@ -239,8 +239,8 @@ _RESEARCH = replace(
         entropy_start=0.003,
         entropy_end=0.002,
         entropy_anneal_updates=100,
-        prior_start=3.0,
-        prior_end=3.0,
+        prior_start=1.0,
+        prior_end=1.0,
     ),
 )
 

@@ -23,6 +23,7 @@ from typing import Any
 from actors.config import EnvConfig
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import Player
+from deploy.evaluation.suite import first_seed
 
 CELLS = "cells"
 """Folder of an evaluation's cells."""
@@ -38,7 +39,7 @@ class Job:
     player: Player
     config: EnvConfig  # of one family and one price
     run_seed: int
-    seeds: int  # episodes 0, 1, ...
+    seeds: int  # episodes of the family
 
     @property
     def cell(self) -> str:
@@ -62,7 +63,8 @@ def shared(job: Job) -> Job:
 def play_job(job: Job) -> tuple[list[Row], float]:
     """Return the rows and the seconds that they took."""
     started = time.perf_counter()
-    rows = job.player.play(job.config, job.run_seed, range(job.seeds))
+    first = first_seed(job.config.tasks[0])
+    rows = job.player.play(job.config, job.run_seed, range(first, first + job.seeds))
     return rows, time.perf_counter() - started
 
 
