@@ -24,7 +24,7 @@ parser = ArgumentParser(description="Train an MLP on digits.")
 parser.add_argument("--width", type=int, default=8, help="hidden units")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: the rule chooser)")  # +
+parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: one column of twice the width)")  # +
 parser.add_argument("--price", type=float, default=1.0, help="points that a doubling must be worth")  # +
 options = parser.parse_args()
 
