@@ -1,4 +1,4 @@
-"""Reading policies from files: the checkpoints of a learner."""
+"""Reading policies from files: the checkpoints of a learner, and the policy in the package."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from safetensors import SafetensorError, safe_open
 from actors.errors import UserError
 from actors.types.weights import WeightSet
 
+TRAINED_NAME = "trained"
+TRAINED = Path(__file__).with_name(TRAINED_NAME) / "policy.safetensors"
+"""The policy in the package, which is found by its name; MODEL_CARD.md beside it says how it was trained."""
 FORMAT = 2
 """Version of checkpoint files: of their metadata and of the names of their tensors."""
 
@@ -72,10 +75,13 @@ def check_format(path: Path, metadata: Mapping[str, str]) -> None:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return `path` itself if it is a file, or the newest checkpoint of a run folder or folder of checkpoints.
+    """Return `path` itself if it is a file, or the newest checkpoint of a run folder or folder of checkpoints; for the
+    name `trained`, the policy in the package.
 
     Raises `UserError` if there is none.
     """
+    if str(path) == TRAINED_NAME and not path.exists():
+        return TRAINED
     if path.is_dir():
         found = list_checkpoints(path / "checkpoints") or list_checkpoints(path) or sorted(path.glob("*.safetensors"))
         if not found:

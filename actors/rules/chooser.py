@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from actors.env.blueprints.family import blueprint_index
 from actors.env.slots.slot_shape import SlotKind
-from actors.rules.gains import LOOK, SIZES, GainPredictor, early_features
+from actors.rules.choices import LOOK, SIZES
+from actors.rules.gains import GainPredictor, early_features
 from actors.rules.rule import WAIT, ModelState, RulePolicy
 from actors.rules.schedule import Schedule, Scheduled
 from actors.types.spaces import Spaces

@@ -14,16 +14,11 @@ from numpy.typing import NDArray
 
 from actors.env.blueprints.family import blueprint_index
 from actors.env.slots.slot_shape import SlotKind
+from actors.rules.choices import LOOK
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import Schedule, fixed_column
 
-LOOK = 3
-"""The epoch after which a chooser decides, so that it has seen three epochs of training."""
 COEFFICIENTS = "chooser.json"
-SIZES = {"half": 0.5, "same": 1.0, "double": 2.0, "quad": 4.0}
-"""Columns by name: their width in widths of the model."""
-CHOICES = tuple((size, epoch) for epoch in (LOOK, -15, -10) for size in SIZES if size != "half" or epoch == LOOK)
-"""Size and first epoch of the columns that a chooser chooses from; negative epochs count back from the end."""
 CLIP = 4.0  # standard deviations
 _ARRAYS = ("mean", "spread", "weights", "intercept")
 
@@ -85,6 +80,7 @@ def fit_gains(
 
     `ridge` is relative to the variance of a standardized feature. Features that do not vary get no weight.
     """
+    features = np.where(np.isnan(features).all(0), 0.0, features)  # what nobody tells does not vary
     mean, spread = np.nanmean(features, 0), np.nanstd(features, 0)
     spread = np.where(spread > 1e-6, spread, np.inf)
     z = np.nan_to_num((features - mean) / spread).clip(-CLIP, CLIP)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.env.env import seed_spaces
-from actors.rules import gains
+from actors.rules import choices
 from actors.rules.gains import ColumnChoice, GainModel, early_features, fit_gains
 from actors.rules.reader import ObservationReader
 from benchmarks.gate.cells import RULES, Cell, Played
@@ -21,7 +21,7 @@ from benchmarks.gate.cells import RULES, Cell, Played
 PRICES = (0.5, 1.0, 2.0, 4.0)
 RIDGE = 0.3
 """Ridge coefficient of the chooser, relative to the variance of a feature."""
-CHOICES = tuple(ColumnChoice(*choice) for choice in gains.CHOICES)
+CHOICES = tuple(ColumnChoice(*choice) for choice in choices.CHOICES)
 """Rules that a chooser can still follow after it has looked, beside never growing."""
 READER = ObservationReader(seed_spaces(EnvConfig().total_slots))
 Cells = Mapping[Cell, Played]

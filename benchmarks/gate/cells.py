@@ -17,7 +17,7 @@ from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import find_family
 from actors.rollout.wave import Provenance, run_wave
-from actors.rules.gains import LOOK, SIZES
+from actors.rules.choices import LOOK, SIZES
 from actors.rules.names import parse_rule
 from actors.rules.schedule import Schedule, Scheduled
 from deploy.evaluation.play import gain_and_rent

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
-from actors.rules.gains import CHOICES
+from actors.rules.choices import CHOICES
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
 

@@ -102,7 +102,9 @@ def same(name: str, player: Player, prices: Sequence[float] = PRICES) -> Line:
 
 
 def of_policies(players: Sequence[Player], prices: Sequence[float] = PRICES) -> list[Line]:
-    """Return the lines of policies; those of `--checkpoint` and `--blind` come first."""
+    """Return the lines of policies; those of `--checkpoint` and `--blind` come first, and those of a line are in the
+    order of their names, so that resampling does not depend on how they were given."""
+    players = sorted(players, key=lambda player: player.name)
     names = {p.line for p in players}
     ordered = [name for name in (POLICY, BLIND) if name in names] + sorted(names - {POLICY, BLIND})
     return [Line(name, dict.fromkeys(prices, tuple(p for p in players if p.line == name))) for name in ordered]

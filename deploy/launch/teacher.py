@@ -17,8 +17,9 @@ from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.errors import UserError
 from actors.rollout.wave import Provenance, run_wave
+from actors.rules.choices import LOOK
 from actors.rules.chooser import ChooserRule
-from actors.rules.gains import LOOK, ColumnChoice, early_features
+from actors.rules.gains import ColumnChoice, early_features
 from actors.rules.names import parse_rule
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import NEVER, Schedule, Scheduled

@@ -14,8 +14,9 @@ from actors.config import EnvConfig
 from actors.env.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.rollout.wave import Policy, Provenance, run_wave
+from actors.rules.choices import CHOICES
 from actors.rules.chooser import ChooserRule
-from actors.rules.gains import CHOICES, ColumnChoice, GainModel, early_features, fit_gains, packaged_gains
+from actors.rules.gains import ColumnChoice, GainModel, early_features, fit_gains, packaged_gains
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import NEVER, Scheduled
 from actors.types.episode import Episode

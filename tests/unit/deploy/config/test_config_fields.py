@@ -33,7 +33,7 @@ HOMES = {  # where a section may be called just `config`
     "run": ("deploy",),
     "env": ("actors/env", "deploy"),
     "gym": ("actors/env", "actors/rollout/sampler.py"),
-    "imitation": ("deploy/launch/pretraining.py",),
+    "imitation": ("deploy/launch/pretraining.py", "deploy/launch/teacher.py"),
     "policy": ("actors/policy", "learner/train.py"),
     "actors": ("actors", "deploy"),
     "queue": ("actors/transport",),
