@@ -23,7 +23,7 @@ from deploy.evaluation import tune as tuning
 from deploy.evaluation.cells import CELLS, CellStore, Job, run_cells
 from deploy.evaluation.page import terminal, write_page
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import BLIND, POLICY, Line, Player, always_played, of_policies, policy_player, same
+from deploy.evaluation.players import BLIND, POLICY, Lineup, Player, always_played, of_policies, policy_player, same
 from deploy.evaluation.players import rule_player as _rule_player
 from deploy.evaluation.results import Results, with_sweeps
 from deploy.report.progress import clock
@@ -160,7 +160,7 @@ def _job(player: Player, config: EnvConfig, family: str, price: float, run_seed:
 
 
 def _play(
-    lines: Sequence[Line],
+    lines: Sequence[Lineup],
     config: EnvConfig,
     families: Sequence[str],
     run_seed: int,
@@ -214,7 +214,7 @@ def _facts(results: Results, seconds: float) -> list[tuple[str, str]]:
     ]
 
 
-def _settings_text(options: EvaluateOptions, config: EnvConfig, lines: Sequence[Line]) -> str:
+def _settings_text(options: EvaluateOptions, config: EnvConfig, lines: Sequence[Lineup]) -> str:
     env = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()}
     shared = ("tasks", "rent_weight")
     players = {line.name: {f"{w:g}": [p.name for p in own] for w, own in line.players.items()} for line in lines}

@@ -67,7 +67,7 @@ class Player:
         return play(lambda spaces: network, config, run_seed, seeds)
 
 
-class Line(NamedTuple):
+class Lineup(NamedTuple):
     """One row of the table: its players at each price, several only for policies that were trained alike."""
 
     name: str
@@ -85,29 +85,29 @@ def policy_player(line: str, checkpoint: Path, env: Mapping[str, int] | None = N
     return Player(line=line, sha256=digest, env=tuple((env or {}).items()), checkpoint=str(checkpoint))
 
 
-def always_played(rules: Mapping[str, Mapping[float, str]], prices: Sequence[float] = PRICES) -> list[Line]:
+def always_played(rules: Mapping[str, Mapping[float, str]], prices: Sequence[float] = PRICES) -> list[Lineup]:
     """Return the lines that need no policy; `rules` names a rule for each line and price."""
     lines = [same(NEVER, Player(scale=1), prices)]
     lines += [same(BUILT.format(k), Player(scale=k), prices) for k in SCALES[1:]]
-    lines += [Line(name, {w: (rule_player(own[w]),) for w in prices}) for name, own in rules.items()]
+    lines += [Lineup(name, {w: (rule_player(own[w]),) for w in prices}) for name, own in rules.items()]
     lines.append(same(STREAM, Player(rule="periodic"), prices))
     if is_rule("chooser"):
         lines.append(same(CHOOSER, Player(rule="chooser"), prices))
     return lines
 
 
-def same(name: str, player: Player, prices: Sequence[float] = PRICES) -> Line:
+def same(name: str, player: Player, prices: Sequence[float] = PRICES) -> Lineup:
     """Return a line with one player for all prices."""
-    return Line(name, dict.fromkeys(prices, (player,)))
+    return Lineup(name, dict.fromkeys(prices, (player,)))
 
 
-def of_policies(players: Sequence[Player], prices: Sequence[float] = PRICES) -> list[Line]:
+def of_policies(players: Sequence[Player], prices: Sequence[float] = PRICES) -> list[Lineup]:
     """Return the lines of policies; those of `--checkpoint` and `--blind` come first, and those of a line are in the
     order of their names, so that resampling does not depend on how they were given."""
     players = sorted(players, key=lambda player: player.name)
     names = {p.line for p in players}
     ordered = [name for name in (POLICY, BLIND) if name in names] + sorted(names - {POLICY, BLIND})
-    return [Line(name, dict.fromkeys(prices, tuple(p for p in players if p.line == name))) for name in ordered]
+    return [Lineup(name, dict.fromkeys(prices, tuple(p for p in players if p.line == name))) for name in ordered]
 
 
 @cache

@@ -57,7 +57,7 @@ def test_the_forest_finds_what_a_feature_says() -> None:
 
 
 def test_the_teacher_demonstrates_what_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a forest that was told that one rule gains far more, all episodes follow this one."""
+    """All episodes follow the one rule that gains far more, according to the survey."""
     fitted: list[Survey] = []
 
     def told(choices: Any, seen: Survey) -> Any:
