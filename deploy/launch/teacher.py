@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +34,8 @@ from deploy.evaluation.suite import on_family
 from deploy.launch.machine import cores
 
 WAVE = 32  # episodes that one process plays in parallel
+SURVEY = 20_270_120  # seed of the survey: runs of all seeds share it
+SURVEYS = "surveys"  # folder beside the runs
 TREES, LEAF, SHARE = 200, 4, 0.5  # trees, fewest hosts in a leaf, share of the features tried at a split
 
 
@@ -58,13 +63,14 @@ class Survey(NamedTuple):
 def demonstrate(config: Config) -> list[Episode]:
     """Play about `imitation.episodes` demonstrations of the teacher, equally many per task, in random order.
 
-    First every rule plays `imitation.hosts` hosts, from which the teacher learns what each gains. Then the teacher
-    plays other hosts, each once, at the price of its episode.
+    First every rule plays `imitation.hosts` hosts, from which the teacher learns what each gains; this survey does not
+    depend on the seed of the run and is kept beside the runs. Then the teacher plays other hosts, each once, at the
+    price of its episode.
     """
     choices = teacher_choices(config.imitation.rules)
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
     with workers(cores()) as pool:
-        gains = fit_forest(choices, survey(config, choices, _waves(config, config.imitation.hosts, rng), pool))
+        gains = fit_forest(choices, kept_survey(config, choices, pool))
         waves = _waves(config, config.imitation.episodes, rng)
         play = partial(_teach, config.run.seed, config.learner.state_stride, gains, config.imitation.temperature)
         played = [episode for own in pool.map(play, *_jobs(config, waves)) for episode in own]
@@ -86,13 +92,34 @@ def teacher_choices(rules: Sequence[str]) -> tuple[ColumnChoice, ...]:
     return tuple(found)
 
 
+def kept_survey(config: Config, choices: Sequence[ColumnChoice], pool: ProcessPoolExecutor) -> Survey:
+    """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
+    waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
+    asked = repr((SURVEY, _surveyed(config.env), tuple(choices), waves))
+    path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.npz"
+    if path.is_file():
+        with np.load(path) as kept:
+            return Survey(kept["features"], kept["gains"])
+    seen = survey(config, choices, waves, pool)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial_file = path.with_suffix(f".{os.getpid()}.partial")
+    with partial_file.open("wb") as file:
+        np.savez_compressed(file, features=seen.features, gains=seen.gains)
+    partial_file.replace(path)
+    return seen
+
+
+def _surveyed(env: EnvConfig) -> EnvConfig:
+    """Return the settings of a survey: all features known, and nothing spent on the rewards of PPO."""
+    return replace(env, drop_features=0.0, reference="untrained")
+
+
 def survey(
     config: Config, choices: Sequence[ColumnChoice], waves: Sequence[tuple[str, list[int]]], pool: ProcessPoolExecutor
 ) -> Survey:
     """Play never growing and every choice on all hosts; each is a task and a seed."""
     plans = [NEVER, *(choice.schedule for choice in choices)]
-    play = partial(_play, config.run.seed)
-    played = [list(pool.map(partial(play, plan), *_jobs(config, waves))) for plan in plans]
+    played = [list(pool.map(partial(_play, plan), *_jobs(config, waves))) for plan in plans]
     gains = np.stack([np.concatenate([wave.gains for wave in own]) for own in played], 1)
     features = np.concatenate([wave.features for wave in played[0]])
     return Survey(features, gains[:, 1:] - gains[:, :1])
@@ -126,10 +153,10 @@ def _jobs(
     return envs, tuple(seeds for _, seeds in waves)
 
 
-def _play(run_seed: int, plan: Schedule, env: EnvConfig, seeds: Sequence[int]) -> _Wave:
-    """Play one schedule on hosts of one task, with all features known."""
-    fleet = SeedTrainingFleet(replace(env, drop_features=0.0, reference="untrained"), len(seeds), run_seed)
-    source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
+def _play(plan: Schedule, env: EnvConfig, seeds: Sequence[int]) -> _Wave:
+    """Play one schedule on hosts of one task."""
+    fleet = SeedTrainingFleet(_surveyed(env), len(seeds), SURVEY)
+    source = Provenance(version=0, generation=0, state_stride=1, run_seed=SURVEY)
     episodes = run_wave(fleet, Scheduled(fleet.spaces, plan), seeds, source, lambda: "survey/0/0/0", True)
     seen = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in episodes])
     gains = [gain_and_rent(host, episode)[0] for host, episode in zip(fleet.episodes, episodes, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,18 @@ from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation import suite
 from deploy.evaluation.play import play
 from deploy.launch import teacher
-from deploy.launch.teacher import Survey, demonstrate, fit_forest, survey, teacher_choices
+from deploy.launch.teacher import SURVEY, SURVEYS, Survey, demonstrate, fit_forest, kept_survey, survey, teacher_choices
 
 ENV = EnvConfig(
     tasks=("spirals", "moons"), host_width=(2, 8), horizon_epochs=(8, 12), inner_steps=2, device="cpu", slots=2
 )
 RULES = ("fixed-column:same@3", "fixed-column:quad@-5")
 CONFIG = Config(env=ENV, imitation=ImitationConfig(episodes=32, hosts=16, rules=RULES))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return replace(CONFIG, run=replace(CONFIG.run, root=str(tmp_path)))
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +46,7 @@ def test_a_survey_measures_what_the_evaluation_measures() -> None:
         own = replace(suite.on_family(suite.protocol(ENV, 1.0), task), host_width=ENV.host_width)
         plans = [NEVER, *(choice.schedule for choice in choices)]
         gains = np.array(
-            [[r.gain for r in play(lambda s, p=p: Scheduled(s, p), own, 0, seeds, read_test=False)] for p in plans]
+            [[r.gain for r in play(lambda s, p=p: Scheduled(s, p), own, SURVEY, seeds, read_test=False)] for p in plans]
         )
         np.testing.assert_allclose(seen.gains[rows], (gains[1:] - gains[0]).T, atol=1e-9)
     assert np.isfinite(seen.features).all()
@@ -56,7 +62,7 @@ def test_the_forest_finds_what_a_feature_says() -> None:
     assert np.isfinite(gains.predict(np.full((1, 5), np.nan))).all()
 
 
-def test_the_teacher_demonstrates_what_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_teacher_demonstrates_what_pays(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """All episodes follow the one rule that gains far more, according to the survey."""
     fitted: list[Survey] = []
 
@@ -65,7 +71,7 @@ def test_the_teacher_demonstrates_what_pays(monkeypatch: pytest.MonkeyPatch) -> 
         return fit_forest(choices, seen._replace(gains=np.array([[0.0, 100.0]] * len(seen.gains))))
 
     monkeypatch.setattr(teacher, "fit_forest", told)
-    episodes = demonstrate(CONFIG)
+    episodes = demonstrate(config)
     assert len(fitted[0].gains) == 16
     assert [e.task_id for e in episodes].count("moons") == 16
     assert len({e.seed for e in episodes}) == len(episodes) == 32
@@ -78,3 +84,24 @@ def test_the_teacher_demonstrates_what_pays(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_choices_are_fixed_columns() -> None:
     assert teacher_choices(RULES) == (ColumnChoice("same", 3), ColumnChoice("quad", -5))
+
+
+def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[EnvConfig] = []
+
+    def counted(config: Config, *rest: Any) -> Survey:
+        asked.append(config.env)
+        return survey(config, *rest)
+
+    monkeypatch.setattr(teacher, "survey", counted)
+    choices = teacher_choices(RULES)
+    with ThreadPoolExecutor(1) as pool:
+        first = kept_survey(config, choices, pool)  # type: ignore[arg-type]
+        again = kept_survey(replace(config, run=replace(config.run, seed=5)), choices, pool)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(again.gains, first.gains)
+        np.testing.assert_array_equal(again.features, first.features)
+        assert len(asked) == 1
+        kept_survey(replace(config, env=replace(ENV, inner_steps=3)), choices, pool)  # type: ignore[arg-type]
+        kept_survey(config, choices[:1], pool)  # type: ignore[arg-type]
+    assert len(asked) == 3
+    assert len(list((Path(config.run.root) / SURVEYS).iterdir())) == 3
