@@ -10,9 +10,11 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.policy.saved import TRAINED, find_checkpoint, read_weights
-from deploy.evaluation.play import play
+from deploy.evaluation.play import Row, play
 from deploy.evaluation.suite import protocol
 from learner.run.checkpoint import load_policy
+
+CONFIG = EnvConfig(slots=3, column_slots=2, horizon_epochs=15, inner_steps=8, device="cpu")  # slots as in training
 
 
 def test_it_is_found_by_its_name_and_below_two_megabytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -25,15 +27,19 @@ def test_it_is_found_by_its_name_and_below_two_megabytes(monkeypatch: pytest.Mon
     assert find_checkpoint(Path("trained")) == Path("trained")
 
 
-@pytest.mark.parametrize(("slots", "column_slots"), [(1, 1), (3, 2), (1, 2)])
-def test_it_grows_narrow_hosts_more_often_than_wide_ones(slots: int, column_slots: int) -> None:
-    config = EnvConfig(slots=slots, column_slots=column_slots, horizon_epochs=15, inner_steps=8, device="cpu")
+def played(config: EnvConfig, width: int) -> list[Row]:
     policy = load_policy("trained", config.total_slots)
-    grown = []
+    own = replace(protocol(config, rent_weight=2.0), host_width=width)
+    return play(lambda spaces: policy, own, 5, range(6), read_test=False)
+
+
+def test_it_grows_narrow_hosts_more_often_than_wide_ones() -> None:
+    narrow, wide = (np.mean([row.final_params > row.host_params for row in played(CONFIG, w)]) for w in (2, 32))
+    assert narrow > wide
+
+
+@pytest.mark.parametrize(("slots", "column_slots"), [(1, 1), (1, 2)])
+def test_it_plays_with_fewer_slots_than_it_was_trained_with(slots: int, column_slots: int) -> None:
     for width in (2, 32):
-        own = protocol(config, rent_weight=2.0)
-        own = replace(own, host_width=width)
-        rows = play(lambda spaces: policy, own, 5, range(6), read_test=False)
+        rows = played(replace(CONFIG, slots=slots, column_slots=column_slots), width)
         assert not any(row.illegal for row in rows)
-        grown.append(np.mean([row.final_params > row.host_params for row in rows]))
-    assert (slots, column_slots) != (3, 2) or grown[0] > grown[1]  # it was trained with these slots
