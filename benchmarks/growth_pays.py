@@ -26,7 +26,7 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families, find_family
 from actors.env.tasks.measured import MEASURED, PRICE, WIDTHS, Gain, Grown, Measurement, measurements
 from actors.rollout.wave import Provenance, run_wave
-from actors.rules.names import DEFAULT_COLUMN_RULE, parse_rule
+from actors.rules.names import parse_rule
 from actors.rules.schedule import Schedule, Scheduled
 from benchmarks.form import machine
 from deploy.evaluation.play import gain_and_rent
@@ -35,7 +35,7 @@ from deploy.report.statistics import paired_interval
 RULES = {
     "never": "never",
     "seed": "periodic:blueprint=mlp_wide,start=0,every=99,seeds=1,training=2,ramp=3,blend=add,alpha=1,keep=all",
-    "column": DEFAULT_COLUMN_RULE,
+    "column": "fixed-column:double@3",
 }
 RUN_SEED = 20241107  # not used to choose the difficulty of tasks
 

@@ -182,7 +182,7 @@ def _tasks(args: list[str]) -> int:
 
 def _rollout(args: list[str]) -> int:
     parser = CommandParser("rollout", "Play one episode of a trained policy or of a rule and print its timeline.")
-    checkpoint_help = "checkpoint file or run folder (default: the rule fixed-column:double@3)"
+    checkpoint_help = "checkpoint file or run folder (default: trained, the policy in the package)"
     parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=checkpoint_help)
     policy_help = "a rule by name, such as gap or periodic:every=5, instead of a checkpoint"
     parser.add_argument("--policy", metavar="RULE", help=policy_help)
@@ -265,7 +265,7 @@ def _grow(args: list[str]) -> int:
         "script", type=Path, metavar="SCRIPT", help="Python script, such as examples/grow_your_model.py"
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
-    policy_help = "checkpoint or rule to use (default: the rule fixed-column:double@3)"
+    policy_help = "checkpoint or rule to use (default: trained, the policy in the package)"
     parser.add_argument("--policy", metavar="POLICY", help=policy_help)
     options = parser.parse_args(args)
     from deploy.commands.grow import grow

@@ -26,7 +26,7 @@ class GrowthConfig:
     policy: SessionOpener | str | Path | None = None
     """What decides: the name of a rule such as `fixed-column:double@3`, a client, a `LocalPolicy`, the path of a
     checkpoint, or the address of a server as host:port. None means what the environment variable TAMIYO_POLICY names
-    or, without it, a rule: `fixed-column:double@3` with columns, a `periodic` one without."""
+    or, without it, `trained`, the policy in the package, with columns, and a `periodic` rule without."""
     num_classes: int | None = None
     """Classes of a classification task; None for other tasks."""
     train_rows: int | None = None

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from actors.errors import UserError
 from actors.policy.publish import from_weights
-from actors.policy.saved import read_weights
-from actors.rules.names import DEFAULT_COLUMN_RULE, DEFAULT_STREAM_RULE, is_rule
+from actors.policy.saved import TRAINED_NAME, read_weights
+from actors.rules.names import DEFAULT_STREAM_RULE, is_rule
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.local import LocalPolicy, LocalRule
 from actors.serving.client.session import Answer, PolicyError, PolicySession, SessionLost, SessionOpener
@@ -29,11 +29,11 @@ def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, col
     """Return what opens sessions with a policy: `policy` itself, or a client for the name of a rule, a checkpoint or a
     server address.
 
-    None means the environment variable TAMIYO_POLICY or, without one, the default rule of models with or without
-    columns. Raises `UserError`.
+    None means the environment variable TAMIYO_POLICY or, without one, the policy in the package for models that offer
+    columns, and a rule for the others, for which it was not trained. Raises `UserError`.
     """
     if policy is None:
-        policy = os.environ.get(ADDRESS_VARIABLE) or (DEFAULT_COLUMN_RULE if columns else DEFAULT_STREAM_RULE)
+        policy = os.environ.get(ADDRESS_VARIABLE) or (TRAINED_NAME if columns else DEFAULT_STREAM_RULE)
     if not isinstance(policy, str | Path):
         return policy
     if isinstance(policy, str) and is_rule(policy):

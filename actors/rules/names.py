@@ -21,8 +21,6 @@ DEFAULT_STREAM_RULE = (
     "periodic:blueprint=attention,start=0,every=3,seeds=3,blend=multiply,alpha=1,ramp=3,training=1,keep=all"
 )
 """What `periodic` alone means: of the periodic schedules inside the stream, the best one over the training families."""
-DEFAULT_COLUMN_RULE = "fixed-column:double@3"
-"""What decides for models that offer columns, where nothing else is named."""
 
 RuleFollower = NeverGrow | Scheduled | GapRule | ChooserRule
 """The policies that `rule_policy` returns."""

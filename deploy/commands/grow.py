@@ -20,8 +20,8 @@ from actors.errors import UserError
 from actors.growth.controller import LOG_VARIABLE
 from actors.growth.decision import Decision, read_log
 from actors.growth.policy_advisor import ADDRESS_VARIABLE
-from actors.policy.saved import read_weights
-from actors.rules.names import DEFAULT_COLUMN_RULE, is_rule
+from actors.policy.saved import TRAINED_NAME, read_weights
+from actors.rules.names import is_rule
 from actors.serving.options import ServeOptions
 from actors.serving.server.models import ServedRule
 from actors.serving.server.server import FixedWeights
@@ -34,7 +34,7 @@ def grow(script: Path, arguments: list[str], policy: str | None, console: Consol
     """Run the script and return its exit status. Raises `UserError` if it is missing or makes no decision."""
     if not script.is_file():
         raise UserError(f"script {script} does not exist: give a Python file that creates a tamiyo.GrowthController")
-    with tempfile.TemporaryDirectory() as folder, _served(policy or DEFAULT_COLUMN_RULE) as address:
+    with tempfile.TemporaryDirectory() as folder, _served(policy or TRAINED_NAME) as address:
         log = Path(folder) / "decisions.jsonl"
         environment = os.environ | {ADDRESS_VARIABLE: address, LOG_VARIABLE: str(log)}
         ended = subprocess.run([sys.executable, str(script), *arguments], env=environment, check=False)

@@ -19,8 +19,9 @@ from actors.env.rendering.timeline import Timeline
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.policy.baselines import NeverGrow
+from actors.policy.saved import TRAINED_NAME
 from actors.rollout.wave import Policy, Provenance, run_wave
-from actors.rules.names import DEFAULT_COLUMN_RULE, is_rule, rule_policy
+from actors.rules.names import is_rule, rule_policy
 from actors.types.spaces import Spaces
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import from_yaml
@@ -35,7 +36,7 @@ ACTIVE = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
 class RolloutOptions:
     """The options of `tamiyo rollout`."""
 
-    policy: str = DEFAULT_COLUMN_RULE
+    policy: str = TRAINED_NAME
     """A checkpoint file, a run folder, or a rule by name."""
     task: str | None = None
     seed: int = 0

@@ -17,6 +17,7 @@ from actors.env.slots.stage import Stage
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
+from actors.policy.saved import TRAINED, read_weights
 from tests.support.columns import MODELS, grow, run
 from tests.support.growing import Run, Script, germinate, mlp
 from tests.unit.growth.test_decisions import feature
@@ -122,11 +123,8 @@ def loop(model: nn.Module, epochs: int, **options: Any) -> GrowthController:
 COLUMNS = Column(lambda scale: mlp(width=int(12 * scale)))
 
 
-def test_a_rule_by_name_grows_a_column_and_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TAMIYO_POLICY", raising=False)
+def test_a_rule_by_name_grows_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     named = loop(mlp(), 10, columns=COLUMNS, policy="fixed-column:double@3")
-    default = loop(mlp(), 10, columns=COLUMNS)
-    assert [(d.op, d.slot) for d in named.log] == [(d.op, d.slot) for d in default.log]
     grown = [(d.op, d.blueprint) for d in named.log if not d.waited]
     assert grown[:3] == [("GERMINATE", "column_double"), *[("ADVANCE", "column_double")] * 2]
     assert named.log[3].epoch in (3, 4)
@@ -135,6 +133,14 @@ def test_a_rule_by_name_grows_a_column_and_is_the_default(monkeypatch: pytest.Mo
     assert all(d.waited for d in loop(mlp(), 6, columns=COLUMNS).log)
     with pytest.raises(UserError, match="not a rule"):
         loop(mlp(), 0, columns=COLUMNS, policy="fixed-column:huge@3")
+
+
+def test_with_columns_the_policy_in_the_package_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TAMIYO_POLICY", raising=False)
+    default = loop(mlp(), 3, columns=COLUMNS)
+    assert {d.policy_version for d in default.log} == {read_weights(TRAINED).version}
+    with pytest.raises(UserError, match="other observations or actions"):
+        loop(mlp(), 0, columns=COLUMNS, profile="classic")
 
 
 def test_without_columns_the_default_grows_in_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
