@@ -52,16 +52,6 @@ def test_a_process_that_finds_no_compiled_kernels_computes_the_same_bits(tmp_pat
     assert first == second
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_both_precisions_compiled_at_the_same_time_compute_the_bits_of_one_after_the_other(tmp_path: Path) -> None:
-    precisions, at_once, in_turn = ("float32", "float64"), tmp_path / "at once", tmp_path / "in turn"
-    together = [_printed(process) for process in [_start(at_once, precision) for precision in precisions]]
-    assert together == [_printed(_start(in_turn, precision)) for precision in precisions]
-    assert together == [_printed(_start(at_once, precision)) for precision in precisions]
-    assert {line.split()[0] for line in together} == {"0"}
-
-
 def test_other_processors_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache_dir.cache_clear()
