@@ -22,15 +22,18 @@ from actors.config import EnvConfig
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from benchmarks.environment.growth import MIXES, grown, parameters, settings
-from benchmarks.environment.hosts import HOSTS, WIDTHS, BenchHost, few_images
+from benchmarks.environment.hosts import HOSTS, BenchHost, few_images
 from benchmarks.environment.memory import bytes_per_env
 from benchmarks.environment.roofline import roofline
-from benchmarks.environment.rounds import Cell, compare, over_mean
+from benchmarks.environment.rounds import Cell, compare
 from benchmarks.environment.shares import shares
+from benchmarks.environment.widths import compare_widths
 from benchmarks.form import Target, parser, publish
 
 SIZES, QUICK_SIZES, CUDA_SIZES = (1, 4, 16, 64, 256), (1, 4), (256, 1024, 4096)
 CUDA_GOAL = 50.0  # times the loop on the same GPU
+LEAST_DRAWN = 16
+"""Environments in a fleet of drawn widths, at least."""
 KINDS = 6  # blueprints; the loop with all kinds has a host for each
 PEER_DECISIONS_S = 16.0
 """Published speed of the fastest public single-process implementation, on one core: 4 environments with CNN hosts of
@@ -59,27 +62,37 @@ class Bench:
         for mix in ("3 alike", COLUMNS) if self.quick else ("3 alike", "none", "3 of all kinds", COLUMNS):
             sizes = self.sizes if mix == "3 alike" else (self.goal_envs,)
             self._mix(mix, sizes)
-        if self.host.goal_widths and self.device == "cpu":
-            self._drawn_widths(self.host.goal_widths)
+        if self.device == "cpu":
+            self._drawn_widths()
 
-    def _drawn_widths(self, goal: float) -> None:
+    def _drawn_widths(self) -> None:
         """Compare a fleet whose widths are drawn with fleets of one width."""
         task, steps = self.host.task, self.config.max_inner_steps
-        widths = WIDTHS[:: len(WIDTHS) - 1] if self.quick else WIDTHS
-        spans = [(widths[0], widths[-1]), *((w, w) for w in widths)]
-        drawn, *alone = (
-            grown(SeedTrainingFleet, settings(task, steps, span), self.host, self.goal_envs, COLUMNS) for span in spans
+        widths = self.host.widths[:: len(self.host.widths) - 1] if self.quick else self.host.widths
+        envs = self.goal_envs if self.quick else max(self.goal_envs, LEAST_DRAWN)
+        drawn, *own = (
+            grown(SeedTrainingFleet, settings(task, steps, span), self.host, envs, COLUMNS)
+            for span in ((widths[0], widths[-1]), *widths)
         )
-        ratio, seconds = over_mean(drawn, alone, self.budget_s)
-        for name, fleet, s in zip(
-            (f"drawn, {WIDTHS[0]} to {WIDTHS[-1]}", *widths), (drawn, *alone), seconds, strict=True
+        result = compare_widths(drawn, dict(zip(widths, own, strict=True)), self.budget_s)
+        span = f"drawn, {widths[0]} to {widths[-1]}"
+        for name, fleet, s in (
+            (span, drawn, result.drawn_s),
+            (f"{span}, each as fast as among its own", drawn, result.lossless_s),
+            *zip(widths, own, result.own_s.values(), strict=True),
         ):
             row = speed_row(self.host.name, "fleet", fleet, COLUMNS, s, 0.0, steps)
-            self.widths.append(
-                {"host": self.host.name, "envs": self.goal_envs, "width": name} | {k: row[k] for k in SPEEDS}
+            where = {"host": self.host.name, "envs": envs, "width": name}
+            self.widths.append(where | {k: row[k] for k in SPEEDS} | {"over mean": 1 / s / result.mean_speed})
+        where = {"host": self.host.name, "envs": envs, "width": "harmonic mean", "parameters": ""}
+        speed = result.harmonic_ratio * result.mean_speed
+        speeds = {"inner steps/s": steps * speed, "decisions/s": speed, "over mean": result.harmonic_ratio}
+        self.widths.append(where | speeds)
+        named = f"{self.host.name}, E = {envs}, drawn widths over the mean of fleets of one"
+        if self.host.goal_widths:
+            self.targets.append(
+                Target(f"{named} (at most {result.lossless_ratio:.2f})", result.ratio, self.host.goal_widths)
             )
-        named = f"{self.host.name}, E = {self.goal_envs}, drawn widths over the mean of fleets of one"
-        self.targets.append(Target(named, ratio, goal))
 
     def _mix(self, mix: str, sizes: Sequence[int]) -> None:
         loops = KINDS if mix == "3 of all kinds" else 1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import median
 
 import torch
 
@@ -43,17 +42,3 @@ def compare(loop: Fleet, fleet: Fleet, budget_s: float, device: str, least: int 
         raise RuntimeError("an episode ended while it was timed, and idle environments cost nothing")
     loops, fleets = zip(*rounds, strict=True)
     return Cell(min(loops), min(fleets), median(loops) / median(fleets))
-
-
-def over_mean(fleet: Fleet, others: Sequence[Fleet], budget_s: float) -> tuple[float, list[float]]:
-    """Return the speed of a CPU fleet over the mean speed of others, and the seconds per environment and epoch of all.
-
-    Speeds are the medians of rounds in which all take turns.
-    """
-    fleets = [fleet, *others]
-    rounds: list[list[float]] = []
-    started = time.perf_counter()
-    while len(rounds) < 2 or (len(rounds) < 7 and time.perf_counter() - started < budget_s):
-        rounds.append([epoch_s(f, "cpu") / f.num_envs for f in fleets])
-    seconds = [median(times) for times in zip(*rounds, strict=True)]
-    return 1 / seconds[0] / mean(1 / s for s in seconds[1:]), seconds

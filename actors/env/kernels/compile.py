@@ -29,12 +29,13 @@ CHILD = "import sys; sys.path[:] = sys.argv[2:]; from actors.env.kernels.compile
 def compile_kernels(dtype: str) -> None:
     """Compile all kernels for a dtype and cache them on disk, unless they are: about twenty seconds.
 
-    Processes that need them at the same time wait for each other: Numba's index of cached functions has no lock. Raise
-    `CalledProcessError` if the compiling process fails; its messages are on standard error.
+    Processes that need those of one dtype at the same time wait for the first, since Numba's index of cached functions
+    has no lock; the other dtype has an index of its own. Raise `CalledProcessError` if the compiling process fails; its
+    messages are on standard error.
     """
     if is_compiled(dtype) or numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         return
-    with (cache_dir() / "lock").open("w") as lock:
+    with (cache_dir() / f"lock-{dtype}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_compiled(dtype):
             # The order of sets must not decide what code is generated.

@@ -12,34 +12,42 @@ import pytest
 from actors.env.kernels.cache import cache_dir
 
 EPISODE = """
-import hashlib
+import hashlib, sys
 import numpy as np
+import torch
 from actors.config import EnvConfig
 from actors.env.kernels.epoch import train_epoch
 from actors.env.kernels.evaluate import evaluate
 from actors.env.seed_fleet import SeedTrainingFleet
 
 config = EnvConfig(tasks=("rings",), host_width=4, device="cpu", backend="numba", horizon_epochs=6)
-fleet = SeedTrainingFleet(config, 1, 0)
+fleet = SeedTrainingFleet(config, 1, 0, getattr(torch, sys.argv[1]))
 fleet.reset([1])
 for _ in range(6):
     fleet.step(np.zeros((1, len(fleet.spaces.action.heads)), np.int64))
-compiled_here = sum(sum(kernel.stats.cache_misses.values()) for kernel in (train_epoch, evaluate))
+compiled = [kernel.compiled[sys.argv[1]] for kernel in (train_epoch, evaluate)]
+compiled_here = sum(sum(kernel.stats.cache_misses.values()) for kernel in compiled)
 print(compiled_here, hashlib.sha256(fleet.networks.networks[0].params.tobytes()).hexdigest())
 """
 
 
-def _play(cache: Path, **environ: str) -> str:
-    """Play an episode in a fresh process; return how many kernels it compiled, and a hash of the host's parameters."""
+def _start(cache: Path, precision: str = "float32", **environ: str) -> subprocess.Popen[str]:
+    """Play an episode in a fresh process, which prints how many kernels it compiled, and a hash of the parameters."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), **environ}
-    command = [sys.executable, "-c", EPISODE]
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+    command = [sys.executable, "-c", EPISODE, precision]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def _printed(process: subprocess.Popen[str]) -> str:
+    printed, _ = process.communicate()
+    assert process.returncode == 0
+    return printed.strip()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_process_that_finds_no_compiled_kernels_computes_the_same_bits(tmp_path: Path) -> None:
-    first, second = _play(tmp_path, PYTHONHASHSEED="7"), _play(tmp_path, PYTHONHASHSEED="8")
+    first, second = (_printed(_start(tmp_path, PYTHONHASHSEED=seed)) for seed in ("7", "8"))
     assert first.startswith("0 ")
     assert first == second
 
