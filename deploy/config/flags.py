@@ -22,6 +22,7 @@ from deploy.config.resume import resumed_folder
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import from_yaml
 
+EXTERNAL = "external"
 Settings = Annotated[Config, tyro.conf.arg(name="")]
 
 
@@ -45,7 +46,10 @@ class Flags:
     task: str | None = None
     """A single task to train on, or mypkg:factory for your own; short for --env.tasks."""
     env: str | None = None
-    """Gymnasium environment to train on, such as CartPole-v1 or mypkg:MyEnv-v0; short for --gym.id."""
+    """Gymnasium environment to train on, such as CartPole-v1 or mypkg:MyEnv-v0; short for --gym.id. With `external`,
+    programs of your own play at the run's endpoint; give --spaces too."""
+    spaces: str | None = None
+    """JSON file with the spaces of an external environment; short for --external.spaces."""
     settings: Settings = dataclasses.field(default_factory=Config)
 
 
@@ -103,7 +107,12 @@ def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
         if first.resume is not None:
             raise UserError("--init-from and --resume are mutually exclusive: a resumed run already has weights")
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=flags.init_from))
-    if flags.env is not None:
+    if flags.spaces is not None:
+        config = dataclasses.replace(config, external=dataclasses.replace(config.external, spaces=flags.spaces))
+    if flags.env == EXTERNAL:
+        if not config.external.spaces:
+            raise UserError("--env external needs --spaces FILE.json: the spaces of your environment")
+    elif flags.env is not None:
         config = dataclasses.replace(config, gym=dataclasses.replace(config.gym, id=flags.env))
     attach = isinstance(flags, ResumableFlags) and flags.attach
     return ParsedFlags(config, first.resume if resumable else None, attach)
@@ -120,7 +129,7 @@ def _first_pass(args: list[str]) -> argparse.Namespace:
     """Parse only the flags that determine the defaults of all others."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--preset", default=None)
-    parser.add_argument("--env", "--gym.id", dest="env", default=None)
+    parser.add_argument("--env", "--gym.id", "--spaces", "--external.spaces", dest="env", default=None)
     parser.add_argument("--config", type=Path, default=None)
     parser.add_argument("--resume", type=Path, default=None)
     try:
@@ -162,7 +171,7 @@ def _refuse_unknown(command: str, args: list[str], resumable: bool) -> None:
 
 def known_flags(resumable: bool) -> Iterator[str]:
     """Yield every flag as shown by --help, with underscores."""
-    yield from ("--help", "--preset", "--config", "--redis", "--weights_redis", "--task", "--env")
+    yield from ("--help", "--preset", "--config", "--redis", "--weights_redis", "--task", "--env", "--spaces")
     yield from ("--address", "--gpus_per_actor")
     if resumable:
         yield from ("--resume", "--init_from", "--attach", "--no_attach")
