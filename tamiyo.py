@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from actors.serving.client.asynchronous import AsyncPolicyClient
     from actors.serving.client.blocking import PolicyClient
     from actors.serving.client.local import LocalPolicy
+    from actors.serving.client.serve_env import serve_env
     from actors.serving.client.session import Answer, PolicyError, PolicySession
     from actors.types.actions import Op
+    from actors.types.spaces import Spaces
     from deploy.config.schema import PRESETS, Config
     from deploy.launch.local import train
     from deploy.rllib import TamiyoRLModule, register_with_rllib
@@ -67,6 +69,7 @@ __all__ = [
     "SeedAction",
     "Sizes",
     "SlotSpec",
+    "Spaces",
     "Split",
     "TamiyoRLModule",
     "Task",
@@ -79,6 +82,7 @@ __all__ = [
     "make_env",
     "register_blueprint",
     "register_with_rllib",
+    "serve_env",
     "train",
 ]
 
@@ -110,6 +114,8 @@ _MODULES = {
     "Answer": "actors.serving.client.session",
     "PolicyError": "actors.serving.client.session",
     "PolicySession": "actors.serving.client.session",
+    "serve_env": "actors.serving.client.serve_env",
+    "Spaces": "actors.types.spaces",
     "UserError": "actors.errors",
     "Config": "deploy.config.schema",
     "PRESETS": "deploy.config.schema",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import closing
 from pathlib import Path
 
@@ -25,7 +26,7 @@ WATCH_S = 0.5
 def serve_endpoint(config: Config) -> int:
     """Serve until SIGTERM or SIGINT; episodes in progress are then cut and shipped. Returns 0. Raises `UserError`."""
     external, run = config.external, namespace(config)
-    configure_log("json")
+    configure_log("json", logging.WARNING)
     torch.set_num_threads(1)
     with closing(Retry()(lambda: connect(config.run.redis, config.queue, run))) as transport:
         shipper = EpisodeShipper(transport, run, config.actors.buffer_episodes)

@@ -45,7 +45,10 @@ def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
     [
         ("learner: {lrr: 1}", "unknown key 'lrr' in section 'learner'; did you mean 'lr'?"),
         ("learnr: {lr: 1}", "unknown section 'learnr'; did you mean 'learner'?"),
-        ("zzz: 1", "unknown section 'zzz'; choose one of run, env, gym, imitation, policy, actors, queue, learner"),
+        (
+            "zzz: 1",
+            "unknown section 'zzz'; choose one of run, env, gym, external, imitation, policy, actors, queue, learner",
+        ),
         ("learner: {lr: fast}", "learner.lr is 'fast': give a number"),
         ("learner: {lr: true}", "learner.lr is true: give a number"),
         ("learner: {updates: 1.5}", "learner.updates is 1.5: give an integer"),
