@@ -13,6 +13,7 @@ from actors.errors import UserError
 from actors.transport.backoff import Backoff
 from actors.transport.redis import PASSWORD_VARIABLE
 from actors.workers.worker_pool import PoolTotals
+from deploy.config.yaml import without_password
 
 STOP_S = 15.0  # for the endpoint to ship its last episodes
 
@@ -26,10 +27,7 @@ class EndpointPool:
         self._environment = dict(os.environ)
         if parts.password:  # never on a command line
             self._environment[PASSWORD_VARIABLE] = unquote(parts.password)
-            login, _, host = parts.netloc.rpartition("@")
-            user = login.partition(":")[0]
-            rest = parts.path + (f"?{parts.query}" if parts.query else "")
-            redis = f"{parts.scheme}://{user + '@' if user else ''}{host}{rest}"
+            redis = without_password(redis)
         self._command = [sys.executable, "-m", "deploy.cli", "actors", "--config", str(run_dir / "config.yaml")]
         self._command += ["--run.name", namespace, "--run.redis", redis]
         self._backoff = Backoff()
