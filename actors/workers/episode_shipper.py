@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 
-from actors.serving.server.training import Account
+from actors.serving.account import Account
 from actors.transport.base import BUSY_RETRY_S, Transport
 from actors.transport.retry import Retry
 from actors.types.episode import Episode
@@ -49,6 +49,11 @@ class EpisodeShipper:
             if owner not in self._accounts:
                 self._accounts[owner] = Account(f"{PRODUCER}-{owner[:8]}" if owner else PRODUCER)
             return self._accounts[owner]
+
+    def accounts(self) -> list[Account]:
+        """See `EpisodeSink.accounts`."""
+        with self._lock:
+            return list(self._accounts.values())
 
     def add(self, owner: str, episode: Episode) -> None:
         """See `EpisodeSink.add`."""

@@ -118,7 +118,7 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
 
     def __post_init__(self) -> None:
-        running = self.actors.at_least * self.actors.envs_per_actor
+        running = 0 if self.external.spaces else self.actors.at_least * self.actors.envs_per_actor
         allowed = self._fresh_episodes
         require(
             running <= allowed,

@@ -63,6 +63,8 @@ class PolicyService:
         self.metrics.sessions.set(len(self.sessions))
         self.metrics.policy_version.set(self.models.newest.version)
         self.metrics.versions_held.set(len(self.models.held))
+        for account in self.trainer.accounts() if self.trainer is not None else ():
+            self.metrics.count(account)
 
     def expire(self) -> int:
         """Close expired sessions, and return their number."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from actors.config import ExternalConfig
+from actors.serving.account import Account
 from actors.serving.messages import StepQuery, final_query, make_step_batch
 from actors.serving.refusal import RETRY_S, Reason, Refusal
 from actors.serving.server.auth import TRAIN_SCOPE, TokenFile
 from actors.serving.server.batcher import Batcher
 from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import Session
-from actors.serving.server.training import Account, EpisodeSink, TrainingEpisode, final_step
+from actors.serving.server.training import EpisodeSink, TrainingEpisode, final_step
 from actors.wire import policy_pb2
 
 
@@ -24,6 +27,10 @@ class Trainer:
     def begin(self, session: Session) -> TrainingEpisode:
         """Return the episode of a session that begins."""
         return TrainingEpisode(session.seed, session.layout.spaces.hash, self.config, self._sink, session.owner)
+
+    def accounts(self) -> Sequence[Account]:
+        """Return the accounts of all tokens so far."""
+        return self._sink.accounts()
 
     def require_scope(self, owner: str) -> None:
         """Raise `Refusal` unless this owner's token may train. Without tokens, every client may."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from actors.env.fleet import FleetStep
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.rollout.wave import Recorder
+from actors.serving.account import Account
 from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.models import ServedModel
 from actors.types.actions import ActionMasks
@@ -22,27 +24,15 @@ from actors.types.episode import EndReason, Episode
 ENV_ID = "external"
 
 
-@dataclass
-class Account:
-    """Totals of one token since the start of this server."""
-
-    name: str  # of the producer in the ledger
-    produced: int = 0
-    accepted: int = 0
-    fenced: int = 0
-    dropped: int = 0
-    unsent: int = 0
-    steps: int = 0
-    cut_sessions: int = 0
-    dropped_sessions: int = 0
-    refused: int = 0
-
-
 class EpisodeSink(Protocol):
     """Takes complete episodes and segments, and ships each one once. Called from the server's event loop."""
 
     def account(self, owner: str) -> Account:
         """Return the account of a token, by its hash; "" if tokens are not used."""
+        ...
+
+    def accounts(self) -> Sequence[Account]:
+        """Return the accounts of all tokens so far."""
         ...
 
     def add(self, owner: str, episode: Episode) -> None:
