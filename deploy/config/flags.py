@@ -107,8 +107,6 @@ def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
         if first.resume is not None:
             raise UserError("--init-from and --resume are mutually exclusive: a resumed run already has weights")
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=flags.init_from))
-    if flags.spaces is not None:
-        config = dataclasses.replace(config, external=dataclasses.replace(config.external, spaces=flags.spaces))
     if flags.env == EXTERNAL:
         if not config.external.spaces:
             raise UserError("--env external needs --spaces FILE.json: the spaces of your environment")
@@ -129,7 +127,8 @@ def _first_pass(args: list[str]) -> argparse.Namespace:
     """Parse only the flags that determine the defaults of all others."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--preset", default=None)
-    parser.add_argument("--env", "--gym.id", "--spaces", "--external.spaces", dest="env", default=None)
+    parser.add_argument("--env", "--gym.id", dest="env", default=None)
+    parser.add_argument("--spaces", "--external.spaces", dest="spaces", default=None)
     parser.add_argument("--config", type=Path, default=None)
     parser.add_argument("--resume", type=Path, default=None)
     try:
@@ -141,12 +140,16 @@ def _first_pass(args: list[str]) -> argparse.Namespace:
 def _base(first: argparse.Namespace, resumable: bool) -> Config:
     if first.preset is not None and first.preset not in PRESETS:
         raise UserError(f"unknown preset {first.preset!r}: give one of {', '.join(sorted(PRESETS))}")
-    base = PRESETS[first.preset or ("general" if first.env else "tamiyo")]
+    base = PRESETS[first.preset or ("general" if first.env or first.spaces else "tamiyo")]
     if first.resume is not None and resumable:
         if first.preset is not None:
             raise UserError("--preset and --resume are mutually exclusive: a resumed run keeps its settings")
         base = _resumed(first.resume)
-    return base if first.config is None else from_yaml(first.config, base)
+    base = base if first.config is None else from_yaml(first.config, base)
+    if first.spaces is None:
+        return base
+    # Other settings are checked against it, so it must be known before they are parsed.
+    return dataclasses.replace(base, external=dataclasses.replace(base.external, spaces=first.spaces))
 
 
 def _resumed(resume: Path) -> Config:
