@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from actors.growth.slots import SlotSpec
     from actors.serving.client.asynchronous import AsyncPolicyClient
     from actors.serving.client.blocking import PolicyClient
+    from actors.serving.client.episode import ClientEpisode
     from actors.serving.client.local import LocalPolicy
     from actors.serving.client.serve_env import serve_env
     from actors.serving.client.session import Answer, PolicyError, PolicySession
@@ -52,6 +53,7 @@ __all__ = [
     "Answer",
     "AsyncPolicyClient",
     "Blueprint",
+    "ClientEpisode",
     "Column",
     "ColumnBlueprint",
     "Config",
@@ -110,6 +112,7 @@ _MODULES = {
     "draw_splits": "actors.env.tasks.task",
     "AsyncPolicyClient": "actors.serving.client.asynchronous",
     "PolicyClient": "actors.serving.client.blocking",
+    "ClientEpisode": "actors.serving.client.episode",
     "LocalPolicy": "actors.serving.client.local",
     "Answer": "actors.serving.client.session",
     "PolicyError": "actors.serving.client.session",
