@@ -56,7 +56,7 @@ class ExternalRun(ChaosRun):
         return [row["return"] for row in rows(self.folder / "episodes.jsonl")]
 
     def endpoint(self) -> psutil.Process:
-        (found,) = [p for p in self.command.relatives() if "actors" in p.cmdline() and "deploy.cli" in p.cmdline()]
+        (found,) = [p for p in self.command.relatives() if "deploy.launch.endpoint" in p.cmdline()]
         return found
 
     def start_client(self, number: int) -> None:

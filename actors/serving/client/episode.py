@@ -38,8 +38,8 @@ class ClientEpisode:
                 episode.reward(reward)
 
     Leaving the block ends the episode as terminated, unless `truncate` was called. If an exception leaves the block,
-    the episode counts as one whose client disappeared. While the learner is behind, calls wait. Raises `PolicyError`,
-    and `SessionLost` if the server has lost the episode: begin another one.
+    the episode counts as one whose client disappeared. While the learner is behind, calls wait, for the client's
+    `deadline_s` at most. Raises `PolicyError`, and `SessionLost` if the server has lost the episode: begin another one.
     """
 
     def __init__(self, perform: Callable[[Operation], Any], protocol: SessionProtocol) -> None:

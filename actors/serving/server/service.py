@@ -200,11 +200,11 @@ class PolicyService:
             return episode.ended.response
         if session.pending is not None:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: end it after the answer")
+        self.sessions.touch(session)
         trainer.require_room()
         newest = self.models.newest
         response = trainer.end(session, request, self.batcher, session.pinned or newest, newest.version)
         episode.ended = Ended(digest, response)
-        self.sessions.touch(session)
         return response
 
     @property
@@ -256,6 +256,7 @@ class PolicyService:
         reward = request.reward if request.HasField("reward") else None
         export = request.export_state and session.training is None
         if session.training is not None and self.trainer is not None:
+            self.sessions.touch(session)  # also if it has to wait for the queue
             self.trainer.check_step(session.training, index, reward, query, request)
             if session.pinned is not None and session.training.segment_full:
                 self._repin(session)

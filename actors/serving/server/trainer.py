@@ -90,7 +90,7 @@ class Trainer:
             raise Refusal(Reason.OUT_OF_RANGE, "exactly one of terminated and truncated must be true")
         if request.truncated and not request.HasField("obs"):
             raise Refusal(Reason.WRONG_SHAPE, "obs is missing: a truncated episode needs its final observation")
-        episode.check_reward(session.next_index, request.reward)
+        episode.check_reward(session.next_index, request.reward if request.HasField("reward") else None)
         query = final_query(request, session.layout)
         episode.check_obs(np.frombuffer(query.obs, "<f4"))
         batch = make_step_batch([query], session.layout)

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from actors.errors import UserError
 from actors.transport.backoff import Backoff
-from actors.transport.redis import PASSWORD_VARIABLE
 from actors.workers.worker_pool import PoolTotals
-from deploy.config.yaml import without_password
 
 STOP_S = 15.0  # for the endpoint to ship its last episodes
 
 
 class EndpointPool:
-    """Keeps one process of `tamiyo actors` for the run in `run_dir`. Its log goes to `endpoint.log` there."""
+    """Keeps one endpoint for the run in `run_dir`. Its log goes to `endpoint.log` there; it ends with this process."""
 
-    def __init__(self, run_dir: Path, redis: str, namespace: str, note: Callable[[str], None]) -> None:
+    def __init__(self, run_dir: Path, redis: str, note: Callable[[str], None]) -> None:
         self._run_dir, self._note = run_dir, note
-        parts = urlsplit(redis)
-        self._environment = dict(os.environ)
-        if parts.password:  # never on a command line
-            self._environment[PASSWORD_VARIABLE] = unquote(parts.password)
-            redis = without_password(redis)
-        self._command = [sys.executable, "-m", "deploy.cli", "actors", "--config", str(run_dir / "config.yaml")]
-        self._command += ["--run.name", namespace, "--run.redis", redis]
+        self._redis = redis  # goes through a pipe, because it may hold a password
         self._backoff = Backoff()
         self.totals = PoolTotals()
         self.size = 1
@@ -75,10 +66,18 @@ class EndpointPool:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with (self._run_dir / "endpoint.log").open("ab") as log:
-            return subprocess.Popen(
-                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            process = subprocess.Popen(
+                [sys.executable, "-m", "deploy.launch.endpoint", str(self._run_dir)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
             )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended already, which the next `pump` reports
+            process.stdin.write(f"{self._redis}\n".encode())
+            process.stdin.flush()
+        return process
 
     def _last_line(self) -> str:
         lines = (self._run_dir / "endpoint.log").read_text(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("tamiyo: error: ") if lines else "see endpoint.log"
+        return lines[-1] if lines else "see endpoint.log"

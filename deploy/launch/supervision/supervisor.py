@@ -99,7 +99,7 @@ class Supervisor:
         self._learner = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)
         self._pool: WorkerPool | EndpointPool
         if plan.acting.external.spaces:
-            self._pool = EndpointPool(plan.run_dir, plan.actors_redis, s.namespace, self._notes.append)
+            self._pool = EndpointPool(plan.run_dir, plan.actors_redis, self._notes.append)
         else:
             self._pool = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)
         self._reporter = RayMetrics("supervisor", plan.name)

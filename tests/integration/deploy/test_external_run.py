@@ -70,6 +70,19 @@ def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
     assert (folder / "report.html").exists()
 
 
+@pytest.mark.timeout(200)
+def test_the_endpoint_ends_with_a_killed_run(tmp_path: Path) -> None:
+    spaces, socket_path = tmp_path / "spaces.json", tmp_path / "e"
+    spaces.write_text('{"observation_size": 4, "actions": [2]}')
+    flags = ["--spaces", str(spaces), "--external.listen", f"unix:{socket_path}", "--run.root", str(tmp_path)]
+    with tamiyo(tmp_path, "train", "--env", "external", *flags) as run:
+        run.wait_for(socket_path.exists, 120.0)
+        (endpoint,) = [p for p in run.relatives() if "deploy.launch.endpoint" in p.cmdline()]
+        assert not any("redis" in part for part in endpoint.cmdline())  # the URL of the store has a password
+        run.process.kill()
+        endpoint.wait(30)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -189,8 +189,10 @@ class RawSession:
         )
         return self.stub.Step(request, metadata=self.metadata)
 
-    def end(self, index: int, reward: float, **changes: Any) -> Any:
-        request = end_request(reward)
+    def end(self, index: int, reward: float | None, **changes: Any) -> Any:
+        request = end_request(reward or 0.0)
+        if reward is None:
+            request.ClearField("reward")
         request.session_id, request.step_index = self.id, index
         for name, value in changes.items():
             setattr(request, name, value)
@@ -241,6 +243,7 @@ def test_bad_rewards_observations_and_ends_are_refused_and_lose_nothing() -> Non
             assert refused(lambda reward=reward: session.step(1, reward)) == "INVALID_ARGUMENT REWARD_INVALID"
             assert refused(lambda reward=reward: session.end(1, reward)) == "INVALID_ARGUMENT REWARD_INVALID"
         assert refused(lambda: session.step(1)) == "INVALID_ARGUMENT REWARD_INVALID"
+        assert refused(lambda: session.end(1, None)) == "INVALID_ARGUMENT REWARD_INVALID"
         # The reward of a refused step is not taken: the next request may say another.
         assert refused(lambda: session.step(1, 5.0, obs=large)) == "INVALID_ARGUMENT OUT_OF_RANGE"
         session.step(1, 6.0)
