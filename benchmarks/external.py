@@ -1,6 +1,6 @@
 """CartPole without velocities, played by programs of their own, against actors of the run: steps until it is solved.
 
-    python -m benchmarks.external [--quick] [--json FILE] [--seeds N] [--node PROTO_CLIENT_FOLDER]
+    python -m benchmarks.external [--quick] [--json FILE] [--seeds N] [--node FOLDER]
 
 Both sides are `tamiyo train` with the settings of the memory ladder and four environments. The external side has four
 client processes; with --node, a folder in which @grpc/grpc-js and @grpc/proto-loader are installed, one is
@@ -96,14 +96,14 @@ def _watch(rung: Rung, folder: Path, run: subprocess.Popen[bytes], seed: int, go
     gym = replace(rung.acting().gym, max_segment_steps=1024)
     sampler = StreamSampler(gym, 8, seed, EpisodeSeeds(seed, 0, None))
     seen, steps, score = set[Path](), 0, 0.0
-    while score < goal and steps < BUDGET:
+    while (not steps or score < goal) and steps < BUDGET:
         ended = run.poll() is not None
         fresh = [c for c in list_checkpoints(folder / "checkpoints") if c not in seen]
         for path in fresh:
             seen.add(path)
             steps = load_checkpoint(path).progress.env_steps
             score = float(np.mean(play(sampler, ActingPolicy(load_policy(path)), seed, SELECTION, True)))
-            if score >= goal or steps >= BUDGET:
+            if steps and score >= goal or steps >= BUDGET:
                 return steps, score
         if ended and not fresh:
             break

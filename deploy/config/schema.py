@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from actors.config import ActorsConfig, EnvConfig, ExternalConfig, GymConfig, PolicyConfig, QueueConfig, require
+from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
 from actors.rules.choices import CHOICES
+from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
 

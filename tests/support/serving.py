@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import ExternalConfig
 from actors.policy.publish import to_weights
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.session import PolicyError
+from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
 from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource
 from actors.serving.server.thread import serve_in_thread

@@ -17,8 +17,8 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
 from actors.codec import InvalidWeights
-from actors.config import ExternalConfig
 from actors.errors import UserError
+from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.admission import Admission
 from actors.serving.server.auth import TokenFile

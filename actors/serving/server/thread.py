@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from actors.config import ExternalConfig
+from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
 from actors.serving.server.server import PolicyServer, PolicySource
 from actors.serving.server.training import EpisodeSink

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.config import ExternalConfig
 from actors.serving.account import Account
+from actors.serving.external import ExternalConfig
 from actors.serving.messages import StepQuery, final_query, make_step_batch
 from actors.serving.refusal import RETRY_S, Reason, Refusal
 from actors.serving.server.auth import TRAIN_SCOPE, TokenFile

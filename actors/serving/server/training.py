@@ -10,12 +10,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import ExternalConfig
 from actors.env.fleet import FleetStep
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.rollout.wave import Recorder
 from actors.serving.account import Account
+from actors.serving.external import ExternalConfig
 from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.models import ServedModel
 from actors.types.actions import ActionMasks

@@ -53,6 +53,7 @@ class RunPlan:
     learner: LearnerSettings
     reference_episodes: int
     actors_redis: str = field(repr=False)  # may hold a password
+    external: bool = False  # environments play at an endpoint, instead of actors
 
     @property
     def run_dir(self) -> Path:
@@ -62,7 +63,7 @@ class RunPlan:
     @property
     def hosts(self) -> bool:
         """Whether the run trains on seed hosts rather than a Gymnasium environment."""
-        return not (self.acting.gym.id or self.acting.external.spaces)
+        return not (self.acting.gym.id or self.external)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Supervisor:
         # The learner is created first, so that actors cannot take its resources.
         self._learner = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)
         self._pool: WorkerPool | EndpointPool
-        if plan.acting.external.spaces:
+        if plan.external:
             self._pool = EndpointPool(plan.run_dir, plan.actors_redis, self._notes.append)
         else:
             self._pool = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)

@@ -70,6 +70,7 @@ def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
     assert (folder / "report.html").exists()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_the_endpoint_ends_with_a_killed_run(tmp_path: Path) -> None:
     spaces, socket_path = tmp_path / "spaces.json", tmp_path / "e"

@@ -16,13 +16,14 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from actors.codec import decode_episode
-from actors.config import ExternalConfig, QueueConfig
+from actors.config import QueueConfig
 from actors.env.rng import Purpose, stream
 from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.episode import ClientEpisode
 from actors.serving.client.session import PolicyError, SessionLost
+from actors.serving.external import ExternalConfig
 from actors.serving.messages import end_request, step_request
 from actors.serving.noise import SERVING_SEED, step_noise
 from actors.serving.refusal import DETAILS_KEY

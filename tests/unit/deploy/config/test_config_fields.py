@@ -15,7 +15,12 @@ from typing import get_type_hints
 from deploy.config.schema import Config
 
 ROOT = Path(__file__).parents[4]
-CONFIG_MODULES = {ROOT / "actors/config.py", ROOT / "learner/config.py", ROOT / "deploy/config/schema.py"}
+CONFIG_MODULES = {
+    ROOT / "actors/config.py",
+    ROOT / "learner/config.py",
+    ROOT / "actors/serving/external.py",
+    ROOT / "deploy/config/schema.py",
+}
 ENTRY = {ROOT / "deploy/config/yaml.py", ROOT / "deploy/config/flags.py"}  # these handle every field alike
 
 # Variable names that hold each section in the code that reads it.
