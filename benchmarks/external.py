@@ -103,7 +103,7 @@ def _watch(rung: Rung, folder: Path, run: subprocess.Popen[bytes], seed: int, go
             seen.add(path)
             steps = load_checkpoint(path).progress.env_steps
             score = float(np.mean(play(sampler, ActingPolicy(load_policy(path)), seed, SELECTION, True)))
-            if steps and score >= goal or steps >= BUDGET:
+            if (steps and score >= goal) or steps >= BUDGET:
                 return steps, score
         if ended and not fresh:
             break
