@@ -185,9 +185,7 @@ class RawSession:
     def step(self, index: int, reward: float | None = None, **changes: Any) -> Any:
         obs, blueprints, masks = step_inputs(0, index)
         obs = changes.get("obs", obs)
-        request = step_request(
-            self.id, index, obs, blueprints, masks, changes.get("deterministic", False), True, reward
-        )
+        request = step_request(self.id, index, obs, blueprints, masks, changes.get("deterministic"), True, reward)
         return self.stub.Step(request, metadata=self.metadata)
 
     def end(self, index: int, reward: float | None, **changes: Any) -> Any:
@@ -224,6 +222,8 @@ def test_a_retry_changes_nothing_and_another_reward_is_aborted() -> None:
         assert refused(lambda: session.step(2, 1.5)) == "FAILED_PRECONDITION EPISODE_ENDED"
         session.stub.CloseSession(policy_pb2.CloseSessionRequest(session_id=session.id))
         (episode,) = e.episodes(1)
+    expected = oracle(from_weights(weights()), seed=1, steps=2)["decisions"]  # sampled, also if nothing asks for it
+    np.testing.assert_array_equal(episode.actions, np.concatenate([d.actions for d in expected[:2]]))
     np.testing.assert_array_equal(episode.rewards, [0.5, 1.5])
     np.testing.assert_array_equal(episode.actions, [list(first.action), list(second.action)])
     assert end.episode_return == 2.0
@@ -265,7 +265,7 @@ def test_bad_rewards_observations_and_ends_are_refused_and_lose_nothing() -> Non
 
 @pytest.mark.parametrize("how", ["close", "expire", "reset", "stop", "drop"])
 def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
-    given = weights(3, 7)
+    given = dataclasses.replace(weights(3, 7), state_stride=2)
     expected = oracle(from_weights(given), seed=11, steps=5)
     changes: dict[str, Any] = {"session_timeout_s": 0.3} if how == "expire" else {}
     changes |= {"disconnected": "drop"} if how == "drop" else {}
@@ -319,12 +319,17 @@ def test_only_tokens_with_the_scope_train_are_learned_from(tmp_path: Path) -> No
 
 def test_a_full_queue_slows_clients_and_loses_nothing() -> None:
     with endpoint(queue=QueueConfig(max_episodes=2)) as e, PolicyClient(e.address) as client:
+        session = RawSession(e.address)
+        first, second = session.step(0), session.step(1, 0.0)
         for number in range(3):
             with client.episode(number, SPACES) as episode:
                 play(episode, 2)
         e.wait_for(lambda: e.shipper.retry_s() > 0)
         with pytest.raises(grpc.RpcError) as caught:
             RawSession(e.address)
+        for call in (lambda: session.step(2, 0.0), lambda: session.end(2, 0.0)):
+            assert refused(call) == "RESOURCE_EXHAUSTED QUEUE_FULL"
+        assert (session.step(1, 0.0), first.step_index) == (second, 0)  # what is done can be repeated
         error: Any = caught.value
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         details = Status.FromString(dict(error.trailing_metadata())[DETAILS_KEY]).details
