@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from actors.codec import decode_episode
 from actors.config import QueueConfig
 from actors.env.rng import Purpose, stream
 from actors.policy.publish import from_weights
@@ -23,61 +19,16 @@ from actors.policy.state import PolicyState
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.episode import ClientEpisode
 from actors.serving.client.session import PolicyError, SessionLost
-from actors.serving.external import ExternalConfig
-from actors.serving.messages import end_request, step_request
 from actors.serving.noise import SERVING_SEED, step_noise
 from actors.serving.refusal import DETAILS_KEY
-from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
-from actors.wire import policy_pb2, policy_pb2_grpc
-from actors.workers.episode_shipper import EpisodeShipper
-from tests.support.serving import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
-from tests.support.toy import SPACES, toy_network
+from actors.wire import policy_pb2
+from tests.support.serving import FakeWeightStore, serving, step_inputs, weights, write_file
+from tests.support.toy import SPACES
+from tests.support.training_sessions import RawSession, endpoint, refused
 
 pytestmark = pytest.mark.integration
-Inputs = Callable[[int], Any]
-
-
-class Endpoint:
-    """A server whose training sessions are shipped to a queue in memory."""
-
-    def __init__(self, running: RunningServer, shipper: EpisodeShipper, transport: MemoryTransport) -> None:
-        self.running, self.shipper, self.transport = running, shipper, transport
-        self.address = running.address
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline, self.transport.ledger()
-            time.sleep(0.01)
-
-    def episodes(self, count: int) -> list[Episode]:
-        """Wait for this many accepted episodes and no more, and take them."""
-        self.wait_for(lambda: self.transport.ledger().accepted >= count)
-        time.sleep(0.05)
-        found = [decode_episode(d.payload) for d in self.transport.take(100, 0)]
-        assert len(found) == count
-        self.transport.ledger().check()
-        return found
-
-
-@contextmanager
-def endpoint(
-    source: Any = None, queue: QueueConfig | None = None, capacity: int = 64, tokens: Path | None = None, **changes: Any
-) -> Iterator[Endpoint]:
-    transport = MemoryTransport(queue or QueueConfig(), MemoryStore())
-    transport.open_generation(-1, "learner")
-    shipper = EpisodeShipper(transport, "run", capacity)
-    try:
-        options = {} if tokens is None else {"token_file": tokens}
-        if "session_timeout_s" in changes:
-            options |= {"session_ttl_s": changes["session_timeout_s"]}
-        with serving(source, external=ExternalConfig(**changes), sink=shipper, **options) as running:
-            yield Endpoint(running, shipper, transport)
-    finally:
-        shipper.close(10)
-    transport.ledger().check()
 
 
 def reward_of(step: int) -> float:
@@ -173,38 +124,6 @@ def test_a_long_episode_ships_as_segments() -> None:
     assert segments[2].telemetry["episode_return"] == pytest.approx(sum(map(reward_of, range(10))), abs=1e-5)
 
 
-class RawSession:
-    """A training session by bare requests."""
-
-    def __init__(self, address: str, train: bool = True, token: str = "") -> None:
-        self.stub: Any = policy_pb2_grpc.PolicyServiceStub(grpc.insecure_channel(address))  # type: ignore[no-untyped-call]
-        self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash, seed=1, train=train)
-        self.id = self.stub.OpenSession(request, metadata=self.metadata).session_id
-
-    def step(self, index: int, reward: float | None = None, **changes: Any) -> Any:
-        obs, blueprints, masks = step_inputs(0, index)
-        obs = changes.get("obs", obs)
-        request = step_request(self.id, index, obs, blueprints, masks, changes.get("deterministic"), True, reward)
-        return self.stub.Step(request, metadata=self.metadata)
-
-    def end(self, index: int, reward: float | None, **changes: Any) -> Any:
-        request = end_request(reward or 0.0)
-        if reward is None:
-            request.ClearField("reward")
-        request.session_id, request.step_index = self.id, index
-        for name, value in changes.items():
-            setattr(request, name, value)
-        return self.stub.EndEpisode(request, metadata=self.metadata)
-
-
-def refused(call: Callable[[], Any]) -> str:
-    with pytest.raises(grpc.RpcError) as caught:
-        call()
-    reason = PolicyError.from_rpc_error(caught.value).reason
-    return f"{caught.value.code().name} {reason}"  # type: ignore[attr-defined]
-
-
 def test_a_retry_changes_nothing_and_another_reward_is_aborted() -> None:
     with endpoint() as e:
         session = RawSession(e.address)
@@ -222,11 +141,23 @@ def test_a_retry_changes_nothing_and_another_reward_is_aborted() -> None:
         assert refused(lambda: session.step(2, 1.5)) == "FAILED_PRECONDITION EPISODE_ENDED"
         session.stub.CloseSession(policy_pb2.CloseSessionRequest(session_id=session.id))
         (episode,) = e.episodes(1)
-    expected = oracle(from_weights(weights()), seed=1, steps=2)["decisions"]  # sampled, also if nothing asks for it
-    np.testing.assert_array_equal(episode.actions, np.concatenate([d.actions for d in expected[:2]]))
     np.testing.assert_array_equal(episode.rewards, [0.5, 1.5])
     np.testing.assert_array_equal(episode.actions, [list(first.action), list(second.action)])
     assert end.episode_return == 2.0
+
+
+def test_a_training_session_samples_by_default() -> None:
+    def actions(address: str, seed: int, train: bool) -> list[list[int]]:
+        session = RawSession(address, train, seed=seed)
+        return [list(session.step(t, 0.0 if train and t else None).action) for t in range(4)]
+
+    with endpoint() as e:
+        sampled = [actions(e.address, seed, True) for seed in range(5)]
+        greedy = [actions(e.address, seed, False) for seed in range(5)]
+    for seed, chosen in enumerate(sampled):
+        decisions = oracle(from_weights(weights()), seed, 4)["decisions"]
+        assert chosen == [d.actions[0].tolist() for d in decisions[:4]]
+    assert sampled != greedy
 
 
 def test_bad_rewards_observations_and_ends_are_refused_and_lose_nothing() -> None:
@@ -337,10 +268,8 @@ def test_a_full_queue_slows_clients_and_loses_nothing() -> None:
         assert any(detail.Unpack(wait) for detail in details)
         assert 0 < wait.retry_delay.ToTimedelta().total_seconds() <= 1
         assert PolicyError.from_rpc_error(error).retry_s == wait.retry_delay.ToTimedelta().total_seconds()
-        with (
-            PolicyClient(e.address, deadline_s=0.5) as hasty,
-            pytest.raises(PolicyError, match="the learner is behind"),
-        ):
+        hasty = PolicyClient(e.address, deadline_s=0.5)
+        with pytest.raises(PolicyError, match="the learner is behind"):
             hasty.episode(9, SPACES).__enter__()
         taken = e.transport.take(2, 0)
         e.transport.ack([d.entry_id for d in taken], 1)
@@ -392,4 +321,3 @@ def test_the_account_is_what_the_ledger_says() -> None:
         figures = next(iter(e.transport.health().actors.values()))
     assert (account["produced"], account["accepted"]) == (row.produced, row.accepted) == (3, 3)
     assert figures["steps"] == account["steps"] == 6
-    assert toy_network().spaces == SPACES
