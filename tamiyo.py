@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from actors.growth.slots import SlotSpec
     from actors.serving.client.asynchronous import AsyncPolicyClient
     from actors.serving.client.blocking import PolicyClient
+    from actors.serving.client.episode import ClientEpisode
     from actors.serving.client.local import LocalPolicy
+    from actors.serving.client.serve_env import serve_env
     from actors.serving.client.session import Answer, PolicyError, PolicySession
     from actors.types.actions import Op
+    from actors.types.spaces import Spaces
     from deploy.config.schema import PRESETS, Config
     from deploy.launch.local import train
     from deploy.rllib import TamiyoRLModule, register_with_rllib
@@ -50,6 +53,7 @@ __all__ = [
     "Answer",
     "AsyncPolicyClient",
     "Blueprint",
+    "ClientEpisode",
     "Column",
     "ColumnBlueprint",
     "Config",
@@ -67,6 +71,7 @@ __all__ = [
     "SeedAction",
     "Sizes",
     "SlotSpec",
+    "Spaces",
     "Split",
     "TamiyoRLModule",
     "Task",
@@ -79,6 +84,7 @@ __all__ = [
     "make_env",
     "register_blueprint",
     "register_with_rllib",
+    "serve_env",
     "train",
 ]
 
@@ -106,10 +112,13 @@ _MODULES = {
     "draw_splits": "actors.env.tasks.task",
     "AsyncPolicyClient": "actors.serving.client.asynchronous",
     "PolicyClient": "actors.serving.client.blocking",
+    "ClientEpisode": "actors.serving.client.episode",
     "LocalPolicy": "actors.serving.client.local",
     "Answer": "actors.serving.client.session",
     "PolicyError": "actors.serving.client.session",
     "PolicySession": "actors.serving.client.session",
+    "serve_env": "actors.serving.client.serve_env",
+    "Spaces": "actors.types.spaces",
     "UserError": "actors.errors",
     "Config": "deploy.config.schema",
     "PRESETS": "deploy.config.schema",

@@ -231,6 +231,15 @@ _SERVE_TABLE = (
     Metric("serve_policy_version", "gauge", "version", "Newest policy version served"),
     Metric("serve_versions_held", "gauge", "versions", "Policy versions in memory, including the newest"),
     Metric("serve_swaps", "counter", "swaps", "Number of times that newer weights were loaded"),
+    Metric("serve_train_produced", "counter", "episodes", "Episodes and segments of training sessions, by account"),
+    Metric("serve_train_accepted", "counter", "episodes", "Of these, those that the queue has accepted"),
+    Metric("serve_train_steps", "counter", "steps", "Steps of training sessions in shipped episodes, by account"),
+    Metric("serve_train_cut_sessions", "counter", "sessions", "Training sessions that disappeared and were cut"),
+    Metric(
+        "serve_train_dropped_sessions", "counter", "sessions", "Training sessions that disappeared and were dropped"
+    ),
+    Metric("serve_train_refused", "counter", "requests", "Rewards and observations that were not finite or too large"),
+    Metric("serve_train_unsent", "gauge", "episodes", "Episodes of training sessions that wait for the queue"),
 )
 
 SERVE: dict[str, Metric] = {m.name: m for m in _SERVE_TABLE}

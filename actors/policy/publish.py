@@ -63,6 +63,11 @@ def spaces_of(weights: WeightSet) -> Spaces:
     return _described(weights)[0]
 
 
+def config_of(weights: WeightSet) -> PolicyConfig:
+    """Return the configuration of the network that the weights describe. Raises `UserError`."""
+    return _described(weights)[1]
+
+
 def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:
     try:
         stored = json.loads(weights.architecture)

@@ -80,6 +80,16 @@ class Recorder:
         self.values.append(float(decision.values[row]))
         self.baseline_values.append(float(decision.baseline_values[row]))
 
+    def drop_last(self) -> None:
+        """Remove the last step, whose reward never became known."""
+        if (len(self.actions) - 1) % self.state_stride == 0:
+            self.states.pop()
+        for recorded in (
+            self.versions, self.obs, self.blueprints, self.actions, self.log_probs, self.masks, self.values,
+            self.baseline_values,
+        ):  # fmt: skip
+            recorded.pop()
+
     def finish(
         self, row: int, final: FleetStep, bootstrap_value: float, episode_id: str, env_id: str, spaces_hash: str
     ) -> Episode:

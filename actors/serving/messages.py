@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +111,40 @@ def request_digest(request: policy_pb2.StepRequest) -> bytes:
         digest.update(b"%d:" % len(array.data))
         digest.update(array.data)
     digest.update(b"0" if request.HasField("deterministic") and not request.deterministic else b"1")
+    if request.HasField("reward"):
+        digest.update(struct.pack("<d", request.reward))
     return digest.digest()
+
+
+def end_digest(request: policy_pb2.EndEpisodeRequest) -> bytes:
+    """Hash the contents of the end of an episode, whatever its session."""
+    other = policy_pb2.EndEpisodeRequest()
+    other.CopyFrom(request)
+    other.ClearField("session_id")
+    return hashlib.blake2b(other.SerializeToString(deterministic=True), digest_size=16).digest()
+
+
+def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) -> StepQuery:
+    """Extract the final observation and masks. Raises `Refusal` if an array has the wrong dtype, shape or size.
+
+    What a terminated episode leaves out is zero; without masks, everything is legal.
+    """
+    spaces = layout.spaces
+    step = policy_pb2.StepRequest(deterministic=False)
+    for name in ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask"):
+        if request.HasField(name):
+            getattr(step, name).CopyFrom(getattr(request, name))
+    if request.terminated and not request.HasField("obs"):
+        step.obs.CopyFrom(_to_array(episode_pb2.DTYPE_FLOAT32, np.zeros(spaces.obs_size, "<f4")))
+        if spaces.slots and not request.HasField("blueprint_indices"):
+            empty = np.full(spaces.slots, -1, "<i2")
+            step.blueprint_indices.CopyFrom(_to_array(episode_pb2.DTYPE_INT16, empty))
+    if not request.HasField("mask"):
+        spec = spaces.action
+        step.mask.CopyFrom(_pack_mask(np.ones(spec.flat_size, dtype=np.bool_)))
+        if spec.conditioned:
+            step.slot_mask_by_op.CopyFrom(_pack_mask(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
+    return parse_step(step, layout)
 
 
 def parse_step(request: policy_pb2.StepRequest, layout: MessageLayout) -> StepQuery:
@@ -192,6 +226,7 @@ def step_request(
     masks: ActionMasks,
     deterministic: bool,
     export_state: bool,
+    reward: float | None = None,
 ) -> policy_pb2.StepRequest:
     """Build the request of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch dimension."""
     request = policy_pb2.StepRequest(
@@ -201,6 +236,7 @@ def step_request(
         mask=_pack_mask(masks.flat()),
         deterministic=deterministic,
         export_state=export_state,
+        reward=reward,
     )
     if len(blueprint_indices):
         request.blueprint_indices.CopyFrom(
@@ -218,3 +254,20 @@ def _to_array(dtype: episode_pb2.Dtype, array: NDArray[np.generic]) -> episode_p
 
 def _pack_mask(mask: NDArray[np.bool_]) -> episode_pb2.Array:
     return episode_pb2.Array(dtype=episode_pb2.DTYPE_BITS, shape=mask.shape, data=np.packbits(mask.ravel()).tobytes())
+
+
+def end_request(
+    reward: float,
+    obs: NDArray[np.float32] | None = None,
+    blueprint_indices: NDArray[np.int64] | None = None,
+    masks: ActionMasks | None = None,
+) -> policy_pb2.EndEpisodeRequest:
+    """Build the end of an episode: truncated at `obs [D]`, or terminated if there is none."""
+    request = policy_pb2.EndEpisodeRequest(reward=reward, terminated=obs is None, truncated=obs is not None)
+    if obs is None or blueprint_indices is None or masks is None:
+        return request
+    step = step_request("", 0, obs, blueprint_indices, masks, False, False)
+    for name in ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask"):
+        if step.HasField(name):
+            getattr(request, name).CopyFrom(getattr(step, name))
+    return request

@@ -7,11 +7,13 @@ from typing import Any
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.rpc.error_details_pb2 import ErrorInfo
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 DOMAIN = "tamiyo"
 IMPORT_REQUIRED = "import_required"
+RETRY_S = "retry_s"
 DETAILS_KEY = "grpc-status-details-bin"
 
 
@@ -38,6 +40,11 @@ class Reason(StrEnum):
     TOKEN_EXPIRED = "TOKEN_EXPIRED"
     NOT_READY = "NOT_READY"
     DRAINING = "DRAINING"
+    NOT_PERMITTED = "NOT_PERMITTED"
+    NOT_TRAINING = "NOT_TRAINING"
+    REWARD_INVALID = "REWARD_INVALID"
+    EPISODE_ENDED = "EPISODE_ENDED"
+    QUEUE_FULL = "QUEUE_FULL"
 
 
 CODES: dict[Reason, grpc.StatusCode] = {
@@ -56,6 +63,10 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.TOKEN_EXPIRED: grpc.StatusCode.UNAUTHENTICATED,
     Reason.NOT_READY: grpc.StatusCode.UNAVAILABLE,
     Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
+    Reason.NOT_PERMITTED: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.NOT_TRAINING: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.EPISODE_ENDED: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 
@@ -79,10 +90,18 @@ class Refusal(Exception):
         return number
 
     def trailers(self) -> tuple[tuple[str, bytes], ...]:
-        """Return the trailing metadata: a `google.rpc.Status` with an `ErrorInfo`, under gRPC's standard key."""
+        """Return the trailing metadata: a `google.rpc.Status` with an `ErrorInfo`, under gRPC's standard key; also a
+        `RetryInfo` if the metadata hold a time to retry."""
         info = AnyMessage()
         info.Pack(ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata))
-        status = Status(code=self.code_number, message=self.message, details=[info])
+        details = [info]
+        if RETRY_S in self.metadata:
+            wait = AnyMessage()
+            delay = Duration()
+            delay.FromMilliseconds(round(1000 * float(self.metadata[RETRY_S])))
+            wait.Pack(RetryInfo(retry_delay=delay))
+            details.append(wait)
+        status = Status(code=self.code_number, message=self.message, details=details)
         return ((DETAILS_KEY, status.SerializeToString()),)
 
 

@@ -54,18 +54,20 @@ class GetModelResponse(_message.Message):
     def __init__(self, policy_version: _Optional[int] = ..., generation: _Optional[int] = ..., held_versions: _Optional[_Iterable[int]] = ..., spaces_json: _Optional[str] = ..., accepted: _Optional[_Iterable[_Union[AcceptedSpaces, _Mapping]]] = ..., heads: _Optional[_Iterable[_Union[Head, _Mapping]]] = ..., session_ttl_s: _Optional[float] = ..., first_step_ttl_s: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., server: _Optional[str] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ("spaces_hash", "seed", "latest", "exported_state", "other_version")
+    __slots__ = ("spaces_hash", "seed", "latest", "exported_state", "other_version", "train")
     SPACES_HASH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     EXPORTED_STATE_FIELD_NUMBER: _ClassVar[int]
     OTHER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_FIELD_NUMBER: _ClassVar[int]
     spaces_hash: str
     seed: int
     latest: bool
     exported_state: bytes
     other_version: bool
-    def __init__(self, spaces_hash: _Optional[str] = ..., seed: _Optional[int] = ..., latest: _Optional[bool] = ..., exported_state: _Optional[bytes] = ..., other_version: _Optional[bool] = ...) -> None: ...
+    train: bool
+    def __init__(self, spaces_hash: _Optional[str] = ..., seed: _Optional[int] = ..., latest: _Optional[bool] = ..., exported_state: _Optional[bytes] = ..., other_version: _Optional[bool] = ..., train: _Optional[bool] = ...) -> None: ...
 
 class OpenSessionResponse(_message.Message):
     __slots__ = ("session_id", "next_step_index", "policy_version", "session_ttl_s", "first_step_ttl_s")
@@ -82,7 +84,7 @@ class OpenSessionResponse(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., next_step_index: _Optional[int] = ..., policy_version: _Optional[int] = ..., session_ttl_s: _Optional[float] = ..., first_step_ttl_s: _Optional[float] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("session_id", "step_index", "obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask", "deterministic", "export_state")
+    __slots__ = ("session_id", "step_index", "obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask", "deterministic", "export_state", "reward")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_INDEX_FIELD_NUMBER: _ClassVar[int]
     OBS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +94,7 @@ class StepRequest(_message.Message):
     REST_MASK_FIELD_NUMBER: _ClassVar[int]
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     EXPORT_STATE_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     step_index: int
     obs: _episode_pb2.Array
@@ -101,7 +104,8 @@ class StepRequest(_message.Message):
     rest_mask: _episode_pb2.Array
     deterministic: bool
     export_state: bool
-    def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., obs: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., blueprint_indices: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., slot_mask_by_op: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., rest_mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., deterministic: _Optional[bool] = ..., export_state: _Optional[bool] = ...) -> None: ...
+    reward: float
+    def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., obs: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., blueprint_indices: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., slot_mask_by_op: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., rest_mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., deterministic: _Optional[bool] = ..., export_state: _Optional[bool] = ..., reward: _Optional[float] = ...) -> None: ...
 
 class StepResponse(_message.Message):
     __slots__ = ("session_id", "step_index", "action", "log_probs", "value", "policy_version", "exported_state")
@@ -171,6 +175,68 @@ class ResetSessionResponse(_message.Message):
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     def __init__(self, policy_version: _Optional[int] = ...) -> None: ...
+
+class EndEpisodeRequest(_message.Message):
+    __slots__ = ("session_id", "step_index", "reward", "terminated", "truncated", "obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_INDEX_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    TERMINATED_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    OBS_FIELD_NUMBER: _ClassVar[int]
+    BLUEPRINT_INDICES_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
+    SLOT_MASK_BY_OP_FIELD_NUMBER: _ClassVar[int]
+    REST_MASK_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    step_index: int
+    reward: float
+    terminated: bool
+    truncated: bool
+    obs: _episode_pb2.Array
+    blueprint_indices: _episode_pb2.Array
+    mask: _episode_pb2.Array
+    slot_mask_by_op: _episode_pb2.Array
+    rest_mask: _episode_pb2.Array
+    def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., reward: _Optional[float] = ..., terminated: _Optional[bool] = ..., truncated: _Optional[bool] = ..., obs: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., blueprint_indices: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., slot_mask_by_op: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., rest_mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ...) -> None: ...
+
+class TrainingAccount(_message.Message):
+    __slots__ = ("name", "produced", "accepted", "fenced", "dropped", "unsent", "steps", "cut_sessions", "dropped_sessions", "refused")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    UNSENT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    CUT_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    produced: int
+    accepted: int
+    fenced: int
+    dropped: int
+    unsent: int
+    steps: int
+    cut_sessions: int
+    dropped_sessions: int
+    refused: int
+    def __init__(self, name: _Optional[str] = ..., produced: _Optional[int] = ..., accepted: _Optional[int] = ..., fenced: _Optional[int] = ..., dropped: _Optional[int] = ..., unsent: _Optional[int] = ..., steps: _Optional[int] = ..., cut_sessions: _Optional[int] = ..., dropped_sessions: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
+
+class EndEpisodeResponse(_message.Message):
+    __slots__ = ("episode_return", "steps", "segments", "policy_lag", "account")
+    EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_LAG_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    episode_return: float
+    steps: int
+    segments: int
+    policy_lag: int
+    account: TrainingAccount
+    def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., segments: _Optional[int] = ..., policy_lag: _Optional[int] = ..., account: _Optional[_Union[TrainingAccount, _Mapping]] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
     __slots__ = ("session_id",)

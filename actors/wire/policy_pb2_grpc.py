@@ -59,6 +59,11 @@ class PolicyServiceStub:
                 request_serializer=actors_dot_wire_dot_policy__pb2.ResetSessionRequest.SerializeToString,
                 response_deserializer=actors_dot_wire_dot_policy__pb2.ResetSessionResponse.FromString,
                 _registered_method=True)
+        self.EndEpisode = channel.unary_unary(
+                '/tamiyo.v1.PolicyService/EndEpisode',
+                request_serializer=actors_dot_wire_dot_policy__pb2.EndEpisodeRequest.SerializeToString,
+                response_deserializer=actors_dot_wire_dot_policy__pb2.EndEpisodeResponse.FromString,
+                _registered_method=True)
         self.CloseSession = channel.unary_unary(
                 '/tamiyo.v1.PolicyService/CloseSession',
                 request_serializer=actors_dot_wire_dot_policy__pb2.CloseSessionRequest.SerializeToString,
@@ -104,8 +109,16 @@ class PolicyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndEpisode(self, request, context):
+        """End the episode of a training session, which ships its last steps. Repeating the request returns the same answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CloseSession(self, request, context):
-        """Close a session. Closing an unknown session has no effect.
+        """Close a session. Closing an unknown session has no effect. A training session whose episode has not ended is treated
+        as one whose client disappeared.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,6 +151,11 @@ def add_PolicyServiceServicer_to_server(servicer, server):
                     servicer.ResetSession,
                     request_deserializer=actors_dot_wire_dot_policy__pb2.ResetSessionRequest.FromString,
                     response_serializer=actors_dot_wire_dot_policy__pb2.ResetSessionResponse.SerializeToString,
+            ),
+            'EndEpisode': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndEpisode,
+                    request_deserializer=actors_dot_wire_dot_policy__pb2.EndEpisodeRequest.FromString,
+                    response_serializer=actors_dot_wire_dot_policy__pb2.EndEpisodeResponse.SerializeToString,
             ),
             'CloseSession': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseSession,
@@ -280,6 +298,33 @@ class PolicyService:
             '/tamiyo.v1.PolicyService/ResetSession',
             actors_dot_wire_dot_policy__pb2.ResetSessionRequest.SerializeToString,
             actors_dot_wire_dot_policy__pb2.ResetSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndEpisode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tamiyo.v1.PolicyService/EndEpisode',
+            actors_dot_wire_dot_policy__pb2.EndEpisodeRequest.SerializeToString,
+            actors_dot_wire_dot_policy__pb2.EndEpisodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

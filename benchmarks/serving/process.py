@@ -20,7 +20,7 @@ from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.handlers import SERVICE
 from actors.serving.server.server import FixedWeights, PolicyServer, serve
 from actors.wire import policy_pb2
-from deploy.commands.serve import configure_log
+from deploy.launch.server_log import configure_log
 
 SPACES = seed_spaces(5, "tamiyo")
 

@@ -27,7 +27,7 @@ from actors.serving.server.models import ServedRule
 from actors.serving.server.server import FixedWeights
 from actors.serving.server.thread import serve_in_thread
 from deploy.commands.rollout import timeline_table
-from deploy.commands.serve import configure_log
+from deploy.launch.server_log import configure_log
 
 
 def grow(script: Path, arguments: list[str], policy: str | None, console: Console | None = None) -> int:

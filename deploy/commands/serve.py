@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 
-import structlog
 import torch
 
 from actors.errors import UserError
@@ -14,6 +11,7 @@ from actors.serving.server.models import ServedRule
 from actors.serving.server.server import FixedWeights, PolicyServer, PolicySource, serve
 from actors.transport.redis import connect
 from deploy.commands.serve_flags import ServeFlags
+from deploy.launch.server_log import configure_log
 from learner.run.checkpoint import load_checkpoint
 
 
@@ -37,20 +35,3 @@ def run_server(flags: ServeFlags) -> int:
 
     asyncio.run(serve(flags.options, source, started))
     return 0
-
-
-def configure_log(log_format: str, level: int = logging.INFO) -> None:
-    """Log events to standard error, one line each, as JSON or in a readable format."""
-    renderer = structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer()
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([structlog.processors.format_exc_info] if log_format == "json" else []),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # looked up when a logger is created
-        cache_logger_on_first_use=True,
-    )

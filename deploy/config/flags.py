@@ -22,6 +22,7 @@ from deploy.config.resume import resumed_folder
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import from_yaml
 
+EXTERNAL = "external"
 Settings = Annotated[Config, tyro.conf.arg(name="")]
 
 
@@ -45,7 +46,10 @@ class Flags:
     task: str | None = None
     """A single task to train on, or mypkg:factory for your own; short for --env.tasks."""
     env: str | None = None
-    """Gymnasium environment to train on, such as CartPole-v1 or mypkg:MyEnv-v0; short for --gym.id."""
+    """Gymnasium environment to train on, such as CartPole-v1 or mypkg:MyEnv-v0; short for --gym.id. With `external`,
+    programs of your own play at the run's endpoint; give --spaces too."""
+    spaces: str | None = None
+    """JSON file with the spaces of an external environment; short for --external.spaces."""
     settings: Settings = dataclasses.field(default_factory=Config)
 
 
@@ -103,7 +107,10 @@ def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
         if first.resume is not None:
             raise UserError("--init-from and --resume are mutually exclusive: a resumed run already has weights")
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=flags.init_from))
-    if flags.env is not None:
+    if flags.env == EXTERNAL:
+        if not config.external.spaces:
+            raise UserError("--env external needs --spaces FILE.json: the spaces of your environment")
+    elif flags.env is not None:
         config = dataclasses.replace(config, gym=dataclasses.replace(config.gym, id=flags.env))
     attach = isinstance(flags, ResumableFlags) and flags.attach
     return ParsedFlags(config, first.resume if resumable else None, attach)
@@ -121,6 +128,7 @@ def _first_pass(args: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--preset", default=None)
     parser.add_argument("--env", "--gym.id", dest="env", default=None)
+    parser.add_argument("--spaces", "--external.spaces", dest="spaces", default=None)
     parser.add_argument("--config", type=Path, default=None)
     parser.add_argument("--resume", type=Path, default=None)
     try:
@@ -132,12 +140,16 @@ def _first_pass(args: list[str]) -> argparse.Namespace:
 def _base(first: argparse.Namespace, resumable: bool) -> Config:
     if first.preset is not None and first.preset not in PRESETS:
         raise UserError(f"unknown preset {first.preset!r}: give one of {', '.join(sorted(PRESETS))}")
-    base = PRESETS[first.preset or ("general" if first.env else "tamiyo")]
+    base = PRESETS[first.preset or ("general" if first.env or first.spaces else "tamiyo")]
     if first.resume is not None and resumable:
         if first.preset is not None:
             raise UserError("--preset and --resume are mutually exclusive: a resumed run keeps its settings")
         base = _resumed(first.resume)
-    return base if first.config is None else from_yaml(first.config, base)
+    base = base if first.config is None else from_yaml(first.config, base)
+    if first.spaces is None:
+        return base
+    # Other settings are checked against it, so it must be known before they are parsed.
+    return dataclasses.replace(base, external=dataclasses.replace(base.external, spaces=first.spaces))
 
 
 def _resumed(resume: Path) -> Config:
@@ -162,7 +174,7 @@ def _refuse_unknown(command: str, args: list[str], resumable: bool) -> None:
 
 def known_flags(resumable: bool) -> Iterator[str]:
     """Yield every flag as shown by --help, with underscores."""
-    yield from ("--help", "--preset", "--config", "--redis", "--weights_redis", "--task", "--env")
+    yield from ("--help", "--preset", "--config", "--redis", "--weights_redis", "--task", "--env", "--spaces")
     yield from ("--address", "--gpus_per_actor")
     if resumable:
         yield from ("--resume", "--init_from", "--attach", "--no_attach")

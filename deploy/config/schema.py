@@ -8,6 +8,7 @@ from typing import Literal
 
 from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
 from actors.rules.choices import CHOICES
+from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
 
@@ -110,6 +111,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     gym: GymConfig = field(default_factory=GymConfig)
+    external: ExternalConfig = field(default_factory=ExternalConfig)
     imitation: ImitationConfig = field(default_factory=ImitationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
@@ -117,7 +119,7 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
 
     def __post_init__(self) -> None:
-        running = self.actors.at_least * self.actors.envs_per_actor
+        running = 0 if self.external.spaces else self.actors.at_least * self.actors.envs_per_actor
         allowed = self._fresh_episodes
         require(
             running <= allowed,
@@ -137,6 +139,16 @@ class Config:
             f"of them take up to {oldest} steps, more than the {self._fresh_steps} that max_policy_lag updates train "
             "on: the segment would be too old. Raise learner.batch_steps or learner.max_policy_lag, or lower "
             "gym.max_segment_steps",
+        )
+        require(
+            not self.external.spaces or not (self.gym.id or self.run.address),
+            "external.spaces selects environments outside of the run, without gym.id and run.address: leave those out, "
+            "or use `tamiyo learner` and `tamiyo actors` instead of a Ray cluster",
+        )
+        require(
+            not self.external.spaces or not (self.imitation.episodes or self.learner.keeps_prior),
+            "external.spaces has no seed hosts to imitate on, and collects segments: set imitation.episodes and "
+            "learner.prior_start to 0",
         )
         require(
             not self.gym.id or not self.imitation.episodes,

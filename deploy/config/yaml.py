@@ -39,9 +39,9 @@ def to_yaml(config: Config) -> str:
         section: {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
         for section, fields in _sections(config)
     }
-    data["run"]["redis"] = _without_password(config.run.redis, "")
-    data["run"]["actors_redis"] = _without_password(config.run.actors_redis, "")
-    data["queue"]["weights_redis"] = _without_password(config.queue.weights_redis, "")
+    data["run"]["redis"] = without_password(config.run.redis)
+    data["run"]["actors_redis"] = without_password(config.run.actors_redis)
+    data["queue"]["weights_redis"] = without_password(config.queue.weights_redis)
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -157,14 +157,17 @@ def _brief(name: str, value: object) -> str:
         return f"{value:g}"
     if value is None:
         return "none"
-    return (_without_password(value, "***") or "auto") if isinstance(value, str) else str(value)
+    return (without_password(value, "***") or "auto") if isinstance(value, str) else str(value)
 
 
-def _without_password(url: str, mask: str) -> str:
+def without_password(url: str, mask: str = "") -> str:
+    """Return a URL with `mask` in place of its password, or without it."""
     parts = urlsplit(url)
     if not parts.password:
         return url
     user, _, host = parts.netloc.rpartition("@")
     name = user.partition(":")[0]
     login = f"{name}:{mask}" if mask else name
-    return urlunsplit(parts._replace(netloc=f"{login}@{host}" if login else host))
+    without = urlunsplit(parts._replace(netloc=f"{login}@{host}" if login else host))
+    # For a URL without a host, urlunsplit leaves out the slashes: unix:/path instead of unix:///path.
+    return without if "://" in without else without.replace(":", "://", 1)

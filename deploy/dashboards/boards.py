@@ -140,6 +140,18 @@ ENDPOINT = Board(
                 ),
             ),
         ),
+        "Training sessions": (
+            Panel("Episodes by account", ("serve_train_produced",), by="account"),
+            Panel("Episodes accepted by account", ("serve_train_accepted",), by="account"),
+            Panel("Steps by account", ("serve_train_steps",), by="account"),
+            Panel("Episodes that wait for the queue", ("serve_train_unsent",), by="account"),
+            Panel(
+                "Sessions that disappeared",
+                ("serve_train_cut_sessions", "serve_train_dropped_sessions"),
+                View.TOTALS,
+            ),
+            Panel("Refused rewards and observations", ("serve_train_refused",), View.TOTALS, by="account"),
+        ),
         "Weights": (
             Panel("Served policy version", ("serve_policy_version",)),
             Panel("Versions in memory", ("serve_versions_held",)),

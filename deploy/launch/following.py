@@ -40,7 +40,14 @@ def make_run_plan(config: Config, run_dir: Path, redis: str) -> RunPlan:
     """Collect everything that the supervisor of a run needs."""
     learner = learner_settings(config, run_dir.resolve(), redis)
     for_actors = with_password(config.run.actors_redis, ACTORS_PASSWORD_VARIABLE) or redis
-    return RunPlan(run_dir.absolute().name, acting(config), learner, config.run.reference_episodes, for_actors)
+    return RunPlan(
+        run_dir.absolute().name,
+        acting(config),
+        learner,
+        config.run.reference_episodes,
+        for_actors,
+        bool(config.external.spaces),
+    )
 
 
 def with_password(url: str, variable: str) -> str:

@@ -68,7 +68,7 @@ def open_run(config: Config, resume: Path | None) -> Path:
 
 def compile_environments(config: Config, console: Console) -> None:
     """Compile the environments once, before actors start; otherwise every actor would compile them during the run."""
-    if not config.gym.id and config.env.backend != "torch" and not is_compiled("float32"):
+    if not (config.gym.id or config.external.spaces) and config.env.backend != "torch" and not is_compiled("float32"):
         console.print("compiling the environments for this machine (once, about 20 s) ...")
         from actors.env.seed_fleet import compile_kernels  # imports Numba
 

@@ -14,6 +14,7 @@ from actors.metrics.ray import RayMetrics
 from actors.policy.state import StateSizes
 from actors.types.spaces import Spaces
 from deploy.config.schema import Config
+from deploy.config.spaces_file import read_spaces
 from learner.service import LearnerSettings
 
 
@@ -33,6 +34,10 @@ def checked_spaces(config: Config) -> Spaces:
     if config.gym.id:
         spaces = gym_spaces(config.gym)
         _check_size(config, spaces, "gym.max_segment_steps", config.gym.max_segment_steps)
+        return spaces
+    if config.external.spaces:
+        spaces = read_spaces(Path(config.external.spaces))
+        _check_size(config, spaces, "external.max_segment_steps", config.external.max_segment_steps)
         return spaces
     check_tasks(config.env, config.run.seed)
     spaces = seed_spaces(config.env.total_slots, config.env.profile)

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from actors.policy.publish import to_weights
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.session import PolicyError
+from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
 from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource
 from actors.serving.server.thread import serve_in_thread
+from actors.serving.server.training import EpisodeSink
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
@@ -87,10 +89,16 @@ class RunningServer:
 
 
 @contextmanager
-def serving(source: WeightSource | None = None, loaded: bool = True, **options: Any) -> Iterator[RunningServer]:
+def serving(
+    source: WeightSource | None = None,
+    loaded: bool = True,
+    external: ExternalConfig | None = None,
+    sink: EpisodeSink | None = None,
+    **options: Any,
+) -> Iterator[RunningServer]:
     """Run a server during a `with` block; with `loaded`, wait until it serves."""
     serve_options = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64, "poll_s": 0.05} | options))
-    with serve_in_thread(serve_options, source or FixedWeights(weights())) as server_thread:
+    with serve_in_thread(serve_options, source or FixedWeights(weights()), external, sink) as server_thread:
         while loaded and server_thread.server.handlers.service is None and server_thread.thread.is_alive():
             time.sleep(0.01)
         yield RunningServer(server_thread.server, server_thread.loop)

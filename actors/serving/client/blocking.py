@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.serving.client.endpoint import METHODS, Endpoint
+from actors.serving.client.episode import ClientEpisode
 from actors.serving.client.session import Answer, PolicyError
 from actors.serving.client.session_protocol import Call, Operation, RetryBudget, SessionProtocol, retry_call
 from actors.types.actions import ActionMasks
@@ -65,6 +67,7 @@ class PolicyClient:
         self._lock = threading.Lock()
         self._channels: dict[int, grpc.Channel] = {}
         self._methods: dict[tuple[int, str], Callable[..., Any]] = {}
+        self._spaces: Spaces | None = None  # of the server
         self._target = 0  # index of the address that was tried last
 
     def __enter__(self) -> PolicyClient:
@@ -92,6 +95,21 @@ class PolicyClient:
         protocol = SessionProtocol(spaces, seed, latest, self.retry_budget, state)
         self._perform(protocol.open())
         return ClientSession(self, protocol)
+
+    def episode(self, seed: int | None = None, spaces: Spaces | None = None) -> ClientEpisode:
+        """Begin an episode of your own environment that the server learns from; see `ClientEpisode`.
+
+        Args:
+            seed: Seed of the sampled actions, different for each episode; None draws one.
+            spaces: Spaces of the environment; None takes those of the server. Raises `PolicyError` if they differ.
+        """
+        if spaces is None:
+            if self._spaces is None:
+                self._spaces = Spaces.from_json(self.model().spaces_json)
+            spaces = self._spaces
+        protocol = SessionProtocol(spaces, secrets.randbits(63) if seed is None else seed, False, self.retry_budget)
+        protocol.train = True
+        return ClientEpisode(self._perform, protocol)
 
     def close(self) -> None:
         """Close all connections. Open sessions expire at the server."""

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.serving.refusal import IMPORT_REQUIRED, Reason, error_info
+from actors.serving.refusal import IMPORT_REQUIRED, RETRY_S, Reason, error_info
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
@@ -85,32 +85,42 @@ class PolicyError(RuntimeError):
     """A request to a policy failed.
 
     `code` is the gRPC status code. `reason` is the reason in `ErrorInfo`, listed in proto/actors/wire/policy.proto, or
-    empty. `import_required` tells that the session must be opened again from its exported state.
+    empty. `import_required` tells that the session must be opened again from its exported state, `retry_s` how long to
+    wait at least before repeating the request.
     """
 
-    def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", import_required: bool = False) -> None:
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        reason: str = "",
+        import_required: bool = False,
+        retry_s: float = 0.0,
+    ) -> None:
         super().__init__(message)
-        self.code, self.reason, self.import_required = code, reason, import_required
+        self.code, self.reason, self.import_required, self.retry_s = code, reason, import_required, retry_s
 
     @classmethod
     def from_rpc_error(cls, error: grpc.RpcError) -> PolicyError:
         """Convert the error of a failed call."""
         info = error_info(error)
         code, details = error.code(), error.details()
-        return cls(code, f"{details} [{code.name}]", info.reason, info.metadata.get(IMPORT_REQUIRED) == "true")
+        required = info.metadata.get(IMPORT_REQUIRED) == "true"
+        return cls(code, f"{details} [{code.name}]", info.reason, required, float(info.metadata.get(RETRY_S, 0.0)))
 
     @classmethod
     def from_step_failure(cls, failure: policy_pb2.StepFailure) -> PolicyError:
         """Convert the failure of one step of a stream."""
         code = next(c for c in grpc.StatusCode if c.value[0] == failure.code)
         required = failure.metadata.get(IMPORT_REQUIRED) == "true"
-        return cls(code, f"{failure.message} [{code.name}]", failure.reason, required)
+        retry_s = float(failure.metadata.get(RETRY_S, 0.0))
+        return cls(code, f"{failure.message} [{code.name}]", failure.reason, required, retry_s)
 
     @property
     def transient(self) -> bool:
         """Whether the same request may succeed if it is repeated, at this server or another."""
         if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return self.reason in ("", Reason.CALLS_FULL) and "larger than max" not in str(self)
+            return self.reason in ("", Reason.CALLS_FULL, Reason.QUEUE_FULL) and "larger than max" not in str(self)
         connection_lost = self.code is grpc.StatusCode.UNKNOWN and "stream removed" in str(self).lower()
         return connection_lost or self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 

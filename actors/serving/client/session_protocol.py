@@ -27,6 +27,7 @@ from actors.wire import policy_pb2
 
 INITIAL_BACKOFF_S, MAX_BACKOFF_S = 0.05, 2.0
 MAX_REOPENS = 3  # per step
+LOST_EPISODE = "the server no longer has this episode: begin another one"
 CLOSE_S = 3.0  # deadline of close; a session that is not closed expires at the server
 
 
@@ -69,7 +70,8 @@ def retry_call(method: str, request: Message, retry_budget: RetryBudget, deadlin
         except PolicyError as error:
             attempt += 1
             server_error = error if error.reason else server_error
-            pause_s = min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+            backoff_s = min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+            pause_s = max(backoff_s, error.retry_s)
             if not error.transient:
                 raise
             if time.monotonic() + pause_s >= deadline_s:
@@ -85,6 +87,7 @@ class SessionProtocol:
         self.spaces, self.seed, self.latest, self.retry_budget = spaces, seed, latest, retry_budget
         self.session_id, self.next_index, self.policy_version = "", 0, -1
         self.exported = exported  # state after the last answer
+        self.train = False
 
     def open(self, deadline_s: float | None = None) -> Operation:
         """Open the session, or continue it from its exported state."""
@@ -94,6 +97,7 @@ class SessionProtocol:
             latest=self.latest,
             exported_state=self.exported,
             other_version=True,
+            train=self.train,
         )
         response = yield from retry_call("OpenSession", request, self.retry_budget, deadline_s)
         if response.next_step_index < self.next_index:
@@ -107,11 +111,12 @@ class SessionProtocol:
         blueprint_indices: NDArray[np.int64],
         masks: ActionMasks,
         deterministic: bool,
+        reward: float | None = None,
     ) -> Operation:
         """Take the next step, reopening the session if the server has lost it. Returns an `Answer`."""
         deadline_s = time.monotonic() + self.retry_budget.deadline_s
         request = step_request(
-            self.session_id, self.next_index, obs, blueprint_indices, masks, deterministic, export_state=True
+            self.session_id, self.next_index, obs, blueprint_indices, masks, deterministic, not self.train, reward
         )
         for reopened in range(MAX_REOPENS + 1):
             try:
@@ -120,6 +125,8 @@ class SessionProtocol:
             except PolicyError as error:
                 if not error.import_required or reopened == MAX_REOPENS:
                     raise
+                if self.train and self.next_index:
+                    raise SessionLost(LOST_EPISODE) from error
                 yield from self._reopen(deadline_s)
                 request.session_id = self.session_id
         self.next_index += 1
@@ -131,6 +138,16 @@ class SessionProtocol:
             response.policy_version,
             response.step_index,
         )
+
+    def end(self, request: policy_pb2.EndEpisodeRequest) -> Operation:
+        """End the episode of a training session. Returns an `EndEpisodeResponse`."""
+        request.session_id, request.step_index = self.session_id, self.next_index
+        try:
+            return (yield from retry_call("EndEpisode", request, self.retry_budget))
+        except PolicyError as error:
+            if error.import_required:
+                raise SessionLost(LOST_EPISODE) from error
+            raise
 
     def _reopen(self, deadline_s: float) -> Operation:
         if self.next_index and not self.exported:

@@ -16,6 +16,7 @@ from actors.errors import UserError
 from actors.serving.refusal import Reason, Refusal
 
 RELOAD_S = 1.0  # least time between two checks of the file
+TRAIN_SCOPE = "train"
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
@@ -24,10 +25,12 @@ class ParsedTokens(NamedTuple):
 
     expiries: dict[str, float]  # hash of a token -> Unix time
     malformed: list[int]  # line numbers, from 1
+    trainers: set[str]  # hashes of the tokens with the scope `train`
 
 
 class TokenFile:
-    """The valid tokens. A line of the file is `TOKEN [EXPIRY]`; `#` begins a comment.
+    """The valid tokens. A line of the file is `TOKEN [EXPIRY] [train]`; `#` begins a comment. Sessions of tokens with
+    the scope `train` may be trained on.
 
     At the start, a malformed line or an unreadable file raises `UserError`. Later, a malformed line is ignored, and
     while the file is missing or unreadable no token is valid; both are logged as errors. The owner of a call is
@@ -41,12 +44,12 @@ class TokenFile:
         self._checked_s = time.monotonic()
         try:
             self._stamp = self._file_stamp()
-            known, malformed = parse_tokens(path.read_bytes())
+            known, malformed, self._trainers = parse_tokens(path.read_bytes())
         except OSError as error:
             raise UserError(f"cannot read the token file ({error}): give --token-file a readable file") from error
         if malformed:
             raise UserError(
-                f"line {malformed[0]} of {path} is malformed: write TOKEN or TOKEN EXPIRY, as in TOKEN 2030-01-31"
+                f"line {malformed[0]} of {path} is malformed: write TOKEN [EXPIRY] [train], as in TOKEN 2030-01-31"
             )
         if not known:
             raise UserError(f"{path} contains no token: write one per line")
@@ -71,6 +74,11 @@ class TokenFile:
         if expiry_s <= self._clock():
             raise Refusal(Reason.TOKEN_EXPIRED, "expired token: ask the operator of this server for a new one")
 
+    def may_train(self, owner: str) -> bool:
+        """Whether this owner's token has the scope `train`."""
+        self.refresh()
+        return owner in self._trainers
+
     @property
     def multiple_valid(self) -> bool:
         """Whether more than one token is valid now."""
@@ -89,11 +97,11 @@ class TokenFile:
             stamp = self._file_stamp()
             if stamp == self._stamp:
                 return
-            known, malformed = parse_tokens(self._path.read_bytes())
+            known, malformed, trainers = parse_tokens(self._path.read_bytes())
         except OSError as error:
             if self._stamp:
                 self._log.error("token file unreadable: no token is valid", path=str(self._path), reason=str(error))
-            self._stamp, self._expiries = (), {}
+            self._stamp, self._expiries, self._trainers = (), {}, set()
             return
         if malformed:
             self._log.error("token file malformed: these lines are ignored", path=str(self._path), lines=malformed)
@@ -102,7 +110,7 @@ class TokenFile:
             "token file reloaded", path=str(self._path), tokens=len(known), added=len(known.keys() - before),
             removed=len(before - known.keys()),
         )  # fmt: skip
-        self._stamp, self._expiries = stamp, known
+        self._stamp, self._expiries, self._trainers = stamp, known, trainers
 
     def _file_stamp(self) -> tuple[int, ...]:
         stat = self._path.stat()
@@ -111,12 +119,17 @@ class TokenFile:
 
 def parse_tokens(data: bytes) -> ParsedTokens:
     """Parse a token file line by line. Malformed lines are reported and do not affect the others."""
-    parsed = ParsedTokens({}, [])
+    parsed = ParsedTokens({}, [], set())
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            words = line.decode().partition("#")[0].split(None, 1)
-            if words:
-                parsed.expiries[_hash(words[0])] = _unix_time(words[1].strip()) if len(words) > 1 else float("inf")
+            token, *words = line.decode().partition("#")[0].split() or [""]
+            if not token:
+                continue
+            scoped = words[-1:] == [TRAIN_SCOPE]
+            expiry = " ".join(words[: len(words) - scoped])
+            parsed.expiries[_hash(token)] = _unix_time(expiry) if expiry else float("inf")
+            if scoped:
+                parsed.trainers.add(_hash(token))
         except (ValueError, OverflowError):
             parsed.malformed.append(number)
     return parsed

@@ -22,14 +22,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.policy.network import MaskTensors
+from actors.env.rng import Purpose, stream
+from actors.policy.network import ActOutput, MaskTensors
 from actors.policy.state import PolicyState
 from actors.serving.messages import MessageLayout, StepQuery, make_step_batch
-from actors.serving.noise import step_noise
+from actors.serving.noise import SERVING_SEED, step_noise
 from actors.serving.refusal import Refusal
 from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import PendingStep, Session, StateTable
+from actors.serving.server.training import StepRecord, going_on
 from actors.types.actions import ActionMasks
+from actors.types.spaces import Spaces
 
 RECENT_S = 0.02  # a session answered within this time is expected to step again
 BUSY_WAITS = 8  # bound of an extended wait, in units of max_wait_s
@@ -53,6 +56,7 @@ class BatchResult(NamedTuple):
     log_probs: list[list[float]]  # [N, H]
     values: list[float]  # [N]
     model: ServedModel
+    record: StepRecord | None  # if the batch has steps of training sessions
 
 
 class Batcher:
@@ -173,10 +177,12 @@ class Batcher:
         masks: ActionMasks,
     ) -> BatchResult:
         programs, state = model.programs(layout.spaces), self._state_table.state
+        recording = any(step.session.training is not None for step in steps)
         device = state.h.device
         rows = torch.tensor([step.session.row for step in steps], device=device)
         inputs: list[Tensor] = [torch.from_numpy(a).to(device) for a in (obs, blueprints)]
-        inputs += [*MaskTensors.of(masks, device), *state.rows(rows)]
+        before = state.rows(rows)
+        inputs += [*MaskTensors.of(masks, device), *before]
         greedy = np.array([step.query.deterministic for step in steps])
         if greedy.all():
             out = programs.greedy(*inputs)
@@ -190,4 +196,31 @@ class Batcher:
         for tensor, updated in zip(state, PolicyState(*out[4:]), strict=True):
             tensor.index_copy_(1, rows, updated)
         actions, log_probs, values = (t.tolist() for t in out[:3])
-        return BatchResult(actions, log_probs, values, model)
+        record = None
+        if recording:
+            decision = decide(model, layout.spaces, masks, *out[:4])
+            record = StepRecord(going_on(obs, blueprints, masks), decision, before, model)
+        return BatchResult(actions, log_probs, values, model, record)
+
+    @torch.inference_mode()
+    def bootstrap_value(self, session: Session, model: ServedModel, query: StepQuery) -> float:
+        """Return the value of a final observation, given the state after the session's last step. Raises `Refusal`."""
+        layout, state = session.layout, self._state_table.state
+        batch = make_step_batch([query], layout)
+        if batch.refusals[0] is not None:
+            raise batch.refusals[0]
+        device, spaces = state.h.device, layout.spaces
+        inputs: list[Tensor] = [torch.from_numpy(a).to(device) for a in (batch.obs, batch.blueprint_indices)]
+        inputs += [*MaskTensors.of(batch.masks, device), *state.rows(torch.tensor([session.row], device=device))]
+        noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(len(spaces.action.heads))[None]
+        sampling = (torch.from_numpy(noise).to(device), torch.zeros(1, dtype=torch.bool, device=device))
+        out = model.programs(spaces).sampling(*inputs, *sampling)
+        return float(decide(model, spaces, batch.masks, *out[:4]).bootstrap_values[0])
+
+
+def decide(model: ServedModel, spaces: Spaces, masks: ActionMasks, *chosen: Tensor) -> ActOutput:
+    """Build `ActOutput` from the first four outputs of a program, as `FactoredRecurrentActorCritic.decision` does."""
+    actions, log_probs, values, baselines = (t.cpu().numpy() for t in chosen)
+    in_force = masks.in_force(spaces.action, actions, model.config.causal_masks)
+    bootstrap = values if model.config.bootstrap == "sampled" else baselines
+    return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)

@@ -50,6 +50,7 @@ class Handlers:
             "OpenSession": unary(self._open, _parser(policy_pb2.OpenSessionRequest), _serialize),
             "ResetSession": unary(self._reset, _parser(policy_pb2.ResetSessionRequest), _serialize),
             "CloseSession": unary(self._close, _parser(policy_pb2.CloseSessionRequest), _serialize),
+            "EndEpisode": unary(self._end_episode, _parser(policy_pb2.EndEpisodeRequest)),
             "Step": unary(self._step, _parser(policy_pb2.StepRequest)),
             "StepStream": grpc.stream_stream_rpc_method_handler(
                 self._step_stream, _parser(policy_pb2.StepStreamRequest), _serialize
@@ -111,6 +112,12 @@ class Handlers:
             return response
 
         return await self._handle("CloseSession", context, close)
+
+    async def _end_episode(self, request: policy_pb2.EndEpisodeRequest, context: Context) -> bytes:
+        async def end() -> bytes:
+            return self._ready(request).end_episode(request)
+
+        return await self._handle("EndEpisode", context, end)
 
     async def _step(self, request: policy_pb2.StepRequest, context: Context) -> bytes:
         start = time.perf_counter()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from actors.metrics.registry import SERVE, prometheus_name
+from actors.serving.account import Account
 
+FIGURES = ("produced", "accepted", "steps", "cut_sessions", "dropped_sessions", "refused")
 _SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _STEPS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -29,17 +31,28 @@ class ServingMetrics:
         self.policy_version = self._gauge("serve_policy_version")
         self.versions_held = self._gauge("serve_versions_held")
         self.swaps = self._counter("serve_swaps")
+        self._totals = {figure: self._counter(f"serve_train_{figure}", ("account",)) for figure in FIGURES}
+        self._unsent = self._gauge("serve_train_unsent", ("account",))
+        self._counted: dict[tuple[str, str], int] = {}  # by account and figure
 
     def observe_batch(self, steps: int, seconds: float) -> None:
         """Record one forward pass."""
         self.batch_steps.observe(steps)
         self.forward_s.observe(seconds)
 
+    def count(self, account: Account) -> None:
+        """Set the metrics of one account of training sessions."""
+        for figure, counter in self._totals.items():
+            value, key = getattr(account, figure), (account.name, figure)
+            counter.labels(account.name).inc(value - self._counted.get(key, 0))
+            self._counted[key] = value
+        self._unsent.labels(account.name).set(account.unsent)
+
     def _counter(self, name: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(prometheus_name(SERVE[name]), _description(name), labels, registry=self.registry)
 
-    def _gauge(self, name: str) -> Gauge:
-        return Gauge(prometheus_name(SERVE[name]), _description(name), registry=self.registry)
+    def _gauge(self, name: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(prometheus_name(SERVE[name]), _description(name), labels, registry=self.registry)
 
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(prometheus_name(SERVE[name]), _description(name), buckets=buckets, registry=self.registry)

@@ -7,12 +7,12 @@ import threading
 
 import torch
 
-from actors.config import EnvConfig
+from actors.config import EnvConfig, PolicyConfig
 from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.acting.programs import TracedPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.publish import from_weights, spaces_of
+from actors.policy.publish import config_of, from_weights, spaces_of
 from actors.policy.state import StateSizes
 from actors.rules.names import rule_policy
 from actors.rules.program import RuleProgram
@@ -36,6 +36,7 @@ class ServedModel:
         is no longer used, are loaded with the new weights instead of being compiled again."""
         self.version, self.generation = weights.version, weights.generation
         self.num_sessions = 0  # pinned to this version
+        self.state_stride, self.config = weights.state_stride, config_of(weights)
         self._weights, self._device, self._lock = weights, device, threading.Lock()
         self._programs: dict[int, TracedPolicy] = {}
         available = recycled._programs if recycled else {}
@@ -74,6 +75,7 @@ class ServedRule(ServedModel):
     def __init__(self, name: str) -> None:
         """Raise `ConfigError` for a name that is no rule."""
         self.name, self.version, self.generation, self.num_sessions = name, 0, 0, 0
+        self.state_stride, self.config = 1, PolicyConfig()
         self.spaces = seed_spaces(EnvConfig().total_slots)
         self.state_sizes = rule_policy(name, self.spaces).state_sizes
         self._rules: dict[int, RuleProgram] = {}  # by number of slots

@@ -18,6 +18,7 @@ from prometheus_client import start_http_server
 
 from actors.codec import InvalidWeights
 from actors.errors import UserError
+from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.admission import Admission
 from actors.serving.server.auth import TokenFile
@@ -26,6 +27,8 @@ from actors.serving.server.handlers import SERVICE, Handlers
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedRule
 from actors.serving.server.service import PolicyService
+from actors.serving.server.trainer import Trainer
+from actors.serving.server.training import EpisodeSink
 from actors.serving.session_state import read_key
 from actors.transport.base import Unreachable
 from actors.types.weights import WeightSet
@@ -63,13 +66,21 @@ PolicySource = WeightSource | ServedRule
 class PolicyServer:
     """The policy server. Await `start`, then `run`, which returns after `stop` is set. `start` sets `address`."""
 
-    def __init__(self, options: ServeOptions, source: PolicySource) -> None:
+    def __init__(
+        self,
+        options: ServeOptions,
+        source: PolicySource,
+        external: ExternalConfig | None = None,
+        sink: EpisodeSink | None = None,
+    ) -> None:
+        """With `external` and `sink`, training sessions can be opened, and their episodes go to `sink`."""
         self.options, self.source, self.address = options, source, options.listen
         self.metrics = ServingMetrics()
         self.stop = asyncio.Event()
         self._log = structlog.get_logger("tamiyo.serving")
         self._key = read_key(options.state_key_file)
         self._tokens = TokenFile(options.token_file) if options.token_file else None
+        self._trainer = Trainer(external, sink, self._tokens) if external is not None and sink is not None else None
         self.handlers = Handlers(self.metrics, self._tokens)
         self._admission = Admission(options, self._tokens, self.handlers.record_refusal)
         self._server = grpc.aio.server(interceptors=[self._admission], options=server_channel_options(options))
@@ -136,6 +147,8 @@ class PolicyServer:
         while self.handlers.calls and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         await self._server.stop(FLUSH_S)
+        if self.handlers.service is not None:
+            self.handlers.service.sessions.close_all()
         self._log.info("stopped", calls=self.handlers.calls)
 
     async def _follow_weights(self) -> None:
@@ -177,7 +190,9 @@ class PolicyServer:
 
     async def _load(self, first: WeightSet | ServedRule) -> None:
         models = await asyncio.to_thread(ModelVersions, first, _device(self.options.device), self.options.max_versions)
-        self.handlers.service = PolicyService(models, self.options, self._key, self.metrics, self._tokens)
+        self.handlers.service = PolicyService(
+            models, self.options, self._key, self.metrics, self._tokens, self._trainer
+        )
         for name in ("", SERVICE):
             await self._health.set(name, _SERVING)
         self._log.info("serving", version=first.version, spaces=models.spaces.hash)
@@ -200,10 +215,14 @@ class PolicyServer:
 
 
 async def serve(
-    options: ServeOptions, source: PolicySource, started: Callable[[PolicyServer], Awaitable[None]]
+    options: ServeOptions,
+    source: PolicySource,
+    started: Callable[[PolicyServer], Awaitable[None]],
+    external: ExternalConfig | None = None,
+    sink: EpisodeSink | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. `started` is awaited when the server listens."""
-    server = PolicyServer(options, source)
+    server = PolicyServer(options, source, external, sink)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop.set)

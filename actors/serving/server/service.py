@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
-from actors.serving.messages import parse_step, request_digest
+from actors.serving.messages import end_digest, parse_step, request_digest
 from actors.serving.options import ServeOptions
 from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.auth import TokenFile
@@ -16,6 +16,8 @@ from actors.serving.server.batcher import Batcher, BatchResult, QueuedStep
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
+from actors.serving.server.trainer import Trainer
+from actors.serving.server.training import Ended
 from actors.serving.session_state import seal, unseal
 from actors.wire import policy_pb2
 
@@ -34,9 +36,11 @@ class PolicyService:
         key: bytes,
         metrics: ServingMetrics,
         tokens: TokenFile | None = None,
+        trainer: Trainer | None = None,
     ) -> None:
         self.models, self.options, self.metrics = models, options, metrics
         self.draining = False
+        self.trainer = trainer
         self._key, self._log = key, structlog.get_logger("tamiyo.serving")
         state_table = StateTable(models.state_sizes, options.max_sessions, models.device)
         self.sessions = SessionTable(
@@ -59,6 +63,8 @@ class PolicyService:
         self.metrics.sessions.set(len(self.sessions))
         self.metrics.policy_version.set(self.models.newest.version)
         self.metrics.versions_held.set(len(self.models.held))
+        for account in self.trainer.accounts() if self.trainer is not None else ():
+            self.metrics.count(account)
 
     def expire(self) -> int:
         """Close expired sessions, and return their number."""
@@ -79,6 +85,7 @@ class PolicyService:
         """Open or import a session, which counts against the limit of `owner`. Raises `Refusal`."""
         if self.draining:
             raise Refusal(Reason.DRAINING, "this server is shutting down: open the session at another server")
+        trainer = self._require_trainer(request, owner) if request.train else None
         layout = self.models.layout(request.spaces_hash)
         model = self.models.newest
         if not model.ready(layout.spaces):
@@ -87,8 +94,11 @@ class PolicyService:
         if request.exported_state:
             session = self._import_session(request, owner)
         else:
-            pinned = None if request.latest else self.models.newest
+            latest = request.latest if trainer is None else trainer.config.weights == "step"
+            pinned = None if latest else self.models.newest
             session = self.sessions.open(layout, request.seed, pinned, owner=owner)
+            if trainer is not None:
+                session.training = trainer.begin(session)
             if pinned is not None:
                 self.models.pin(pinned)
         self.metrics.opened.inc()
@@ -101,6 +111,18 @@ class PolicyService:
             session_ttl_s=self.options.session_ttl_s,
             first_step_ttl_s=self.options.first_step_ttl_s,
         )
+
+    def _require_trainer(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Trainer:
+        """Return the trainer if this request may open a training session now. Raises `Refusal`."""
+        if self.trainer is None:
+            raise Refusal(
+                Reason.NOT_TRAINING, "this server learns from no session: start one with tamiyo train --env external"
+            )
+        if request.exported_state:
+            raise Refusal(Reason.STATE_INVALID, "a training session cannot be imported: open a new one")
+        self.trainer.require_scope(owner)
+        self.trainer.require_room()
+        return self.trainer
 
     def _import_session(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Session:
         """Continue an exported session. If it is still open here and not behind the export, it is kept unchanged, so
@@ -142,9 +164,13 @@ class PolicyService:
         session = self.sessions.get(request.session_id)
         if session.pending is not None:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: reset it after the answer")
+        if session.training is not None and self.trainer is not None:
+            self.trainer.require_room()
         pinned = None if session.pinned is None else self.models.pin(self.models.newest)
         self.sessions.close(session)
-        self.sessions.open(session.layout, request.seed, pinned, session.id, session.owner)
+        fresh = self.sessions.open(session.layout, request.seed, pinned, session.id, session.owner)
+        if session.training is not None and self.trainer is not None:
+            fresh.training = self.trainer.begin(fresh)
         return policy_pb2.ResetSessionResponse(policy_version=self.models.newest.version)
 
     def close_session(self, request: policy_pb2.CloseSessionRequest) -> policy_pb2.CloseSessionResponse:
@@ -156,6 +182,30 @@ class PolicyService:
             self.sessions.close(session)
             self.metrics.sessions.set(len(self.sessions))
         return policy_pb2.CloseSessionResponse()
+
+    def end_episode(self, request: policy_pb2.EndEpisodeRequest) -> bytes:
+        """End the episode of a training session, or return the stored answer if it has ended in the same way. Returns a
+        serialized `EndEpisodeResponse`. Raises `Refusal`."""
+        session = self.sessions.get(request.session_id)
+        episode, trainer = session.training, self.trainer
+        if episode is None or trainer is None:
+            raise Refusal(Reason.NOT_TRAINING, "this session is not learned from: open it with `train`")
+        digest = end_digest(request)
+        if episode.ended is not None:
+            if digest != episode.ended.digest:
+                raise Refusal(
+                    Reason.STEP_CONFLICT, "the episode has already ended, with other contents: open another session"
+                )
+            self.metrics.replays.inc()
+            return episode.ended.response
+        if session.pending is not None:
+            raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: end it after the answer")
+        self.sessions.touch(session)
+        trainer.require_room()
+        newest = self.models.newest
+        response = trainer.end(session, request, self.batcher, session.pinned or newest, newest.version)
+        episode.ended = Ended(digest, response)
+        return response
 
     @property
     def max_response_bytes(self) -> int:
@@ -181,7 +231,7 @@ class PolicyService:
             if requested != pending.digest:
                 raise _conflict(index)
             pending.waiters.append(waiter)
-            pending.export |= request.export_state
+            pending.export |= request.export_state and session.training is None
             self.metrics.replays.inc()
             return waiter
         if pending is not None and 0 < index - pending.step_index <= _MAX_AHEAD:
@@ -191,7 +241,9 @@ class PolicyService:
                 raise _conflict(index)
             self.metrics.replays.inc()
             self.sessions.touch(session)
-            waiter.set_result(self._response_bytes(session, request.export_state and pending is None))
+            waiter.set_result(
+                self._response_bytes(session, request.export_state and pending is None and not session.training)
+            )
             return waiter
         if index != session.next_index:
             raise Refusal(
@@ -201,10 +253,25 @@ class PolicyService:
                 next_step_index=session.next_index,
             )
         query = parse_step(request, session.layout)
-        session.pending = PendingStep(index, requested, request.export_state, [waiter])
+        reward = request.reward if request.HasField("reward") else None
+        export = request.export_state and session.training is None
+        if session.training is not None and self.trainer is not None:
+            self.sessions.touch(session)  # also if it has to wait for the queue
+            self.trainer.check_step(session.training, index, reward, query, request)
+            if session.pinned is not None and session.training.segment_full:
+                self._repin(session)
+        elif reward is not None:
+            raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")
+        session.pending = PendingStep(index, requested, export, [waiter], reward=reward)
         self.sessions.touch(session)
         self.batcher.submit(QueuedStep(session, query, session.pending))
         return waiter
+
+    def _repin(self, session: Session) -> None:
+        """Continue a session with the newest weights, which the next segment of its episode begins with."""
+        assert session.pinned is not None
+        previous, session.pinned = session.pinned, self.models.pin(self.models.newest)
+        self.models.unpin(previous)
 
     def _start_after(
         self, pending: PendingStep, request: policy_pb2.StepRequest, waiter: asyncio.Future[bytes]
@@ -257,6 +324,8 @@ class PolicyService:
         )
         session.last_response, session.last_digest = response.SerializeToString(), pending.digest
         session.next_index = pending.step_index + 1
+        if session.training is not None and outcome.record is not None:
+            session.training.record(outcome.record, row, pending.reward)
         self.metrics.steps.inc()
         result = self._response_bytes(session, pending.export)
         for waiter in pending.waiters:

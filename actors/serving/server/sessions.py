@@ -14,6 +14,7 @@ from actors.policy.state import PolicyState, StateSizes
 from actors.serving.messages import MessageLayout
 from actors.serving.refusal import IMPORT_REQUIRED, Reason, Refusal
 from actors.serving.server.models import ServedModel
+from actors.serving.server.training import TrainingEpisode
 
 MAX_CLOSED_IDS = 10_000  # ids of expired and evicted sessions that are remembered
 
@@ -26,6 +27,7 @@ class PendingStep:
     digest: bytes
     export: bool  # whether a call wants the exported state
     waiters: list[asyncio.Future[bytes]] = field(default_factory=list)
+    reward: float | None = None  # of the previous step, in a training session
 
     def abandoned(self) -> bool:
         """Whether all calls that wait for the step were cancelled."""
@@ -42,6 +44,7 @@ class Session:
     seed: int
     pinned: ServedModel | None  # None: always use the newest
     owner: str = ""  # hash of the token that opened it; "" if tokens are not used
+    training: TrainingEpisode | None = None  # its episode, if it is a training session
     next_index: int = 0
     last_digest: bytes = b""  # of the last step's request
     last_response: bytes = b""  # serialized StepResponse without the exported state
@@ -180,6 +183,13 @@ class SessionTable:
         self.state_table.free(session.row)
         if session.pinned is not None:
             self._unpin(session.pinned)
+        if session.training is not None:
+            session.training.abandon()
+
+    def close_all(self) -> None:
+        """Close every session."""
+        for session in [*self._stepped.values(), *self._unstepped.values()]:
+            self.close(session)
 
     def expire(self) -> int:
         """Close the sessions that have expired, and return their number."""

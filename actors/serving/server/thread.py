@@ -9,8 +9,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
 from actors.serving.server.server import PolicyServer, PolicySource
+from actors.serving.server.training import EpisodeSink
 
 TIMEOUT_S = 60.0  # of the start, and of the shutdown
 
@@ -24,12 +26,17 @@ class ServerThread(NamedTuple):
 
 
 @contextmanager
-def serve_in_thread(options: ServeOptions, source: PolicySource) -> Iterator[ServerThread]:
+def serve_in_thread(
+    options: ServeOptions,
+    source: PolicySource,
+    external: ExternalConfig | None = None,
+    sink: EpisodeSink | None = None,
+) -> Iterator[ServerThread]:
     """Run a server during a `with` block. It listens when the block begins, and is shut down gracefully at its end."""
     ready: Future[tuple[PolicyServer, asyncio.AbstractEventLoop]] = Future()
 
     async def main() -> None:
-        server = PolicyServer(options, source)
+        server = PolicyServer(options, source, external, sink)
         await server.start()
         ready.set_result((server, asyncio.get_running_loop()))
         await server.run()

@@ -156,6 +156,9 @@ def _show(snapshot: RunSnapshot, as_json: bool) -> None:
 def render(snapshot: RunSnapshot) -> Panel:
     """Lay out a snapshot for the terminal."""
     parts: list[RenderableType] = [_identity(snapshot), _pace(snapshot), _actors(snapshot)]
+    accounts = _accounts(snapshot)
+    if accounts.row_count:
+        parts.append(accounts)
     if snapshot.fault:
         parts.append(Text(f"the ledger is inconsistent: {snapshot.fault}", style="bold red"))
     if snapshot.unreadable:
@@ -198,6 +201,16 @@ def _pace(snapshot: RunSnapshot) -> Text:
         ]
     lines.append("   ".join(f"{name} {share:.0%}" for name, share in snapshot.waits.items()))
     return Text("\n".join(lines))
+
+
+def _accounts(snapshot: RunSnapshot) -> Table:
+    """What training sessions brought, by token; empty without an endpoint that trains."""
+    columns = {"steps": "steps", "cut_sessions": "cut", "dropped_sessions": "dropped", "refused": "refused"}
+    table = Table("training sessions", *columns.values(), box=None, header_style="dim", padding=(0, 1, 0, 0))
+    for (actor, number), figures in sorted(snapshot.health.actors.items()):
+        if columns.keys() <= figures.keys():
+            table.add_row(f"{actor}/{number}", *(f"{figures[name]:,.0f}" for name in columns))
+    return table
 
 
 def _actors(snapshot: RunSnapshot) -> Table:

@@ -20,6 +20,7 @@ from actors.metrics.ray import RayMetrics
 from actors.transport.redis import connect
 from actors.workers.worker_pool import UNPLACED_S, WorkerPool
 from deploy.launch.comparison import compare
+from deploy.launch.supervision.endpoint_pool import EndpointPool
 from deploy.launch.supervision.learner_actor import LearnerActor
 from deploy.launch.supervision.monitor import RunMonitor
 from deploy.report.progress import ProgressSnapshot
@@ -52,6 +53,7 @@ class RunPlan:
     learner: LearnerSettings
     reference_episodes: int
     actors_redis: str = field(repr=False)  # may hold a password
+    external: bool = False  # environments play at an endpoint, instead of actors
 
     @property
     def run_dir(self) -> Path:
@@ -61,7 +63,7 @@ class RunPlan:
     @property
     def hosts(self) -> bool:
         """Whether the run trains on seed hosts rather than a Gymnasium environment."""
-        return not self.acting.gym.id
+        return not (self.acting.gym.id or self.external)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,11 @@ class Supervisor:
         s = plan.learner
         # The learner is created first, so that actors cannot take its resources.
         self._learner = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)
-        self._pool = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)
+        self._pool: WorkerPool | EndpointPool
+        if plan.external:
+            self._pool = EndpointPool(plan.run_dir, plan.actors_redis, self._notes.append)
+        else:
+            self._pool = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)
         self._reporter = RayMetrics("supervisor", plan.name)
         self._monitor = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._reporter.report, self._counts)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -130,7 +136,7 @@ class Supervisor:
 
     def _run(self) -> None:
         try:
-            if self._train():
+            if self._train() and isinstance(self._pool, WorkerPool):
                 self._phase = Phase.COMPARING
                 baselines = "the random policy and never-grow" if self.plan.hosts else "the random policy"
                 self._notes.append(f"playing {baselines} on the same seeds for comparison ...")

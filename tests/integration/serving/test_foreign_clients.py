@@ -14,6 +14,7 @@ import pytest
 
 from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
+from tests.support.node import install
 from tests.support.serving import serving, step_inputs
 from tests.support.toy import SPACES, toy_network
 
@@ -25,19 +26,8 @@ PACKAGES = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1", "@bufbuild/buf@1
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the Node packages. Skips the tests if npm is missing or cannot reach a registry."""
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("node and npm are not installed")
-    folder = tmp_path_factory.mktemp("node")
-    (folder / "package.json").write_text("{}")
-    command = ["npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", *PACKAGES]
-    try:
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("npm's registry did not respond in time")
-    if result.returncode != 0:
-        pytest.skip(f"npm could not install the packages: {result.stderr.strip()[-200:]}")
-    return folder
+    """A folder with the Node packages."""
+    return install(tmp_path_factory.mktemp("foreign"), *PACKAGES)
 
 
 def as_json(step: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from actors.serving.messages import MessageLayout, make_step_batch, parse_step, 
 from actors.serving.noise import step_noise
 from actors.serving.server.metrics import ServingMetrics
 from actors.types.actions import ActionMasks, independent_spec, playable
-from deploy.commands.serve import configure_log
+from deploy.launch.server_log import configure_log
 from tests.support.examples import examples
 from tests.support.serving import step_inputs
 from tests.support.toy import SPACES, SPEC, toy_network

@@ -147,3 +147,17 @@ def test_requeueing_respects_the_limits_of_the_run(
 )
 def test_who_is_waited_for(learner: dict[str, float], actor: dict[str, float], expected: str) -> None:
     assert bottleneck(wait_shares(learner, [actor, actor])) == expected
+
+
+def test_status_shows_the_accounts_of_training_sessions(
+    embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transport = connect(embedded_redis.url, None, namespace)
+    transport.open_generation(-1, "learner")
+    figures = {"steps": 1234.0, "cut_sessions": 5.0, "dropped_sessions": 6.0, "refused": 7.0}
+    transport.report("external-0123abcd", 0, ActorLedger(2, unsent=2), {"elapsed_s": 1.0, **figures})
+    transport.report("a", 0, ActorLedger(), {"elapsed_s": 1.0})
+    _, out = ask(capsys, "status", "--redis", embedded_redis.url, "--run", namespace)
+    plain = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
+    assert "training sessions steps cut dropped refused external-0123abcd/0 1,234 5 6 7" in plain
+    assert "a/0 1,234" not in plain

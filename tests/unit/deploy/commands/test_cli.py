@@ -107,6 +107,17 @@ def test_flags_override_the_file_and_the_file_overrides_the_preset(tmp_path: Pat
     assert resume is None
 
 
+@pytest.mark.parametrize("flag", ["--spaces", "--external.spaces"])
+def test_external_spaces_choose_the_general_preset_and_have_no_actors_to_count(flag: str) -> None:
+    config, _, _ = parse(
+        "train", ["--env", "external", flag, "s.json", "--learner.batch_episodes", "1"], resumable=True
+    )
+    assert (config.external.spaces, config.gym.id, config.learner.batch_episodes) == ("s.json", "", 1)
+    assert config.learner.gamma == PRESETS["general"].learner.gamma
+    with pytest.raises(UserError, match="--env external needs --spaces"):
+        parse("train", ["--env", "external"], resumable=True)
+
+
 @pytest.mark.parametrize("flag", ["--env", "--gym.id"])
 def test_gymnasium_environments_use_preset_general_by_default(flag: str) -> None:
     config, _, _ = parse("train", [flag, "CartPole-v1", "--env.slots", "2"], resumable=True)

@@ -15,7 +15,12 @@ from typing import get_type_hints
 from deploy.config.schema import Config
 
 ROOT = Path(__file__).parents[4]
-CONFIG_MODULES = {ROOT / "actors/config.py", ROOT / "learner/config.py", ROOT / "deploy/config/schema.py"}
+CONFIG_MODULES = {
+    ROOT / "actors/config.py",
+    ROOT / "learner/config.py",
+    ROOT / "actors/serving/external.py",
+    ROOT / "deploy/config/schema.py",
+}
 ENTRY = {ROOT / "deploy/config/yaml.py", ROOT / "deploy/config/flags.py"}  # these handle every field alike
 
 # Variable names that hold each section in the code that reads it.
@@ -23,6 +28,7 @@ ALIASES = {
     "run": {"run"},
     "env": {"env", "config", "c"},
     "gym": {"gym", "config"},
+    "external": {"external", "config"},
     "imitation": {"imitation", "own"},
     "policy": {"policy", "config", "c", "own"},
     "actors": {"actors"},
@@ -33,6 +39,7 @@ HOMES = {  # where a section may be called just `config`
     "run": ("deploy",),
     "env": ("actors/env", "deploy"),
     "gym": ("actors/env", "actors/rollout/sampler.py"),
+    "external": ("actors/serving/server", "deploy/launch"),
     "imitation": ("deploy/launch/pretraining.py", "deploy/launch/teacher.py"),
     "policy": ("actors/policy", "learner/train.py"),
     "actors": ("actors", "deploy"),

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from actors.config import ConfigError
-from deploy.config.schema import PRESETS, Config
-from deploy.config.yaml import from_yaml, overlay, summary, to_yaml
+from deploy.config.schema import PRESETS, Config, RunConfig
+from deploy.config.yaml import from_yaml, overlay, summary, to_yaml, without_password
 
 BASE = PRESETS["tamiyo"]
 
@@ -45,7 +45,10 @@ def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
     [
         ("learner: {lrr: 1}", "unknown key 'lrr' in section 'learner'; did you mean 'lr'?"),
         ("learnr: {lr: 1}", "unknown section 'learnr'; did you mean 'learner'?"),
-        ("zzz: 1", "unknown section 'zzz'; choose one of run, env, gym, imitation, policy, actors, queue, learner"),
+        (
+            "zzz: 1",
+            "unknown section 'zzz'; choose one of run, env, gym, external, imitation, policy, actors, queue, learner",
+        ),
         ("learner: {lr: fast}", "learner.lr is 'fast': give a number"),
         ("learner: {lr: true}", "learner.lr is true: give a number"),
         ("learner: {updates: 1.5}", "learner.updates is 1.5: give an integer"),
@@ -115,3 +118,17 @@ def test_summary_shows_every_field_and_marks_changed_values() -> None:
             assert f"{field.name}=" in text
     assert "batch_episodes=32*" in text
     assert "gae_lambda=0.97 " in text
+
+
+@pytest.mark.parametrize(
+    ("url", "without"),
+    [
+        ("unix://:secret@/run/redis.sock", "unix:///run/redis.sock"),
+        ("redis://user:secret@host:6379/0", "redis://user@host:6379/0"),
+        ("redis://:secret@host:6379/0?a=b", "redis://host:6379/0?a=b"),
+        ("redis://host:6379/0", "redis://host:6379/0"),
+    ],
+)
+def test_urls_lose_only_their_password(url: str, without: str) -> None:
+    assert without_password(url) == without
+    RunConfig(redis=without_password(url))

@@ -1,0 +1,129 @@
+"""`ClientEpisode`: an episode of the user's own environment, played at an endpoint that learns from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import grpc
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from actors.serving.client.session import Answer, PolicyError
+from actors.serving.client.session_protocol import Operation, SessionProtocol
+from actors.serving.messages import end_request
+from actors.serving.refusal import Reason
+from actors.types.actions import ActionMasks
+from actors.types.spaces import Spaces
+
+Mask = ArrayLike | ActionMasks | None
+
+
+class EpisodeSummary(NamedTuple):
+    """What the server says at the end of an episode."""
+
+    episode_return: float
+    steps: int
+    policy_lag: int  # versions between the oldest weights of the last segment and the newest
+    account: dict[str, int | str]  # totals of this token, as in `tamiyo status`
+
+
+class ClientEpisode:
+    """One episode that the server learns from.
+
+        with client.episode(seed) as episode:
+            while not done:
+                action = episode.act(obs, mask)
+                obs, reward, done = env.step(action)
+                episode.reward(reward)
+
+    Leaving the block ends the episode as terminated, unless `truncate` was called. If an exception leaves the block,
+    the episode counts as one whose client disappeared. While the learner is behind, calls wait, for the client's
+    `deadline_s` at most. Raises `PolicyError`, and `SessionLost` if the server has lost the episode: begin another one.
+    """
+
+    def __init__(self, perform: Callable[[Operation], Any], protocol: SessionProtocol) -> None:
+        self._perform, self._protocol = perform, protocol
+        self._reward: float | None = None  # of the last action
+        self.answer: Answer | None = None  # to the last `act`
+        self.summary: EpisodeSummary | None = None  # once the episode has ended
+
+    def __enter__(self) -> ClientEpisode:
+        self._perform(self._protocol.open())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self.summary is None and self._protocol.next_index:
+                self._end(None, None, None)
+        finally:
+            self._close(quietly=kind is not None)
+
+    @property
+    def spaces(self) -> Spaces:
+        """Spaces of the environment."""
+        return self._protocol.spaces
+
+    def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[np.int64]:
+        """Return the next action: an int, or `[H]` with several heads.
+
+        Args:
+            obs: `[D]` observation, not normalized.
+            mask: `[A]` legal choices, all heads concatenated, or `ActionMasks`; None if everything is legal.
+            blueprint_indices: `[S]`, only in spaces with slots.
+        """
+        if (self._reward is None) != (self.answer is None):
+            raise self._misuse("call reward() once after each act()")
+        arrays = self._arrays(obs, mask, blueprint_indices)
+        self.answer = self._perform(self._protocol.step(*arrays, False, self._reward))
+        self._reward = None
+        assert self.answer is not None
+        return int(self.answer.action[0]) if len(self.answer.action) == 1 else self.answer.action
+
+    def reward(self, reward: float) -> None:
+        """Say what the last action brought; sent with the next call."""
+        if self.answer is None or self._reward is not None:
+            raise self._misuse("call reward() once after each act()")
+        self._reward = float(reward)
+
+    def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
+        """End the episode at a time limit; the value of what would have followed is estimated from `obs`."""
+        return self._end(*self._arrays(obs, mask, blueprint_indices))
+
+    def _end(
+        self,
+        obs: NDArray[np.float32] | None,
+        blueprint_indices: NDArray[np.int64] | None,
+        masks: ActionMasks | None,
+    ) -> EpisodeSummary:
+        if self._reward is None:
+            raise self._misuse("call reward() after the last act() of an episode")
+        response = self._perform(self._protocol.end(end_request(self._reward, obs, blueprint_indices, masks)))
+        account = {field.name: getattr(response.account, field.name) for field in response.account.DESCRIPTOR.fields}
+        self.summary = EpisodeSummary(response.episode_return, response.steps, response.policy_lag, account)
+        return self.summary
+
+    def _close(self, quietly: bool) -> None:
+        try:
+            self._perform(self._protocol.close())
+        except PolicyError:
+            if not quietly:
+                raise
+
+    def _arrays(
+        self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], ActionMasks]:
+        spec = self.spaces.action
+        flat = np.asarray(obs, dtype=np.float32).reshape(-1)
+        if isinstance(mask, ActionMasks):
+            masks = mask
+        elif spec.conditioned:
+            raise self._misuse("these spaces have slots: give the mask as ActionMasks")
+        else:
+            legal = np.ones(spec.flat_size, np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_).reshape(-1)
+            masks = ActionMasks.of_flat(spec, legal)
+        return flat, np.asarray(blueprint_indices, dtype=np.int64).reshape(-1), masks
+
+    @staticmethod
+    def _misuse(message: str) -> PolicyError:
+        return PolicyError(grpc.StatusCode.INVALID_ARGUMENT, message, Reason.REWARD_INVALID)

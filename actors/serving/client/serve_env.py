@@ -1,0 +1,85 @@
+"""`serve_env`: play a Gymnasium environment at a remote endpoint, which learns from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from actors.env.gym.make import MaskInInfo
+from actors.env.gym.spaces import GymSpaces
+from actors.errors import UserError
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.episode import ClientEpisode, EpisodeSummary
+from actors.serving.client.session import SessionLost
+from actors.types.spaces import Spaces
+
+
+@dataclass
+class Played:
+    """What `serve_env` has played."""
+
+    episodes: list[EpisodeSummary] = field(default_factory=list)  # that the server has confirmed
+    lost: int = 0  # episodes that the server lost, because it was restarted
+
+
+def serve_env(
+    env: gymnasium.Env[Any, Any],
+    address: str,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    deadline_s: float = 300.0,
+    **connection: Any,
+) -> Played:
+    """Play episodes of `env` at the endpoint of a run (`tamiyo train --env external`), which learns from them.
+
+    Episodes that a restarted server has lost are played again. Raises `UserError` if the spaces differ from those of
+    the run, and `PolicyError` if the endpoint refuses, or does not answer for `deadline_s`.
+
+    Args:
+        env: An environment with Discrete or MultiDiscrete actions, with or without action masks.
+        address: host:port of the endpoint.
+        episodes: Number of episodes; None plays until the endpoint ends.
+        seed: Seed of the first reset; None draws one.
+        deadline_s: Seconds to wait for an endpoint that is away, or whose learner is behind.
+        connection: Further arguments of `PolicyClient`, such as `token` and `root_certificates`.
+    """
+    name = env.spec.id if env.spec is not None else type(env).__name__
+    converter, masked = GymSpaces(name, env.observation_space, env.action_space), MaskInInfo(env, name)
+    played = Played()
+    with PolicyClient(address, deadline_s=deadline_s, **connection) as client:
+        wanted = Spaces.from_json(client.model().spaces_json)
+        if wanted.hash != converter.spaces.hash:
+            raise UserError(
+                f"{name} has {converter.spaces.obs_size} features and actions {list(converter.spaces.action.sizes)}, "
+                f"but the run {wanted.obs_size} and {list(wanted.action.sizes)}: give the run the spaces of {name}"
+            )
+        while episodes is None or len(played.episodes) < episodes:
+            try:
+                with client.episode(spaces=converter.spaces) as episode:
+                    _play(masked, converter, episode, seed)
+            except SessionLost:
+                played.lost += 1
+                continue
+            finally:
+                seed = None
+            assert episode.summary is not None
+            played.episodes.append(episode.summary)
+    return played
+
+
+def _play(env: MaskInInfo, converter: GymSpaces, episode: ClientEpisode, seed: int | None) -> None:
+    """Play one episode, and end it if it was truncated."""
+    obs, info = env.reset(seed=seed)
+    while True:
+        choice = np.atleast_1d(episode.act(converter.flat_obs(obs), info.get("action_mask")))
+        obs, reward, terminated, truncated, info = env.step(converter.env_actions(choice[None])[0])
+        episode.reward(reward)
+        if terminated:
+            return
+        if truncated:
+            episode.truncate(converter.flat_obs(obs), info.get("action_mask"))
+            return

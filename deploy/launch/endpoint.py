@@ -1,0 +1,107 @@
+"""The endpoint of a run with external environments: it serves the newest weights and ships what is played there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import BinaryIO
+
+import torch
+
+from actors.errors import UserError
+from actors.serving.options import ServeOptions
+from actors.serving.server.server import PolicyServer, serve
+from actors.transport.redis import connect
+from actors.transport.retry import Retry
+from actors.workers.episode_shipper import EpisodeShipper
+from deploy.config.schema import PRESETS, Config
+from deploy.config.yaml import from_yaml
+from deploy.launch.process_settings import namespace
+from deploy.launch.server_log import configure_log
+
+SHIP_S = 10.0  # for the last episodes, after the endpoint has stopped
+WATCH_S = 0.5
+
+
+def serve_endpoint(config: Config, parent: BinaryIO | None = None) -> int:
+    """Serve until SIGTERM or SIGINT, or until `parent`, a pipe, is closed. Episodes in progress are then cut and
+    shipped. Returns 0. Raises `UserError`."""
+    external, run = config.external, namespace(config)
+    configure_log("json", logging.WARNING)
+    torch.set_num_threads(1)
+    with closing(Retry()(lambda: connect(config.run.redis, config.queue, run))) as transport:
+        shipper = EpisodeShipper(transport, run, config.actors.buffer_episodes)
+
+        tasks: list[asyncio.Task[None]] = []  # the loop keeps only weak references
+
+        async def started(server: PolicyServer) -> None:
+            print(f"endpoint of run {run!r}: environments play at {server.address}", flush=True)
+            loop = asyncio.get_running_loop()
+            tasks.append(loop.create_task(stop_on_error(server, shipper)))
+            if parent is not None:
+                Thread(target=stop_at_end, args=(parent, loop, server.stop), daemon=True).start()
+
+        asyncio.run(serve(serve_options(config), transport, started, external, shipper))
+        left = shipper.close(SHIP_S)
+    if shipper.error is not None:
+        raise UserError(f"episodes can no longer be shipped: {shipper.error}") from shipper.error
+    print(f"endpoint: stopped; {left} episodes unsent", flush=True)
+    return 0
+
+
+async def stop_on_error(server: PolicyServer, shipper: EpisodeShipper) -> None:
+    """Stop the server if the shipper fails, so that a new process replaces both."""
+    while shipper.error is None:
+        await asyncio.sleep(WATCH_S)
+    server.stop.set()
+
+
+def stop_at_end(pipe: BinaryIO, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Set `stop` when the other end of a pipe is closed, also by the death of its process."""
+    pipe.read()
+    with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
+        loop.call_soon_threadsafe(stop.set)
+
+
+def serve_options(config: Config) -> ServeOptions:
+    """Return the options of the endpoint's server."""
+    external = config.external
+
+    def path(name: str) -> Path | None:
+        return Path(name) if name else None
+
+    return ServeOptions(
+        listen=external.listen,
+        max_sessions=external.max_sessions,
+        session_ttl_s=external.session_timeout_s,
+        first_step_ttl_s=external.session_timeout_s,
+        poll_s=0.2,
+        max_versions=16,
+        tls_cert=path(external.tls_cert),
+        tls_key=path(external.tls_key),
+        token_file=path(external.token_file),
+        metrics_port=config.run.metrics_port or None,
+    )
+
+
+def main() -> int:
+    """Run the endpoint of the run whose folder is the only argument; the first line of standard input is the URL of its
+    store, and its end is the end of the parent. Returns the exit status."""
+    run_dir = Path(sys.argv[1])
+    try:
+        config = from_yaml(run_dir / "config.yaml", PRESETS["general"])
+        redis = sys.stdin.buffer.readline().decode().strip()
+        named = replace(config.run, redis=redis, name=config.run.name or run_dir.name)
+        return serve_endpoint(replace(config, run=named), sys.stdin.buffer)
+    except UserError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""`tamiyo train --env external`: programs of their own play CartPole, in Python and in Node, and the run learns."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from learner.run.checkpoint import load_checkpoint
+from tests.support.launching import rows, tamiyo
+from tests.support.node import ROOT, install
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+CLIENT = """
+import sys, gymnasium, tamiyo
+tamiyo.serve_env(gymnasium.make("CartPole-v1"), sys.argv[1])
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
+    node = install(tmp_path, "@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1")
+    spaces, address = tmp_path / "spaces.json", f"127.0.0.1:{free_port()}"
+    spaces.write_text('{"observation_size": 4, "actions": [2]}')
+    flags = {
+        "--spaces": spaces, "--external.listen": address, "--run.root": tmp_path, "--run.name": "cart",
+        "--learner.updates": 3, "--learner.batch_episodes": 4, "--learner.batch_steps": 256,
+        "--external.max_segment_steps": 16,
+    }  # fmt: skip
+    command = ["--env", "external", *(str(part) for pair in flags.items() for part in pair)]
+    shutil.copy(ROOT / "examples/external/cartpole.js", node)
+    with tamiyo(tmp_path, "train", *command) as run:
+        clients = [
+            subprocess.Popen([sys.executable, "-c", CLIENT, address], cwd=ROOT, stderr=subprocess.DEVNULL),
+            subprocess.Popen(["node", "cartpole.js", str(ROOT / "proto"), address, "100000"], cwd=node,
+                             stdout=(tmp_path / "node.out").open("wb"), stderr=subprocess.DEVNULL),
+        ]  # fmt: skip
+        try:
+            assert run.wait(200) == 0, run.out + run.err
+        finally:
+            for client in clients:
+                client.kill()
+                client.wait()
+        assert run.err == ""
+        assert run.left() == []
+    folder = tmp_path / "cart"
+    episodes, metrics = rows(folder / "episodes.jsonl"), rows(folder / "metrics.jsonl")
+    assert [m["update"] for m in metrics] == [1, 2, 3]
+    for m in metrics:
+        assert m.get("ratio_error", 0.0) < 1e-4
+        assert m["dead_lettered"] == 0
+    assert {e["end_reason"] for e in episodes} == {"environment", "cut"}
+    assert {e["episode_id"].split("/")[1] for e in episodes} == {"external"}
+    played = [json.loads(line) for line in (tmp_path / "node.out").read_text().splitlines()]
+    assert len(played) > 1
+    assert all(p["return"] == p["steps"] >= 8 for p in played)
+    assert json.loads(load_checkpoint(folder).weights.architecture)["spaces"]["base_size"] == 4
+    assert (folder / "report.html").exists()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_the_endpoint_ends_with_a_killed_run(tmp_path: Path) -> None:
+    spaces, socket_path = tmp_path / "spaces.json", tmp_path / "e"
+    spaces.write_text('{"observation_size": 4, "actions": [2]}')
+    flags = ["--spaces", str(spaces), "--external.listen", f"unix:{socket_path}", "--run.root", str(tmp_path)]
+    with tamiyo(tmp_path, "train", "--env", "external", *flags) as run:
+        run.wait_for(socket_path.exists, 120.0)
+        (endpoint,) = [p for p in run.relatives() if "deploy.launch.endpoint" in p.cmdline()]
+        assert not any("redis" in part for part in endpoint.cmdline())  # the URL of the store has a password
+        run.process.kill()
+        endpoint.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not valid JSON"),
+        ("{}", "does not describe spaces"),
+        ('{"observation_size": 0, "actions": [2]}', "sizes must be positive integers"),
+        ('{"observation_size": 2, "actions": []}', "sizes must be positive integers"),
+        (None, "cannot read the spaces"),
+    ],
+)
+def test_bad_spaces_give_one_line(tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path / "spaces.json"
+    if text is not None:
+        path.write_text(text)
+    with tamiyo(tmp_path, "train", "--env", "external", "--spaces", str(path), "--run.root", str(tmp_path)) as run:
+        assert run.wait() == 2
+        assert len(run.err.splitlines()) == 1
+        assert words in run.err
+
+
+def test_external_needs_spaces(tmp_path: Path) -> None:
+    with tamiyo(tmp_path, "train", "--env", "external") as run:
+        assert run.wait() == 2
+        assert run.err == "tamiyo: error: --env external needs --spaces FILE.json: the spaces of your environment\n"

@@ -1,0 +1,323 @@
+"""Training sessions: what is shipped equals what a loop over the network records, and every step counts once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+
+from actors.config import QueueConfig
+from actors.env.rng import Purpose, stream
+from actors.policy.publish import from_weights
+from actors.policy.state import PolicyState
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.episode import ClientEpisode
+from actors.serving.client.session import PolicyError, SessionLost
+from actors.serving.noise import SERVING_SEED, step_noise
+from actors.serving.refusal import DETAILS_KEY
+from actors.types.actions import ActionMasks
+from actors.types.episode import EndReason, Episode, RecurrentState
+from actors.wire import policy_pb2
+from tests.support.serving import FakeWeightStore, serving, step_inputs, weights, write_file
+from tests.support.toy import SPACES
+from tests.support.training_sessions import RawSession, endpoint, refused
+
+pytestmark = pytest.mark.integration
+
+
+def reward_of(step: int) -> float:
+    return float(np.float32(np.sin(step + 1.0)))
+
+
+def play(episode: ClientEpisode, steps: int, seed: int = 0, first: int = 0) -> None:
+    for step in range(first, first + steps):
+        obs, blueprints, masks = step_inputs(seed, step)
+        episode.act(obs, masks, blueprints)
+        episode.reward(reward_of(step))
+
+
+def oracle(network: Any, seed: int, steps: int, inputs: int = 0) -> dict[str, Any]:
+    """Act step by step with the network, and list what an episode must hold."""
+    state, heads = network.initial_state(1), len(SPACES.action.heads)
+    found: dict[str, Any] = {"states": [], "after": [], "decisions": [], "obs": [], "blueprints": []}
+    for step in range(steps + 1):
+        obs, blueprints, masks = step_inputs(inputs, step)
+        batch = ActionMasks(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
+        before: PolicyState = state
+        noise = step_noise(seed, step, heads)[None]
+        decision, state = network.act(obs[None], blueprints[None], batch, before, noise)
+        last = stream(SERVING_SEED, seed, Purpose.BOOTSTRAP).random(heads)[None]
+        found["after"].append(network.act(obs[None], blueprints[None], batch, before, last)[0].bootstrap_values[0])
+        found["states"].append(before.row(0))
+        found["decisions"].append(decision)
+        found["obs"].append(obs)
+        found["blueprints"].append(blueprints)
+    return found
+
+
+def same(segment: Episode, expected: dict[str, Any], start: int, end: int) -> None:
+    rows = slice(start, end)
+    decisions = expected["decisions"][rows]
+    np.testing.assert_array_equal(segment.obs, np.stack(expected["obs"][rows]))
+    np.testing.assert_array_equal(segment.blueprint_indices, np.stack(expected["blueprints"][rows]))
+    np.testing.assert_array_equal(segment.actions, np.concatenate([d.actions for d in decisions]))
+    np.testing.assert_array_equal(segment.masks, np.concatenate([d.masks for d in decisions]))
+    np.testing.assert_array_equal(segment.rewards, [np.float32(reward_of(t)) for t in range(start, end)])
+    for name in ("log_probs", "values", "baseline_values"):
+        wanted = np.concatenate([getattr(d, name) for d in decisions])
+        np.testing.assert_allclose(getattr(segment, name), wanted, atol=2e-5)
+    stored = RecurrentState.concatenate(expected["states"][start : end : segment.state_stride])
+    for got, wanted in zip(segment.states.arrays, stored.arrays, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=2e-5)
+    for got, wanted in zip(segment.initial_state.arrays, expected["states"][start].arrays, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"critic": "q_op", "core": "lstm+memory"}, {"critic": "q_op", "bootstrap": "sampled"}]
+)
+def test_an_episode_equals_a_loop_over_the_network(changes: dict[str, Any]) -> None:
+    given = weights(3, 7, **changes)
+    expected = oracle(from_weights(given), seed=11, steps=10)
+    with endpoint(FakeWeightStore(given)) as e, PolicyClient(e.address) as client:
+        with client.episode(11, SPACES) as episode:
+            play(episode, 10)
+            obs, blueprints, masks = step_inputs(0, 10)
+            summary = episode.truncate(obs, masks, blueprints)
+        (shipped,) = e.episodes(1)
+    same(shipped, expected, 0, 10)
+    assert (shipped.truncated, shipped.end_reason, shipped.seed) == (True, EndReason.ENVIRONMENT, 11)
+    assert shipped.bootstrap_value == pytest.approx(expected["after"][10], abs=2e-5)
+    np.testing.assert_array_equal(shipped.final_obs, obs)
+    np.testing.assert_array_equal(shipped.final_masks, masks.flat())
+    assert set(shipped.policy_version) == {7}
+    assert shipped.episode_id.startswith("run/external/")
+    assert summary.episode_return == pytest.approx(sum(map(reward_of, range(10))))
+    assert (summary.steps, summary.policy_lag) == (10, 0)
+
+
+def test_a_long_episode_ships_as_segments() -> None:
+    given = weights(3, 7)
+    expected = oracle(from_weights(given), seed=11, steps=10)
+    with endpoint(FakeWeightStore(given), max_segment_steps=4) as e, PolicyClient(e.address) as client:
+        with client.episode(11, SPACES) as episode:
+            play(episode, 10)
+        segments = e.episodes(3)
+    assert episode.summary is not None
+    assert episode.summary.steps == 10
+    for segment, (start, end) in zip(segments, ((0, 4), (4, 8), (8, 10)), strict=True):
+        same(segment, expected, start, end)
+        assert segment.telemetry["segment"] == start // 4
+    for segment, step in zip(segments, (4, 8), strict=False):
+        assert (segment.truncated, segment.end_reason) == (True, EndReason.CUT)
+        assert segment.bootstrap_value == pytest.approx(
+            float(expected["decisions"][step].bootstrap_values[0]), abs=2e-5
+        )
+        np.testing.assert_array_equal(segment.final_obs, expected["obs"][step])
+    assert (segments[2].terminated, segments[2].bootstrap_value) == (True, 0.0)
+    assert segments[2].telemetry["episode_return"] == pytest.approx(sum(map(reward_of, range(10))), abs=1e-5)
+
+
+def test_a_retry_changes_nothing_and_another_reward_is_aborted() -> None:
+    with endpoint() as e:
+        session = RawSession(e.address)
+        first = session.step(0)
+        assert session.step(0) == first
+        second = session.step(1, 0.5)
+        assert session.step(1, 0.5) == second
+        assert refused(lambda: session.step(1, 0.25)) == "ABORTED STEP_CONFLICT"
+        assert refused(lambda: session.step(1)) == "ABORTED STEP_CONFLICT"
+        assert second.exported_state == b""
+        end = session.end(2, 1.5)
+        assert session.end(2, 1.5) == end
+        assert refused(lambda: session.end(2, 1.0)) == "ABORTED STEP_CONFLICT"
+        assert refused(lambda: session.end(2, 1.5, terminated=False, truncated=True)) == "ABORTED STEP_CONFLICT"
+        assert refused(lambda: session.step(2, 1.5)) == "FAILED_PRECONDITION EPISODE_ENDED"
+        session.stub.CloseSession(policy_pb2.CloseSessionRequest(session_id=session.id))
+        (episode,) = e.episodes(1)
+    np.testing.assert_array_equal(episode.rewards, [0.5, 1.5])
+    np.testing.assert_array_equal(episode.actions, [list(first.action), list(second.action)])
+    assert end.episode_return == 2.0
+
+
+def test_a_training_session_samples_by_default() -> None:
+    def actions(address: str, seed: int, train: bool) -> list[list[int]]:
+        session = RawSession(address, train, seed=seed)
+        return [list(session.step(t, 0.0 if train and t else None).action) for t in range(4)]
+
+    with endpoint() as e:
+        sampled = [actions(e.address, seed, True) for seed in range(5)]
+        greedy = [actions(e.address, seed, False) for seed in range(5)]
+    for seed, chosen in enumerate(sampled):
+        decisions = oracle(from_weights(weights()), seed, 4)["decisions"]
+        assert chosen == [d.actions[0].tolist() for d in decisions[:4]]
+    assert sampled != greedy
+
+
+def test_bad_rewards_observations_and_ends_are_refused_and_lose_nothing() -> None:
+    nan, bound = float("nan"), {"max_reward": 10.0, "max_observation": 100.0}
+    with endpoint(**bound) as e:
+        session = RawSession(e.address)
+        large = np.full(SPACES.obs_size, 101.0, np.float32)
+        assert refused(lambda: session.end(0, 0.0)) == "FAILED_PRECONDITION STEP_GAP"
+        assert refused(lambda: session.step(0, 1.0)) == "INVALID_ARGUMENT REWARD_INVALID"
+        assert refused(lambda: session.step(0, obs=large)) == "INVALID_ARGUMENT OUT_OF_RANGE"
+        assert refused(lambda: session.step(0, obs=large * nan)) == "INVALID_ARGUMENT NOT_FINITE"
+        assert refused(lambda: session.step(0, deterministic=True)) == "FAILED_PRECONDITION NOT_TRAINING"
+        session.step(0)
+        for reward in (nan, float("inf"), 10.1, -10.1):
+            assert refused(lambda reward=reward: session.step(1, reward)) == "INVALID_ARGUMENT REWARD_INVALID"
+            assert refused(lambda reward=reward: session.end(1, reward)) == "INVALID_ARGUMENT REWARD_INVALID"
+        assert refused(lambda: session.step(1)) == "INVALID_ARGUMENT REWARD_INVALID"
+        assert refused(lambda: session.end(1, None)) == "INVALID_ARGUMENT REWARD_INVALID"
+        # The reward of a refused step is not taken: the next request may say another.
+        assert refused(lambda: session.step(1, 5.0, obs=large)) == "INVALID_ARGUMENT OUT_OF_RANGE"
+        session.step(1, 6.0)
+        assert refused(lambda: session.end(1, 1.0)) == "FAILED_PRECONDITION STEP_GAP"
+        assert refused(lambda: session.end(2, 1.0, truncated=True)) == "INVALID_ARGUMENT OUT_OF_RANGE"
+        assert refused(lambda: session.end(2, 1.0, terminated=False, truncated=True)) == "INVALID_ARGUMENT WRONG_SHAPE"
+        end = session.end(2, 10.0)
+        (episode,) = e.episodes(1)
+        assert end.account.refused == 10
+        plain = RawSession(e.address, train=False)
+        plain.step(0)
+        assert refused(lambda: plain.step(1, 1.0)) == "FAILED_PRECONDITION NOT_TRAINING"
+        assert refused(lambda: plain.end(1, 1.0)) == "FAILED_PRECONDITION NOT_TRAINING"
+    np.testing.assert_array_equal(episode.rewards, [6.0, 10.0])
+    with serving() as running:
+        assert refused(lambda: RawSession(running.address)) == "FAILED_PRECONDITION NOT_TRAINING"
+
+
+@pytest.mark.parametrize("how", ["close", "expire", "reset", "stop", "drop"])
+def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
+    given = dataclasses.replace(weights(3, 7), state_stride=2)
+    expected = oracle(from_weights(given), seed=11, steps=5)
+    changes: dict[str, Any] = {"session_timeout_s": 0.3} if how == "expire" else {}
+    changes |= {"disconnected": "drop"} if how == "drop" else {}
+    with endpoint(FakeWeightStore(given), **changes) as e:
+        with PolicyClient(e.address) as client:
+            episode = client.episode(11, SPACES)
+            episode.__enter__()
+            play(episode, 5)
+            if how in ("close", "drop"):
+                episode.__exit__(KeyboardInterrupt)
+            elif how == "reset":
+                client._perform(episode._protocol.reset(1))
+            elif how == "expire":
+                e.wait_for(lambda: not len(e.running.service.sessions))
+                with pytest.raises(SessionLost):
+                    play(episode, 1, first=5)
+        if how == "stop":
+            e.running.loop.call_soon_threadsafe(e.running.server.stop.set)
+        if how == "drop":
+            e.wait_for(lambda: e.shipper.account("").dropped_sessions == 1)
+            e.episodes(0)
+            return
+        # The reward of step 4 never arrived, because it travels with the next step.
+        (cut,) = e.episodes(1)
+        account = e.shipper.account("")
+    same(cut, expected, 0, 4)
+    assert (cut.truncated, cut.end_reason) == (True, EndReason.CUT)
+    assert cut.bootstrap_value == pytest.approx(float(expected["decisions"][4].bootstrap_values[0]), abs=2e-5)
+    np.testing.assert_array_equal(cut.final_obs, expected["obs"][4])
+    assert (account.cut_sessions, account.dropped_sessions) == (1, 0)
+
+
+def test_only_tokens_with_the_scope_train_are_learned_from(tmp_path: Path) -> None:
+    tokens = write_file(tmp_path / "tokens", "teacher 2100-01-31 train\nother train\nreader\n")
+    with endpoint(tokens=tokens) as e:
+        assert refused(lambda: RawSession(e.address, token="reader")) == "PERMISSION_DENIED NOT_PERMITTED"
+        reader = RawSession(e.address, train=False, token="reader")
+        reader.step(0)
+        for token, episodes in (("teacher", 2), ("other", 1)):
+            with PolicyClient(e.address, token=token) as client:
+                for number in range(episodes):
+                    with client.episode(number, SPACES) as episode:
+                        play(episode, 3)
+        names = {x.episode_id.split("/")[1] for x in e.episodes(3)}
+        accounts = {actor: row.accepted for (actor, _), row in e.transport.ledger().actors.items()}
+    assert len(names) == 2
+    assert sorted(accounts.values()) == [1, 2]
+    assert set(accounts) == names
+    assert all(name.startswith("external-") for name in names)
+
+
+def test_a_full_queue_slows_clients_and_loses_nothing() -> None:
+    with endpoint(queue=QueueConfig(max_episodes=2)) as e, PolicyClient(e.address) as client:
+        session = RawSession(e.address)
+        first, second = session.step(0), session.step(1, 0.0)
+        for number in range(3):
+            with client.episode(number, SPACES) as episode:
+                play(episode, 2)
+        e.wait_for(lambda: e.shipper.retry_s() > 0)
+        with pytest.raises(grpc.RpcError) as caught:
+            RawSession(e.address)
+        for call in (lambda: session.step(2, 0.0), lambda: session.end(2, 0.0)):
+            assert refused(call) == "RESOURCE_EXHAUSTED QUEUE_FULL"
+        assert (session.step(1, 0.0), first.step_index) == (second, 0)  # what is done can be repeated
+        error: Any = caught.value
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        details = Status.FromString(dict(error.trailing_metadata())[DETAILS_KEY]).details
+        wait = RetryInfo()
+        assert any(detail.Unpack(wait) for detail in details)
+        assert 0 < wait.retry_delay.ToTimedelta().total_seconds() <= 1
+        assert PolicyError.from_rpc_error(error).retry_s == wait.retry_delay.ToTimedelta().total_seconds()
+        hasty = PolicyClient(e.address, deadline_s=0.5)
+        with pytest.raises(PolicyError, match="the learner is behind"):
+            hasty.episode(9, SPACES).__enter__()
+        taken = e.transport.take(2, 0)
+        e.transport.ack([d.entry_id for d in taken], 1)
+        with client.episode(3, SPACES) as episode:  # waits until the queue has room
+            play(episode, 2)
+        e.wait_for(lambda: e.transport.ledger().accepted == 4)
+        assert e.shipper.account("").dropped == 0
+
+
+@pytest.mark.parametrize("mode", ["episode", "step"])
+def test_the_version_follows_the_setting(mode: str) -> None:
+    store = FakeWeightStore(weights(3, 7))
+    with endpoint(store, weights=mode, max_segment_steps=4) as e, PolicyClient(e.address) as client:
+        with client.episode(1, SPACES) as episode:
+            play(episode, 2)
+            store.newest = weights(4, 8)
+            e.wait_for(lambda: e.running.service.models.newest.version == 8)
+            play(episode, 4, first=2)
+        segments = e.episodes(2)
+    assert episode.summary is not None
+    # A pinned episode takes up the newest weights with its next segment, so that long ones do not grow stale.
+    assert [list(s.policy_version) for s in segments] == [[7, 7, 7, 7] if mode == "episode" else [7, 7, 8, 8], [8, 8]]
+    assert episode.summary.policy_lag == 0
+
+
+def test_the_client_refuses_wrong_order() -> None:
+    with endpoint() as e, PolicyClient(e.address) as client, client.episode(1, SPACES) as episode:
+        with pytest.raises(PolicyError, match="call reward"):
+            episode.reward(1.0)
+        play(episode, 1)
+        with pytest.raises(PolicyError, match="call reward"):
+            episode.reward(1.0)
+        obs, blueprints, masks = step_inputs(0, 1)
+        episode.act(obs, masks, blueprints)
+        with pytest.raises(PolicyError, match="call reward"):
+            episode.act(obs, masks, blueprints)
+        episode.reward(0.0)
+
+
+def test_the_account_is_what_the_ledger_says() -> None:
+    with endpoint() as e, PolicyClient(e.address) as client:
+        for number in range(3):
+            with client.episode(number, SPACES) as episode:
+                play(episode, 2)
+        e.episodes(3)
+        e.wait_for(lambda: e.shipper.account("").unsent == 0)
+        account = dataclasses.asdict(e.shipper.account(""))
+        (row,) = e.transport.ledger().actors.values()
+        figures = next(iter(e.transport.health().actors.values()))
+    assert (account["produced"], account["accepted"]) == (row.produced, row.accepted) == (3, 3)
+    assert figures["steps"] == account["steps"] == 6
