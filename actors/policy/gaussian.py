@@ -27,16 +27,12 @@ class GaussianHeads(nn.Module):
     """The log standard deviations of all continuous heads: parameters, or (`policy.log_std: state`) a linear function
     of the core's output. The means are outputs of `FactoredHeads`."""
 
-    squashed: Tensor
-
     def __init__(self, spec: ActionSpec, config: PolicyConfig) -> None:
         super().__init__()
         self.by_state = config.log_std == "state"
-        squashed = [h.squash for h in spec.heads if h.continuous]
-        self.register_buffer("squashed", torch.tensor(squashed), persistent=False)
-        self.bias = nn.Parameter(torch.full((len(squashed),), config.initial_log_std))
+        self.bias = nn.Parameter(torch.full((spec.num_continuous,), config.initial_log_std))
         if self.by_state:
-            self.weight = nn.Parameter(torch.zeros(len(squashed), config.hidden_size))
+            self.weight = nn.Parameter(torch.zeros(spec.num_continuous, config.hidden_size))
 
     def log_std(self, core: Tensor) -> Tensor:
         """Return `[N, C]` from the core's normalized output `[N, hidden]`."""

@@ -93,6 +93,7 @@ class FactoredRecurrentActorCritic(nn.Module):
     """
 
     relevance: Tensor
+    squashed: Tensor  # [C] bool, of the continuous heads
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()
@@ -108,6 +109,8 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.value_normalizer = ValueNormalizer(config.popart)
         self.scorer = HeadScorer(spaces.action.sizes)
         self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
+        squashed = torch.tensor([h.squash for h in spaces.action.heads if h.continuous], dtype=torch.bool)
+        self.register_buffer("squashed", squashed, persistent=False)
 
     @property
     def lstm(self) -> nn.LSTM:
@@ -235,7 +238,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         scores = self.scorer(torch.cat(logits, -1), masks, choices, relevant, floor, mass)
         if gaussian is not None:
             means, log_std = torch.cat(logits[first:], -1).float(), gaussian.log_std(core)
-            own = log_prob(actions[:, first:], means, log_std), entropy(means, log_std, gaussian.squashed)
+            own = log_prob(actions[:, first:], means, log_std), entropy(means, log_std, self.squashed)
             scores = HeadScores(*(torch.cat([s[:, :first], t], -1) for s, t in zip(scores, own, strict=True)))
         values, baselines = self._values(core, actions[:, 0], op_log_probs)
         none = core.new_zeros(core.shape[0], 0)
