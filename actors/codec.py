@@ -165,7 +165,7 @@ def largest_episode_bytes(spaces: Spaces, steps: int, state_floats: int, state_s
     of floats in one recurrent state.
     """
     spec, states = spaces.action, 1 + -(-steps // state_stride)
-    choice, blueprint = (_int_bytes(n) for n in (max(spec.sizes), spaces.num_blueprints))
+    choice, blueprint = (_int_bytes(n) for n in (max(spec.limits), spaces.num_blueprints))
     mask_bytes = -(-steps * spec.flat_size // 8)
     observation = 4 * spaces.obs_size + blueprint * spaces.slots
     step = observation + (4 + choice) * len(spec.heads) + 4 * 3 + VERSION_RUN_BYTES  # values, baseline values, rewards

@@ -206,6 +206,8 @@ class GymConfig:
     """Wrappers of each environment, innermost first, as module:Class. Not supported with vectorization own."""
     vectorization: Literal["sync", "async", "own"] = "sync"
     """Environments in one process, in one process each, or vectorized by the environment's own entry point."""
+    squash: bool = False
+    """Squash continuous actions to their bounds by tanh, instead of clipping them there. All bounds must be finite."""
     max_segment_steps: int = 1024
     """Steps after which a running episode is shipped as a segment, bootstrapped, and continued in the next segment."""
 
@@ -272,6 +274,11 @@ class PolicyConfig:
     floor_mass: float | Literal["auto"] = "auto"
     """Maximum total probability of one head's floors: with n legal choices, each floor is at most floor_mass / n. Auto
     is 0.01 in Gymnasium environments, and 0.5 in the seed-training environment, whose heads are small."""
+    log_std: Literal["constant", "state"] = "constant"
+    """Logarithm of the standard deviation of continuous actions: one parameter per dimension, or a linear function of
+    the core's output."""
+    initial_log_std: float = 0.0
+    """Its initial value, in units of half the range of a bounded action. It is clamped to [-5, 2]."""
     compile: bool = False
     """Run acting and training with torch.compile. The first calls take tens of seconds. Inputs beyond PyTorch's
     recompilation limit run eagerly, with one warning."""
@@ -289,6 +296,7 @@ class PolicyConfig:
         ):
             most = MAX_LAYERS if name == "num_layers" else MAX_WIDTH
             require(1 <= getattr(self, name) <= most, f"policy.{name} is {getattr(self, name)}: give 1 to {most}")
+        require(-5 <= self.initial_log_std <= 2, f"policy.initial_log_std is {self.initial_log_std}: give -5 to 2")
         require(
             0 <= self.probability_floor <= 0.05, f"policy.probability_floor is {self.probability_floor}: give 0 to 0.05"
         )

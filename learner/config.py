@@ -58,6 +58,8 @@ class LearnerConfig:
     """Updates over which the entropy coefficient falls linearly; 0 keeps `entropy_coef`."""
     entropy_coef: float = 0.01
     """Constant entropy coefficient, used if `entropy_anneal_updates` is 0."""
+    continuous_entropy_coef: float = 0.0
+    """Entropy coefficient of continuous actions, per nat of differential entropy, whose scale has no maximum."""
     prior_start: float = 0.0
     """Return subtracted at the first update per nat of divergence from the initial policy (the imitated one, or that of
     `run.init_from`)."""
@@ -133,7 +135,8 @@ class LearnerConfig:
         )
         require(self.value_coef >= 0, "learner.value_coef cannot be negative")
         require(
-            min(self.entropy_start, self.entropy_end, self.entropy_coef) >= 0, "entropy coefficients cannot be negative"
+            min(self.entropy_start, self.entropy_end, self.entropy_coef, self.continuous_entropy_coef) >= 0,
+            "entropy coefficients cannot be negative",
         )
         require(self.entropy_anneal_updates >= 0, "learner.entropy_anneal_updates cannot be negative")
         require(min(self.prior_start, self.prior_end) >= 0, "learner.prior_start and prior_end cannot be negative")

@@ -42,9 +42,10 @@ class EpisodeSchema:
                 raise InvalidEpisode(f"{name}: {field} has width {found}, expected {width}")
         if (episode.blueprint_indices < -1).any() or (episode.blueprint_indices >= spaces.num_blueprints).any():
             raise InvalidEpisode(f"{name}: a blueprint index is out of range")
-        if (episode.actions >= np.array(spec.sizes)).any():
+        if (episode.actions >= np.array(spec.limits)).any():
             raise InvalidEpisode(f"{name}: an action is out of range")
-        chosen = episode.masks[np.arange(len(episode))[:, None], episode.actions + np.array(spec.offsets)]
+        choices = np.where([h.continuous for h in spec.heads], 0, episode.actions)
+        chosen = episode.masks[np.arange(len(episode))[:, None], choices + np.array(spec.offsets)]
         if not chosen.all():
             raise InvalidEpisode(f"{name}: a chosen action is masked")
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState, StateSizes
 from actors.types.actions import ActionMasks, Op
+from actors.types.continuous import to_cells
 from actors.types.spaces import Spaces
 
 
@@ -57,12 +58,16 @@ class NeverGrow(_StatelessPolicy):
 
 
 class RandomPolicy(_StatelessPolicy):
-    """Draws every head uniformly from its legal choices, in the order of the heads."""
+    """Draws every head uniformly from its legal choices, in the order of the heads, and u of continuous heads from
+    [-1, 1)."""
 
     def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:
         spec = self.spaces.action
         actions = np.zeros(noise.shape, dtype=np.int64)
-        for head in range(len(spec.heads)):
+        for head, own in enumerate(spec.heads):
+            if own.continuous:
+                actions[:, head] = to_cells(2.0 * noise[:, head] - 1.0)
+                continue
             # A head's mask in force depends only on the heads before it, which have been drawn.
             mask = spec.split(masks.in_force(spec, actions))[head]
             cumulative = mask.cumsum(1)

@@ -15,9 +15,10 @@ from actors.policy.cores.core import Recurrent, make_core
 from actors.policy.cores.sequences import BucketLayout, Steps
 from actors.policy.distribution import choose, floor_mass, masked_log_probs
 from actors.policy.encoder import Encoded, make_encoder
+from actors.policy.gaussian import GaussianHeads, entropy, log_prob, sample
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normalizer import ValueNormalizer
-from actors.policy.scoring import HeadScorer
+from actors.policy.scoring import HeadScorer, HeadScores
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
@@ -69,7 +70,7 @@ class Evaluation(NamedTuple):
     """Evaluation of given actions at N valid steps, row by row."""
 
     log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
-    entropies: Tensor  # [N, H] normalized, 0 where irrelevant
+    entropies: Tensor  # [N, H] normalized, 0 where irrelevant; of continuous heads in nats
     values: Tensor  # [N] in normalized units: V, or Q of the given op
     baseline_values: Tensor  # [N] in normalized units, without gradient: V, or the expectation of Q over legal ops
     hidden: Tensor  # [N, hidden] output of the core before its LayerNorm; of an LSTM, its state h
@@ -81,6 +82,7 @@ class _HeadSample(NamedTuple):
     log_prob: Tensor  # [N], 0 where irrelevant
     log_probs: Tensor  # [N, n] of all choices
     all_legal: Tensor  # [] bool
+    logits: Tensor  # [N, n]; of a continuous head, its mean
 
 
 class FactoredRecurrentActorCritic(nn.Module):
@@ -91,6 +93,7 @@ class FactoredRecurrentActorCritic(nn.Module):
     """
 
     relevance: Tensor
+    squashed: Tensor  # [C] bool, of the continuous heads
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()
@@ -100,11 +103,14 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.core = make_core(self.encoder.core_input_size, config)
         self.norm = nn.LayerNorm(config.hidden_size)
         self.heads = FactoredHeads(spaces.action, config)
+        self.gaussian = GaussianHeads(spaces.action, config) if spaces.action.num_continuous else None
         values = spaces.action.num_ops if config.critic == "q_op" else 1
         self.critic = mlp(config.hidden_size, config.head_size, values, 1.0)
         self.value_normalizer = ValueNormalizer(config.popart)
         self.scorer = HeadScorer(spaces.action.sizes)
         self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
+        squashed = torch.tensor([h.squash for h in spaces.action.heads if h.continuous], dtype=torch.bool)
+        self.register_buffer("squashed", squashed, persistent=False)
 
     @property
     def lstm(self) -> nn.LSTM:
@@ -179,9 +185,15 @@ class FactoredRecurrentActorCritic(nn.Module):
         core = self.norm(out.output)
         samples = self._sample(core, encoded, masks, noise, deterministic)
         values, baselines = self._values(core, samples[0].choice, samples[0].log_probs)
+        actions, log_probs = (torch.stack([s[k] for s in samples], -1) for k in (0, 1))
+        if self.gaussian is not None:
+            first = self.spaces.action.num_categorical
+            means = torch.cat([s.logits for s in samples[first:]], -1)
+            cells, own = sample(means, self.gaussian.log_std(core), noise[:, first:], deterministic)
+            actions, log_probs = torch.cat([actions[:, :first], cells], -1), torch.cat([log_probs[:, :first], own], -1)
         return StepOutput(
-            torch.stack([s.choice for s in samples], -1),
-            torch.stack([s.log_prob for s in samples], -1),
+            actions,
+            log_probs,
             self.value_normalizer.denormalize(values),
             self.value_normalizer.denormalize(baselines),
             torch.stack([s.all_legal for s in samples]).all(),
@@ -219,7 +231,15 @@ class FactoredRecurrentActorCritic(nn.Module):
         if self.config.critic == "q_op":  # must precede the scorer, whose graph captures `floor` under torch.compile
             with torch.no_grad():
                 op_log_probs = masked_log_probs(op_log_probs, masks[:, : op_log_probs.shape[1]], floor, mass)
-        scores = self.scorer(torch.cat(logits, -1), masks, actions, relevant, floor, mass)
+        first, gaussian = self.spaces.action.num_categorical, self.gaussian
+        choices = (
+            actions if gaussian is None else torch.cat([actions[:, :first], torch.zeros_like(actions[:, first:])], -1)
+        )
+        scores = self.scorer(torch.cat(logits, -1), masks, choices, relevant, floor, mass)
+        if gaussian is not None:
+            means, log_std = torch.cat(logits[first:], -1).float(), gaussian.log_std(core)
+            own = log_prob(actions[:, first:], means, log_std), entropy(means, log_std, self.squashed)
+            scores = HeadScores(*(torch.cat([s[:, :first], t], -1) for s, t in zip(scores, own, strict=True)))
         values, baselines = self._values(core, actions[:, 0], op_log_probs)
         none = core.new_zeros(core.shape[0], 0)
         return Evaluation(scores.log_probs, scores.entropies, values, baselines, output, none)
@@ -278,9 +298,9 @@ class FactoredRecurrentActorCritic(nn.Module):
         choice = choose(log_probs, noise, deterministic)
         chosen = log_probs.gather(-1, choice[:, None]).squeeze(-1)
         if relevant is None or not self.config.causal_masks:
-            return _HeadSample(choice, chosen, log_probs, mask.any(-1).all())
+            return _HeadSample(choice, chosen, log_probs, mask.any(-1).all(), logits)
         log_prob = torch.where(relevant, chosen, 0.0)
-        return _HeadSample(choice, log_prob, log_probs, mask.any(-1).all())
+        return _HeadSample(choice, log_prob, log_probs, mask.any(-1).all(), logits)
 
 
 def _step(network: FactoredRecurrentActorCritic, *args: Any) -> StepOutput:

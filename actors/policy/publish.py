@@ -16,7 +16,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 
-NOT_ARCHITECTURE = ("compile",)
+NOT_ARCHITECTURE = ("compile", "initial_log_std")
 """Fields of `PolicyConfig` that do not affect the function computed: weights are compatible across their values."""
 LEGACY_FIELDS = {"floor_mass": MAX_FLOOR_MASS}
 """Fields that are missing in older files, with the values that those policies were trained with."""
@@ -32,6 +32,8 @@ def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
     fields = {name: value for name, value in policy_fields(spaces, config).items() if name not in NOT_ARCHITECTURE}
     if fields["floor_mass"] == MAX_FLOOR_MASS:  # keeps the hashes of older files, which lack the field
         del fields["floor_mass"]
+    if fields["log_std"] == "constant":
+        del fields["log_std"]
     own = spaces.family if config.encoder == "slots" else spaces.hash
     text = json.dumps({"policy": fields, "spaces": own}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -113,7 +113,10 @@ class StreamSampler:
         self.config, self.num_envs, self.run_seed, self._on_step = config, num_envs, run_seed, on_step
         self._generation = 0
         self._fleet = GymFleet(
-            config.id, make_vector_env(config, num_envs), lambda row: seeds.draw(1, self._generation)[0]
+            config.id,
+            make_vector_env(config, num_envs),
+            lambda row: seeds.draw(1, self._generation)[0],
+            config.squash,
         )
         self._stream: EpisodeStream | None = None
         self.spaces = self._fleet.spaces
@@ -140,6 +143,7 @@ class StreamSampler:
             self.config.id,
             make_vector_env(self.config, width),
             lambda row: int(waiting.popleft()) if waiting else int(seeds[0]),
+            self.config.squash,
         )
         played: dict[int, dict[str, Any]] = {}
         episodes = EpisodeStream(fleet, policy, self.run_seed, MAX_PLAYED_STEPS, self._on_step)

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.types.continuous import CELLS
+
 
 class Op(IntEnum):
     """Operations of the seed-training environment; all but WAIT act on one slot."""
@@ -44,10 +46,26 @@ RELEVANT_HEADS: dict[Op, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Head:
-    """A categorical part of the action."""
+    """A part of the action: categorical, or one dimension of a `Box` if `bounds` are given.
+
+    A continuous head has one mask entry, which is always legal. Its column of an action holds a cell of the grid of
+    `actors.types.continuous`. A bound that is None is infinite.
+    """
 
     name: str
     choices: tuple[str, ...]
+    bounds: tuple[float | None, float | None] | None = None
+    squash: bool = False  # by tanh to the bounds, instead of clipping there
+
+    def __post_init__(self) -> None:
+        if self.continuous and len(self.choices) != 1:
+            raise ValueError(f"the continuous head {self.name} has {len(self.choices)} choices, expected 1")
+        if self.squash and (self.bounds is None or None in self.bounds):
+            raise ValueError(f"{self.name} is squashed, which needs two finite bounds")
+
+    @property
+    def continuous(self) -> bool:
+        return self.bounds is not None
 
     @property
     def size(self) -> int:
@@ -73,6 +91,23 @@ class ActionSpec:
             raise ValueError("each relevance row needs one entry per head, and the first entry must be true")
         if self.conditioned and (len(self.heads) < 2 or self.heads[1].name != "slot"):
             raise ValueError("the first two conditioned heads must be op and slot")
+        flags = [h.continuous for h in self.heads]
+        if flags[0] or flags != sorted(flags) or (self.conditioned and any(flags)):
+            raise ValueError("continuous heads follow at least one categorical head, and are not conditioned")
+
+    @cached_property
+    def num_continuous(self) -> int:
+        """Number of continuous heads, which are the last ones."""
+        return sum(h.continuous for h in self.heads)
+
+    @cached_property
+    def num_categorical(self) -> int:
+        return len(self.heads) - self.num_continuous
+
+    @cached_property
+    def limits(self) -> tuple[int, ...]:
+        """Per head, the number that its column of an action stays below."""
+        return tuple(CELLS if h.continuous else h.size for h in self.heads)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -163,10 +198,12 @@ def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "ta
     return ActionSpec(heads, relevance)
 
 
-def independent_spec(sizes: Sequence[int]) -> ActionSpec:
-    """Build a spec of independent, always relevant heads: a Gymnasium Discrete (one head) or MultiDiscrete space."""
+def independent_spec(sizes: Sequence[int], continuous: Sequence[Head] = ()) -> ActionSpec:
+    """Build a spec of independent, always relevant heads: a Gymnasium Discrete (one head) or MultiDiscrete space, and
+    the dimensions of Box spaces. Without categorical parts, the first head has a single choice."""
     names = ["action"] if len(sizes) == 1 else [f"action{k}" for k in range(len(sizes))]
     heads = tuple(Head(name, tuple(map(str, range(n)))) for name, n in zip(names, sizes, strict=True))
+    heads = (*(heads or (Head("act", ("act",)),)), *continuous)
     return ActionSpec(heads, ((True,) * len(heads),) * heads[0].size, conditioned=False)
 
 
@@ -256,5 +293,6 @@ def forced_steps(spec: ActionSpec, actions: NDArray[np.int64], masks: NDArray[np
     Masks in force depend on the chosen op and slot. If only one op and one slot are legal, they are those of the only
     possible op and slot, so one choice in every relevant head means one joint action.
     """
-    single = np.stack([m.sum(-1) == 1 for m in spec.split(masks)], axis=-1)
+    heads = zip(spec.split(masks), spec.heads, strict=True)
+    single = np.stack([(m.sum(-1) == 1) & (not head.continuous) for m, head in heads], axis=-1)
     return np.asarray((single | ~relevant_heads(spec, actions)).all(-1))

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from actors.types.actions import ActionSpec, Head
 
@@ -35,13 +36,17 @@ class Spaces:
 
     def to_json(self) -> str:
         """Return canonical JSON: equal spaces give equal text."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        raw = asdict(self)
+        for head in raw["action"]["heads"]:
+            if head["bounds"] is None:  # categorical heads keep the text, and so the hash, that they always had
+                del head["bounds"], head["squash"]
+        return json.dumps(raw, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Spaces:
         raw = json.loads(text)
         action = raw["action"]
-        heads = tuple(Head(h["name"], tuple(h["choices"])) for h in action["heads"])
+        heads = tuple(map(_head, action["heads"]))
         spec = ActionSpec(heads, tuple(tuple(row) for row in action["relevance"]), action["conditioned"])
         return cls(spec, **{k: raw[k] for k in ("base_size", "slot_size", "slots", "num_blueprints")})
 
@@ -61,3 +66,10 @@ class Spaces:
     @cached_property
     def hash(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+
+def _head(raw: dict[str, Any]) -> Head:
+    if raw.get("bounds") is None:
+        return Head(raw["name"], tuple(raw["choices"]))
+    low, high = raw["bounds"]
+    return Head(raw["name"], tuple(raw["choices"]), (low, high), bool(raw["squash"]))

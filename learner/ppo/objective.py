@@ -40,34 +40,60 @@ class Loss(NamedTuple):
     value: Tensor  # without gradient
 
 
+def joined(columns: Tensor, continuous: int) -> Tensor:
+    """Sum the last `continuous` columns of `[N, H]` into one: their head has one ratio."""
+    if continuous < 2:
+        return columns
+    return torch.cat([columns[:, :-continuous], columns[:, -continuous:].sum(-1, keepdim=True)], -1)
+
+
 def objective(
-    out: Evaluation, t: Targets, config: LearnerConfig, entropy_coef: float, denominators: Denominators
+    out: Evaluation,
+    t: Targets,
+    config: LearnerConfig,
+    entropy_coef: float,
+    denominators: Denominators,
+    continuous: int = 0,
 ) -> Loss:
     """Return the loss of some steps. Ratios are to the behaviour policy, or to the proximal one if the objective is
     `decoupled`, whose advantages are already weighted. With one joint ratio, the advantage is that of the whole action.
+    The last `continuous` heads have one ratio, and an entropy coefficient of their own.
     """
     reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
     moved, counted = out.log_probs - reference, t.counted
+    advantages, share = t.advantages, denominators.policy
     if config.ratio == "joint":
         moved, counted = moved.sum(-1, keepdim=True), t.unforced[:, None]
-    policy = losses.policy_loss(moved.exp(), t.advantages, counted, config.clip, denominators.policy)
+    elif continuous:
+        moved = joined(moved, continuous)
+        heads = moved.shape[1]  # continuous heads are always relevant, so any of their columns stands for all
+        counted, advantages, share = counted[:, :heads], advantages[:, :heads], share[:heads] if share.dim() else share
+    policy = losses.policy_loss(moved.exp(), advantages, counted, config.clip, share)
     value = losses.value_loss(out.values, t.proximal_values, t.returns, config.value_clip, denominators.value)
-    entropy = losses.entropy_bonus(out.entropies, t.counted, denominators.policy)
-    total = policy + config.value_coef * value - entropy_coef * entropy
+    categorical = out.entropies.shape[1] - continuous
+    parts = (slice(0, categorical), entropy_coef), (slice(categorical, None), config.continuous_entropy_coef)
+    total = policy + config.value_coef * value
+    for columns, coefficient in parts[: 2 if continuous else 1]:
+        per_head = denominators.policy[..., columns] if denominators.policy.dim() else denominators.policy
+        bonus = losses.entropy_bonus(out.entropies[:, columns], t.counted[:, columns], per_head)
+        total = total - coefficient * bonus
     return Loss(total, policy.detach(), value.detach())
 
 
 @torch.no_grad()
 def ratio_metrics(
-    log_probs: Tensor, t: Targets, live: Tensor, config: LearnerConfig, heads: tuple[str, ...]
+    log_probs: Tensor, t: Targets, live: Tensor, config: LearnerConfig, heads: tuple[str, ...], continuous: int = 0
 ) -> dict[str, Tensor]:
     """Return ratios, clip fractions and KL over the evaluated steps, `log_probs [M, H]`, that came before the KL stop
     (`live [M]`)."""
-    log_ratio = log_probs - t.behaviour_log_probs
-    moved = log_probs - t.proximal_log_probs if config.objective == "decoupled" else log_ratio
+    log_ratio = joined(log_probs - t.behaviour_log_probs, continuous)
+    decoupled = config.objective == "decoupled"
+    moved = joined(log_probs - t.proximal_log_probs, continuous) if decoupled else log_ratio
+    if continuous:
+        heads = (*heads[:-continuous], "continuous")
     if config.ratio == "joint":
         moved = moved.sum(-1, keepdim=True)
-    counted, seen = t.counted & live[:, None], live.sum().clamp(min=1)
+    counted, seen = t.counted[:, : len(heads)] & live[:, None], live.sum().clamp(min=1)
     active = counted.sum(0).clamp(min=1)
     clipped = ((moved.exp() - 1.0).abs() > config.clip) & counted
     k3 = (log_ratio.exp() - 1.0 - log_ratio).masked_fill(~counted, 0.0).sum(0) / active

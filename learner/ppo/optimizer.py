@@ -10,7 +10,7 @@ from torch.optim.adamw import adamw
 
 from actors.policy.network import FactoredRecurrentActorCritic
 
-MODULES = {"trunk": ("encoder", "core", "norm"), "heads": ("heads",), "critic": ("critic",)}
+MODULES = {"trunk": ("encoder", "core", "norm"), "heads": ("heads", "gaussian"), "critic": ("critic",)}
 
 
 def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float) -> list[dict[str, object]]:

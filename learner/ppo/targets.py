@@ -107,7 +107,7 @@ def choice_shares(spec: ActionSpec, actions: Tensor, relevant: Tensor) -> dict[s
     together.
     """
     found: dict[str, Tensor] = {}
-    for k, head in enumerate(spec.heads[1:], start=1):
+    for k, head in enumerate(spec.heads[1 : spec.num_categorical], start=1):
         width = -(-head.size // MOST_BARS)
         bars = torch.zeros(-(-head.size // width), dtype=torch.double, device=actions.device)
         bars.index_add_(0, actions[:, k] // width, relevant[:, k].double())

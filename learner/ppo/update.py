@@ -113,7 +113,7 @@ class PPOUpdate:
         """Run `update_epochs` passes over minibatches. The KL stop and the skipping of non-finite steps are a 0/1 flag
         on the device (the optimizer's `found_inf`), so that nothing in the loop waits for the device."""
         c = self.config
-        denominators = make_denominators(targets, c, c.minibatches)
+        denominators, spec = make_denominators(targets, c, c.minibatches), self.network.spaces.action
         parts = self._minibatches(batch, update)
         zero = torch.zeros((), device=self.device)
         stopped, skipped = zero, zero
@@ -131,7 +131,7 @@ class PPOUpdate:
             flags.append(1.0 - stopped)
             if self.reads_flags and stopped > 0:
                 break
-            loss = objective(out, t, c, entropy_coef, denominators)
+            loss = objective(out, t, c, entropy_coef, denominators, spec.num_continuous)
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss.total)
             norm, by_group = clip_gradients(self.optimizer, c.grad_clip)
@@ -165,7 +165,8 @@ class PPOUpdate:
         every = torch.arange(len(targets.returns), device=self.device)
         order = torch.cat([p.select(every) for p in parts])
         t = Targets(*(x.index_select(0, order) for x in targets))
-        return ratio_metrics(torch.cat(log_probs), t, live, self.config, self.network.spaces.action.names)
+        spec = self.network.spaces.action
+        return ratio_metrics(torch.cat(log_probs), t, live, self.config, spec.names, spec.num_continuous)
 
 
 def is_recurrent(network: FactoredRecurrentActorCritic) -> bool:

@@ -74,9 +74,41 @@ class Scripted(gymnasium.Env[NDArray[np.float32], Any]):
         return {}
 
 
-class Continuous(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+class Continuous(gymnasium.Env[NDArray[np.float32], Any]):
+    """Random observations; an episode of 6 steps. Every action must be in the action space."""
+
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
-    action_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray[np.float32], Info]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._look(), {}
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, Info]:
+        assert self.action_space.contains(action), f"{action} is not in {self.action_space}"
+        self.count += 1
+        return self._look(), 1.0, False, self.count == 6, {}
+
+    def _look(self) -> NDArray[np.float32]:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
+class Mixed(Continuous):
+    """A Dict of a Discrete and of a Tuple of two Boxes."""
+
+    action_space = spaces.Dict(
+        gear=spaces.Discrete(3, start=1),
+        hands=spaces.Tuple((spaces.Box(-1, 3, (), np.float32), spaces.Box(-1, 1, (1,), np.float32))),
+    )
+
+
+class Whole(Continuous):
+    action_space = spaces.Box(-1, 1, (2,), np.int32)
+
+
+class Endless(Continuous):
+    action_space = spaces.Box(-np.inf, 1, (2,), np.float32)
 
 
 class Deadlocked(Scripted):
@@ -96,3 +128,6 @@ class Deadlocked(Scripted):
 register("tests/Scripted-v0", entry_point=Scripted)
 register("tests/Deadlocked-v0", entry_point=Deadlocked)
 register("tests/Continuous-v0", entry_point=Continuous)
+register("tests/Mixed-v0", entry_point=Mixed)
+register("tests/Whole-v0", entry_point=Whole)
+register("tests/Endless-v0", entry_point=Endless)

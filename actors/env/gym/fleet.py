@@ -81,10 +81,10 @@ class GymFleet:
     `UserError`, because a missing mask would allow illegal actions.
     """
 
-    def __init__(self, env_id: str, env: VectorEnv[Any, Any, Any], seed_of: SeedOf) -> None:
+    def __init__(self, env_id: str, env: VectorEnv[Any, Any, Any], seed_of: SeedOf, squash: bool = False) -> None:
         self.env_id, self.env, self.seed_of = env_id, env, seed_of
         self.num_envs = env.num_envs
-        self._converter = GymSpaces(env_id, env.single_observation_space, env.single_action_space)
+        self._converter = GymSpaces(env_id, env.single_observation_space, env.single_action_space, squash)
         self.spaces = self._converter.spaces
         self.autoreset = autoreset_mode(env_id, env)
         self.seeds = np.zeros(self.num_envs, dtype=np.int64)

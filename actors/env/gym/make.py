@@ -73,7 +73,7 @@ def gym_spaces(config: GymConfig) -> Spaces:
     """Return the spaces of one environment. Raises `UserError` if it does not exist or its spaces are unsupported."""
     env = make_vector_env(config, 1)
     try:
-        return GymSpaces(config.id, env.single_observation_space, env.single_action_space).spaces
+        return GymSpaces(config.id, env.single_observation_space, env.single_action_space, config.squash).spaces
     finally:
         env.close()
 

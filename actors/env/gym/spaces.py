@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,27 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from actors.errors import UserError
-from actors.types.actions import independent_spec
+from actors.types.actions import Head, independent_spec
+from actors.types.continuous import env_values
 from actors.types.spaces import Spaces
 
 
 class GymSpaces:
     """Converts observations, actions and masks of one environment. Raises `UserError` for unsupported spaces."""
 
-    def __init__(self, env_id: str, observation: Space[Any], action: Space[Any]) -> None:
+    def __init__(self, env_id: str, observation: Space[Any], action: Space[Any], squash: bool = False) -> None:
         if not observation.is_np_flattenable:
             raise UserError(
                 f"the observation space of {env_id} is {type(observation).__name__}, which has no fixed size: wrap it "
                 "so that it is Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
             )
         self.env_id, self.observation, self.action = env_id, observation, action
-        self.spaces = Spaces.flat(independent_spec(_sizes(env_id, action)), flatdim(observation))
-        self._start = np.asarray(action.start, dtype=np.int64).reshape(-1)  # type: ignore[attr-defined]
+        self._leaves = list(_leaves(env_id, action))
+        sizes = [n for _, leaf in self._leaves if not isinstance(leaf, spaces.Box) for n in _sizes(leaf)]
+        boxes = [
+            h for name, leaf in self._leaves if isinstance(leaf, spaces.Box) for h in _dimensions(name, leaf, squash)
+        ]
+        self.spaces = Spaces.flat(independent_spec(sizes, boxes), flatdim(observation))
 
     def flat_obs(self, obs: Any) -> NDArray[np.float32]:
         """Flatten one observation to `[D]`."""
@@ -39,16 +45,23 @@ class GymSpaces:
         rows = iterate(batch_space(self.observation, num_envs), obs)
         return np.stack([self.flat_obs(row) for row in rows])
 
-    def env_actions(self, actions: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
-        """Convert `actions [E, H]`, which count from 0, to the actions of a vector environment."""
-        dtype = self.action.dtype or np.dtype(np.int64)
-        shifted = (actions + self._start).astype(dtype)
-        return shifted[:, 0] if isinstance(self.action, spaces.Discrete) else shifted.reshape(-1, *self.action.shape)  # type: ignore[misc]
+    def env_actions(self, actions: NDArray[np.int64]) -> Any:
+        """Convert `actions [E, H]`, whose choices count from 0, to the actions of a vector environment: an array, or a
+        dict or tuple of arrays, as the action space is."""
+        spec = self.spaces.action
+        first = spec.num_categorical
+        values = iter(env_values(spec.heads[first:], actions[:, first:]).T)
+        choices = iter(actions[:, :first].T)
+        arrays = [_take(leaf, values if isinstance(leaf, spaces.Box) else choices) for _, leaf in self._leaves]
+        return _nest(self.action, iter(arrays))
 
     def flat_mask(self, mask: Any) -> NDArray[np.bool_]:
         """Flatten one mask to `[A]`: a flat one (sb3-contrib for MultiDiscrete) or one array per head (Gymnasium)."""
         parts = [np.ravel(part) for part in mask] if isinstance(mask, tuple | list) else [np.ravel(mask)]
         flat = np.concatenate(parts).astype(np.bool_)
+        spec = self.spaces.action
+        if spec.num_continuous and flat.size == spec.flat_size - spec.num_continuous:
+            flat = np.append(flat, np.ones(spec.num_continuous, dtype=np.bool_))  # masks are of choices alone
         if flat.size != self.spaces.action.flat_size:
             raise UserError(
                 f"{self.env_id} gave an action mask of {flat.size} entries for heads of "
@@ -58,10 +71,53 @@ class GymSpaces:
         return flat
 
 
-def _sizes(env_id: str, action: Space[Any]) -> tuple[int, ...]:
-    if isinstance(action, spaces.Discrete):
-        return (int(action.n),)
-    if isinstance(action, spaces.MultiDiscrete):
-        return tuple(map(int, np.ravel(action.nvec)))
-    kind = "continuous actions (Box)" if isinstance(action, spaces.Box) else f"{type(action).__name__} actions"
-    raise UserError(f"{env_id} takes {kind}: only Discrete and MultiDiscrete action spaces are supported")
+def _leaves(env_id: str, action: Space[Any], name: str = "") -> Iterator[tuple[str, Space[Any]]]:
+    """Yield the parts of an action space with their names, in the order of Gymnasium's iteration."""
+    if isinstance(action, spaces.Dict | spaces.Tuple):
+        items = action.spaces.items() if isinstance(action, spaces.Dict) else enumerate(action.spaces)
+        for key, part in items:
+            yield from _leaves(env_id, part, f"{name}/{key}" if name else str(key))
+    elif isinstance(action, spaces.Discrete | spaces.MultiDiscrete) or (
+        isinstance(action, spaces.Box) and np.issubdtype(action.dtype, np.floating)
+    ):
+        yield name, action
+    else:
+        kind = "Box actions of whole numbers" if isinstance(action, spaces.Box) else f"{type(action).__name__} actions"
+        raise UserError(
+            f"{env_id} takes {kind}: only Discrete, MultiDiscrete, Box of floats, and a Dict or Tuple of these are "
+            "supported"
+        )
+
+
+def _sizes(action: Space[Any]) -> tuple[int, ...]:
+    choices = action.n if isinstance(action, spaces.Discrete) else action.nvec  # type: ignore[attr-defined]
+    return tuple(map(int, np.ravel(choices)))
+
+
+def _dimensions(name: str, box: spaces.Box, squash: bool) -> list[Head]:
+    """Return one continuous head per dimension. Raises `UserError` if an unbounded one is to be squashed."""
+    bounds = [
+        tuple(float(x) if np.isfinite(x) else None for x in pair)
+        for pair in zip(box.low.ravel(), box.high.ravel(), strict=True)
+    ]
+    if squash and any(None in pair for pair in bounds):
+        raise UserError(f"gym.squash needs finite bounds, but the action space has {box}: set gym.squash to false")
+    return [Head(f"{name or 'box'}[{k}]", ("value",), (pair[0], pair[1]), squash) for k, pair in enumerate(bounds)]
+
+
+def _take(leaf: Space[Any], columns: Iterator[NDArray[Any]]) -> NDArray[Any]:
+    """Return the batch `[E, ...]` of a part's actions from its columns `[E]`, which are the next ones."""
+    shape: tuple[int, ...] = leaf.shape or ()
+    own = np.stack([next(columns) for _ in range(int(np.prod(shape)))], axis=-1)
+    if not isinstance(leaf, spaces.Box):
+        own = own + np.ravel(leaf.start)  # type: ignore[attr-defined]
+    return own.reshape(-1, *shape).astype(leaf.dtype or np.dtype(np.int64))
+
+
+def _nest(action: Space[Any], arrays: Iterator[NDArray[Any]]) -> Any:
+    """Arrange the parts' batches as the action space is."""
+    if isinstance(action, spaces.Dict):
+        return {key: _nest(part, arrays) for key, part in action.spaces.items()}
+    if isinstance(action, spaces.Tuple):
+        return tuple(_nest(part, arrays) for part in action.spaces)
+    return next(arrays)

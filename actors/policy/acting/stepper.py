@@ -19,6 +19,7 @@ from actors.policy.cores.core import Feedforward, Recurrent
 from actors.policy.cores.memory import ExternalMemory, MemoryWeights, scan
 from actors.policy.distribution import choose_with_prob, masked_probs, where_relevant
 from actors.policy.encoder import Encoded, SlotEncoder
+from actors.policy.gaussian import sample
 from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.state import PolicyState
 
@@ -161,6 +162,7 @@ class _FusedHeads(nn.Module):
             after_op = torch.cat([f.weight[:, slot:] for f in first[2:]])
             self.context = nn.Buffer(F.linear(heads.op_embedding.weight, after_op))
         self.relevance = nn.Buffer(network.relevance)
+        self.categorical, self.gaussian = spec.num_categorical, copy.deepcopy(network.gaussian)
         self.no_slot = nn.Buffer(self._irrelevant_mask(torch.ones(max(1, spec.num_slots), dtype=torch.bool)))
         if self.rest:
             self._fuse_rest(last[2 + self.has_slots :])
@@ -224,10 +226,18 @@ class _FusedHeads(nn.Module):
             choices, chance = choose_with_prob(probs, noise.narrow(1, before, self.rest), flag)
             picks.append(choices)
             chances.append(chance)
-        log_probs = torch.cat(chances, -1).log()
+        actions, log_probs = torch.cat(picks, -1), torch.cat(chances, -1).log()
         if self.causal and len(picks) > 1:
             log_probs = where_relevant(relevant, log_probs)
-        return torch.cat(picks, -1), log_probs, values, baselines
+        if self.gaussian is not None:
+            first = self.categorical
+            count = actions.shape[1] - first
+            means, log_std = logits.narrow(1, self.rest - count, count).select(2, 0), self.gaussian.log_std(core)
+            cells, own = sample(means, log_std, noise.narrow(1, first, count), flag)
+            actions, log_probs = (
+                torch.cat([a.narrow(1, 0, first), b], -1) for a, b in ((actions, cells), (log_probs, own))
+            )
+        return actions, log_probs, values, baselines
 
     def _values(self, values: Tensor, op: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
         if self.critic == "v":

@@ -54,7 +54,7 @@ def test_an_unknown_key_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ("Pendulum-v1", "Pendulum-v1 takes continuous actions (Box): only Discrete and MultiDiscrete"),
+        ("tests.support.gym_envs:tests/Whole-v0", "takes Box actions of whole numbers: only Discrete, MultiDiscrete"),
         ("CartPole-v8", "there is no Gymnasium environment 'CartPole-v8'; did you mean CartPole-v1?"),
     ],
 )

@@ -23,7 +23,8 @@ from tests.support import gym_envs
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"id": "Pendulum-v1"}, "Pendulum-v1 takes continuous actions (Box): only Discrete and MultiDiscrete"),
+        ({"id": "tests/Whole-v0"}, "takes Box actions of whole numbers: only Discrete, MultiDiscrete, Box of floats"),
+        ({"id": "tests/Endless-v0", "squash": True}, "gym.squash needs finite bounds"),
         ({"id": "CartPole-v9"}, "there is no Gymnasium environment 'CartPole-v9'; did you mean CartPole-v1?"),
         ({"id": "cartpole-V1"}, "did you mean CartPole-v1?"),
         ({"id": "Qzxw"}, "to import the package that registers it, write mypkg:MyEnv-v0"),

@@ -1,0 +1,148 @@
+"""Continuous heads against torch.distributions and numerical integration; network, stepper and learner agree."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.codec import decode_episode, encode_episode
+from actors.config import GymConfig, PolicyConfig
+from actors.env.gym.fleet import GymFleet
+from actors.env.gym.make import make_vector_env
+from actors.policy.acting.exported import ExportedStep, example_inputs, export_step
+from actors.policy.acting.programs import ActingPolicy
+from actors.policy.gaussian import entropy, log_prob, sample
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import from_weights, to_weights
+from actors.rollout.stream import EpisodeStream
+from actors.rollout.wave import Provenance
+from actors.types.actions import ActionMasks
+from actors.types.continuous import CELL_WIDTH, from_cells
+from actors.types.episode import Episode
+from learner.ppo.batch import make_batch
+from learner.schema import EpisodeSchema
+from tests.support import gym_envs  # noqa: F401, registers its environments
+from tests.support.batches import evaluate_batch
+
+OPTIONS: list[dict[str, Any]] = [{}, {"log_std": "state", "core": "feedforward"}, {"critic": "q_op"}]
+ENVS = ("tests/Continuous-v0", "tests/Mixed-v0")
+
+
+def parameters(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(50, 3, generator=rng), torch.rand(50, 3, generator=rng) * 3 - 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_log_probs_are_those_of_torch_distributions_times_the_cell(seed: int) -> None:
+    mean, log_std = parameters(seed)
+    noise = torch.rand(50, 3, dtype=torch.float64)
+    cells, ours = sample(mean, log_std, noise, False)
+    u = torch.from_numpy(from_cells(cells.numpy()))
+    normal = torch.distributions.Normal(mean.double(), log_std.double().exp())
+    assert torch.allclose(ours.double(), normal.log_prob(u) + np.log(CELL_WIDTH), atol=1e-4)
+    assert torch.allclose(normal.cdf(u), noise, atol=1e-3)  # inverse transform sampling, up to the grid
+    mass = normal.cdf(u + CELL_WIDTH / 2) - normal.cdf(u - CELL_WIDTH / 2)
+    likely = mass > 1e-9  # elsewhere, the difference of two numbers near 1 has no digits left
+    assert torch.allclose(ours.double()[likely].exp(), mass[likely], rtol=1e-2)
+    assert torch.equal(log_prob(cells, mean, log_std), ours)
+    assert float(ours.max()) < 0.0
+
+
+def test_entropy_is_that_of_torch_distributions_also_when_squashed() -> None:
+    mean, log_std = parameters(7)
+    normal = torch.distributions.Normal(mean.double(), log_std.double().exp())
+    plain = entropy(mean, log_std, torch.zeros(3, dtype=torch.bool))
+    assert torch.allclose(plain.double(), normal.entropy(), atol=1e-5)
+    squashed = torch.distributions.TransformedDistribution(
+        normal,
+        [torch.distributions.TanhTransform(cache_size=1)],  # type: ignore[no-untyped-call]
+    )
+    torch.manual_seed(0)
+    draws = squashed.sample((40_000,))
+    estimate = -squashed.log_prob(draws).nan_to_num(0.0, 0.0, 0.0).mean(0)  # type: ignore[no-untyped-call]
+    ours = entropy(mean, log_std, torch.ones(3, dtype=torch.bool)).double()
+    moderate = (mean.abs() < 2) & (log_std < 0)  # tanh does not round to 1 there
+    assert moderate.sum() > 20
+    assert torch.allclose(ours[moderate], estimate[moderate], atol=0.05)
+
+
+def play(env_id: str, squash: bool, options: dict[str, Any]) -> tuple[FactoredRecurrentActorCritic, list[Episode]]:
+    fleet = GymFleet(env_id, make_vector_env(GymConfig(id=env_id), 3), lambda row: row, squash)
+    torch.manual_seed(1)
+    network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=16, head_size=8, **options)).eval()
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    network = from_weights(to_weights(network, 1, 0, 1))
+    stream, episodes, numbers = EpisodeStream(fleet, ActingPolicy(network), 0, 64), list[Episode](), itertools.count()
+    while len(episodes) < 5:
+        episodes += stream.advance(ActingPolicy(network), Provenance(1, 0, 1, 0), lambda: f"run/a/0/{next(numbers)}")
+    return network, [decode_episode(encode_episode(e)) for e in episodes]
+
+
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("env_id", ENVS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_learner_reproduces_what_the_actor_did(env_id: str, squash: bool, options: dict[str, Any]) -> None:
+    network, episodes = play(env_id, squash, options)
+    batch = make_batch(episodes, network.spaces)
+    assert not batch.forced.any()
+    with torch.no_grad():
+        out = evaluate_batch(network, batch)
+    assert torch.allclose(out.log_probs, batch.log_probs, atol=2e-5)
+    for episode in episodes:
+        EpisodeSchema(network.spaces, network.core.sizes, 1).check(episode)
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2])
+def test_traced_programs_take_new_weights_and_act_as_the_network(options: dict[str, Any]) -> None:
+    network, episodes = play("tests/Mixed-v0", False, options)
+    acting, other = ActingPolicy(network), copy.deepcopy(network)
+    obs, count = episodes[0].obs, len(episodes[0])
+    flat = np.ones((count, network.spaces.action.flat_size), dtype=np.bool_)
+    masks = ActionMasks.of_flat(network.spaces.action, flat)
+    noise = np.random.default_rng(0).random((count, len(network.spaces.action.heads)))
+    inputs = (obs, episodes[0].blueprint_indices, masks, network.initial_state(count), noise)
+    first = acting.act(*inputs)[0]
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    acting.load(to_weights(other, 2, 0, 1))
+    ours, theirs = acting.act(*inputs)[0], other.act(*inputs)[0]
+    categorical = network.spaces.action.num_categorical
+    assert np.array_equal(ours.actions[:, :categorical], theirs.actions[:, :categorical])
+    assert np.abs(ours.actions - theirs.actions).max() <= 2  # cells
+    assert np.allclose(ours.log_probs, theirs.log_probs, atol=1e-3)
+    assert np.abs(first.actions - theirs.actions).max() > 100
+
+
+def test_the_exported_step_is_the_networks() -> None:
+    network, _ = play("tests/Mixed-v0", True, {})
+    program, inputs = export_step(network).module(), list(example_inputs(network, 4))
+    rng = torch.Generator().manual_seed(0)
+    inputs[0] = torch.randn(inputs[0].shape, generator=rng)
+    inputs[10] = torch.rand(inputs[10].shape, generator=rng, dtype=torch.float64)
+    for greedy in (False, True):
+        inputs[11] = torch.tensor(greedy)
+        with torch.no_grad():
+            for ours, theirs in zip(ExportedStep(network)(*inputs), program(*inputs), strict=True):
+                assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_values_reach_the_environment_within_bounds_and_in_place(squash: bool) -> None:
+    """`tests/Mixed-v0` checks every action against its space; here, their values against the formula."""
+    fleet = GymFleet("tests/Mixed-v0", make_vector_env(GymConfig(id="tests/Mixed-v0"), 2), lambda row: row, squash)
+    u = np.array([[0.5, -0.25], [7.0, -9.0]])
+    cells = np.round((u + 2**15) * 2**16).astype(np.int64)
+    given = fleet._converter.env_actions(np.concatenate([[[2], [0]], cells], 1))
+    unit = np.tanh(u) if squash else np.clip(u, -1, 1)
+    assert given["gear"].tolist() == [3, 1]  # the Discrete space starts at 1
+    assert np.allclose(given["hands"][0], [1 + 2 * unit[:, 0]], atol=1e-4)  # from -1 to 3
+    assert np.allclose(given["hands"][1], unit[:, 1:], atol=1e-4)
