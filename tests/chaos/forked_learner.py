@@ -24,7 +24,7 @@ from learner.run import checkpoint as checkpoint_module
 from learner.run.checkpoint import list_checkpoints
 from learner.train import Learner
 from tests.chaos.test_crash_points import after, before
-from tests.support.toy_learner import make_learner
+from tests.support.learning.toy_learner import make_learner
 
 BATCH = 4
 FENCED, BROKEN = 3, 4  # exit statuses

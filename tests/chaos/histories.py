@@ -29,7 +29,7 @@ from learner.run.checkpoint import load_checkpoint
 from tests.chaos.forked_learner import BATCH, BROKEN, FENCED, POINTS, Fault, LearnerProcess, hash_of, train
 from tests.chaos.network import CUT, HELD, MUTE, OPEN, Network
 from tests.support.launching import rows
-from tests.support.toy import toy_seed, toy_wave
+from tests.support.learning.toy import toy_seed, toy_wave
 
 CABLES, MAX_LEARNERS = 4, 3
 

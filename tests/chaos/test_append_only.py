@@ -16,8 +16,8 @@ from actors.transport.redis import connect
 from actors.transport.retry import Retry, is_outage
 from deploy.launch import embedded_redis
 from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 from tests.support.queueing import counts, header
-from tests.support.toy_learner import ToyProducer, lines, make_learner
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 

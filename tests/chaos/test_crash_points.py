@@ -26,7 +26,7 @@ from learner.run import run_state as run_state_module
 from learner.run.checkpoint import list_checkpoints, load_checkpoint
 from learner.train import Learner
 from tests.support.builders import make_episode
-from tests.support.toy_learner import ToyProducer, make_learner
+from tests.support.learning.toy_learner import ToyProducer, make_learner
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 

@@ -18,7 +18,7 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.chaos.harness import ChaosRun
 from tests.chaos.network import CUT, HELD, MUTE, OPEN, Network
 from tests.support.launching import rows, tamiyo
-from tests.support.node import ROOT
+from tests.support.serving.node import ROOT
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
 CLIENT = """

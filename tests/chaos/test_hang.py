@@ -87,7 +87,7 @@ def test_the_ledger_and_the_lineage_agree_at_the_end(run: ChaosRun) -> None:
 def test_an_actor_with_a_deadlocked_environment_is_replaced(tmp_path: Path) -> None:
     flag, folder = tmp_path / "flag", tmp_path / "stuck"
     flags = {
-        "--env": "tests.support.gym_envs:tests/Deadlocked-v0",
+        "--env": "tests.support.env.gym_envs:tests/Deadlocked-v0",
         "--gym.kwargs": f"flag={flag}",
         "--actors.count": "1",
         "--actors.envs_per_actor": "2",

@@ -11,8 +11,8 @@ import pytest
 from actors.transport.ledger import ActorLedger
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.learning.toy_learner import ToyProducer, make_learner
 from tests.support.queueing import counts, put, report
-from tests.support.toy_learner import ToyProducer, make_learner
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 

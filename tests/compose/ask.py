@@ -11,7 +11,7 @@ from actors.env.env import seed_spaces
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.session import PolicyError
 from actors.serving.refusal import Reason
-from tests.support.serving import step_inputs
+from tests.support.serving.servers import step_inputs
 
 STEPS = 4
 

@@ -42,8 +42,8 @@ from actors.wire import episode_pb2, policy_pb2
 from learner.ppo.optimizer import make_optimizer
 from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint
 from tests.support.builders import make_episode
-from tests.support.growing import GROWN, Run, Script, mlp
-from tests.support.toy import SPACES, random_masks, toy_network
+from tests.support.growth.growing import GROWN, Run, Script, mlp
+from tests.support.learning.toy import SPACES, random_masks, toy_network
 
 KEY = b"a key for tests only"
 NETWORK = toy_network()

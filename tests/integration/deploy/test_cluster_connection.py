@@ -15,8 +15,8 @@ import ray
 from actors.errors import UserError
 from deploy.launch import cluster as module
 from deploy.launch.cluster import cluster, is_transient
-from tests.support.client_server import client_server
 from tests.support.launching import tamiyo
+from tests.support.serving.client_server import client_server
 
 STARTING = "Traceback ...\nRuntimeError: Starting Ray client server failed. See ray_client_server_23000.err."
 ZOMBIE = "Traceback ...\npsutil.ZombieProcess: PID still exists but it's a zombie (pid=7)"

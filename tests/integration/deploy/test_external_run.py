@@ -13,7 +13,7 @@ import pytest
 
 from learner.run.checkpoint import load_checkpoint
 from tests.support.launching import rows, tamiyo
-from tests.support.node import ROOT, install
+from tests.support.serving.node import ROOT, install
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 CLIENT = """

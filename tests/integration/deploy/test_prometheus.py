@@ -22,7 +22,7 @@ from actors.env.env import seed_spaces
 from actors.serving.client.blocking import PolicyClient, PolicyError
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.launching import Command, rows, small, tamiyo
-from tests.support.serving import step_inputs
+from tests.support.serving.servers import step_inputs
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [

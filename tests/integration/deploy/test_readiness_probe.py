@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.certificates import Authority
-from tests.support.serving import FakeWeightStore, serving, weights, write_file
+from tests.support.serving.certificates import Authority
+from tests.support.serving.servers import FakeWeightStore, serving, weights, write_file
 
 pytestmark = pytest.mark.integration
 MANIFEST = Path(__file__).parents[3] / "deploy" / "kuberay" / "policy-server.yaml"

@@ -21,8 +21,8 @@ from actors.types.actions import ActionMasks
 from deploy.rllib import TamiyoRLModule, register_with_rllib
 from learner.ppo.optimizer import make_optimizer
 from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
-from tests.support.sequences import SequenceBatch, evaluate
-from tests.support.toy import CORES
+from tests.support.learning.sequences import SequenceBatch, evaluate
+from tests.support.learning.toy import CORES
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 ENV = {"tasks": ("moons",), "horizon_epochs": 5, "inner_steps": 2, "slots": 2, "run_seed": 1}

@@ -17,8 +17,8 @@ from actors.transport.base import EpisodeHeader, PutStatus
 from actors.transport.ledger import ActorLedger
 from actors.transport.redis import RedisTransport, connect
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.support.toy import toy_seed, toy_wave
-from tests.support.toy_learner import ToyProducer, make_learner
+from tests.support.learning.toy import toy_seed, toy_wave
+from tests.support.learning.toy_learner import ToyProducer, make_learner
 
 pytestmark = pytest.mark.integration
 QUEUED, BYTES = 24, 100_000

@@ -11,7 +11,7 @@ from actors.errors import UserError
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.live_learner import refuse_second_learner
-from tests.support.toy_learner import make_learner
+from tests.support.learning.toy_learner import make_learner
 
 pytestmark = pytest.mark.integration
 

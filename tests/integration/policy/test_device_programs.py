@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from tests.support.device_programs import PROGRAMS, stepper_left_behind
+from tests.support.learning.device_programs import PROGRAMS, stepper_left_behind
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -18,7 +18,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 def found() -> dict[str, str]:
     """What went wrong on the pretended device, by program; empty where nothing did."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.device_programs"], capture_output=True, text=True, timeout=280, check=True
+        [sys.executable, "-m", "tests.support.learning.device_programs"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=True,
     )
     errors: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return errors

@@ -14,9 +14,9 @@ import pytest
 
 from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
-from tests.support.node import install
-from tests.support.serving import serving, step_inputs
-from tests.support.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES, toy_network
+from tests.support.serving.node import install
+from tests.support.serving.servers import serving, step_inputs
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 ROOT = Path(__file__).parents[3]

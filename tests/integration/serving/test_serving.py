@@ -13,8 +13,8 @@ from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.local import LocalPolicy
 from actors.serving.client.session import Answer, PolicyError
-from tests.support.serving import RunningServer, serving, step_inputs, weights
-from tests.support.toy import POLICIES, SPACES, toy_network
+from tests.support.learning.toy import POLICIES, SPACES, toy_network
+from tests.support.serving.servers import RunningServer, serving, step_inputs, weights
 
 pytestmark = pytest.mark.integration
 STEPS = 12

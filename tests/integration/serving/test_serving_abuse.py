@@ -17,8 +17,8 @@ from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
 from actors.serving.refusal import Reason, error_info
 from actors.wire import episode_pb2, policy_pb2
-from tests.support.serving import RunningServer, serving, step_inputs
-from tests.support.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES, toy_network
+from tests.support.serving.servers import RunningServer, serving, step_inputs
 
 pytestmark = pytest.mark.integration
 Request = policy_pb2.StepRequest

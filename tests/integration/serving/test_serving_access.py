@@ -31,9 +31,9 @@ from actors.serving.options import ServeOptions
 from actors.serving.refusal import Reason
 from actors.serving.server.server import FixedWeights
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
-from tests.support.certificates import Authority
-from tests.support.serving import FakeWeightStore, connect_outcome, serving, step_inputs, weights, write_file
-from tests.support.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES, toy_network
+from tests.support.serving.certificates import Authority
+from tests.support.serving.servers import FakeWeightStore, connect_outcome, serving, step_inputs, weights, write_file
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]

@@ -24,9 +24,9 @@ from actors.serving.refusal import Reason
 from actors.serving.server import admission
 from actors.serving.server.handlers import MAX_STREAM_STEPS
 from actors.wire import policy_pb2
-from tests.support.serving import RunningServer, connect_outcome, serving, step_inputs, write_file
-from tests.support.serving_calls import connections, half_open, outcome, wait_for
-from tests.support.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES, toy_network
+from tests.support.serving.calls import connections, half_open, outcome, wait_for
+from tests.support.serving.servers import RunningServer, connect_outcome, serving, step_inputs, write_file
 
 pytestmark = pytest.mark.integration
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -26,10 +26,10 @@ from actors.serving.server.auth import parse_tokens
 from actors.wire import policy_pb2
 from deploy.commands.admin.health import failure_reason
 from deploy.commands.admin.secrets import write_secrets
-from tests.support.certificates import Authority
-from tests.support.serving import connect_outcome, serving, step_inputs, write_file
-from tests.support.serving_calls import bearer, half_open, outcome
-from tests.support.toy import SPACES
+from tests.support.learning.toy import SPACES
+from tests.support.serving.calls import bearer, half_open, outcome
+from tests.support.serving.certificates import Authority
+from tests.support.serving.servers import connect_outcome, serving, step_inputs, write_file
 
 pytestmark = pytest.mark.integration
 RELOAD_S = 1.2  # by then the server has checked its token file again

@@ -21,8 +21,8 @@ from actors.serving.refusal import Reason, Refusal, error_info
 from actors.serving.server.server import FixedWeights
 from actors.serving.server.sessions import Session
 from actors.wire import policy_pb2
-from tests.support.serving import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
-from tests.support.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES, toy_network
+from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
 
 pytestmark = pytest.mark.integration
 

@@ -18,8 +18,8 @@ from actors.serving.noise import step_noise
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.conftest import Connect
-from tests.support.serving import FakeWeightStore, serving, step_inputs, weights
-from tests.support.toy import SPACES
+from tests.support.learning.toy import SPACES
+from tests.support.serving.servers import FakeWeightStore, serving, step_inputs, weights
 
 pytestmark = pytest.mark.integration
 SESSIONS, LENGTH = 12, 6

@@ -24,9 +24,9 @@ from actors.serving.refusal import DETAILS_KEY
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
 from actors.wire import policy_pb2
-from tests.support.serving import FakeWeightStore, serving, step_inputs, weights, write_file
-from tests.support.toy import SPACES
-from tests.support.training_sessions import RawSession, endpoint, refused
+from tests.support.learning.toy import SPACES
+from tests.support.serving.servers import FakeWeightStore, serving, step_inputs, weights, write_file
+from tests.support.serving.training_sessions import RawSession, endpoint, refused
 
 pytestmark = pytest.mark.integration
 

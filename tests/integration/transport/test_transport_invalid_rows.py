@@ -18,9 +18,9 @@ from deploy.commands.admin.dead_letters import dead_letters
 from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.intake import Intake
 from tests.conftest import Connect
+from tests.support.learning.toy import toy_network, toy_seed, toy_wave
+from tests.support.learning.toy_learner import ToyProducer, make_learner, toy_schema
 from tests.support.queueing import OK, counts, header, put, report, take_ids
-from tests.support.toy import toy_network, toy_seed, toy_wave
-from tests.support.toy_learner import ToyProducer, make_learner, toy_schema
 
 pytestmark = pytest.mark.integration
 

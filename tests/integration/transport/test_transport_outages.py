@@ -24,8 +24,8 @@ from actors.workers.weight_client import WeightClient
 from deploy.launch.embedded_redis import find_server
 from tests.conftest import OTHERS
 from tests.support.builders import make_weights
+from tests.support.learning.toy_learner import ToyProducer, make_learner
 from tests.support.queueing import BUSY, OK, put, report, take_ids
-from tests.support.toy_learner import ToyProducer, make_learner
 
 pytestmark = pytest.mark.integration
 

@@ -31,7 +31,7 @@ from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
-from tests.support import cnn
+from tests.support.env import cnn
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[3]

@@ -20,7 +20,7 @@ from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
-from tests.support.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronize
+from tests.support.env.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronize
 
 torch.set_num_threads(1)
 CONFIGS = {

@@ -24,8 +24,8 @@ from actors.env.slots.topology import GrownSeed
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.types.actions import Op
-from tests.support.fleets import BACKENDS, Backend, Vectors, assert_same_params, break_seed, host, seed, synchronize
-from tests.support.walks import act
+from tests.support.env.fleets import BACKENDS, Backend, Vectors, assert_same_params, break_seed, host, seed, synchronize
+from tests.support.env.walks import act
 
 torch.set_num_threads(1)
 both_backends = pytest.mark.parametrize("backend", BACKENDS)

@@ -18,7 +18,7 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.types.actions import ActionMasks
-from tests.support import cnn
+from tests.support.env import cnn
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.timeout(300)

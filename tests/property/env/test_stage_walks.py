@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from actors.env.slots.lifecycle import GATES, Lifecycle, SeedAction
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import ActionMasks, Op
+from tests.support.env.walks import legal_actions
 from tests.support.examples import examples
-from tests.support.walks import legal_actions
 
 SIZES = (6, 3, 7, 3, 3, 4)
 NEXT = {

@@ -20,7 +20,7 @@ from learner.ppo.batch import Batch, make_batch
 from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (9, 4, 1, 7, 12)
 Advance = Callable[[Steps], PolicyState]

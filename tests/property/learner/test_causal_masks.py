@@ -13,8 +13,8 @@ from torch import Tensor
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from learner.ppo import losses
 from learner.ppo.gae import head_advantages
-from tests.support.sequences import SequenceBatch, evaluate
-from tests.support.toy import CORES, SPACES, SPEC, toy_network
+from tests.support.learning.sequences import SequenceBatch, evaluate
+from tests.support.learning.toy import CORES, SPACES, SPEC, toy_network
 
 JOINT = [
     a for a in itertools.product(*map(range, SPEC.sizes)) if all(SPEC.relevance[a[0]][k] or a[k] == 0 for k in range(4))

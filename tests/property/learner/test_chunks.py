@@ -19,8 +19,8 @@ from actors.types.episode import Episode, RecurrentState
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.minibatch import minibatch, whole_batch
-from tests.support.batches import evaluate_batch, targets_of
-from tests.support.toy import CORES, POLICIES, SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import evaluate_batch, targets_of
+from tests.support.learning.toy import CORES, POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
 CHUNKS = (1, 3, 7, 9)
 LENGTHS = (1, 3, 4, 7, 8, 9, 2)  # 1, L and L + 1 for every L above

@@ -15,8 +15,8 @@ from learner.ppo.batch import Batch, make_batch
 from learner.ppo.gae import gae
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.batches import evaluate_batch
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import evaluate_batch
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 STEPS = 8
 Spoil = Callable[[Batch], Batch]

@@ -17,7 +17,7 @@ from learner.ppo.batch import Batch, make_batch
 from learner.ppo.gae import Advantages
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
 CONFIG = LearnerConfig(state_stride=1, gamma=0.95, update_epochs=2, minibatches=2, target_kl=10.0)
 LENGTHS = (2, 9, 6, 1, 9)

@@ -16,8 +16,8 @@ from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode
 from learner.ppo.batch import Batch, make_batch
-from tests.support.batches import evaluate_batch
-from tests.support.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import evaluate_batch
+from tests.support.learning.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (1, 2, 5, 8, 11)
 Change = Callable[[FactoredRecurrentActorCritic, Batch], Batch]

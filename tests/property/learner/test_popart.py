@@ -14,8 +14,8 @@ from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.batches import evaluate_batch, targets_of
-from tests.support.toy import CRITICS, SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import evaluate_batch, targets_of
+from tests.support.learning.toy import CRITICS, SPACES, toy_network, toy_seed, toy_wave
 
 Move = Callable[[ValueNormalizer, Tensor, nn.Linear], None]
 BATCHES = [(5.0, 2.0), (-300.0, 40.0), (1e4, 1e-3), (0.0, 1e5)]  # mean and deviation of the returns

@@ -27,7 +27,7 @@ from learner.run.checkpoint import (
     restore_optimizer,
     save_checkpoint,
 )
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 CONFIG = LearnerConfig(
     state_stride=2, gamma=0.97, update_epochs=2, minibatches=3, entropy_anneal_updates=5, target_kl=10.0, lr=1e-2

@@ -26,8 +26,8 @@ from actors.types.continuous import CELL_WIDTH, from_cells
 from actors.types.episode import Episode
 from learner.ppo.batch import make_batch
 from learner.schema import EpisodeSchema
-from tests.support import gym_envs  # noqa: F401, registers its environments
-from tests.support.batches import evaluate_batch
+from tests.support.env import gym_envs  # noqa: F401, registers its environments
+from tests.support.learning.batches import evaluate_batch
 
 OPTIONS: list[dict[str, Any]] = [{}, {"log_std": "state", "core": "feedforward"}, {"critic": "q_op"}]
 ENVS = ("tests/Continuous-v0", "tests/Mixed-v0")

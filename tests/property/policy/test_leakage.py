@@ -14,8 +14,8 @@ from actors.policy.cores.recurrence import recur_sequence
 from actors.policy.cores.sequences import BucketLayout, make_layout
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
-from tests.support.sequences import SequenceBatch, evaluate
-from tests.support.toy import POLICIES, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.learning.sequences import SequenceBatch, evaluate
+from tests.support.learning.toy import POLICIES, toy_network, toy_seed, toy_sequence, toy_wave
 
 LENGTHS = (4, 9, 5, 4, 7)
 

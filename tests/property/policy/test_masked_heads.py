@@ -17,8 +17,8 @@ from actors.policy import network as network_module
 from actors.policy import scoring as scoring_module
 from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks, forced_steps
-from tests.support.sequences import SequenceBatch, evaluate
-from tests.support.toy import POLICIES, SPACES, SPEC, random_masks, toy_network
+from tests.support.learning.sequences import SequenceBatch, evaluate
+from tests.support.learning.toy import POLICIES, SPACES, SPEC, random_masks, toy_network
 
 FLOOR = 0.02
 JOINT = np.array(list(itertools.product(*map(range, SPEC.sizes))), dtype=np.int64)  # [36, H]

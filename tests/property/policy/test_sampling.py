@@ -14,7 +14,7 @@ from torch import Tensor
 from actors.policy.distribution import choose, masked_log_probs
 from actors.types.actions import ActionMasks
 from tests.support.examples import examples
-from tests.support.toy import SPACES, SPEC, toy_network
+from tests.support.learning.toy import SPACES, SPEC, toy_network
 
 Choose = Callable[[Tensor, Tensor, bool], Tensor]
 ALMOST_ONE = float(np.nextafter(1.0, 0.0))

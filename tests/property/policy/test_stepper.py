@@ -18,7 +18,7 @@ from actors.policy.publish import to_weights
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks, ActionSpec, independent_spec
 from actors.types.spaces import Spaces
-from tests.support.toy import SPACES, random_masks
+from tests.support.learning.toy import SPACES, random_masks
 
 FLAT = Spaces(independent_spec((4, 2, 5)), base_size=6, slot_size=0, slots=0, num_blueprints=0)
 ONE = Spaces(independent_spec((3,)), base_size=6, slot_size=0, slots=0, num_blueprints=0)

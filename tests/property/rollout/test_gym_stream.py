@@ -21,7 +21,7 @@ from actors.rollout.wave import Provenance
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode
 from actors.types.spaces import Spaces
-from tests.support.gym_envs import Scripted
+from tests.support.env.gym_envs import Scripted
 
 SEEDS = (11, 5, 23, 42, 8, 3, 77, 60, 19, 4)
 EXACT = ("actions", "masks", "rewards", "obs", "final_obs", "final_masks", "end_reason", "terminated", "truncated")

@@ -18,7 +18,7 @@ from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode, RecurrentState
 from tests.support.episodes import episodes_equal
-from tests.support.toy import POLICIES, ToyFleet, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import POLICIES, ToyFleet, toy_network, toy_seed, toy_wave
 
 SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((6, 1, 9, 3, 7, 2))]
 SEEDS.append(toy_seed(9, truncated=False, salt=6))  # terminates in the step that truncates another

@@ -26,7 +26,7 @@ from actors.policy.publish import from_weights, to_weights
 from actors.types.weights import WeightSet
 from actors.wire import episode_pb2 as wire
 from tests.support.builders import make_episode
-from tests.support.toy import toy_network
+from tests.support.learning.toy import toy_network
 
 MEASURE = """
 import resource, sys

@@ -18,7 +18,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
-from tests.support.walks import TINY, Action, act
+from tests.support.env.walks import TINY, Action, act
 
 torch.set_num_threads(1)
 CLASSIC = EnvConfig(**TINY | {"tasks": ("spirals", "wine"), "profile": "classic"})

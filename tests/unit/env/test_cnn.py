@@ -18,8 +18,8 @@ from actors.env.layers.batch_norm import Affine, Moments, batch_statistics, cali
 from actors.env.layers.batch_norm import running_statistics as evaluate
 from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rng import Purpose, stream
-from tests.support import cnn
-from tests.support.walks import WAIT, act
+from tests.support.env import cnn
+from tests.support.env.walks import WAIT, act
 
 torch.set_num_threads(1)
 CHANNELS = [SEQUENCE, IMAGE]

@@ -20,7 +20,7 @@ from actors.env.layers.batch_norm import Moments, batch_statistics, recorded_sta
 from actors.env.reference_network import OptimizerSettings, ReferenceColumn, ReferenceNetwork, SeedAlphas
 from actors.env.slots.stage import Stage
 from actors.types.actions import BLENDS, Op
-from tests.support.walks import WAIT, act, legal_actions, tiny_env
+from tests.support.env.walks import WAIT, act, legal_actions, tiny_env
 
 torch.set_num_threads(1)
 SIZES = ("column_half", "column_same", "column_double", "column_quad")

@@ -12,7 +12,7 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.slots.lifecycle import IllegalAction
 from actors.env.slots.stage import Stage
 from actors.types.actions import ActionMasks, Op
-from tests.support.walks import WAIT, Action, act, legal_actions, random_legal, tiny_env
+from tests.support.env.walks import WAIT, Action, act, legal_actions, random_legal, tiny_env
 
 RELEVANT = {0: "", 1: "12345", 2: "145", 3: "15", 4: "1", 5: "1"}  # op -> heads besides op
 TARGETS = (0.5, 0.7, 1.0)

@@ -17,7 +17,7 @@ from actors.env.hosts.host import draw_params
 from actors.env.hosts.mlp import MLPHost
 from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.types.actions import BLENDS, Op
-from tests.support.walks import WAIT, act, tiny_env
+from tests.support.env.walks import WAIT, act, tiny_env
 
 REAL = MLP_BLUEPRINTS[1:]
 

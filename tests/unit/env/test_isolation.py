@@ -18,7 +18,7 @@ from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, Se
 from actors.env.rng import Purpose, stream
 from actors.env.tasks import make_task
 from actors.types.actions import Op
-from tests.support.walks import WAIT, act, tiny_env
+from tests.support.env.walks import WAIT, act, tiny_env
 
 Isolation = Literal["shadow", "straight_through"]
 DENSE, WIDE = 3, 6

@@ -17,8 +17,8 @@ from actors.env.reference_network import ReferenceColumn
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
 from examples import own_blueprint
-from tests.support import cnn
-from tests.support.walks import act
+from tests.support.env import cnn
+from tests.support.env.walks import act
 
 torch.set_num_threads(1)
 

@@ -15,8 +15,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from actors.env.slots.stage import Stage
 from actors.growth.columns.column import Column
-from tests.support.columns import JOINED, MODELS, Wrapped, grow, run
-from tests.support.growing import WAIT, Run, Script, advance, mlp, prune
+from tests.support.growth.columns import JOINED, MODELS, Wrapped, grow, run
+from tests.support.growth.growing import WAIT, Run, Script, advance, mlp, prune
 from tests.unit.growth.test_wrappers import scaled
 
 BUSY = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
@@ -152,7 +152,7 @@ def test_a_lightning_module_grows_columns_beside_its_network(tmp_path: Path) -> 
         from torch.utils.data import DataLoader, TensorDataset
 
         from actors.growth.lightning import GrowthCallback
-        from tests.support.growing import data
+        from tests.support.growth.growing import data
 
         columns = Column(lambda scale: mlp(width=int(12 * scale)), model="net")
         growth = GrowthCallback(columns=columns, num_classes=3, policy=Script(actions), horizon_epochs=8)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.growing import GROWN, Run, Script, mlp
+from tests.support.growth.growing import GROWN, Run, Script, mlp
 
 ROOT = Path(__file__).parents[3]
 RANK = """
@@ -18,8 +18,8 @@ import gc, json, sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from actors.growth.columns.column import Column
-from tests.support.columns import JOINED, MODELS, grow
-from tests.support.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp
+from tests.support.growth.columns import JOINED, MODELS, grow
+from tests.support.growth.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp
 rank, rendezvous = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)

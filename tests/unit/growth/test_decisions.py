@@ -23,7 +23,7 @@ from actors.growth.decision import read_log
 from actors.growth.slots import SlotSpec
 from actors.serving.client.session import Answer, SessionLost
 from actors.types.actions import ActionMasks, Op, playable
-from tests.support.growing import (
+from tests.support.growth.growing import (
     GROWN,
     UNREACHABLE,
     WAIT,

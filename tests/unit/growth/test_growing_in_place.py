@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 from actors.env.slots.stage import Stage
 from actors.growth.slots import SlotSpec
-from tests.support.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp, prune
+from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp, prune
 
 HOSTS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
     "linear": (mlp, "3", (6,)),

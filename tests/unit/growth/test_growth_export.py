@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp
+from tests.support.growth.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp
 
 READ = """
 import sys

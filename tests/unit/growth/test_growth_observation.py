@@ -18,8 +18,8 @@ from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
 from actors.policy.saved import TRAINED, read_weights
-from tests.support.columns import MODELS, grow, run
-from tests.support.growing import Run, Script, germinate, mlp
+from tests.support.growth.columns import MODELS, grow, run
+from tests.support.growth.growing import Run, Script, germinate, mlp
 from tests.unit.growth.test_decisions import feature
 
 

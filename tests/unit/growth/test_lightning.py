@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from actors.env.slots.stage import Stage
-from tests.support.growing import GROWN, Script, data, mlp
+from tests.support.growth.growing import GROWN, Script, data, mlp
 
 pl = pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -15,8 +15,8 @@ from torch.optim import lr_scheduler
 from actors.env.slots.stage import Stage
 from actors.growth.columns.column import Column
 from actors.growth.columns.grown_model import GrownColumn
-from tests.support.columns import GATED, JOINED, MODELS, YOUNG, grow, host_state, run
-from tests.support.growing import WAIT, Run, Script, advance, fossilize, mlp, prune
+from tests.support.growth.columns import GATED, JOINED, MODELS, YOUNG, grow, host_state, run
+from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, mlp, prune
 
 
 def column_of(own: Run, index: int = 0) -> GrownColumn:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from actors.env.slots.stage import Stage
-from tests.support.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
+from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 
 @pytest.mark.parametrize("early", [True, False])

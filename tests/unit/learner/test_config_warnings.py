@@ -9,7 +9,7 @@ import pytest
 from actors.transport.memory import MemoryStore
 from learner.config import LearnerConfig
 from learner.config_warnings import ConfigWarnings
-from tests.support.toy_learner import ToyProducer, make_learner
+from tests.support.learning.toy_learner import ToyProducer, make_learner
 
 
 def warnings_of(

@@ -23,8 +23,8 @@ from learner.ppo.imitation import imitate
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.rewards import clip_rewards
 from learner.ppo.update import PPOUpdate
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
-from tests.support.toy_learner import ToyProducer, lines, make_learner
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 
 
 def untrained() -> FactoredRecurrentActorCritic:

@@ -12,8 +12,8 @@ from actors.transport.base import EpisodeHeader
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
 from learner.intake import Intake, TakenEpisode, lag_split
-from tests.support.toy import toy_network, toy_seed, toy_wave
-from tests.support.toy_learner import toy_schema
+from tests.support.learning.toy import toy_network, toy_seed, toy_wave
+from tests.support.learning.toy_learner import toy_schema
 
 
 class Killed(BaseException):

@@ -18,9 +18,9 @@ from actors.transport.memory import MemoryStore
 from actors.types.episode import EndReason, Episode, RecurrentState
 from learner.run import run_state as run_state_module
 from learner.run.checkpoint import list_checkpoints, load_checkpoint
-from tests.support.sequences import evaluate
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
-from tests.support.toy_learner import Spoil, ToyProducer, lines, make_learner
+from tests.support.learning.sequences import evaluate
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.learning.toy_learner import Spoil, ToyProducer, lines, make_learner
 
 
 def test_a_run_trains_accounts_and_publishes(tmp_path: Path) -> None:

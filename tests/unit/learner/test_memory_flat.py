@@ -12,7 +12,7 @@ from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 MB = 2**20
 

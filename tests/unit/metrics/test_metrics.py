@@ -26,7 +26,7 @@ from actors.transport.ledger import ActorLedger, Ledger
 from actors.transport.memory import MemoryStore, MemoryTransport
 from deploy.launch.supervision import monitor as watch
 from learner.run.interval import t_interval
-from tests.support.toy_learner import ToyProducer, lines, make_learner
+from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 
 
 def test_prometheus_names_are_unique() -> None:

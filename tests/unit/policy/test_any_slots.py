@@ -27,7 +27,7 @@ from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
-from tests.support.toy import POLICIES, SPACES, toy_network
+from tests.support.learning.toy import POLICIES, SPACES, toy_network
 
 
 def inputs(slots: int, count: int = 5) -> tuple[NDArray[np.float32], NDArray[np.int64], ActionMasks]:

@@ -21,8 +21,8 @@ from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.sequences import SequenceBatch, evaluate
-from tests.support.toy import CORES, SPACES, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.learning.sequences import SequenceBatch, evaluate
+from tests.support.learning.toy import CORES, SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 
 pytestmark = pytest.mark.timeout(400)  # the compiler needs minutes on a busy machine
 LENGTHS = (3, 5, 2, 9)

@@ -8,8 +8,8 @@ import torch
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
-from tests.support.sequences import evaluate
-from tests.support.toy import SPACES, random_masks, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.learning.sequences import evaluate
+from tests.support.learning.toy import SPACES, random_masks, toy_network, toy_seed, toy_sequence, toy_wave
 
 COUNT = 400
 

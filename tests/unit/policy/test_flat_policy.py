@@ -13,8 +13,8 @@ from actors.policy.network import EmptyMask, FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.types.actions import ActionMasks, ActionSpec, forced_steps, independent_spec, relevant_heads
 from actors.types.spaces import Spaces
-from tests.support.sequences import SequenceBatch, evaluate
-from tests.support.toy import toy_network
+from tests.support.learning.sequences import SequenceBatch, evaluate
+from tests.support.learning.toy import toy_network
 
 SIZES = (4, 2, 3)
 SPACES = Spaces.flat(independent_spec(SIZES), 5)

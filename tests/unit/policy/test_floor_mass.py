@@ -21,8 +21,8 @@ from actors.policy.scoring import HeadScorer
 from actors.types.actions import ActionMasks, independent_spec
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
-from tests.support.sequences import SequenceBatch, evaluate
-from tests.support.toy import toy_network
+from tests.support.learning.sequences import SequenceBatch, evaluate
+from tests.support.learning.toy import toy_network
 
 SIZES = (2, 5, 6, 18, 52, 104, 250, 1000)
 SMALL = {"hidden_size": 8, "encoder_size": 8, "head_size": 8}

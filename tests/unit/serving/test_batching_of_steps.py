@@ -14,8 +14,8 @@ from actors.serving.server import batcher
 from actors.serving.server.batcher import BUSY_WAITS, Batcher, BatchResult, QueuedStep
 from actors.serving.server.models import ModelVersions
 from actors.serving.server.sessions import PendingStep, Session, StateTable
-from tests.support.serving import step_inputs, weights
-from tests.support.toy import SPACES
+from tests.support.learning.toy import SPACES
+from tests.support.serving.servers import step_inputs, weights
 
 WAIT_S = 0.02
 MODELS, LAYOUT = ModelVersions(weights(), torch.device("cpu"), 2), MessageLayout(SPACES)

@@ -26,8 +26,8 @@ from actors.serving.server.metrics import ServingMetrics
 from actors.types.actions import ActionMasks, independent_spec, playable
 from deploy.launch.server_log import configure_log
 from tests.support.examples import examples
-from tests.support.serving import step_inputs
-from tests.support.toy import SPACES, SPEC, toy_network
+from tests.support.learning.toy import SPACES, SPEC, toy_network
+from tests.support.serving.servers import step_inputs
 
 
 def brute_force(masks: ActionMasks) -> bool:

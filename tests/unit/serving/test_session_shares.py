@@ -15,7 +15,7 @@ from actors.serving.messages import MessageLayout
 from actors.serving.refusal import Refusal
 from actors.serving.server.sessions import PendingStep, SessionTable, StateTable
 from tests.support.examples import examples
-from tests.support.toy import SPACES
+from tests.support.learning.toy import SPACES
 
 ROWS, SHARE, IDLE_S = 6, 2, 10.0
 LAYOUT = MessageLayout(SPACES)

@@ -54,7 +54,10 @@ def test_an_unknown_key_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ("tests.support.gym_envs:tests/Whole-v0", "takes Box actions of whole numbers: only Discrete, MultiDiscrete"),
+        (
+            "tests.support.env.gym_envs:tests/Whole-v0",
+            "takes Box actions of whole numbers: only Discrete, MultiDiscrete",
+        ),
         ("CartPole-v8", "there is no Gymnasium environment 'CartPole-v8'; did you mean CartPole-v1?"),
     ],
 )

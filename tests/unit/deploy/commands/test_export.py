@@ -16,7 +16,7 @@ from actors.policy.state import PolicyState
 from deploy import cli
 from learner.ppo.optimizer import make_optimizer
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
-from tests.support.toy import CORES, SPACES, random_masks, toy_network
+from tests.support.learning.toy import CORES, SPACES, random_masks, toy_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes")
 COUNT = 3

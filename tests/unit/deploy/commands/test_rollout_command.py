@@ -24,7 +24,7 @@ from deploy.commands.rollout import RolloutOptions, show_rollout
 from deploy.report import episode_chart
 from learner.ppo.optimizer import make_optimizer
 from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
-from tests.support.toy import toy_network
+from tests.support.learning.toy import toy_network
 
 SMALL = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8)
 

@@ -17,7 +17,7 @@ from actors.env.episode.governor import Governor
 from actors.env.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.episode import EndReason
-from tests.support.walks import WAIT, act, random_legal, tiny_env
+from tests.support.env.walks import WAIT, act, random_legal, tiny_env
 
 
 def accuracy(env: SeedTrainingEnv, host: list[torch.Tensor], fossils: bool = False) -> float:

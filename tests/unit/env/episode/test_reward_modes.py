@@ -36,9 +36,9 @@ from actors.types.episode import Episode
 from benchmarks import fit_twin
 from deploy.config.schema import Config, ImitationConfig
 from learner.config import LearnerConfig
-from tests.support import walks
-from tests.support.scripted_host import play
-from tests.support.walks import WAIT, act, random_legal, tiny_env
+from tests.support.env import walks
+from tests.support.env.scripted_host import play
+from tests.support.env.walks import WAIT, act, random_legal, tiny_env
 
 torch.set_num_threads(1)
 TINY = EnvConfig(**walks.TINY | {"horizon_epochs": 8})

@@ -20,7 +20,7 @@ from actors.rollout.wave import Provenance, run_wave
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode
 from learner.ppo.gae import gae
-from tests.support.walks import WAIT, tiny_env
+from tests.support.env.walks import WAIT, tiny_env
 
 R, GAMMA, T = 2.0, 0.9, 6
 CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=T, inner_steps=1, batch_size=16)

@@ -17,7 +17,7 @@ from actors.env.gym.make import gym_spaces, make_vector_env, parse_kwargs
 from actors.env.gym.spaces import GymSpaces
 from actors.errors import UserError
 from actors.types.actions import independent_spec
-from tests.support import gym_envs
+from tests.support.env import gym_envs
 
 
 @pytest.mark.parametrize(

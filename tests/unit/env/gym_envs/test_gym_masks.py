@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from actors.env.gym.fleet import GymFleet
 from actors.env.gym.make import MaskInInfo
 from actors.errors import UserError
-from tests.support.gym_envs import Scripted
+from tests.support.env.gym_envs import Scripted
 
 WIDTH = 3
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED

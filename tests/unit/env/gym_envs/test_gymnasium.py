@@ -29,8 +29,8 @@ from actors.env.rendering.timeline_chart import frame
 from actors.env.slots.lifecycle import IllegalAction, SeedAction
 from actors.env.vector_env import SeedTrainingVectorEnv
 from actors.types.actions import Op
-from tests.support.fleets import break_host
-from tests.support.walks import act
+from tests.support.env.fleets import break_host
+from tests.support.env.walks import act
 
 ROOT = Path(__file__).parents[4]
 torch.set_num_threads(1)

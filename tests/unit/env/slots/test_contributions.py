@@ -10,7 +10,7 @@ import pytest
 
 from actors.env.slots.contributions import Contributions, contributions, subsets_to_evaluate
 from actors.types.actions import Op
-from tests.support.walks import WAIT, act, tiny_env
+from tests.support.env.walks import WAIT, act, tiny_env
 
 Value = Callable[[frozenset[int]], float]
 

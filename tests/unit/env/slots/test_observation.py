@@ -20,7 +20,7 @@ from actors.env.slots.slot_features import SLOT
 from actors.env.slots.slot_shape import SlotKind
 from actors.env.slots.stage import Slot, Stage
 from actors.types.actions import Op
-from tests.support.walks import WAIT, act, random_legal, tiny_env
+from tests.support.env.walks import WAIT, act, random_legal, tiny_env
 
 
 def places(slots: int) -> dict[str, slice]:

@@ -13,7 +13,7 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.slots.base_features import BASE
 from actors.env.slots.slot_features import SLOT
 from deploy.config.schema import PRESETS
-from tests.support.walks import tiny_env
+from tests.support.env.walks import tiny_env
 
 CONTRIBUTIONS = {"contribution", "contribution_velocity", "contribution_freshness", "interaction"}
 ACCURACY = {"accuracy", "accuracy_known"}

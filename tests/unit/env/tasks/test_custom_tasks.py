@@ -14,7 +14,7 @@ from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families, find_family, make_task, registry
-from tests.support.walks import WAIT
+from tests.support.env.walks import WAIT
 
 ROOT = Path(__file__).parents[4]
 MODULE = """

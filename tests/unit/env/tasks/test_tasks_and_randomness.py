@@ -14,7 +14,7 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
 from actors.env.tasks import DataFiles, Split, Task, registry
 from actors.types.actions import Op
-from tests.support.walks import TINY, act, random_legal, tiny_env
+from tests.support.env.walks import TINY, act, random_legal, tiny_env
 
 
 def test_an_unknown_task_is_rejected_when_the_environment_is_made() -> None:

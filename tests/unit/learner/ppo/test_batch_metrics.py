@@ -17,7 +17,7 @@ from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import MOST_BARS, choice_shares
 from learner.ppo.update import PPOUpdate
-from tests.support.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 
 def played() -> list[Episode]:

@@ -14,7 +14,7 @@ from learner.ppo import update as update_module
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
 OPTIONS: list[dict[str, Any]] = [{}, {"chunk_length": 3, "burn_in": 2}, {"objective": "decoupled", "ratio": "joint"}]

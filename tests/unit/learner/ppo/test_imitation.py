@@ -15,7 +15,7 @@ from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode
 from learner.ppo.imitation import imitate
-from tests.support.toy import CORES, SPACES, SPEC, ToyFleet, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import CORES, SPACES, SPEC, ToyFleet, toy_network, toy_seed, toy_wave
 
 HEADS = range(len(SPEC.heads))
 SLOT = 1  # slots are a set: which of them is the last one cannot be learned

@@ -10,7 +10,7 @@ from torch import nn
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from learner.ppo.optimizer import clip_gradients, make_optimizer, parameter_groups
-from tests.support.toy import toy_network
+from tests.support.learning.toy import toy_network
 
 Groups = Callable[[FactoredRecurrentActorCritic, float], list[dict[str, object]]]
 

@@ -20,8 +20,8 @@ from learner.ppo.prior import Prior, prior_coefficient
 from learner.ppo.update import PPOUpdate
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from learner.service import LearnerService, LearnerSettings
-from tests.support.sequences import evaluate
-from tests.support.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.learning.sequences import evaluate
+from tests.support.learning.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_sequence, toy_wave
 
 HEADS = range(len(SPEC.heads))
 

@@ -16,8 +16,8 @@ from learner.ppo.batch import Batch, make_batch
 from learner.ppo.objective import make_denominators, objective
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.batches import evaluate_batch
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import evaluate_batch
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (5, 2, 9, 4, 7, 1, 3, 8)
 RESCALED = ("critic.2.weight", "critic.2.bias")  # PopArt moves these, whether or not a step is taken

@@ -17,8 +17,8 @@ from learner.ppo.objective import Denominators, objective
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import Targets
 from learner.ppo.update import PPOUpdate
-from tests.support.batches import evaluate_batch, targets_of
-from tests.support.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import evaluate_batch, targets_of
+from tests.support.learning.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 STEPS = 30
 

@@ -18,8 +18,8 @@ from learner.ppo.objective import make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import WEIGHT_LIMIT, Targets
 from learner.ppo.update import PPOUpdate
-from tests.support.batches import targets_of
-from tests.support.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import targets_of
+from tests.support.learning.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 STEPS, HEADS = 30, len(SPEC.heads)
 COUNTS = ((5, True), (2, False), (9, True), (4, False))

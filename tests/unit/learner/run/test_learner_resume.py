@@ -10,7 +10,7 @@ import torch
 from actors.transport.base import Fenced
 from actors.transport.memory import MemoryStore
 from learner.run import run_state as run_state_module
-from tests.support.toy_learner import ToyProducer, lines, make_learner
+from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 
 
 def test_a_resumed_learner_opens_a_new_generation_and_continues(tmp_path: Path) -> None:

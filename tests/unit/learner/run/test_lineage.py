@@ -19,7 +19,7 @@ from learner.run import checkpoint as checkpoint_module
 from learner.run.checkpoint import UnreadableCheckpoint, in_lineage, list_checkpoints, load_checkpoint, write_durably
 from learner.run.lineage import Lineage, LineageFolder, start_from
 from learner.train import Learner
-from tests.support.toy_learner import ToyProducer, handle, lines, make_learner
+from tests.support.learning.toy_learner import ToyProducer, handle, lines, make_learner
 
 
 def names(folder: Path) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from actors.policy.saved import CheckpointKey
 from actors.transport.memory import MemoryStore
 from learner.run.checkpoint import list_checkpoints, load_checkpoint, newest_sound
 from learner.train import Learner
-from tests.support.toy_learner import ToyProducer, lines, make_learner
+from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 
 
 class Spoiled:

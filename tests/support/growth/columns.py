@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from actors.env.blueprints.family import blueprint_index
 from actors.growth.columns.column import Column
-from tests.support.growing import Run, Script, advance, germinate
+from tests.support.growth.growing import Run, Script, advance, germinate
 
 
 class ResNet(nn.Module):

@@ -24,7 +24,7 @@ from actors.serving.server.training import EpisodeSink
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
-from tests.support.toy import SPACES, random_masks, toy_network
+from tests.support.learning.toy import SPACES, random_masks, toy_network
 
 CALL_S = 30.0
 

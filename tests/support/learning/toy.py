@@ -18,7 +18,7 @@ from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason, Episode
 from actors.types.spaces import Spaces
-from tests.support.sequences import SequenceBatch
+from tests.support.learning.sequences import SequenceBatch
 
 SPEC = ActionSpec(
     (

@@ -1,6 +1,6 @@
 """Every program of the policy, run on a device and compared with the CPU.
 
-`python -m tests.support.device_programs` runs all of them on the pretended device and prints failures as JSON.
+`python -m tests.support.learning.device_programs` runs all of them on the pretended device and prints failures as JSON.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from learner.ppo.batch import make_batch
 from learner.ppo.imitation import imitate
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.gym_envs import Scripted
-from tests.support.pretend_device import register
-from tests.support.sequences import evaluate
-from tests.support.serving import serving, step_inputs
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.env.gym_envs import Scripted
+from tests.support.learning.pretend_device import register
+from tests.support.learning.sequences import evaluate
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.serving.servers import serving, step_inputs
 
 CPU = torch.device("cpu")
 OPTIONS: list[dict[str, Any]] = [

@@ -12,7 +12,7 @@ from actors.env.env import seed_spaces
 from actors.env.episode.epoch import EpochOutcome, EpochResult
 from actors.env.host_episode import HostEpisode
 from actors.env.slots.contributions import Subset
-from tests.support.walks import Action
+from tests.support.env.walks import Action
 
 Accuracy = Callable[[int, Subset], float]
 """(epochs trained, slots whose seeds are on) -> points."""

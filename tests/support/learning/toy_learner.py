@@ -19,7 +19,7 @@ from learner.config import LearnerConfig
 from learner.run.checkpoint import load_checkpoint
 from learner.schema import EpisodeSchema
 from learner.train import Learner
-from tests.support.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 Spoil = Callable[[Episode], bytes]
 

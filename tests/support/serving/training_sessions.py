@@ -20,8 +20,8 @@ from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
 from actors.wire import policy_pb2, policy_pb2_grpc
 from actors.workers.episode_shipper import EpisodeShipper
-from tests.support.serving import RunningServer, serving, step_inputs
-from tests.support.toy import SPACES
+from tests.support.learning.toy import SPACES
+from tests.support.serving.servers import RunningServer, serving, step_inputs
 
 
 class Endpoint:
