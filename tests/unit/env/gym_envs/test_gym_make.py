@@ -89,8 +89,8 @@ def test_nested_observations_are_flattened_as_by_gymnasium() -> None:
 def test_spaces_without_a_fixed_size_are_rejected() -> None:
     with pytest.raises(UserError, match="is Sequence, which has no fixed size"):
         GymSpaces("odd", spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2))
-    with pytest.raises(UserError, match="takes Dict actions"):
-        GymSpaces("odd", spaces.Discrete(2), spaces.Dict(a=spaces.Discrete(2)))
+    with pytest.raises(UserError, match="takes Box actions of whole numbers"):
+        GymSpaces("odd", spaces.Discrete(2), spaces.Dict(a=spaces.Box(0, 5, (2,), np.int64)))
 
 
 @pytest.mark.parametrize(

@@ -181,8 +181,8 @@ def test_four_minibatches_average_to_the_gradient_of_the_whole_batch() -> None:
 def test_a_denominator_of_the_minibatchs_own_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dividing by the steps of the minibatch would weight short episodes more."""
 
-    def own(out: Any, t: Any, config: LearnerConfig, coef: float, denominators: Any) -> Any:
-        return objective(out, t, config, coef, make_denominators(t, config, 1))
+    def own(out: Any, t: Any, config: LearnerConfig, coef: float, denominators: Any, continuous: int) -> Any:
+        return objective(out, t, config, coef, make_denominators(t, config, 1), continuous)
 
     monkeypatch.setattr(update_module, "objective", own)
     with pytest.raises(AssertionError):
