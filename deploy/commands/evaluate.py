@@ -30,6 +30,8 @@ from deploy.report.progress import clock
 
 RESULTS = Path("results/sweep")
 QUICK = {"families": 2, "seeds": 2, "horizon_epochs": 8, "inner_steps": 4}
+ENV = PRESETS["research"].env
+"""The environment of the study, in which a checkpoint outside a run folder plays."""
 MAY_DIFFER = ("slots", "column_slots")
 """Settings of the environment in which a policy of `--also` may differ from the others."""
 
@@ -102,7 +104,8 @@ def _check(options: EvaluateOptions) -> None:
 
 
 def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
-    """Return the environment of the evaluation and the policies that are named.
+    """Return the environment of the evaluation and the policies that are named: that of their runs, or the study's for
+    checkpoints outside a run folder, such as the policy in the package.
 
     Raises `UserError` if the policies were trained in different environments.
     """
@@ -112,13 +115,13 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
     players = []
     for line, path in named:
         found = find_checkpoint(path).resolve()
-        own = suites.protocol(environment_of(found)[0])
+        own = suites.protocol(environment_of(found, ENV)[0])
         config = config or own
         differing = [k for k, v in asdict(own).items() if v != getattr(config, k)]
         if [k for k in differing if k not in MAY_DIFFER or line in (POLICY, BLIND)]:
             raise UserError(f"{found} was trained with another env.{', env.'.join(differing)} than the first policy")
         players.append(policy_player(line, found, {k: getattr(own, k) for k in differing}))
-    return config or suites.protocol(PRESETS["research"].env), players
+    return config or suites.protocol(ENV), players
 
 
 def _also(text: str) -> tuple[str, Path]:

@@ -100,13 +100,14 @@ def _draw(episode: Timeline, never_grow_accuracy: list[float], path: Path) -> No
         raise UserError(f"cannot write the picture {path}: {error.strerror}") from error
 
 
-def environment_of(checkpoint: Path) -> tuple[EnvConfig, int]:
-    """Return the environment and the run seed of the checkpoint's run, or the defaults outside a run folder."""
+def environment_of(checkpoint: Path, otherwise: EnvConfig | None = None) -> tuple[EnvConfig, int]:
+    """Return the environment and the run seed of the checkpoint's run; outside a run folder, `otherwise` (by default
+    that of preset `tamiyo`) and 0."""
     for folder in (checkpoint, checkpoint.parent, checkpoint.parent.parent):
         if (folder / "config.yaml").is_file():
             config = from_yaml(folder / "config.yaml", PRESETS["tamiyo"])
             return config.env, config.run.seed
-    return EnvConfig(), 0
+    return otherwise or EnvConfig(), 0
 
 
 def _profile(spaces: Spaces) -> Literal["tamiyo", "classic"]:

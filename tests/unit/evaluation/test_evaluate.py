@@ -148,3 +148,9 @@ def test_tuning_chooses_rules_on_training_families(tmp_path: Path, monkeypatch: 
     assert {line: own for line, own in found.items() if line != FIXED} == {
         line: own for line, own in package.items() if line != FIXED
     }
+
+
+def test_the_policy_in_the_package_plays_in_the_environment_of_the_study() -> None:
+    config, players = evaluate._policies(evaluate.EvaluateOptions(checkpoints=(Path("trained"),)))
+    assert (config.horizon_epochs, config.inner_steps) == ((15, 40), (8, 32))
+    assert [player.env for player in players] == [()]
