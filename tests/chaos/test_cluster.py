@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from learner.run.checkpoint import load_checkpoint
-from tests.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes, wait_until
-from tests.chaos.harness import SLACK, TARGETS_S
+from tests.support.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes, wait_until
+from tests.support.chaos.harness import SLACK, TARGETS_S
 from tests.support.launching import rows, small, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]

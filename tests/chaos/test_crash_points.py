@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,44 +25,12 @@ from learner.run import run_state as run_state_module
 from learner.run.checkpoint import list_checkpoints, load_checkpoint
 from learner.train import Learner
 from tests.support.builders import make_episode
+from tests.support.chaos.interruption import after, before
 from tests.support.learning.toy_learner import ToyProducer, make_learner
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 
 UPDATES, BATCH = 4, 4
-Call = Callable[..., Any]
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def before(original: Call, nth: int, action: Callable[[], None] = die) -> Call:
-    """Wrap a function so that `action` runs before its nth call."""
-    left = [nth]
-
-    def wrapped(*args: Any, **options: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
-            action()
-        return original(*args, **options)
-
-    return wrapped
-
-
-def after(original: Call, nth: int, action: Callable[[], None] = die) -> Call:
-    """Wrap a function so that `action` runs after its nth call that returned anything but an empty list."""
-    left = [nth]
-
-    def wrapped(*args: Any, **options: Any) -> Any:
-        result = original(*args, **options)
-        counts = result != []
-        left[0] -= counts
-        if counts and left[0] == 0:
-            action()
-        return result
-
-    return wrapped
 
 
 def fork(body: Callable[[], None]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from learner.run.checkpoint import load_checkpoint
-from tests.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes, wait_until
+from tests.support.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes, wait_until
 from tests.support.launching import rows, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.chaos.harness import ChaosRun
-from tests.chaos.network import CUT, HELD, MUTE, OPEN, Network
+from tests.support.chaos.harness import ChaosRun
+from tests.support.chaos.network import CUT, HELD, MUTE, OPEN, Network
 from tests.support.launching import rows, tamiyo
 from tests.support.serving.node import ROOT
 

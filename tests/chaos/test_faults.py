@@ -22,8 +22,8 @@ from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.config.flags import parse
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.process_settings import acting
-from tests.chaos.harness import ChaosRun, chaos_run
 from tests.support.builders import make_episode
+from tests.support.chaos.harness import ChaosRun, chaos_run
 from tests.support.launching import rows, small
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(240)]

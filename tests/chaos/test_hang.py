@@ -13,7 +13,7 @@ import pytest
 
 from actors.policy.saved import CheckpointKey
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.chaos.harness import SLACK, TARGETS_S, ChaosRun, chaos_run
+from tests.support.chaos.harness import SLACK, TARGETS_S, ChaosRun, chaos_run
 from tests.support.launching import rows, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]

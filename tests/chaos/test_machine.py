@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
-from tests.chaos.harness import chaos_run
+from tests.support.chaos.harness import chaos_run
 
 pytestmark = [
     pytest.mark.chaos,

@@ -11,7 +11,7 @@ import pytest
 
 from actors.transport.base import EpisodeHeader, PutStatus
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.chaos.harness import ChaosRun, chaos_run
+from tests.support.chaos.harness import ChaosRun, chaos_run
 from tests.support.launching import rows
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.chaos.harness import ChaosRun, chaos_run
+from tests.support.chaos.harness import ChaosRun, chaos_run
 from tests.support.launching import rows, small, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]

@@ -15,8 +15,8 @@ import pytest
 import torch.utils.tensorboard  # noqa: F401 (imported once, before the forks)
 
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.chaos.histories import CABLES, History
-from tests.chaos.network import Network
+from tests.support.chaos.histories import CABLES, History
+from tests.support.chaos.network import Network
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 

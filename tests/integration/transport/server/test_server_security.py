@@ -36,7 +36,7 @@ from tests.support.queueing import DUPLICATE, OK, put, report
 
 pytestmark = pytest.mark.integration
 
-ACL = Path(__file__).parents[3] / "deploy" / "redis" / "users.acl"
+ACL = Path(__file__).parents[4] / "deploy" / "redis" / "users.acl"
 ROLES = ("actor", "learner", "reader", "monitor")
 
 

@@ -23,7 +23,7 @@ from actors.transport.retry import Retry
 from learner.run import checkpoint as checkpoint_module
 from learner.run.checkpoint import list_checkpoints
 from learner.train import Learner
-from tests.chaos.test_crash_points import after, before
+from tests.support.chaos.interruption import after, before
 from tests.support.learning.toy_learner import make_learner
 
 BATCH = 4

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deploy.launch.embedded_redis import find_server
-from tests.chaos.nodes import ANSWER
+from tests.support.chaos.nodes import ANSWER
 from tests.support.launching import small
 
 PASSWORD = "a-word-for-tests"
@@ -23,7 +23,7 @@ SLOWLY = {"RAY_raylet_start_wait_time_s": "120"}  # the tests share a busy machi
 
 
 class Nodes:
-    """A cluster in a separate process, as Ray reads its security settings only once; see `tests.chaos.nodes`.
+    """A cluster in a separate process, as Ray reads its security settings only once; see `tests.support.chaos.nodes`.
 
     `address` is for drivers on its machines, `client` for `ray://` clients elsewhere.
     """
@@ -32,7 +32,7 @@ class Nodes:
         port = free_port()
         self.client = f"ray://127.0.0.1:{port}"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.nodes", str(port)],
+            [sys.executable, "-m", "tests.support.chaos.nodes", str(port)],
             env=os.environ | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

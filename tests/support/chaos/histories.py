@@ -1,8 +1,8 @@
 """`History`: a run with several learners at once, random faults, and checks of its outcome.
 
-Each learner is forked (`tests.chaos.forked_learner`), reaches the store over its own connection, and records each of
-its updates with hashes of the weights before and after. The surviving lineage is found by following these records back
-from the final weights, independently of checkpoints, rows and the ledger.
+Each learner is forked (`tests.support.chaos.forked_learner`), reaches the store over its own connection, and records
+each of its updates with hashes of the weights before and after. The surviving lineage is found by following these
+records back from the final weights, independently of checkpoints, rows and the ledger.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from actors.transport.redis import connect
 from actors.types.weights import WeightSet
 from actors.workers.outbox import Outbox
 from learner.run.checkpoint import load_checkpoint
-from tests.chaos.forked_learner import BATCH, BROKEN, FENCED, POINTS, Fault, LearnerProcess, hash_of, train
-from tests.chaos.network import CUT, HELD, MUTE, OPEN, Network
+from tests.support.chaos.forked_learner import BATCH, BROKEN, FENCED, POINTS, Fault, LearnerProcess, hash_of, train
+from tests.support.chaos.network import CUT, HELD, MUTE, OPEN, Network
 from tests.support.launching import rows
 from tests.support.learning.toy import toy_seed, toy_wave
 
