@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.types.continuous import CELLS
+from actors.types.continuous import CELLS, env_values
 
 
 class Op(IntEnum):
@@ -205,6 +205,14 @@ def independent_spec(sizes: Sequence[int], continuous: Sequence[Head] = ()) -> A
     heads = tuple(Head(name, tuple(map(str, range(n)))) for name, n in zip(names, sizes, strict=True))
     heads = (*(heads or (Head("act", ("act",)),)), *continuous)
     return ActionSpec(heads, ((True,) * len(heads),) * heads[0].size, conditioned=False)
+
+
+def continuous_values(spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the values `[..., C]` in the environment of the continuous heads of `actions [..., H]`."""
+    if not spec.num_continuous:
+        return np.zeros((*actions.shape[:-1], 0))
+    first = spec.num_categorical
+    return env_values(spec.heads[first:], actions[..., first:])
 
 
 class ActionMasks(NamedTuple):

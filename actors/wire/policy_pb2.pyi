@@ -108,7 +108,7 @@ class StepRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., obs: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., blueprint_indices: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., slot_mask_by_op: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., rest_mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., deterministic: _Optional[bool] = ..., export_state: _Optional[bool] = ..., reward: _Optional[float] = ...) -> None: ...
 
 class StepResponse(_message.Message):
-    __slots__ = ("session_id", "step_index", "action", "log_probs", "value", "policy_version", "exported_state")
+    __slots__ = ("session_id", "step_index", "action", "log_probs", "value", "policy_version", "exported_state", "continuous")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_INDEX_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class StepResponse(_message.Message):
     VALUE_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXPORTED_STATE_FIELD_NUMBER: _ClassVar[int]
+    CONTINUOUS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     step_index: int
     action: _containers.RepeatedScalarFieldContainer[int]
@@ -123,7 +124,8 @@ class StepResponse(_message.Message):
     value: float
     policy_version: int
     exported_state: bytes
-    def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., action: _Optional[_Iterable[int]] = ..., log_probs: _Optional[_Iterable[float]] = ..., value: _Optional[float] = ..., policy_version: _Optional[int] = ..., exported_state: _Optional[bytes] = ...) -> None: ...
+    continuous: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., action: _Optional[_Iterable[int]] = ..., log_probs: _Optional[_Iterable[float]] = ..., value: _Optional[float] = ..., policy_version: _Optional[int] = ..., exported_state: _Optional[bytes] = ..., continuous: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepStreamRequest(_message.Message):
     __slots__ = ("step",)

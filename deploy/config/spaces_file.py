@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from actors.errors import UserError
-from actors.types.actions import independent_spec
+from actors.types.actions import Head, independent_spec
 from actors.types.spaces import Spaces
 
 EXAMPLE = '{"observation_size": 4, "actions": [2]}'
 
 
 def read_spaces(path: Path) -> Spaces:
-    """Read `{"observation_size": D, "actions": [n, ...]}`, with the number of choices of each head, or the output of
-    `Spaces.to_json`. Raises `UserError`."""
+    """Read `{"observation_size": D, "actions": [n, ...], "continuous": [[low, high], ...]}`: the number of choices of
+    each head, and the bounds of each continuous one, null where it has none. One of the two may be left out. The output
+    of `Spaces.to_json` is also read. Raises `UserError`."""
     try:
         raw: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -25,14 +26,19 @@ def read_spaces(path: Path) -> Spaces:
     try:
         if "action" in raw:
             return Spaces.from_json(json.dumps(raw))
-        size, actions = raw["observation_size"], raw["actions"]
-        counts = [size, *actions]
-        if (
-            any(type(n) is not int or n < 1 for n in counts)
-            or not actions
-            or set(raw) - {"observation_size", "actions"}
-        ):
+        size, actions, bounds = raw["observation_size"], raw.get("actions", []), raw.get("continuous", [])
+        if any(type(n) is not int or n < 1 for n in [size, *actions]) or not [*actions, *bounds]:
             raise ValueError("sizes must be positive integers")
+        if unknown := set(raw) - {"observation_size", "actions", "continuous"}:
+            raise ValueError(f"unknown key {min(unknown)}")
+        heads = [_head(k, *pair) for k, pair in enumerate(bounds)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} does not describe spaces ({error!r}): write for example {EXAMPLE}") from error
-    return Spaces.flat(independent_spec(actions), size)
+    return Spaces.flat(independent_spec(actions, heads), size)
+
+
+def _head(k: int, low: Any, high: Any) -> Head:
+    low, high = (None if x is None else float(x) for x in (low, high))
+    if low is not None and high is not None and not low < high:
+        raise ValueError(f"the bounds [{low}, {high}] are not in order")
+    return Head(f"box[{k}]", ("value",), (low, high))

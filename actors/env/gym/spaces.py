@@ -12,8 +12,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from actors.errors import UserError
-from actors.types.actions import Head, independent_spec
-from actors.types.continuous import env_values
+from actors.types.actions import Head, continuous_values, independent_spec
 from actors.types.spaces import Spaces
 
 
@@ -49,11 +48,14 @@ class GymSpaces:
         """Convert `actions [E, H]`, whose choices count from 0, to the actions of a vector environment: an array, or a
         dict or tuple of arrays, as the action space is."""
         spec = self.spaces.action
-        first = spec.num_categorical
-        values = iter(env_values(spec.heads[first:], actions[:, first:]).T)
-        choices = iter(actions[:, :first].T)
+        values = iter(continuous_values(spec, actions).T)
+        choices = iter(actions[:, : spec.num_categorical].T)
         arrays = [_take(leaf, values if isinstance(leaf, spaces.Box) else choices) for _, leaf in self._leaves]
         return _nest(self.action, iter(arrays))
+
+    def env_action(self, action: NDArray[np.int64]) -> Any:
+        """Convert one action `[H]` to that of a single environment."""
+        return next(iterate(batch_space(self.action), self.env_actions(action[None])))
 
     def flat_mask(self, mask: Any) -> NDArray[np.bool_]:
         """Flatten one mask to `[A]`: a flat one (sb3-contrib for MultiDiscrete) or one array per head (Gymnasium)."""

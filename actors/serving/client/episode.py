@@ -64,12 +64,16 @@ class ClientEpisode:
         """Spaces of the environment."""
         return self._protocol.spaces
 
-    def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[np.int64]:
+    def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
         """Return the next action: an int, or `[H]` with several heads.
+
+        With continuous heads it is float64: the choices of the other heads, if there are any, then one value per
+        continuous head, within its bounds.
 
         Args:
             obs: `[D]` observation, not normalized.
-            mask: `[A]` legal choices, all heads concatenated, or `ActionMasks`; None if everything is legal.
+            mask: `[A]` legal choices, all heads concatenated, or `ActionMasks`; None if everything is legal. Continuous
+                heads have no entries, or one each, which is true.
             blueprint_indices: `[S]`, only in spaces with slots.
         """
         if (self._reward is None) != (self.answer is None):
@@ -78,7 +82,14 @@ class ClientEpisode:
         self.answer = self._perform(self._protocol.step(*arrays, False, self._reward))
         self._reward = None
         assert self.answer is not None
-        return int(self.answer.action[0]) if len(self.answer.action) == 1 else self.answer.action
+        return self._env_action(self.answer)
+
+    def _env_action(self, answer: Answer) -> int | NDArray[Any]:
+        heads = self.spaces.action.heads[: self.spaces.action.num_categorical]
+        if not answer.continuous.size:
+            return int(answer.action[0]) if len(heads) == 1 else answer.action
+        choices = answer.action[: len(heads)] if max(h.size for h in heads) > 1 else answer.action[:0]
+        return np.concatenate([choices, answer.continuous])
 
     def reward(self, reward: float) -> None:
         """Say what the last action brought; sent with the next call."""
@@ -121,6 +132,8 @@ class ClientEpisode:
             raise self._misuse("these spaces have slots: give the mask as ActionMasks")
         else:
             legal = np.ones(spec.flat_size, np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_).reshape(-1)
+            if legal.size == spec.flat_size - spec.num_continuous:
+                legal = np.append(legal, np.ones(spec.num_continuous, np.bool_))
             masks = ActionMasks.of_flat(spec, legal)
         return flat, np.asarray(blueprint_indices, dtype=np.int64).reshape(-1), masks
 

@@ -14,7 +14,7 @@ from actors.serving.client.session import Answer, PolicyError
 from actors.serving.noise import step_noise
 from actors.serving.refusal import Reason
 from actors.serving.session_state import seal, unseal
-from actors.types.actions import ActionMasks, playable
+from actors.types.actions import ActionMasks, continuous_values, playable
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
@@ -139,6 +139,7 @@ class LocalSession:
             float(decision.values[0]),
             self.policy_version,
             self._next_index - 1,
+            continuous_values(spec, decision.actions[0]),
         )
 
     def reset(self, seed: int = 0) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from actors.env.gym.make import MaskInInfo
 from actors.env.gym.spaces import GymSpaces
@@ -32,6 +31,7 @@ def serve_env(
     episodes: int | None = None,
     seed: int | None = None,
     deadline_s: float = 300.0,
+    squash: bool = False,
     **connection: Any,
 ) -> Played:
     """Play episodes of `env` at the endpoint of a run (`tamiyo train --env external`), which learns from them.
@@ -40,15 +40,17 @@ def serve_env(
     the run, and `PolicyError` if the endpoint refuses, or does not answer for `deadline_s`.
 
     Args:
-        env: An environment with Discrete or MultiDiscrete actions, with or without action masks.
+        env: An environment whose actions are Discrete, MultiDiscrete, Box of floats, or a Dict or Tuple of these, with
+            or without action masks.
         address: host:port of the endpoint.
         episodes: Number of episodes; None plays until the endpoint ends.
         seed: Seed of the first reset; None draws one.
         deadline_s: Seconds to wait for an endpoint that is away, or whose learner is behind.
+        squash: Whether the spaces of the run squash continuous actions (`gym.squash`).
         connection: Further arguments of `PolicyClient`, such as `token` and `root_certificates`.
     """
     name = env.spec.id if env.spec is not None else type(env).__name__
-    converter, masked = GymSpaces(name, env.observation_space, env.action_space), MaskInInfo(env, name)
+    converter, masked = GymSpaces(name, env.observation_space, env.action_space, squash), MaskInInfo(env, name)
     played = Played()
     with PolicyClient(address, deadline_s=deadline_s, **connection) as client:
         wanted = Spaces.from_json(client.model().spaces_json)
@@ -75,8 +77,9 @@ def _play(env: MaskInInfo, converter: GymSpaces, episode: ClientEpisode, seed: i
     """Play one episode, and end it if it was truncated."""
     obs, info = env.reset(seed=seed)
     while True:
-        choice = np.atleast_1d(episode.act(converter.flat_obs(obs), info.get("action_mask")))
-        obs, reward, terminated, truncated, info = env.step(converter.env_actions(choice[None])[0])
+        episode.act(converter.flat_obs(obs), info.get("action_mask"))
+        assert episode.answer is not None
+        obs, reward, terminated, truncated, info = env.step(converter.env_action(episode.answer.action))
         episode.reward(reward)
         if terminated:
             return

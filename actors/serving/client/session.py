@@ -13,16 +13,20 @@ from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
+_NONE = np.zeros(0)
+
 
 class Answer(NamedTuple):
     """The action that the policy chose in one step.
 
     Attributes:
-        action: `[H]` choice of each head; 0 for heads that are irrelevant to the op.
+        action: `[H]` choice of each head; 0 for heads that are irrelevant to the op; of continuous heads, a cell (see
+            `actors.types.continuous`).
         log_probs: `[H]` log-probability of each choice; 0 for irrelevant heads.
         value: Value estimate, denormalized: V, or Q of the chosen op.
         policy_version: Version of the weights that chose the action.
         step_index: Index of the step in the session, from 0.
+        continuous: `[C]` value in the environment of each continuous head, within its bounds.
     """
 
     action: NDArray[np.int64]
@@ -30,6 +34,7 @@ class Answer(NamedTuple):
     value: float
     policy_version: int
     step_index: int
+    continuous: NDArray[np.float64] = _NONE
 
 
 class PolicySession(Protocol):

@@ -137,6 +137,7 @@ class SessionProtocol:
             response.value,
             response.policy_version,
             response.step_index,
+            np.array(response.continuous, dtype=np.float64),
         )
 
     def end(self, request: policy_pb2.EndEpisodeRequest) -> Operation:

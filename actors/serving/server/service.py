@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import numpy as np
 import structlog
 
 from actors.serving.messages import end_digest, parse_step, request_digest
@@ -19,6 +20,7 @@ from actors.serving.server.sessions import PendingStep, Session, SessionTable, S
 from actors.serving.server.trainer import Trainer
 from actors.serving.server.training import Ended
 from actors.serving.session_state import seal, unseal
+from actors.types.actions import continuous_values
 from actors.wire import policy_pb2
 
 _MAX_RESPONSE_BYTES = 1024  # of a StepResponse without exported state
@@ -321,6 +323,7 @@ class PolicyService:
             log_probs=outcome.log_probs[row],
             value=outcome.values[row],
             policy_version=outcome.model.version,
+            continuous=continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])),
         )
         session.last_response, session.last_digest = response.SerializeToString(), pending.digest
         session.next_index = pending.step_index + 1
