@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import numpy as np
 import structlog
@@ -179,7 +178,7 @@ class PolicyService:
         """Close a session, after its step in progress. Closing an unknown session has no effect."""
         session = self.sessions.find(request.session_id)
         if session is not None and session.pending is not None:
-            self._call_after(session.pending, lambda: self.close_session(request))
+            session.pending.followers.append(lambda: self.close_session(request))
         elif session is not None:
             self.sessions.close(session)
             self.metrics.sessions.set(len(self.sessions))
@@ -291,26 +290,22 @@ class PolicyService:
             step.add_done_callback(lambda source: _copy_result(source, waiter))
             waiter.add_done_callback(lambda done: step.cancel() if done.cancelled() else None)
 
-        self._call_after(pending, start)
+        pending.followers.append(start)
         return waiter
 
-    def _call_after(self, pending: PendingStep, call: Callable[[], object]) -> None:
-        """Call `call` when the step in progress has completed or failed."""
-        completed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        pending.waiters.append(completed)
-
-        def done(step: asyncio.Future[bytes]) -> None:
-            step.exception()  # mark as retrieved: the calls that wait for the step report it
-            call()
-
-        completed.add_done_callback(done)
-
     def _finish(self, step: QueuedStep, outcome: BatchResult | Exception, row: int) -> None:
-        """Handle the outcome of one step: store the answer, advance the session, and answer the waiting calls."""
+        """Handle the outcome of one step: store the answer, advance the session, and answer the waiting calls.
+
+        A step that was sent ahead starts here: a request handled in between would find no step in progress.
+        """
+        if step.session.pending is step.pending:
+            step.session.pending = None
+            self._answer(step, outcome, row)
+        for follow in step.pending.followers:
+            follow()
+
+    def _answer(self, step: QueuedStep, outcome: BatchResult | Exception, row: int) -> None:
         session, pending = step.session, step.pending
-        if session.pending is not pending:
-            return
-        session.pending = None
         if isinstance(outcome, Exception):
             for waiter in pending.waiters:
                 if not waiter.done():

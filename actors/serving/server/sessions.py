@@ -28,10 +28,12 @@ class PendingStep:
     export: bool  # whether a call wants the exported state
     waiters: list[asyncio.Future[bytes]] = field(default_factory=list)
     reward: float | None = None  # of the previous step, in a training session
+    followers: list[Callable[[], object]] = field(default_factory=list)
+    """What to do once the step has completed or failed, before any other request is handled."""
 
     def abandoned(self) -> bool:
-        """Whether all calls that wait for the step were cancelled."""
-        return all(w.cancelled() for w in self.waiters)
+        """Whether nothing waits for the step any more."""
+        return not self.followers and all(w.cancelled() for w in self.waiters)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -145,6 +146,37 @@ def test_steps_sent_ahead_are_answered_in_order_and_a_gap_is_refused() -> None:
                     begin(1000)
                 await pending
             assert session.next_index == 6
+
+        asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
+
+
+def test_a_step_that_arrives_as_an_earlier_one_completes_is_no_gap() -> None:
+    """Step 2 is handled between the completion of step 0 and the calls that wait for it, while step 1 waits."""
+    with serving() as running:
+        service = running.service
+
+        async def main() -> None:
+            session = service.sessions.open(service.models.layout(SPACES.hash), 0, None)
+            begun: list[asyncio.Future[bytes]] = []
+
+            def begin(index: int) -> None:
+                begun.append(service.start_step(step_request(session.id, index, *step_inputs(0, index), True, False)))
+
+            finish = service.batcher._finish
+
+            def finish_and_receive(*args: Any) -> None:
+                service.batcher._finish = finish
+                asyncio.get_running_loop().call_soon(begin, 2)
+                finish(*args)
+
+            service.batcher._finish = finish_and_receive
+            begin(0)
+            begin(1)
+            async with asyncio.timeout(10):
+                await begun[0]
+                await begun[1]
+                assert len(begun) == 3
+                assert policy_pb2.StepResponse.FromString(await begun[2]).step_index == 2
 
         asyncio.run_coroutine_threadsafe(main(), running.loop).result(20)
 
