@@ -50,6 +50,9 @@ def test_a_process_that_finds_no_compiled_kernels_computes_the_same_bits(tmp_pat
     first, second = (_printed(_start(tmp_path, PYTHONHASHSEED=seed)) for seed in ("7", "8"))
     assert first.startswith("0 ")
     assert first == second
+    # Numba's index has no lock, so a process that compiles the other precision must not write to the same one.
+    indices = {index.relative_to(tmp_path).parts[2] for index in tmp_path.rglob("*.nbi")}
+    assert indices == {"float32"}
 
 
 def test_other_processors_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
