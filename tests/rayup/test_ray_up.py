@@ -23,5 +23,7 @@ def test_up_train_down() -> None:
         check=False,
     )
     print(ended.stdout)
+    if ended.returncode == 2 and " is missing" in ended.stdout:  # a tool that the machine lacks
+        pytest.skip(ended.stdout.strip().splitlines()[-1])
     assert ended.returncode == 0, ended.stdout
     assert "ray down: nothing is left" in ended.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,17 +21,11 @@ tamiyo.serve_env(gymnasium.make("CartPole-v1"), sys.argv[1])
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
     node = install(tmp_path, "@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1")
-    spaces, address = tmp_path / "spaces.json", f"127.0.0.1:{free_port()}"
+    spaces, address = tmp_path / "spaces.json", f"unix:{tmp_path / 'e'}"  # a free TCP port could be taken meanwhile
     spaces.write_text('{"observation_size": 4, "actions": [2]}')
     flags = {
         "--spaces": spaces, "--external.listen": address, "--run.root": tmp_path, "--run.name": "cart",
