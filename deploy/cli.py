@@ -238,14 +238,15 @@ def _study(args: list[str]) -> int:
 
 
 def _export(args: list[str]) -> int:
-    parser = CommandParser("export", "Export a policy as a torch.export program.")
+    parser = CommandParser("export", "Export a policy as a torch.export program or an ONNX model.")
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint file or run folder")
-    parser.add_argument("out", type=Path, metavar="OUT", help="file to write, such as policy.pt2")
+    parser.add_argument("out", type=Path, metavar="OUT", help="file to write: policy.pt2 or policy.onnx")
+    parser.add_argument("--format", choices=("pt2", "onnx"), help="default: as OUT ends; onnx needs the extra onnx")
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8 (default: as in training)")
     options = parser.parse_args(args)
     from deploy.commands.export import export_policy
 
-    return export_policy(options.checkpoint, options.out, options.slots)
+    return export_policy(options.checkpoint, options.out, options.slots, options.format)
 
 
 def _serve(args: list[str]) -> int:

@@ -1,45 +1,76 @@
-"""`tamiyo export CHECKPOINT OUT`: write a policy as a torch.export program that describes its inputs and outputs."""
+"""`tamiyo export CHECKPOINT OUT`: write a policy as a torch.export program or an ONNX model that describes itself."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from actors.errors import UserError
 from actors.policy.acting.exported import INPUTS, OUTPUTS, example_inputs, export_step
+from actors.policy.acting.onnx_program import onnx_step
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import architecture_hash
 from learner.run.checkpoint import load_policy
 
+FORMATS = ("pt2", "onnx")
 
-def export_policy(checkpoint: Path, out: Path, slots: int | None) -> int:
-    """Write the policy to `out` (.pt2), which `torch.export.load` reads; `tamiyo.json` inside describes its tensors.
 
-    Raises `UserError` for an impossible `slots` or `out`.
+def export_policy(checkpoint: Path, out: Path, slots: int | None, fmt: str | None = None) -> int:
+    """Write the policy to `out`, as a `torch.export` program (.pt2) or an ONNX model (.onnx).
+
+    The file describes its tensors: `tamiyo.json` among the extra files of a program, `tamiyo` in a model's metadata.
+    Raises `UserError` for an impossible `slots` or `out`, and for what ONNX cannot express.
     """
     if slots is not None and not 1 <= slots <= 8:
         raise UserError(f"--slots is {slots}: a host has 1 to 8 slots")
-    if out.suffix != ".pt2":
-        raise UserError(f"{out} does not end in .pt2: give a name such as policy.pt2")
+    allowed = FORMATS if fmt is None else (fmt,)
+    if out.suffix.removeprefix(".") not in allowed:
+        names = [f"policy.{name}" for name in allowed]
+        raise UserError(f"{out} does not end in .{' or .'.join(allowed)}: give a name such as {' or '.join(names)}")
     if not out.parent.is_dir():
         raise UserError(f"folder {out.parent} does not exist: create it, or write to another folder")
     network = load_policy(checkpoint, slots)
-    description = {
-        "inputs": {n: _shape(t) for n, t in zip(INPUTS, example_inputs(network, 1), strict=True)},
-        "outputs": OUTPUTS,
+    write = _write_onnx if out.suffix == ".onnx" else _write_program
+    print(f"{out}: {write(network, out)}")
+    return 0
+
+
+def _write_program(network: FactoredRecurrentActorCritic, out: Path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nn.LSTM rebuilds its list of weights during tracing
+        program = export_step(network)
+    description = json.dumps(_description(network, INPUTS, OUTPUTS))
+    torch.export.save(program, out, extra_files={"tamiyo.json": description})
+    return f"{_size(out)}, inputs {', '.join(INPUTS)}"
+
+
+def _write_onnx(network: FactoredRecurrentActorCritic, out: Path) -> str:
+    step = onnx_step(network)
+    step.program.model.metadata_props["tamiyo"] = json.dumps(_description(network, step.inputs, step.outputs))
+    step.program.save(out)
+    return f"{_size(out)}, ONNX opset {step.opset}, inputs {', '.join(step.inputs)}"
+
+
+def _description(
+    network: FactoredRecurrentActorCritic, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> dict[str, Any]:
+    examples = dict(zip(INPUTS, example_inputs(network, 1), strict=True))
+    return {
+        "inputs": {name: _shape(examples[name]) for name in inputs},
+        "outputs": outputs,
         "heads": {head.name: head.choices for head in network.spaces.action.heads},
         "spaces_hash": network.spaces.hash,
         "architecture_hash": architecture_hash(network.spaces, network.config),
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nn.LSTM rebuilds its list of weights during tracing
-        program = export_step(network)
-    torch.export.save(program, out, extra_files={"tamiyo.json": json.dumps(description)})
-    print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB, inputs {', '.join(INPUTS)}")
-    return 0
 
 
 def _shape(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _size(path: Path) -> str:
+    return f"{path.stat().st_size / 2**20:.1f} MiB"

@@ -23,7 +23,10 @@ INPUTS = (
     "deterministic",  # [] bool: take the most likely choice of each head and ignore the noise
 )
 OUTPUTS = ("actions", "log_probs", "values", "baseline_values", "h", "c", "cells", "usage")
-_BATCH = {"obs": 0, "blueprint_indices": 0, "op_mask": 0, "slot_mask": 0, "rest_mask": 0, "reset": 0, "noise": 0}
+BATCH_AXES = {  # the axis of N; `deterministic` has none
+    **dict.fromkeys(("obs", "blueprint_indices", "op_mask", "slot_mask", "rest_mask", "reset", "noise"), 0),
+    **dict.fromkeys(PolicyState._fields, 1),
+}
 
 
 class ExportedStep(nn.Module):
@@ -60,7 +63,7 @@ def export_step(network: FactoredRecurrentActorCritic) -> torch.export.ExportedP
     examples = dict(zip(INPUTS, example_inputs(network, 2), strict=True))
     shapes = {}
     for name, tensor in examples.items():
-        axis = _BATCH.get(name, 1 if name in PolicyState._fields else None)
+        axis = BATCH_AXES.get(name)
         shapes[name] = {} if axis is None or tensor.dim() <= axis or not tensor.shape[axis] else {axis: batch}
     with torch.no_grad():
         return torch.export.export(ExportedStep(network).eval(), tuple(examples.values()), dynamic_shapes=shapes)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -14,7 +16,8 @@ from actors.codec import decode_episode, encode_episode
 from actors.config import GymConfig, PolicyConfig
 from actors.env.gym.fleet import GymFleet
 from actors.env.gym.make import make_vector_env
-from actors.policy.acting.exported import ExportedStep, example_inputs, export_step
+from actors.policy.acting.exported import INPUTS, OUTPUTS, ExportedStep, example_inputs, export_step
+from actors.policy.acting.onnx_program import onnx_step
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.gaussian import entropy, log_prob, sample
 from actors.policy.network import FactoredRecurrentActorCritic
@@ -133,6 +136,32 @@ def test_the_exported_step_is_the_networks() -> None:
         with torch.no_grad():
             for ours, theirs in zip(ExportedStep(network)(*inputs), program(*inputs), strict=True):
                 assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_the_onnx_model_samples_as_the_network_does(tmp_path: Path) -> None:
+    """ONNX has no inverse error function; Wichura's rational functions take its place."""
+    network, _ = play("tests/Mixed-v0", True, {})
+    step = onnx_step(network)
+    step.program.save(tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    inputs = dict(zip(INPUTS, example_inputs(network, 512), strict=True))
+    rng = torch.Generator().manual_seed(0)
+    inputs["obs"] = torch.randn(inputs["obs"].shape, generator=rng)
+    noise = torch.rand(inputs["noise"].shape, generator=rng, dtype=torch.float64)
+    noise[:4] = torch.tensor([0.0, 1e-9, 0.5, 1.0 - 1e-9]).double()[:, None]  # the tails as well
+    inputs["noise"] = noise
+    for greedy in (False, True):
+        inputs["deterministic"] = torch.tensor(greedy)
+        with torch.no_grad():
+            ours = dict(zip(OUTPUTS, ExportedStep(network)(*inputs.values()), strict=True))
+        found = session.run(None, {name: inputs[name].numpy() for name in step.inputs})
+        for name, theirs in zip(step.outputs, found, strict=True):
+            expected = ours[name.removeprefix("next_")].numpy()
+            if name == "actions":  # cells of 1.5e-5: values may differ by rounding, choices may not
+                assert np.array_equal(expected[:, :2], theirs[:, :2])
+                assert np.abs(expected - theirs).max() <= 2
+            else:
+                np.testing.assert_allclose(theirs, expected, atol=2e-4 if name == "log_probs" else 1e-5)
 
 
 @pytest.mark.parametrize("squash", [False, True])

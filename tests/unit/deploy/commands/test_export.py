@@ -1,12 +1,15 @@
-"""`tamiyo export`: the program is the policy, for every core, over 200 steps with resets."""
+"""`tamiyo export`: program and ONNX model are the policy, for every core, over 200 steps with resets."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -64,10 +67,65 @@ def test_the_program_is_the_policy_over_200_steps_with_resets(core: str, tmp_pat
             assert walk(network, program, 20, keep_state=False) < 2e-5
 
 
+def run_onnx(path: Path) -> tuple[Callable[..., list[torch.Tensor]], dict[str, Any]]:
+    """Return the model as onnxruntime runs it, as a function of INPUTS that returns OUTPUTS, and what it says of itself."""
+    session = onnxruntime.InferenceSession(path)
+    names = [i.name for i in session.get_inputs()]
+
+    def program(*given: torch.Tensor) -> list[torch.Tensor]:
+        tensors = dict(zip(INPUTS, given, strict=True))
+        found = session.run(None, {name: tensors[name].numpy() for name in names})
+        by_name = dict(zip((o.name.removeprefix("next_") for o in session.get_outputs()), found, strict=True))
+        return [torch.from_numpy(by_name[name]) if name in by_name else tensors[name] for name in OUTPUTS]
+
+    return program, json.loads(session.get_modelmeta().custom_metadata_map["tamiyo"])
+
+
+@pytest.mark.parametrize(
+    ("core", "options"),
+    [
+        ("lstm", {}),
+        pytest.param("lstm+memory", {"critic": "q_op"}, marks=pytest.mark.long),
+        pytest.param("feedforward", {"encoder": "flat"}, marks=pytest.mark.long),
+        pytest.param("lstm", {"heads": "independent", "blind": True}, marks=pytest.mark.long),
+    ],
+)
+def test_the_onnx_model_is_the_policy_over_200_steps_with_resets(
+    core: str, options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = toy_network(core=core, **options).eval()
+    save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
+    path = tmp_path / "policy.onnx"
+    assert cli.main(["export", str(tmp_path), str(path), "--format", "onnx"]) == 0
+    said = capsys.readouterr()
+    assert "ONNX opset 20" in said.out
+    assert said.err == ""
+    program, description = run_onnx(path)
+    assert description["inputs"]["obs"] == f"float32 [1, {SPACES.obs_size}]"
+    assert ("h" in description["inputs"]) == (core != "feedforward")
+    assert walk(network, program) < 1e-5
+    if core != "feedforward":
+        with pytest.raises(AssertionError):
+            assert walk(network, program, 20, keep_state=False) < 1e-5
+
+
+def test_without_the_extra_the_export_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = toy_network()
+    save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    assert cli.main(["export", str(tmp_path), str(tmp_path / "policy.onnx")]) == 2
+    assert "pip install 'tamiyo[onnx]'" in capsys.readouterr().err
+    assert not (tmp_path / "policy.onnx").exists()
+
+
 REFUSED = [
     (["export"], "required: CHECKPOINT, OUT"),
     (["export", "/nowhere", "x.pt2"], "no checkpoint at /nowhere"),
-    (["export", "/nowhere", "x.txt"], "does not end in .pt2"),
+    (["export", "/nowhere", "x.txt"], "does not end in .pt2 or .onnx"),
+    (["export", "/nowhere", "x.pt2", "--format", "onnx"], "does not end in .onnx: give a name such as policy.onnx"),
+    (["export", "/nowhere", "x.onnx", "--format", "tflite"], "invalid choice: 'tflite'"),
     (["export", "/nowhere", "/nowhere/x.pt2"], "folder /nowhere does not exist"),
     (["export", "/nowhere", "x.pt2", "--slots", "9"], "--slots is 9"),
     (["rollout", "/nowhere"], "no checkpoint at /nowhere"),
