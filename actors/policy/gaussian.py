@@ -19,7 +19,7 @@ from actors.types.actions import ActionSpec
 from actors.types.continuous import CELL_WIDTH, CELLS, LARGEST
 
 LOG_STD_RANGE = (-5.0, 2.0)
-_TAIL = 1e-12  # probability beyond which noise is clamped: samples stay within 7 standard deviations
+TAIL = 1e-12  # probability beyond which noise is clamped: samples stay within 7 standard deviations
 _POINTS, _WEIGHTS = np.polynomial.hermite.hermgauss(32)
 
 
@@ -47,7 +47,7 @@ def sample(mean: Tensor, log_std: Tensor, noise: Tensor, deterministic: bool | T
     """
     u = mean.double()
     if deterministic is not True:
-        uniform = noise.double().clamp(_TAIL, 1.0 - _TAIL)
+        uniform = noise.double().clamp(TAIL, 1.0 - TAIL)
         drawn = u + log_std.double().exp() * sqrt(2.0) * torch.erfinv(2.0 * uniform - 1.0)
         u = torch.where(deterministic, u, drawn) if isinstance(deterministic, Tensor) else drawn
     cells = ((u + LARGEST) / CELL_WIDTH).round().clamp(0, CELLS - 1).long()

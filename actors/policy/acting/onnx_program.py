@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from actors.errors import UserError
 from actors.policy.acting.exported import BATCH_AXES, INPUTS, OUTPUTS, ExportedStep, example_inputs
+from actors.policy.gaussian import TAIL
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 
@@ -100,11 +101,13 @@ def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def _erfinv(x: Tensor) -> Tensor:
     """The inverse error function, by the percentage points of the normal distribution.
 
-    Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), PPND16: relative error of about 1e-16.
+    Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), PPND16, whose relative error is about 1e-16. The
+    exporter writes numbers as float32, which leaves a relative error of about 1e-7, one hundredth of a cell. It also
+    rounds the largest noise that `gaussian.sample` accepts to 1, so the tail ends here.
     """
     q = 0.5 * x  # p - 1/2, where p is the probability below
     central = q * _ratio(0.180625 - q * q, _CENTRAL)
-    r = (-(0.5 - q.abs()).clamp(min=1e-300).log()).sqrt()
+    r = (-(0.5 - q.abs()).clamp(min=TAIL).log()).sqrt()
     tail = torch.where(r <= 5.0, _ratio(r - 1.6, _MIDDLE), _ratio(r - 5.0, _FAR))
     return torch.where(q.abs() <= 0.425, central, torch.where(q < 0, -tail, tail)) / sqrt(2.0)
 

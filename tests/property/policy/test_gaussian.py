@@ -148,7 +148,8 @@ def test_the_onnx_model_samples_as_the_network_does(tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(0)
     inputs["obs"] = torch.randn(inputs["obs"].shape, generator=rng)
     noise = torch.rand(inputs["noise"].shape, generator=rng, dtype=torch.float64)
-    noise[:4] = torch.tensor([0.0, 1e-9, 0.5, 1.0 - 1e-9]).double()[:, None]  # the tails as well
+    tails = torch.tensor([0.0, 1e-9, 0.5, 1.0 - 1e-9, 1.0 - 2.0**-53], dtype=torch.float64)
+    noise[: len(tails)] = tails[:, None]
     inputs["noise"] = noise
     for greedy in (False, True):
         inputs["deterministic"] = torch.tensor(greedy)
