@@ -24,7 +24,7 @@ from learner.config import LearnerConfig
 from learner.train import Learner
 
 Judge = Callable[[Policy, int], bool]
-"""Told a policy and the steps acted so far; True ends the run."""
+"""Called with a policy and the steps acted so far; True ends the run."""
 
 
 class Forgetful:
@@ -82,7 +82,7 @@ class Run:
         return Forgetful(self.acting) if self.forgetful else self.acting
 
     def train(self, budget: int, judge: Judge | None = None, judge_every: int = 10) -> None:
-        """At most `budget` steps of acting; `judge` is asked at every `judge_every`-th version."""
+        """At most `budget` steps of acting; `judge` is called at every `judge_every`-th version."""
 
         def produce() -> bool:
             due = self._fetch() and self.version > 0 and self.version % judge_every == 0
@@ -128,5 +128,5 @@ class Run:
 
 
 def play(sampler: Sampler, policy: Policy, run_seed: int, seeds: range, deterministic: bool = False) -> list[float]:
-    told = sampler.play(policy, Provenance(0, 0, 1, run_seed), seeds, deterministic)
-    return [float(episode["return"]) for episode in told]
+    summaries = sampler.play(policy, Provenance(0, 0, 1, run_seed), seeds, deterministic)
+    return [float(episode["return"]) for episode in summaries]

@@ -118,7 +118,7 @@ def sb3_learner(shape: Shape, device: str) -> tuple[Prepare, Any]:
         },
     )
     _, callback = model._setup_learn(10**9)
-    for _ in range(2):  # the first rollout starts episodes, the second goes on with them
+    for _ in range(2):  # the first rollout starts episodes, the second continues them
         assert model.collect_rollouts(envs, callback or CallbackList([]), model.rollout_buffer, shape.steps)
     if shape.episode_steps is None:
         assert not model.rollout_buffer.episode_starts.any()

@@ -62,8 +62,8 @@ def against_sweep(results: Results) -> Figure:
         corner = (low, y - BEHIND_POINTS)
         target = Rectangle(corner, x * SHARE_OF_FLOPS - low, top - corner[1], fc="#e6f4ee", ec="none", zorder=0)
         ax.add_patch(target)
-        told = "target: at most 1 point behind the full sweep, for at most 1/3 of its FLOPs"
-        ax.text(0.012, 0.975, told, transform=ax.transAxes, va="top", color=COLOURS[SWEEP], fontsize=8)
+        goal = "target: at most 1 point behind the full sweep, for at most 1/3 of its FLOPs"
+        ax.text(0.012, 0.975, goal, transform=ax.transAxes, va="top", color=COLOURS[SWEEP], fontsize=8)
         ax.axhline(y, color=COLOURS[SWEEP], lw=0.9, ls=(0, (4, 3)), zorder=1)
     ax.axhline(0, color=ZERO, lw=0.8, zorder=1)
     _label(ax, points)

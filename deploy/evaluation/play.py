@@ -114,22 +114,22 @@ def gain_and_rent(host: HostEpisode, episode: Episode) -> tuple[float, float]:
 
 def row(host: HostEpisode, episode: Episode) -> Row:
     """Return what an episode came to."""
-    told = episode.telemetry
+    telemetry = episode.telemetry
     gain, rent = gain_and_rent(host, episode)
     spent = cost(host)
-    values = (gain, rent, told["final_accuracy"], float(np.sum(episode.rewards)), float(np.sum(episode.log_probs)))
+    values = (gain, rent, telemetry["final_accuracy"], float(np.sum(episode.rewards)), float(np.sum(episode.log_probs)))
     return Row(
         seed=host.seed,
         gain=gain,
         rent=rent,
-        accuracy=told["final_accuracy"],
-        test_accuracy=told.get("test_accuracy", float("nan")),
+        accuracy=telemetry["final_accuracy"],
+        test_accuracy=telemetry.get("test_accuracy", float("nan")),
         host_width=host.host.width,
         host_params=host.growth.host_params,
         final_params=host.growth.host_params + host.added_params(),
         fossilized=sum(slot.stage is Stage.FOSSILIZED for slot in host.lifecycle.slots),
         started=host.germinations,
-        panic=told["panic"] > 0,
+        panic=telemetry["panic"] > 0,
         epochs=host.epoch,
         illegal=host.illegal_actions,
         finite=all(map(isfinite, values)),

@@ -213,12 +213,12 @@ class Results:
         shape = self.values(POLICY, objective, self.prices[0]).shape
         of = (f"{n} {what if n > 1 else one}" for n, what, one in zip(shape, _PLURALS, _SINGULARS, strict=True))
         scope = ", ".join(of)
-        told = []
+        found = []
         for other, name in SENTENCES:
             if other in self.rows:
-                told.append(_sentence(name, self.interval(self.against(POLICY, other)), scope))
+                found.append(_sentence(name, self.interval(self.against(POLICY, other)), scope))
                 scope = ""
-        return told
+        return found
 
 
 _PLURALS, _SINGULARS = ("policies", "families", "paired episodes"), ("policy", "family", "paired episode")

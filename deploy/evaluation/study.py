@@ -1,7 +1,7 @@
 """`tamiyo study FILE`: run trainings and evaluations one after the other, and skip finished ones.
 
 Every training and every evaluation is a `tamiyo` command of its own, so that it can be repeated alone; which one is
-kept in its record. A study that was cut off goes on with the training that was under way.
+kept in its record. An interrupted study continues the training that was under way.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _study(data: Any, path: Path) -> Study:
         _known(entry, "a training")
         settings = _merged(common, entry.get("settings") or {})
         overlay(PRESETS[preset], settings)  # reject invalid settings now, not hours later
-        told = (float(entry["minutes"]), settings, bool(entry.get("keep", False)))
-        trainings += [Training(entry["name"], int(seed), *told) for seed in entry["seeds"]]
+        options = (float(entry["minutes"]), settings, bool(entry.get("keep", False)))
+        trainings += [Training(entry["name"], int(seed), *options) for seed in entry["seeds"]]
     groups = {t.group for t in trainings}
     evaluations = []
     for entry in data.get("evaluations") or []:
@@ -192,13 +192,13 @@ def _finished(study: Study, entry: Training | StudyEvaluation) -> bool:
 
 
 def _fingerprint(study: Study, entry: Training | StudyEvaluation) -> str:
-    """What the entry asks for; one that was changed since is run anew."""
+    """Return a hash of an entry's settings. An entry whose settings have changed runs again."""
     if isinstance(entry, Training):
         resolved = to_yaml(overlay(PRESETS[study.preset], entry.settings))  # a preset may change as well
-        asked = [resolved, repr(replace(entry, settings={}))]
+        settings = [resolved, repr(replace(entry, settings={}))]
     else:
-        asked = [repr(entry), *(_fingerprint(study, t) for t in _needed(study, entry))]
-    return hashlib.sha256("\n".join(asked).encode()).hexdigest()[:16]
+        settings = [repr(entry), *(_fingerprint(study, t) for t in _needed(study, entry))]
+    return hashlib.sha256("\n".join(settings).encode()).hexdigest()[:16]
 
 
 def _train(study: Study, entry: Training) -> int:
@@ -206,10 +206,10 @@ def _train(study: Study, entry: Training) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     run = {"name": run_dir.name, "root": str(study.root), "seed": entry.seed}
     settings = _merged(entry.settings, {"run": run, "learner": {"max_seconds": entry.minutes * 60}})
-    asked, before = to_yaml(overlay(PRESETS[study.preset], settings)), run_dir / "config.yaml"
-    (folder / "config.yaml").write_text(asked)
+    config, before = to_yaml(overlay(PRESETS[study.preset], settings)), run_dir / "config.yaml"
+    (folder / "config.yaml").write_text(config)
     command = ["train", "--preset", study.preset, "--config", str(folder / "config.yaml")]
-    if before.is_file() and before.read_text() != asked:
+    if before.is_file() and before.read_text() != config:
         _put_aside(run_dir)
     fresh = not before.is_file()
     started = time.time()
@@ -221,7 +221,7 @@ def _train(study: Study, entry: Training) -> int:
     checkpoint = load_checkpoint(run_dir)
     if entry.keep:
         save_policy(checkpoint, run_dir / POLICY)
-    told = {
+    outcome = {
         "run": str(run_dir),
         "minutes": round(checkpoint.progress.elapsed_s / 60, 2),
         "updates": checkpoint.progress.update,
@@ -230,7 +230,7 @@ def _train(study: Study, entry: Training) -> int:
         "last": _last_metrics(run_dir),
     }
     _write_curve(run_dir, run_dir / CURVE)
-    _record(study, entry, command, started, told)
+    _record(study, entry, command, started, outcome)
     return 0
 
 
@@ -257,8 +257,8 @@ def _evaluate(study: Study, entry: StudyEvaluation) -> int:
     from deploy.evaluation.cells import CellStore
 
     results = json.loads((folder / "results.json").read_text())
-    told = {"core_minutes": round(CellStore(cells).seconds() / 60, 2)}  # of all cells, whenever they were played
-    _record(study, entry, command, started, told | {"headline": results["headline"], "targets": results["targets"]})
+    outcome = {"core_minutes": round(CellStore(cells).seconds() / 60, 2)}  # of all cells, whenever they were played
+    _record(study, entry, command, started, outcome | {"headline": results["headline"], "targets": results["targets"]})
     return 0
 
 
@@ -277,7 +277,7 @@ def _tamiyo(command: Sequence[str]) -> int:
 
 
 def _record(
-    study: Study, entry: Training | StudyEvaluation, command: Sequence[str], started: float, told: Mapping[str, Any]
+    study: Study, entry: Training | StudyEvaluation, command: Sequence[str], started: float, outcome: Mapping[str, Any]
 ) -> None:
     content = {
         "name": entry.name,
@@ -286,7 +286,7 @@ def _record(
         "wall_minutes": round((time.time() - started) / 60, 2),
         "machine": platform.platform(),
         "cores": os.cpu_count(),
-        **told,
+        **outcome,
     }
     (study.folder(entry.name) / RECORD).write_text(json.dumps(content, indent=1) + "\n")
 
@@ -300,8 +300,8 @@ def _last_metrics(run_dir: Path) -> dict[str, Any]:
 def _write_curve(run_dir: Path, path: Path, points: int = 60) -> None:
     """What an episode paid over the run's minutes, averaged over equally many updates each."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    told = np.array([(x["elapsed_s"] / 60, x["paid_mean"]) for x in lines if x.get("paid_mean") is not None])
-    parts = [part.mean(0) for part in np.array_split(told, min(points, len(told)))] if len(told) else []
+    paid = np.array([(x["elapsed_s"] / 60, x["paid_mean"]) for x in lines if x.get("paid_mean") is not None])
+    parts = [part.mean(0) for part in np.array_split(paid, min(points, len(paid)))] if len(paid) else []
     path.write_text("".join(f"{line}\n" for line in ("minutes,paid", *(f"{m:.2f},{p:.3f}" for m, p in parts))))
 
 

@@ -107,7 +107,7 @@ def _shown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def against(study: Study, name: str, folder: Path) -> str:
     """One row per recipe: its difference to the policies that it is compared with."""
     by_name = {line["name"]: line for line in _results(study, name)["lines"]}
-    asked = next(e for e in study.evaluations if e.name == name)
+    evaluation = next(e for e in study.evaluations if e.name == name)
     rows = [
         (
             group,
@@ -116,9 +116,9 @@ def against(study: Study, name: str, folder: Path) -> str:
             "" if line["policy_over"] is None else _span(_negative(line["policy_over"])),
             "exploratory" if line["policies"] == 1 else "",
         )
-        for group, line in [(asked.policies[0], by_name[POLICY]), *((g, by_name[g]) for g in asked.also)]
+        for group, line in [(evaluation.policies[0], by_name[POLICY]), *((g, by_name[g]) for g in evaluation.also)]
     ]
-    return table(("recipe", "policies", "J over never growing", f"over {asked.policies[0]}", ""), rows)
+    return table(("recipe", "policies", "J over never growing", f"over {evaluation.policies[0]}", ""), rows)
 
 
 def costs(study: Study, name: str, folder: Path) -> str:

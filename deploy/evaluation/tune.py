@@ -51,9 +51,9 @@ def read_rules(path: Path, prices: Sequence[float] = PRICES) -> dict[str, dict[f
 
 def write_rules(rules: TunedRules, path: Path) -> None:
     """Write the file that `read_rules` reads."""
-    told = "# The rules of the lines that are tuned per price on the training families; see docs/evaluation.md.\n"
+    header = "# The rules of the lines that are tuned per price on the training families; see docs/evaluation.md.\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(told + yaml.safe_dump({line: dict(own) for line, own in rules.items()}, sort_keys=False))
+    path.write_text(header + yaml.safe_dump({line: dict(own) for line, own in rules.items()}, sort_keys=False))
 
 
 def choose(

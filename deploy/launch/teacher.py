@@ -95,8 +95,8 @@ def teacher_choices(rules: Sequence[str]) -> tuple[ColumnChoice, ...]:
 def kept_survey(config: Config, choices: Sequence[ColumnChoice], pool: ProcessPoolExecutor) -> Survey:
     """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
     waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
-    asked = repr((SURVEY, _surveyed(config.env), tuple(choices), waves))
-    path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.npz"
+    identity = repr((SURVEY, _surveyed(config.env), tuple(choices), waves))
+    path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path) as kept:
             return Survey(kept["features"], kept["gains"])

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from actors.env.rendering.palette import STYLE
 from deploy.report import charts, episode_chart
-from deploy.report.lessons import lessons
+from deploy.report.findings import findings
 from deploy.report.progress import clock
 from deploy.report.run_folder import RunFolder, read_run
 from deploy.report.statistics import Interval, paired_interval
@@ -116,7 +116,7 @@ def write_report(run_dir: Path) -> Path:
         run=run,
         headline=_headline(run),
         comparisons=_comparisons(run),
-        lessons=lessons(run),
+        findings=findings(run),
         facts=_facts(run),
         drawn=drawn,
         missing=missing,

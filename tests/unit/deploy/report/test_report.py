@@ -16,7 +16,7 @@ from actors.errors import UserError
 from actors.types.actions import Op
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
-from deploy.report.lessons import lessons
+from deploy.report.findings import findings
 from deploy.report.page import FIGURES, headline, write_report
 from deploy.report.run_folder import read_run
 
@@ -114,7 +114,7 @@ def test_the_report_says_what_was_learned_for_narrow_and_ample_hosts(tmp_path: P
         rows.append(last | {"host_width": 2.0 + 8.0 * (i % 2), "growth_ratio": growth})
     (run / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     grew = "it grew in 50% of the episodes, to 3.0 times the host's size on average"
-    assert lessons(read_run(run)) == [
+    assert findings(read_run(run)) == [
         f"On narrow hosts (2 units or channels) {grew}; on ample ones (10) it grew nothing.",
         "That earned +9.0 points on narrow hosts and +9.0 on ample ones.",
     ]  # the price does not vary

@@ -27,7 +27,7 @@ class Habit(NamedTuple):
         return f"it grew in {self.share:.0%} of the episodes, to {self.size:.1f} times the host's size on average"
 
 
-def lessons(run: RunFolder) -> list[str]:
+def findings(run: RunFolder) -> list[str]:
     """Return sentences about the last fifth of a run's episodes; none for Gymnasium environments and short runs."""
     rows = [row for row in run.episodes if "host_width" in row and "rent_weight" in row]
     rows = rows[-(len(rows) // LAST) :] if len(rows) >= LAST else []
