@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from actors.policy.acting.layout import lay_out
-from actors.policy.kernels.compile import compile_kernels
 from actors.policy.kernels.cache import PRECISION
+from actors.policy.kernels.compile import compile_kernels
 from actors.policy.kernels.step import run_step
-from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
 
 Array = NDArray[Any]
-States = tuple[Array, Array, Array, Array]
-"""The arrays of a `PolicyState`."""
-
-
-class KernelDecision(NamedTuple):
-    """Decisions of N rows."""
-
-    actions: Array  # int64 [N, H]
-    log_probs: Array  # [N, H], 0 where irrelevant
-    masks: Array  # bool [N, A] in force
-    values: Array  # [2, N] values and baseline values, denormalized
-    all_legal: bool  # whether every relevant head had a legal choice; where not, log-probs are not finite
 
 
 class KernelStep:
@@ -36,32 +26,70 @@ class KernelStep:
         compile_kernels()
         spec = network.spaces.action
         self._run, self._heads, self._choices = run_step.of(PRECISION), len(spec.heads), spec.flat_size
+        self._bootstrap = 0 if network.config.bootstrap == "sampled" else 1
         self.load(network)
 
     def load(self, network: FactoredRecurrentActorCritic) -> None:
-        """Lay out the weights of a network of the same architecture."""
+        """Lay out the weights of a network of the same architecture, for all calls from now on."""
         self._weights = lay_out(network)
 
-    def __call__(
+    def of(self, network: FactoredRecurrentActorCritic) -> KernelStep:
+        """Return a copy with the weights of `network`."""
+        return KernelStep(network)
+
+    def run(
+        self,
+        obs: Array,
+        blueprint_indices: Array,
+        masks: ActionMasks,
+        states: PolicyState,
+        rows: Array,
+        noise: Array,
+        greedy: Array,
+        keep: bool = True,
+    ) -> ActOutput:
+        """See `Program.run`."""
+        if not keep:
+            own = states.rows(torch.from_numpy(rows))
+            return self.step(obs, blueprint_indices, masks, own, noise, greedy)[0]
+        arrays = tuple(t.numpy() for t in states)
+        return self.decide(obs, blueprint_indices, masks, rows, arrays, arrays, noise, greedy)[0]
+
+    def step(
+        self, obs: Array, blueprint_indices: Array, masks: ActionMasks, state: PolicyState, noise: Array, greedy: Array
+    ) -> tuple[ActOutput, PolicyState, bool]:
+        """Run a step of N rows and return the decision, the state after it, and whether every relevant head had a legal
+        choice."""
+        before = tuple(_plain(t.numpy()) for t in state)
+        after = tuple(np.empty_like(a) for a in before)
+        rows = np.arange(len(obs))
+        decision, all_legal = self.decide(obs, blueprint_indices, masks, rows, before, after, noise, greedy)
+        return decision, PolicyState(*map(torch.from_numpy, after)), all_legal
+
+    def decide(
         self,
         obs: Array,
         blueprint_indices: Array,
         masks: ActionMasks,
         rows: Array,
-        before: States,
-        after: States,
+        before: tuple[Array, ...],
+        after: tuple[Array, ...],
         noise: Array,
         greedy: Array,
-    ) -> KernelDecision:
-        """Run a step of N rows, whose recurrent states are at `rows [N]` of `before`, and write those after it there in
-        `after`, which may be the same arrays."""
+    ) -> tuple[ActOutput, bool]:
+        """Run a step of N rows, whose recurrent states are at `rows [N]` of `before`, the arrays of a `PolicyState`;
+        write those after the step to `after`, which may be the same arrays.
+
+        Returns the decision, and whether every relevant head had a legal choice; where not, log-probs are not finite.
+        """
         n = len(obs)
         actions, log_probs = np.empty((n, self._heads), np.int64), np.empty((n, self._heads), np.float32)
         in_force, values = np.empty((n, self._choices), np.bool_), np.empty((2, n), np.float32)
-        legal = (_flat(m, n) for m in (masks.op, masks.op[:, :0] if masks.slot is None else masks.slot, masks.rest))
+        slot = masks.op[:, :0] if masks.slot is None else masks.slot
+        legal = (_flat(mask, n) for mask in (masks.op, slot, masks.rest))
         inputs = (_plain(obs), _plain(blueprint_indices), *legal, rows, *before, _plain(noise), greedy)
         all_legal = self._run(*self._weights, *inputs, actions, log_probs, in_force, values, *after)
-        return KernelDecision(actions, log_probs, in_force, values, all_legal)
+        return ActOutput(actions, log_probs, in_force, values[0], values[1], values[self._bootstrap]), all_legal
 
 
 def _plain(array: Array) -> Array:
@@ -71,4 +99,4 @@ def _plain(array: Array) -> Array:
 
 
 def _flat(mask: Array, rows: int) -> Array:
-    return _plain(mask).reshape(rows, mask.size // rows)
+    return _plain(mask).reshape(rows, mask.size // rows if rows else 0)

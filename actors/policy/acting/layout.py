@@ -58,15 +58,6 @@ class _Layout:
         return start
 
 
-def has_kernels(network: FactoredRecurrentActorCritic) -> bool:
-    """Return whether there are kernels for this network: for all but continuous heads, devices other than CPUs,
-    `policy.compile`, and action spaces that no environment of ours has."""
-    spec, slots = network.spaces.action, network.spaces.slots
-    usual = spec.conditioned == (slots > 0) and (spec.conditioned or bool(spec.relevance_table.all()))
-    on_cpu = network.norm.weight.device.type == "cpu" and network.norm.weight.dtype == torch.float32
-    return usual and on_cpu and not spec.num_continuous and not network.config.compile
-
-
 @torch.no_grad()
 def lay_out(network: FactoredRecurrentActorCritic) -> KernelWeights:
     """Lay out the weights of a network for which `has_kernels`."""

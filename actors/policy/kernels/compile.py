@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from actors.jit.compile import compile_once
 from actors.policy.kernels.cache import PRECISION, cache_dir
@@ -19,9 +23,14 @@ def fill_cache(precision: str) -> None:
     """Compile the kernels in this process, by a step of no rows."""
     plan = np.zeros(NET, np.int64)
     plan[Net._fields.index("core")] = FEEDFORWARD
-    reals, flags, whole = (lambda *shape, d=d: np.zeros(shape, d) for d in (np.float32, np.bool_, np.int64))
-    run_step.of(precision)(
-        plan, reals(0), np.zeros(1), np.zeros(4), whole(0), flags(0, 0), reals(0, 0), whole(0, 0), flags(0, 0),
-        flags(0, 0), flags(0, 0), whole(0), *(reals(0, 0, 0) for _ in range(4)), np.zeros((0, 0)), flags(0),
-        whole(0, 0), reals(0, 0), flags(0, 0), reals(2, 0), *(reals(0, 0, 0) for _ in range(4)),
-    )  # fmt: skip
+    reals, flags, whole = (partial(_empty, dtype) for dtype in (np.float32, np.bool_, np.int64))
+    states = [reals(0, 0, 0) for _ in range(8)]  # before and after
+    options = plan, reals(0), np.zeros(1), np.zeros(4), whole(0), flags(0, 0)
+    masks = flags(0, 0), flags(0, 0), flags(0, 0)
+    noise, greedy, decision = np.zeros((0, 0)), flags(0), (whole(0, 0), reals(0, 0), flags(0, 0), reals(2, 0))
+    run = run_step.of(precision)
+    run(*options, reals(0, 0), whole(0, 0), *masks, whole(0), *states[:4], noise, greedy, *decision, *states[4:])
+
+
+def _empty(dtype: type, *shape: int) -> NDArray[Any]:
+    return np.zeros(shape, dtype)

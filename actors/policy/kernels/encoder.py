@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 @ordered
 def _normalize(net: Net, stats: Array, obs: Array, base: Array, slots: Array) -> None:
-    """Normalize an observation `[obs]` in float64, as the network does, and split it; `stats` is [mean, scale, clip]."""
+    """Normalize and split an observation, in float64 as the network does; `stats` is mean, scale and clip."""
     size, clip = net.obs, stats[2 * net.obs]
     for k in range(size):
         z = 0.0 if net.blind else np.float64(obs[k])

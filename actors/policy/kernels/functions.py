@@ -26,8 +26,7 @@ _ROUNDER = np.float32(1.5 * 2.0**23)  # adding it rounds to an integer, which is
 _C2, _C3, _C4, _C5, _C6, _C7 = (np.float32(1.0 / math.factorial(k)) for k in range(2, 8))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _power_of_two(typing: Any, rounded: Any) -> Any:
+def _scale_by_exponent(typing: Any, rounded: Any) -> Any:
     """Return 2^n for `rounded` = n + _ROUNDER, by moving n into the exponent."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
@@ -36,6 +35,9 @@ def _power_of_two(typing: Any, rounded: Any) -> Any:
         return builder.bitcast(builder.add(bits, whole(127 << 23)), ir.FloatType())
 
     return types.float32(types.float32), generate
+
+
+_power_of_two: Any = intrinsic(_scale_by_exponent)
 
 
 @elementary

@@ -60,13 +60,14 @@ class Matrix(NamedTuple):
     width: int
 
 
+_first: Any = to_fixed_tuple
 NET, MATRIX = len(Net._fields), len(Matrix._fields)
 
 
 @inner
 def net_of(plan: Array) -> Net:
     """Read the `Net` at the beginning of a plan."""
-    return Net(*to_fixed_tuple(plan[:NET], NET))
+    return Net(*_first(plan[:NET], NET))
 
 
 @inner

@@ -56,8 +56,9 @@ def run_step(
     for first in range(0, rows.size, CHUNK):
         part = slice(first, min(first + CHUNK, rows.size))
         own = rows[part]
-        core, slots = np.empty(own.size * net.hidden, np.float32), np.empty(
-            own.size * net.slots * net.encoder, np.float32
+        core, slots = (
+            np.empty(own.size * net.hidden, np.float32),
+            np.empty(own.size * net.slots * net.encoder, np.float32),
         )
         stride = max(net.core_input, net.hidden) + (0 if net.core == FEEDFORWARD else net.hidden)
         x = np.empty(own.size * stride, np.float32)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -28,6 +28,7 @@ PANEL = LANES * VECTORS
 ROWS = 6
 
 Array = NDArray[Any]
+_insert: Any = get_or_insert_function
 _INDEX, _REAL = ir.IntType(64), ir.FloatType()
 _VECTOR = ir.VectorType(_REAL, LANES)
 
@@ -53,7 +54,7 @@ def pack(weight: Array) -> Array:
 def _tile(rows: int, vectors: int) -> Callable[..., None]:
     """Build the function that computes `rows` rows of `vectors` vectors of outputs."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def tile(
         typing: Any, x: Any, x0: Any, stride: Any, w: Any, w0: Any, b0: Any, depth: Any, y: Any, y0: Any, width: Any
     ) -> Any:
@@ -75,14 +76,14 @@ def _tile(rows: int, vectors: int) -> Callable[..., None]:
 
         return signature, generate
 
-    return tile  # type: ignore[no-any-return]
+    return tile
 
 
 def _sums(builder: ir.IRBuilder, inputs: list[Any], weights: Any, depth: Any, biases: list[Any]) -> list[list[Any]]:
     """Build the loop over inputs; return its sums by row and vector. `depth` is at least 1."""
     entry, loop, after = builder.block, builder.append_basic_block("inputs"), builder.append_basic_block("sums")
     kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-    fma = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
+    fma = _insert(builder.module, kind, f"llvm.fma.v{LANES}f32")
     builder.branch(loop)
     builder.position_at_end(loop)
     k = builder.phi(_INDEX)
