@@ -9,9 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.policy.acting.layout import lay_out
-from actors.policy.kernels.cache import PRECISION
-from actors.policy.kernels.compile import compile_kernels
-from actors.policy.kernels.step import run_step
+from actors.policy.kernels.compile import load_kernels
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
@@ -23,9 +21,8 @@ class KernelStep:
     """A copy of a network for which `has_kernels`. It keeps nothing between calls, so threads may share it."""
 
     def __init__(self, network: FactoredRecurrentActorCritic) -> None:
-        compile_kernels()
         spec = network.spaces.action
-        self._run, self._heads, self._choices = run_step.of(PRECISION), len(spec.heads), spec.flat_size
+        self._run, self._heads, self._choices = load_kernels(), len(spec.heads), spec.flat_size
         self._bootstrap = 0 if network.config.bootstrap == "sampled" else 1
         self.load(network)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,16 @@ from actors.policy.kernels.step import run_step
 
 
 def compile_kernels() -> None:
-    """Compile the kernels and cache them on disk, unless they are: about ten seconds. See `compile_once`."""
+    """Compile the kernels and cache them on disk, unless they are: about twenty seconds. See `compile_once`."""
     compile_once(cache_dir(), PRECISION, __name__)
+
+
+@cache
+def load_kernels() -> Any:
+    """Return `run_step`, compiled and loaded: tenths of a second where the kernels are compiled."""
+    compile_kernels()
+    fill_cache(PRECISION)
+    return run_step.of(PRECISION)
 
 
 def fill_cache(precision: str) -> None:

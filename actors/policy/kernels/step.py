@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.jit.decorators import inner
-from actors.policy.kernels.cache import kernel
+from actors.jit.decorators import Kernel, inner
+from actors.policy.kernels.cache import cache_dir
 from actors.policy.kernels.cores import feedforward, lstm, memory
 from actors.policy.kernels.encoder import encode
 from actors.policy.kernels.functions import layer_norm
@@ -21,8 +21,7 @@ CHUNK = 48
 """Rows that go through all layers together, so that their activations stay in the cache: a multiple of ROWS."""
 
 
-@kernel
-def run_step(
+def _run_step(
     plan: Array,  # int64: a `Net` and its matrices
     w: Array,  # float32, all weights
     stats: Array,  # float64 [2 D + 1]: mean, scale and clip of the observation's normalization
@@ -74,6 +73,9 @@ def run_step(
         out = Decision(actions[part], log_probs[part], in_force[part], values[:, part])
         decide(net, plan, w, dist, core, slots, masks, noise[part], greedy[part], out)
     return _finish(net, numbers, relevance, actions, log_probs, values)
+
+
+run_step = Kernel(_run_step, cache_dir)
 
 
 @inner
