@@ -89,7 +89,7 @@ def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
         return config
     from deploy.launch.pretraining import pretrained_policy  # imports Numba
 
-    compile_environments(config, console)
+    compile_kernels(config, console)
     path = pretrained_policy(config, run_dir, console)
     return replace(config, run=replace(config.run, init_from=str(path.absolute())))
 
