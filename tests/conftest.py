@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import filterfalse
 from pathlib import Path
 
 import hypothesis
@@ -20,6 +19,7 @@ import structlog
 
 from actors.config import QueueConfig
 from actors.env.kernels.cache import is_compiled
+from actors.policy.kernels import cache as policy_cache
 from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.transport.redis import connect
@@ -49,8 +49,9 @@ LONGEST = (
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the kernels before the first test, so that no test's time limit includes it."""
     if not hasattr(session.config, "workerinput"):
-        missing = filterfalse(is_compiled, ("float32", "float64"))
-        compiling = [subprocess.Popen([sys.executable, "-c", COMPILE.format(dtype)]) for dtype in missing]
+        missing = [COMPILE.format(dtype) for dtype in ("float32", "float64") if not is_compiled(dtype)]
+        missing += [] if policy_cache.is_compiled() else [COMPILE_POLICY]
+        compiling = [subprocess.Popen([sys.executable, "-c", command]) for command in missing]
         statuses = [process.wait() for process in compiling]
         if any(statuses):
             pytest.exit("the kernels do not compile; see above", returncode=3)
@@ -84,6 +85,7 @@ def is_property_test(item: pytest.Item) -> bool:
 
 
 COMPILE = "import torch; from actors.env.seed_fleet import compile_kernels; compile_kernels(torch.{})"
+COMPILE_POLICY = "from actors.policy.kernels.compile import compile_kernels; compile_kernels()"
 Connect = Callable[..., Transport]
 """`open_transport(**QueueConfig fields)` opens another handle on the test's own store."""
 

@@ -1,4 +1,5 @@
-"""Run a server in its own process: the policy server, or an echo server with the same messages and no policy."""
+"""Run a server in its own process: the policy server, with kernels or with traced programs, or an echo server with the
+same messages and no policy."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import grpc
 import torch
 
 from actors.config import PolicyConfig
 from actors.env.env import seed_spaces
+from actors.policy.acting import programs
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.serving.options import ServeOptions, server_channel_options
@@ -34,7 +37,7 @@ class ServerProcess(NamedTuple):
 
 @contextmanager
 def running_server(kind: str, metrics_port: int = 0, ttl_s: float = 3600.0) -> Iterator[ServerProcess]:
-    """Run a server of this kind, `policy` or `echo`, during a `with` block."""
+    """Run a server of this kind, `policy`, `traced` or `echo`, during a `with` block."""
     command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), str(ttl_s)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -108,4 +111,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     configure_log("json")
     kind, metrics_port, ttl_s = sys.argv[1:]
-    asyncio.run(run_policy(int(metrics_port), float(ttl_s)) if kind == "policy" else run_echo())
+    with patch.object(programs, "has_kernels", return_value=False) if kind == "traced" else nullcontext():
+        asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), float(ttl_s)))

@@ -12,8 +12,9 @@ import yaml
 from rich.console import Console
 
 from actors.config import EnvConfig
-from actors.env.seed_fleet import compile_kernels
+from actors.env import seed_fleet
 from actors.errors import UserError
+from actors.policy.kernels.compile import compile_kernels
 from actors.policy.saved import find_checkpoint
 from actors.rules.names import parse_rule
 from deploy.commands.rollout import environment_of
@@ -179,6 +180,7 @@ def _play(
         for w, players in line.players.items()
         for player in players
     }
+    seed_fleet.compile_kernels()
     compile_kernels()
     found = run_cells(jobs.values(), store, options.jobs, lambda text: console.print(text, style="dim", soft_wrap=True))
 

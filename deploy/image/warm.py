@@ -5,7 +5,8 @@ import importlib
 import torch
 from ray.dashboard.utils import DashboardAgentModule, DashboardHeadModule, get_all_modules
 
-from actors.env.seed_fleet import compile_kernels
+from actors.env import seed_fleet
+from actors.policy.kernels.compile import compile_kernels
 
 MODULES = (
     "deploy.commands.admin.health",
@@ -23,4 +24,5 @@ for module in MODULES:
     importlib.import_module(module)
 for kind in (DashboardAgentModule, DashboardHeadModule):  # Ray waits only 30 s for them at start
     get_all_modules(kind)
-compile_kernels(torch.float32)
+seed_fleet.compile_kernels(torch.float32)
+compile_kernels()

@@ -16,7 +16,7 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.following import follow, make_run_plan, print_outcome, with_run_name
 from deploy.launch.live_learner import refuse_second_learner
 from deploy.launch.machine import check_machine
-from deploy.launch.prepare import compile_environments, open_run, pretrain
+from deploy.launch.prepare import compile_kernels, open_run, pretrain
 from deploy.launch.process_settings import namespace
 from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
@@ -43,7 +43,7 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
             refuse_second_learner(transport, name)
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
-    compile_environments(config, console)
+    compile_kernels(config, console)
     config = pretrain(with_run_name(config, run_dir), run_dir, console)
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signal())

@@ -1,4 +1,4 @@
-"""Steps that precede every launch: open the run folder, compile environments, pretrain, start the metrics port."""
+"""Steps that precede every launch: open the run folder, compile kernels, pretrain, start the metrics port."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from actors.env.kernels.cache import is_compiled
 from actors.errors import UserError
 from actors.metrics.prometheus import ProcessMetrics
+from actors.policy.kernels import cache as policy_cache
 from actors.policy.publish import from_weights
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
@@ -66,13 +67,18 @@ def open_run(config: Config, resume: Path | None) -> Path:
     return run_dir
 
 
-def compile_environments(config: Config, console: Console) -> None:
-    """Compile the environments once, before actors start; otherwise every actor would compile them during the run."""
-    if not (config.gym.id or config.external.spaces) and config.env.backend != "torch" and not is_compiled("float32"):
-        console.print("compiling the environments for this machine (once, about 20 s) ...")
-        from actors.env.seed_fleet import compile_kernels  # imports Numba
+def compile_kernels(config: Config, console: Console) -> None:
+    """Compile policy and environments once, before actors start; otherwise every actor would wait for it in the run."""
+    if not config.policy.compile and not policy_cache.is_compiled():
+        console.print("compiling the policy's step for this machine (once, about 20 s) ...")
+        from actors.policy.kernels.compile import compile_kernels  # imports Numba
 
         compile_kernels()
+    if not (config.gym.id or config.external.spaces) and config.env.backend != "torch" and not is_compiled("float32"):
+        console.print("compiling the environments for this machine (once, about 20 s) ...")
+        from actors.env import seed_fleet  # imports Numba
+
+        seed_fleet.compile_kernels()
 
 
 def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
@@ -83,7 +89,7 @@ def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
         return config
     from deploy.launch.pretraining import pretrained_policy  # imports Numba
 
-    compile_environments(config, console)
+    compile_kernels(config, console)
     path = pretrained_policy(config, run_dir, console)
     return replace(config, run=replace(config.run, init_from=str(path.absolute())))
 

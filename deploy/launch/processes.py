@@ -20,7 +20,7 @@ from deploy.config.schema import Config
 from deploy.launch.cluster import cluster, line_printer, with_passwords
 from deploy.launch.live_learner import refuse_second_learner
 from deploy.launch.machine import check_machine, require_free_port
-from deploy.launch.prepare import compile_environments, open_run, pretrain, process_metrics
+from deploy.launch.prepare import compile_kernels, open_run, pretrain, process_metrics
 from deploy.launch.process_settings import acting, checked_spaces, learner_settings, namespace
 from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
@@ -97,7 +97,7 @@ def run_actors(config: Config) -> int:
     require_free_port(config.run.metrics_port, "run.metrics_port")
     connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
-    compile_environments(config, console)
+    compile_kernels(config, console)
     ray_context: AbstractContextManager[str | None] = (
         cluster(config.run.address, log=line_printer(console)) if config.run.address else local_ray(config)
     )

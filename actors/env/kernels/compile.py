@@ -1,47 +1,23 @@
-"""`compile_kernels`: compiles the kernels once per machine, always in a process of its own.
-
-In the process that compiles them, kernels call functions that were compiled one by one on the way; in a process that
-loads them from the cache, they call the copies inside the cached object, which LLVM has optimized once more. The two
-round differently. So that all processes compute the same bits, the process that compiles only writes the cache.
-"""
+"""`compile_kernels`: compiles the kernels of this folder once per machine."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import subprocess
-import sys
-
-import numba
 import numpy as np
 
 from actors.config import EnvConfig
 from actors.env.blueprints.family import blueprint_choices
 from actors.env.host_episode import HostEpisode
-from actors.env.kernels.cache import cache_dir, is_compiled, mark_compiled
+from actors.env.kernels.cache import cache_dir
 from actors.env.kernels.numba_network import NumbaNetwork
 from actors.env.reference_network import OptimizerSettings
+from actors.jit.compile import compile_once
 from actors.types.actions import seed_action_spec
-
-CHILD = "import sys; sys.path[:] = sys.argv[2:]; from actors.env.kernels.compile import fill_cache as f; f(sys.argv[1])"
 
 
 def compile_kernels(dtype: str) -> None:
-    """Compile all kernels for a dtype and cache them on disk, unless they are: about twenty seconds.
-
-    Processes that need those of one dtype at the same time wait for the first, since Numba's index of cached functions
-    has no lock; the other dtype has an index of its own. Raise `CalledProcessError` if the compiling process fails; its
-    messages are on standard error.
-    """
-    if is_compiled(dtype) or numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
-        return
-    with (cache_dir() / f"lock-{dtype}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_compiled(dtype):
-            # The order of sets must not decide what code is generated.
-            environ = {**os.environ, "PYTHONHASHSEED": "0"}
-            subprocess.run([sys.executable, "-c", CHILD, dtype, *sys.path], env=environ, check=True)
-            mark_compiled(dtype)
+    """Compile all kernels for a dtype and cache them on disk, unless they are: about twenty seconds. See
+    `compile_once`."""
+    compile_once(cache_dir(), dtype, __name__)
 
 
 def fill_cache(dtype: str) -> None:

@@ -1,65 +1,18 @@
-"""Decorators that compile functions of arrays with Numba."""
+"""The decorators of `actors.jit` for the kernels of this folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numba
-import numpy as np
-
 from actors.env.kernels.cache import cache_dir
+from actors.jit.decorators import Kernel, inner, ordered
+
+__all__ = ["inner", "kernel", "ordered"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# Sums may be reordered and products fused; NaN and infinity keep their meaning.
-ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
-EXACT_ORDER = {"contract", "nsz"}
-
-
-class Kernel:
-    """A function that Python calls, compiled for each precision apart, for the argument types of its first call.
-
-    Each precision has a folder of its own on disk: Numba's index of cached functions has no lock, and two processes may
-    compile the two precisions at the same time.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.compiled: dict[str, Any] = {}
-        """By precision: what Numba returns."""
-
-    def __call__(self, *args: Any) -> Any:
-        """Call the function, in the precision of its first array."""
-        precision = next(arg.dtype.name for arg in args if isinstance(arg, np.ndarray))
-        if precision not in self.compiled:
-            self.compiled[precision] = self._compile(precision)
-        return self.compiled[precision](*args)
-
-    def _compile(self, precision: str) -> Any:
-        before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-        numba.config.CACHE_DIR = str(cache_dir() / precision)  # type: ignore[attr-defined]
-        try:
-            return _compiled(self.function, ARITHMETIC, cache=True)
-        finally:
-            numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
 def kernel(function: F) -> F:
     """Compile a function that Python calls when it is first called, and cache it on disk."""
-    return cast(F, Kernel(function))
-
-
-def inner(function: F) -> F:
-    """Compile a function that only kernels call."""
-    return _compiled(function, ARITHMETIC, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-def ordered(function: F) -> F:
-    """Compile as `inner` does, without reordering arithmetic."""
-    return _compiled(function, EXACT_ORDER, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-def _compiled(function: F, arithmetic: set[str], **options: bool) -> F:
-    njit: Any = numba.njit
-    return cast(F, njit(function, fastmath=arithmetic, error_model="numpy", nogil=True, **options))
+    return cast(F, Kernel(function, cache_dir))

@@ -20,11 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from actors.env.rng import Purpose, stream
-from actors.policy.network import ActOutput, MaskTensors
-from actors.policy.state import PolicyState
 from actors.serving.messages import MessageLayout, StepQuery, make_step_batch
 from actors.serving.noise import SERVING_SEED, step_noise
 from actors.serving.refusal import Refusal
@@ -32,7 +29,6 @@ from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import PendingStep, Session, StateTable
 from actors.serving.server.training import StepRecord, going_on
 from actors.types.actions import ActionMasks
-from actors.types.spaces import Spaces
 
 RECENT_S = 0.02  # a session answered within this time is expected to step again
 BUSY_WAITS = 8  # bound of an extended wait, in units of max_wait_s
@@ -166,7 +162,6 @@ class Batcher:
         for i, step in enumerate(steps):
             self._finish(step, result, i)
 
-    @torch.inference_mode()
     def _forward(
         self,
         model: ServedModel,
@@ -176,51 +171,30 @@ class Batcher:
         blueprints: NDArray[np.int64],
         masks: ActionMasks,
     ) -> BatchResult:
-        programs, state = model.programs(layout.spaces), self._state_table.state
-        recording = any(step.session.training is not None for step in steps)
-        device = state.h.device
-        rows = torch.tensor([step.session.row for step in steps], device=device)
-        inputs: list[Tensor] = [torch.from_numpy(a).to(device) for a in (obs, blueprints)]
-        before = state.rows(rows)
-        inputs += [*MaskTensors.of(masks, device), *before]
+        program, states = model.programs(layout.spaces), self._state_table.state
+        rows = np.array([step.session.row for step in steps])
         greedy = np.array([step.query.deterministic for step in steps])
-        if greedy.all():
-            out = programs.greedy(*inputs)
-        else:
-            heads = len(layout.spaces.action.heads)
-            noise = np.full((len(steps), heads), 0.5)
-            for i in map(int, np.flatnonzero(~greedy)):
-                noise[i] = step_noise(steps[i].session.seed, steps[i].pending.step_index, heads)
-            sampling_inputs = (torch.from_numpy(a).to(device) for a in (noise, greedy))
-            out = programs.sampling(*inputs, *sampling_inputs)
-        for tensor, updated in zip(state, PolicyState(*out[4:]), strict=True):
-            tensor.index_copy_(1, rows, updated)
-        actions, log_probs, values = (t.tolist() for t in out[:3])
+        heads = len(layout.spaces.action.heads)
+        noise = np.full((len(steps), heads), 0.5)
+        for i in map(int, np.flatnonzero(~greedy)):
+            noise[i] = step_noise(steps[i].session.seed, steps[i].pending.step_index, heads)
+        recording = any(step.session.training is not None for step in steps)
+        before = states.rows(torch.from_numpy(rows).to(states.h.device)) if recording else None
+        decision = program.run(obs, blueprints, masks, states, rows, noise, greedy)
         record = None
-        if recording:
-            decision = decide(model, layout.spaces, masks, *out[:4])
+        if before is not None:
             record = StepRecord(going_on(obs, blueprints, masks), decision, before, model)
+        actions, log_probs, values = (a.tolist() for a in (decision.actions, decision.log_probs, decision.values))
         return BatchResult(actions, log_probs, values, model, record)
 
-    @torch.inference_mode()
     def bootstrap_value(self, session: Session, model: ServedModel, query: StepQuery) -> float:
         """Return the value of a final observation, given the state after the session's last step. Raises `Refusal`."""
-        layout, state = session.layout, self._state_table.state
+        layout, states = session.layout, self._state_table.state
         batch = make_step_batch([query], layout)
         if batch.refusals[0] is not None:
             raise batch.refusals[0]
-        device, spaces = state.h.device, layout.spaces
-        inputs: list[Tensor] = [torch.from_numpy(a).to(device) for a in (batch.obs, batch.blueprint_indices)]
-        inputs += [*MaskTensors.of(batch.masks, device), *state.rows(torch.tensor([session.row], device=device))]
-        noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(len(spaces.action.heads))[None]
-        sampling = (torch.from_numpy(noise).to(device), torch.zeros(1, dtype=torch.bool, device=device))
-        out = model.programs(spaces).sampling(*inputs, *sampling)
-        return float(decide(model, spaces, batch.masks, *out[:4]).bootstrap_values[0])
-
-
-def decide(model: ServedModel, spaces: Spaces, masks: ActionMasks, *chosen: Tensor) -> ActOutput:
-    """Build `ActOutput` from the first four outputs of a program, as `FactoredRecurrentActorCritic.decision` does."""
-    actions, log_probs, values, baselines = (t.cpu().numpy() for t in chosen)
-    in_force = masks.in_force(spaces.action, actions, model.config.causal_masks)
-    bootstrap = values if model.config.bootstrap == "sampled" else baselines
-    return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)
+        heads = len(layout.spaces.action.heads)
+        noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(heads)[None]
+        row, sampled = np.array([session.row]), np.zeros(1, np.bool_)
+        program, given = model.programs(layout.spaces), (batch.obs, batch.blueprint_indices, batch.masks)
+        return float(program.run(*given, states, row, noise, sampled, keep=False).bootstrap_values[0])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import TYPE_CHECKING
 
 import torch
 
 from actors.config import EnvConfig, PolicyConfig
 from actors.env.env import seed_spaces
 from actors.errors import UserError
-from actors.policy.acting.programs import TracedPolicy
+from actors.policy.acting.programs import Program, TracedPolicy, make_program
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import config_of, from_weights, spaces_of
 from actors.policy.state import StateSizes
@@ -21,9 +22,12 @@ from actors.serving.refusal import Reason, Refusal
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 
+if TYPE_CHECKING:
+    from actors.policy.acting.kernel_step import KernelStep
+
 
 class ServedModel:
-    """One version of the weights, with a compiled program for each number of slots in use."""
+    """One version of the weights, with a program for each number of slots in use."""
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class ServedModel:
         self.num_sessions = 0  # pinned to this version
         self.state_stride, self.config = weights.state_stride, config_of(weights)
         self._weights, self._device, self._lock = weights, device, threading.Lock()
-        self._programs: dict[int, TracedPolicy] = {}
+        self._programs: dict[int, KernelStep | TracedPolicy] = {}
         available = recycled._programs if recycled else {}
         for slots, programs in dict(previous._programs if previous else {}).items():
             network = self._network(slots)
@@ -49,17 +53,17 @@ class ServedModel:
                 self._programs[slots] = programs.of(network)
 
     def prepare(self, spaces: Spaces) -> None:
-        """Compile the program for these spaces, unless it exists. Takes tenths of a second."""
+        """Make the program for these spaces, unless it exists. Takes up to tenths of a second."""
         with self._lock:
             if spaces.slots not in self._programs:
-                self._programs[spaces.slots] = TracedPolicy(self._network(spaces.slots)).prepare()
+                self._programs[spaces.slots] = make_program(self._network(spaces.slots))
 
     def ready(self, spaces: Spaces) -> bool:
-        """Whether the program for these spaces is compiled."""
+        """Whether the program for these spaces exists."""
         return spaces.slots in self._programs
 
-    def programs(self, spaces: Spaces) -> TracedPolicy | RuleProgram:
-        """Return the program for these spaces, compiling it if necessary."""
+    def programs(self, spaces: Spaces) -> Program:
+        """Return the program for these spaces, made if necessary."""
         if not self.ready(spaces):
             self.prepare(spaces)
         return self._programs[spaces.slots]
@@ -86,7 +90,7 @@ class ServedRule(ServedModel):
     def ready(self, spaces: Spaces) -> bool:
         return True
 
-    def programs(self, spaces: Spaces) -> RuleProgram:
+    def programs(self, spaces: Spaces) -> Program:
         if spaces.slots not in self._rules:
             self._rules[spaces.slots] = RuleProgram(rule_policy(self.name, spaces))
         return self._rules[spaces.slots]

@@ -18,6 +18,7 @@ from prometheus_client import start_http_server
 
 from actors.codec import InvalidWeights
 from actors.errors import UserError
+from actors.policy.kernels.cache import is_compiled
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.admission import Admission
@@ -189,6 +190,8 @@ class PolicyServer:
             self._log.info("weights adopted", version=model.version, versions_held=len(service.models.held))
 
     async def _load(self, first: WeightSet | ServedRule) -> None:
+        if not is_compiled():
+            self._log.info("compiling the policy's step for this machine (once, about 20 s)")
         models = await asyncio.to_thread(ModelVersions, first, _device(self.options.device), self.options.max_versions)
         self.handlers.service = PolicyService(
             models, self.options, self._key, self.metrics, self._tokens, self._trainer

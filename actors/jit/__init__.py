@@ -1,0 +1,1 @@
+"""What all compiled kernels share: Numba's decorators with our options, the folder that caches code, and compiling."""

@@ -1,0 +1,68 @@
+"""Decorators that compile functions of arrays with Numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Sums may be reordered and products fused; NaN and infinity keep their meaning.
+ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
+EXACT_ORDER = {"contract", "nsz"}
+
+
+class Kernel:
+    """A function that Python calls, compiled for each precision apart, for the argument types of its first call.
+
+    Each precision has a folder of its own on disk, below that which `folder` returns: Numba's index of cached functions
+    has no lock, and two processes may compile the two precisions at the same time.
+    """
+
+    def __init__(self, function: Callable[..., Any], folder: Callable[[], Path]) -> None:
+        self.function, self.folder = function, folder
+        self.compiled: dict[str, Any] = {}
+        """By precision: what Numba returns."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function, in the precision of its first array."""
+        return self.of(next(arg.dtype.name for arg in args if isinstance(arg, np.ndarray)))(*args)
+
+    def of(self, precision: str) -> Any:
+        """Return the function in one precision."""
+        if precision not in self.compiled:
+            self.compiled[precision] = self._compile(precision)
+        return self.compiled[precision]
+
+    def _compile(self, precision: str) -> Any:
+        before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+        numba.config.CACHE_DIR = str(self.folder() / precision)  # type: ignore[attr-defined]
+        try:
+            return _compiled(self.function, ARITHMETIC, cache=True)
+        finally:
+            numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+
+
+def inner(function: F) -> F:
+    """Compile a function that only kernels call."""
+    return _compiled(function, ARITHMETIC, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def ordered(function: F) -> F:
+    """Compile as `inner` does, without reordering arithmetic."""
+    return _compiled(function, EXACT_ORDER, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def elementary(function: F) -> F:
+    """Compile a function of numbers as `ordered` does, and insert it where it is called, so that loops that call it
+    are vectorized."""
+    return _compiled(function, EXACT_ORDER, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+
+
+def _compiled(function: F, arithmetic: set[str], **options: bool) -> F:
+    njit: Any = numba.njit
+    return cast(F, njit(function, fastmath=arithmetic, error_model="numpy", nogil=True, **options))

@@ -1,0 +1,21 @@
+"""The folder that caches the kernels of this folder (see `actors.jit.cache`)."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from actors.jit import cache
+
+PRECISION = "float32"
+
+
+@functools.cache
+def cache_dir() -> Path:
+    """Return the folder."""
+    return cache.kernel_folder("acting", Path(__file__).parent)
+
+
+def is_compiled() -> bool:
+    """Return whether the kernels are compiled."""
+    return cache.is_compiled(cache_dir(), PRECISION)

@@ -1,0 +1,220 @@
+"""The kernels of acting compute what the network computes: decisions, states, and the learner's log-probs."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actors.config import PolicyConfig
+from actors.env.env import seed_spaces
+from actors.policy.acting.programs import ActingPolicy, make_program
+from actors.policy.kernels.cache import PRECISION
+from actors.policy.kernels.step import run_step
+from actors.policy.network import ActOutput, FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.state import PolicyState
+from actors.types.actions import ActionMasks, Head, independent_spec
+from actors.types.spaces import Spaces
+from learner.ppo.batch import make_batch
+from tests.property.policy.test_stepper import KINDS, masks_of, network
+from tests.support.learning.batches import evaluate_batch
+from tests.support.learning.toy import SPACES, toy_seed, toy_wave
+
+SLOTS = [1, 2, 5, 8]
+STEPS = 8
+
+
+def trained_like(slots: int, seed: int, **options: Any) -> FactoredRecurrentActorCritic:
+    """The default network with heads that have opinions, and with statistics of observations and returns."""
+    torch.manual_seed(seed)
+    made = FactoredRecurrentActorCritic(seed_spaces(slots, "tamiyo"), PolicyConfig(**options)).eval()
+    with torch.no_grad():
+        for head in (made.heads.op, made.heads.pointer, *made.heads.rest.values()):
+            head[2].weight.mul_(100.0)
+        for name, tensor in made.named_buffers():
+            if name.endswith(("mean", "variance", "std")):
+                tensor.add_(torch.rand_like(tensor))
+    return made
+
+
+class Inputs(NamedTuple):
+    """What `act` takes, besides the state."""
+
+    obs: NDArray[np.float32]
+    blueprints: NDArray[np.int64]
+    masks: ActionMasks
+    noise: NDArray[np.float64]
+    greedy: NDArray[np.bool_]
+
+    def rows(self, index: Any) -> Inputs:
+        masks = ActionMasks(*(None if m is None else m[index] for m in self.masks))
+        return Inputs(self.obs[index], self.blueprints[index], masks, self.noise[index], self.greedy[index])
+
+
+def random_inputs(spaces: Spaces, rng: np.random.Generator, count: int) -> Inputs:
+    obs = 3.0 * rng.standard_normal((count, spaces.obs_size)).astype(np.float32)
+    blueprints = rng.integers(-1, max(1, spaces.num_blueprints), (count, spaces.slots))
+    noise = rng.random((count, len(spaces.action.heads)))
+    return Inputs(obs, blueprints, masks_of(spaces.action, rng, count), noise, rng.random(count) < 0.3)
+
+
+@torch.inference_mode()
+def reference(made: FactoredRecurrentActorCritic, given: Inputs, state: PolicyState) -> tuple[ActOutput, PolicyState]:
+    """The network's own step, in its precision."""
+    legal, dtype = MaskTensors.of(given.masks, torch.device("cpu")), made.norm.weight.dtype
+    obs, blueprints, noise, greedy = (torch.from_numpy(a) for a in (given.obs, given.blueprints, *given[3:]))
+    step = made.step(obs.to(dtype), blueprints, legal, state, noise, greedy)
+    return made.decision(given.masks, *step[:4]), step.state
+
+
+def greatest_error(ours: Any, expected: Any) -> float:
+    """The largest error of numbers up to 1, or relative error of larger ones."""
+    mine, other = (np.asarray(a, np.float64) for a in (ours, expected))
+    error = np.abs(mine - other) / np.maximum(1.0, np.abs(other))
+    return float(error.max(initial=0.0))
+
+
+@pytest.mark.parametrize("slots", SLOTS)
+def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(slots: int) -> None:
+    """Actions and masks are the same; numbers are as close to those of the network in float64 as the network's own."""
+    made, rng = trained_like(slots, slots), np.random.default_rng(slots)
+    exact, program = copy.deepcopy(made).double(), make_program(made)
+    errors: dict[str, list[float]] = {name: [1e-6, 0.0, 0.0] for name in ("log_probs", "values", "h", "c")}
+    distinct = set()
+    for count in (1, 5, 60):
+        ours, theirs, true = (
+            made.initial_state(count),
+            made.initial_state(count),
+            PolicyState(*(t.double() for t in made.initial_state(count))),
+        )
+        for _ in range(STEPS):
+            given = random_inputs(made.spaces, rng, count)
+            expected, theirs = reference(made, given, theirs)
+            truth, true = reference(exact, given, true)
+            decision = program.run(*given[:3], ours, np.arange(count), *given[3:])
+            np.testing.assert_array_equal(decision.actions, expected.actions)
+            np.testing.assert_array_equal(decision.masks, expected.masks)
+            for mine, other in zip(decision, expected, strict=True):
+                assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
+            for name, largest in errors.items():
+                mine, other, right = (
+                    getattr(a if hasattr(a, name) else b, name)
+                    for a, b in ((decision, ours), (expected, theirs), (truth, true))
+                )
+                found = greatest_error(other, right), greatest_error(mine, right), greatest_error(mine, other)
+                errors[name] = [max(a, b) for a, b in zip(largest, found, strict=True)]
+            distinct |= set(map(tuple, expected.actions))
+    assert len(distinct) > 20
+    for networks_own, of_kernels, between in errors.values():
+        assert of_kernels <= 2.0 * networks_own
+        assert between <= 3e-6
+
+
+@pytest.mark.parametrize(("spaces", "options"), KINDS)
+def test_every_kind_of_network_has_kernels(spaces: Spaces, options: dict[str, Any]) -> None:
+    """That they compute what the network computes is tested in `test_stepper`, with every kind of them."""
+    assert ActingPolicy(network(spaces, options, seed=0)).form == "kernel"
+
+
+def test_what_has_no_kernels_is_traced_or_compiled() -> None:
+    continuous = Spaces.flat(independent_spec((), [Head("u", ("u",), (-1.0, 1.0))]), 3)
+    assert ActingPolicy(network(continuous, {}, seed=0)).form == "traced"
+    assert ActingPolicy(network(SPACES, {"compile": True}, seed=0)).form == "compiled"
+
+
+@pytest.mark.parametrize("options", [{}, {"core": "lstm+memory", "critic": "q_op"}, {"core": "feedforward"}])
+def test_acting_log_probs_and_values_are_those_of_the_learner(options: dict[str, Any]) -> None:
+    made = network(SPACES, options, seed=3)
+    seeds = [toy_seed(length, length % 2 == 0) for length in (1, 3, 7, 12, 25)]
+    episodes = toy_wave(ActingPolicy(made), seeds)
+    batch = make_batch(episodes, made.spaces)
+    with torch.no_grad():
+        evaluation = evaluate_batch(made, batch)
+    log_probs = np.concatenate([e.log_probs for e in episodes])
+    values = np.concatenate([e.values for e in episodes])
+    assert greatest_error(log_probs, evaluation.log_probs.numpy()) <= 1e-5
+    assert greatest_error(values, made.value_normalizer.denormalize(evaluation.values).numpy()) <= 1e-5
+
+
+def test_a_row_has_the_same_bits_alone_and_among_others_also_in_another_thread() -> None:
+    made, rng = trained_like(3, 1), np.random.default_rng(2)
+    program, count = make_program(made), 53
+    given = random_inputs(made.spaces, rng, count)
+    states = PolicyState(*(torch.randn_like(t) for t in made.initial_state(count)))
+    together = PolicyState(*(t.clone() for t in states))
+    expected = program.run(*given[:3], together, np.arange(count), *given[3:])
+
+    def alone(row: int) -> ActOutput:
+        return program.run(*given.rows(slice(row, row + 1))[:3], states, np.array([row]), *given.rows([row])[3:])
+
+    with ThreadPoolExecutor(4) as pool:
+        for row, decision in enumerate(pool.map(alone, range(count))):
+            for mine, other in zip(decision, expected, strict=True):
+                np.testing.assert_array_equal(mine, other[row : row + 1])
+    for mine, other in zip(states, together, strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_states_are_kept_only_where_told_and_only_in_the_given_rows() -> None:
+    made, rng = network(SPACES, {"core": "lstm+memory"}, seed=0), np.random.default_rng(0)
+    program, given, rows = make_program(made), random_inputs(SPACES, rng, 3), np.array([6, 1, 4])
+    states = PolicyState(*(torch.rand_like(t) for t in made.initial_state(8)))
+    before = PolicyState(*(t.clone() for t in states))
+    looked = program.run(*given[:3], states, rows, *given[3:], keep=False)
+    assert all(torch.equal(a, b) for a, b in zip(states, before, strict=True))
+    kept = program.run(*given[:3], states, rows, *given[3:])
+    assert all((a == b).all() for a, b in zip(looked, kept, strict=True))
+    changed = [(a != b).any(-1).any(0) for a, b in zip(states, before, strict=True)]
+    assert all(sorted(c.nonzero().flatten().tolist()) == sorted(rows) for c in changed)
+
+
+def test_new_weights_are_used_after_load_and_those_of_copies_stay() -> None:
+    first, second = trained_like(2, 0), trained_like(2, 1)
+    rng = np.random.default_rng(0)
+    given, rows = random_inputs(first.spaces, rng, 4), np.arange(4)
+    program = make_program(first)
+    other = program.of(second)
+
+    def values(of: Any) -> NDArray[np.float32]:
+        return np.asarray(of.run(*given[:3], first.initial_state(4), rows, *given[3:]).values)
+
+    old, new = values(program), values(other)
+    assert greatest_error(old, new) > 0.01
+    program.load(second)
+    np.testing.assert_array_equal(values(program), new)
+    with torch.no_grad():
+        second.value_output.bias.add_(1.0)
+    np.testing.assert_array_equal(values(other), new)  # what happens to the network has no effect
+
+
+def test_arrays_that_are_read_only_or_not_contiguous_need_no_other_kernel() -> None:
+    made, rng = network(SPACES, {}, seed=0), np.random.default_rng(0)
+    acting, given = ActingPolicy(made), random_inputs(SPACES, rng, 6)
+    masks = ActionMasks(*(np.broadcast_to(m[:1], m.shape) for m in copy.deepcopy(given.masks) if m is not None))
+    plain = ActionMasks(*(np.ascontiguousarray(m) for m in masks if m is not None))
+    state = PolicyState(*(torch.rand(*t.shape[:2], 2 * t.shape[2])[:, :, ::2] for t in made.initial_state(6)))
+    obs, noise = np.asfortranarray(given.obs), np.asfortranarray(given.noise)
+    strange, _ = acting.act(obs, given.blueprints[::1], masks, state, noise)
+    usual, _ = acting.act(
+        given.obs, given.blueprints, plain, PolicyState(*(t.contiguous() for t in state)), given.noise
+    )
+    for mine, other in zip(strange, usual, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    assert len(run_step.of(PRECISION).signatures) == 1
+    assert not run_step.of(PRECISION).stats.cache_misses, "the kernel was compiled in this process"
+
+
+def test_numbers_that_are_not_finite_are_noticed() -> None:
+    made, rng = network(SPACES, {}, seed=0), np.random.default_rng(0)
+    given = random_inputs(SPACES, rng, 3)
+    given.obs[1, 0] = np.nan
+    states = made.initial_state(3)
+    decision = make_program(made).run(*given[:3], states, np.arange(3), *given[3:])
+    assert np.isfinite(decision.log_probs).all(1).tolist() == [True, False, True]
+    assert np.isfinite(decision.values).tolist() == [True, False, True]
+    assert torch.isfinite(states.h).all(-1)[0].tolist() == [True, False, True]
