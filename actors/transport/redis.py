@@ -34,7 +34,8 @@ from actors.transport.base import (
 from actors.transport.health import Health, read_rows
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, entry_time_ms, to_dict
-from actors.transport.redis_server import NOEVICTION, RETRIES, Argument, RedisServer
+from actors.transport.redis_exchange import Argument
+from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
@@ -275,12 +276,9 @@ class RedisTransport:
 
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[str]:
         c = self._config
-        values: dict[str, bytes] = {}
-        refs: list[str] = []
-        for header, payload in episodes:
-            refs.append(encode_ref(header, len(payload)))
-            if len(payload) <= c.max_episode_bytes:
-                values[self._queue.key("payload:") + header.episode_id] = payload
+        start = self._queue.key("payload:")
+        values = {start + h.episode_id: data for h, data in episodes if len(data) <= c.max_episode_bytes}
+        refs = [encode_ref(header, len(payload)) for header, payload in episodes]
         limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
         try:
             head, *statuses = self._queue.store(values, int(1000 * c.payload_ttl_s), "put", *limits, *refs)
@@ -318,9 +316,8 @@ class RedisTransport:
         ]
 
     def _payloads(self, headers: Sequence[EpisodeHeader]) -> list[bytes | None]:
-        if not headers:
-            return []
-        return list(self._queue.read("MGET", *(self._queue.key("payload:") + h.episode_id for h in headers)))
+        start = self._queue.key("payload:")
+        return self._queue.values([start + h.episode_id for h in headers])
 
     def _warn_about_unreadable(self, part: str, count: int) -> None:
         """Log a warning whenever the number of unreadable rows has grown."""
