@@ -86,8 +86,9 @@ class EpisodeHeader:
             raise InvalidEpisode(
                 f"episode id {self.episode_id!r}: incarnation and sequence must be integers from 0 to 2^53 - 1"
             )
-        if max(self.generation, self.oldest_version, self.newest_version) > MAX_INTEGER or -MAX_INTEGER > min(
-            self.generation, self.oldest_version, self.newest_version
+        if (
+            max(self.generation, self.oldest_version, self.newest_version) > MAX_INTEGER
+            or min(self.generation, self.oldest_version, self.newest_version) < -MAX_INTEGER
         ):
             raise InvalidEpisode(
                 f"episode {self.episode_id!r}: generation and versions must not exceed 2^53 - 1 in magnitude"

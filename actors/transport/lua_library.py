@@ -25,7 +25,6 @@ KEYS = {
 """The keys that each verb accesses, without the namespace; access rights are checked against them."""
 
 
-
 def _naming(verb: str) -> str:
     """Return a Lua function that maps the keys of a call to their names."""
     names = [name.rstrip(":") for name in KEYS[verb].split()]
