@@ -51,7 +51,7 @@ def _pack(commands: Sequence[Sequence[Argument]]) -> list[bytes]:
     parts: list[bytes] = []
     size = 0
     for command in commands:
-        packed = pack_command(tuple(command))
+        packed: bytes = pack_command(tuple(command))  # type: ignore[arg-type] # its stub has tuples of one item only
         if parts and size + len(packed) > WRITE_BYTES:
             writes.append(b"".join(parts))
             parts, size = [], 0

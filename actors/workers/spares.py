@@ -92,7 +92,7 @@ class Spares:
         except (ActorUnavailableError, RayActorError):  # being restarted
             self._warm_up(actor)
         except RayTaskError as error:
-            # an actor that plays meets the same error and reports it; the process has started, which is most of the work
+            # an actor that plays meets the same error and reports it; a process that has started is still of use
             log.debug("a spare actor could not be warmed up: %s", error)
             self._ready.append(actor)
         else:
