@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights
+from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights, payload_hash
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport.base import (
@@ -36,6 +37,7 @@ from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, entry_time_ms, to_dict
 from actors.transport.redis_exchange import Argument
 from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
+from actors.transport.weight_cache import WeightCache
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
@@ -102,9 +104,11 @@ class RedisTransport:
         self._consuming = threading.Lock()  # serializes the calls that count as turns
         self._head = -1  # newest weights, as of the last put
         self._eviction_checked = False
+        self._cache = WeightCache(weights.namespace)
         self._unreadable: dict[str, int] = {}  # part of the store -> unreadable rows when last read
 
     def close(self) -> None:
+        self._cache.clear()
         self._queue.close()
         self._weights.close()
 
@@ -265,9 +269,12 @@ class RedisTransport:
         while (version := self.head()) > newer_than:
             names = (f"manifest:{version}", f"payload:{version}")
             found = self._weights.read("HMGET", self._weights.key("weights"), *names)
-            payload = self._weights.read("GET", found[1]) if found[1] else None
+            manifest, key = found[0] or b"", found[1]
+            read = partial(self._weights.read, "GET", key) if key else lambda: None
+            sha256 = payload_hash(manifest)
+            payload, checked = self._cache.payload(sha256, read) if sha256 else (read(), False)
             if payload is not None:
-                return decode_weights(WeightBlob(found[0], payload))
+                return decode_weights(WeightBlob(manifest, payload), checked)
             if self.head() == version:
                 raise InvalidWeights(
                     f"the store lost the payload of weights {version}; the learner's next version replaces it"

@@ -65,6 +65,7 @@ class RedisServer:
         """Connect to `url`. The environment variable `variable` may hold the password. With `scripts`, EVALSHA is used
         even if the server supports functions. Raises `UserError` if it does not answer or refuses the login."""
         self.client: Any = _client(url, variable)  # untyped, as the types of replies depend on its options
+        self.namespace = namespace
         self._tag = f"{{{namespace}}}:"
         self._scripts = scripts
 

@@ -127,8 +127,13 @@ class WorkerPool:
         return sum(m.alive for m in self._members)
 
     def counts(self) -> dict[str, float]:
-        """Return the pool's size and restarts as metrics."""
-        return {"actors_alive": self.alive, "actors_wanted": self.size, "actor_restarts": self.totals.restarts}
+        """Return the pool's size, spares and restarts as metrics."""
+        return {
+            "actors_alive": self.alive,
+            "actors_wanted": self.size,
+            "actors_spare": self._spares.ready,
+            "actor_restarts": self.totals.restarts,
+        }
 
     def autoscale(self, free_resources: Callable[[], Mapping[str, float]]) -> None:
         """With `actors.count: auto`, add actors for the cluster's free resources and remove those that got none.
