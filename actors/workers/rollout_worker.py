@@ -56,10 +56,10 @@ class WaveReport:
 
 
 def warm_up(settings: WorkerSettings) -> None:
-    """Build environments and a policy once and drop them. This loads compiled kernels and starts TorchScript, which the
-    process need not do again. Reads and writes nothing outside the process."""
+    """Act a little in environments of its own with an untrained policy. Later workers of this process start at once,
+    because kernels and TorchScript are loaded. Needs no store."""
     sampler = make_sampler(settings.acting, settings.index, settings.seed, None)
-    ActingPolicy(FactoredRecurrentActorCritic(sampler.spaces, settings.acting.policy).eval())
+    sampler.warm_up(ActingPolicy(FactoredRecurrentActorCritic(sampler.spaces, settings.acting.policy).eval()))
 
 
 class RolloutWorker:
