@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import zlib
 from dataclasses import dataclass
 from typing import Any, cast
@@ -317,8 +318,20 @@ def encode_weights(weights: WeightSet) -> WeightBlob:
     return WeightBlob(_canonical(fields), payload)
 
 
-def decode_weights(blob: WeightBlob) -> WeightSet:
-    """Invert `encode_weights`. Raises `InvalidWeights`, and no other exception, for any other bytes."""
+def payload_hash(manifest: bytes) -> str:
+    """Return the sha256 of the payload that an unchecked manifest names; empty if it names none."""
+    try:
+        found = json.loads(manifest)["payload_sha256"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return found if isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found) else ""
+
+
+def decode_weights(blob: WeightBlob, payload_checked: bool = False) -> WeightSet:
+    """Invert `encode_weights`. Raises `InvalidWeights`, and no other exception, for any other bytes.
+
+    With `payload_checked`, the caller has compared the payload with the sha256 in the manifest.
+    """
     if len(blob.manifest) > MAX_MANIFEST_BYTES:
         raise InvalidWeights(f"weight manifest of {len(blob.manifest)} bytes, the limit is {MAX_MANIFEST_BYTES}")
     try:
@@ -337,7 +350,7 @@ def decode_weights(blob: WeightBlob) -> WeightSet:
     for name, kind in _IDENTITY.items():
         if type(fields[name]) is not kind:
             raise InvalidWeights(f"weight manifest: {name} is {fields[name]!r:.100}, expected {kind.__name__}")
-    if hashlib.sha256(blob.payload).hexdigest() != fields["payload_sha256"]:
+    if not payload_checked and hashlib.sha256(blob.payload).hexdigest() != fields["payload_sha256"]:
         raise InvalidWeights(
             f"weights {fields['version']}: payload of {len(blob.payload)} bytes does not match its sha256"
         )

@@ -328,6 +328,10 @@ class ActorsConfig:
     hang_s: float = 300.0
     """Seconds without an environment step or an attempt to reach the server after which a busy actor is killed and
     restarted. One attempt to reach a server that never responds takes up to 190 s."""
+    spares: int = 1
+    """Further processes that have started and wait to take the place of an actor that dies, which then plays again
+    within seconds. Each takes about 300 MB. Not used on a cluster or with `gpus_per_actor`, because a spare reserves no
+    resources."""
 
     def __post_init__(self) -> None:
         require(self.at_least >= 1, f"actors.count is {self.count}: at least one actor is needed")
@@ -339,6 +343,7 @@ class ActorsConfig:
         )
         require(self.fetch_timeout_s > 0, "actors.fetch_timeout_s must be positive")
         require(self.hang_s > 0, f"actors.hang_s is {self.hang_s}: it must be positive")
+        require(self.spares >= 0, f"actors.spares is {self.spares}: it must not be negative")
         require(
             0 <= self.gpus_per_actor < 1,
             f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, at least 0 and below 1",

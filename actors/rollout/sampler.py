@@ -19,11 +19,12 @@ from actors.env.gym.make import make_vector_env
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import make_fleet
 from actors.rollout.stream import EpisodeStream
-from actors.rollout.wave import Policy, Provenance, run_wave
+from actors.rollout.wave import Policy, PolicyNoise, Provenance, run_wave
 from actors.types.episode import EndReason, Episode
 from actors.types.spaces import Spaces
 
 STREAM_STEPS = 64  # steps of every environment between two checks for new weights
+WARM_UP_STEPS = 4  # TorchScript optimizes a graph at its third call
 MAX_PLAYED_STEPS = 10_000  # an episode played for comparison is cut here and evaluated up to this step
 
 
@@ -40,6 +41,10 @@ class Sampler(Protocol):
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
         """Play one episode per seed, for evaluation. Each result has `seed`, `return` and further figures."""
+        ...
+
+    def warm_up(self, policy: Policy) -> None:
+        """Act a little and drop the results. This loads compiled code, which later samplers of this process use."""
         ...
 
 
@@ -98,6 +103,17 @@ class WaveSampler:
             timelines += [t.as_dict() for t in self.fleet.timelines()[: len(part)]]
         return timelines
 
+    def warm_up(self, policy: Policy) -> None:
+        """Take `WARM_UP_STEPS` steps."""
+        seeds = list(range(self.fleet.num_envs))
+        noise = PolicyNoise(0, seeds, len(self.spaces.action.heads))
+        current, state = self.fleet.reset(seeds), policy.initial_state(self.fleet.num_envs)
+        for _ in range(WARM_UP_STEPS):
+            decision, state = policy.act(
+                current.obs, current.blueprint_indices, current.masks, state, noise.step(), False
+            )
+            current = self.fleet.step(decision.actions)
+
 
 class StreamSampler:
     """Samples from Gymnasium environments, whose episodes continue from one call to the next."""
@@ -132,6 +148,10 @@ class StreamSampler:
         for _ in range(STREAM_STEPS):
             episodes += self._stream.advance(policy, source, name_episode)
         return episodes
+
+    def warm_up(self, policy: Policy) -> None:
+        """Sample once."""
+        self.sample(policy, Provenance(-1, 0, 1, self.run_seed), lambda: "warm-up/0/0/0")
 
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool

@@ -79,14 +79,17 @@ class EpisodeHeader:
             raise InvalidEpisode(
                 f"episode id {self.episode_id!r} is not run/{self.actor}/{self.incarnation}/{self.sequence}"
             )
-        for name in (run, self.actor):
-            if not is_name(name):
-                raise InvalidEpisode(f"episode id {self.episode_id!r}: {name!r} is not a valid name; use {NAME_RULE}")
+        if not is_name(run) or not is_name(self.actor):
+            name = self.actor if is_name(run) else run
+            raise InvalidEpisode(f"episode id {self.episode_id!r}: {name!r} is not a valid name; use {NAME_RULE}")
         if not (0 <= self.incarnation <= MAX_INTEGER and 0 <= self.sequence <= MAX_INTEGER):
             raise InvalidEpisode(
                 f"episode id {self.episode_id!r}: incarnation and sequence must be integers from 0 to 2^53 - 1"
             )
-        if max(abs(v) for v in (self.generation, self.oldest_version, self.newest_version)) > MAX_INTEGER:
+        if (
+            max(self.generation, self.oldest_version, self.newest_version) > MAX_INTEGER
+            or min(self.generation, self.oldest_version, self.newest_version) < -MAX_INTEGER
+        ):
             raise InvalidEpisode(
                 f"episode {self.episode_id!r}: generation and versions must not exceed 2^53 - 1 in magnitude"
             )

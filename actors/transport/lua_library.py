@@ -3,34 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from importlib.resources import files
-
-_LUA = "".join(
-    files("actors.transport").joinpath("lua", f"{name}.lua").read_text("utf-8")
-    for name in ("store", "incarnations", "producer", "consumer", "weights")
-)
-_VERBS = re.findall(r"^function verbs\.(\w+)", _LUA, re.MULTILINE)
-
-LIBRARY = f"tamiyo_{hashlib.sha256(_LUA.encode()).hexdigest()[:12]}"  # so that versions of Tamiyo can share a server
-# All verbs but `put` and `publish` may run when the server is out of memory, so that memory can be freed. Functions are
-# registered one by one, as loops over `redis.register_function` fail on load.
-FUNCTIONS = f"#!lua name={LIBRARY}\n{_LUA}" + "".join(
-    f"redis.register_function{{function_name='{LIBRARY}_{verb}', "
-    f"callback=function(keys, args) return verbs.{verb}(name_keys(keys), args) end"
-    + ("}\n" if verb in ("put", "publish") else ", flags={'allow-oom'}}\n")
-    for verb in _VERBS
-)
-# A script that is out of memory may continue to write after a first write that needs no memory, here HDEL.
-SCRIPT = (
-    _LUA
-    + """
-local k = name_keys(KEYS)
-if ARGV[1] ~= 'put' and ARGV[1] ~= 'publish' then redis.call('HDEL', k.ledger or k.weights, '') end
-return verbs[ARGV[1]](k, {unpack(ARGV, 2)})
-"""
-)
-SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 KEYS = {
     "new_incarnation": "ledger health retired",
@@ -50,3 +23,39 @@ KEYS = {
     "announce": "weights",
 }
 """The keys that each verb accesses, without the namespace; access rights are checked against them."""
+
+
+def _naming(verb: str) -> str:
+    """Return a Lua function that maps the keys of a call to their names."""
+    names = [name.rstrip(":") for name in KEYS[verb].split()]
+    table = ", ".join(f"{name} = keys[{i}]" for i, name in enumerate(names, 1))
+    return f"function named.{verb}(keys) return {{{table}}} end\n"
+
+
+_LUA = (
+    "".join(
+        files("actors.transport").joinpath("lua", f"{name}.lua").read_text("utf-8")
+        for name in ("store", "incarnations", "producer", "consumer", "weights")
+    )
+    + "local named = {}\n"
+    + "".join(_naming(verb) for verb in KEYS)
+)
+LIBRARY = f"tamiyo_{hashlib.sha256(_LUA.encode()).hexdigest()[:12]}"  # so that versions of Tamiyo can share a server
+# All verbs but `put` and `publish` may run when the server is out of memory, so that memory can be freed. Functions are
+# registered one by one, as loops over `redis.register_function` fail on load.
+FUNCTIONS = f"#!lua name={LIBRARY}\n{_LUA}" + "".join(
+    f"redis.register_function{{function_name='{LIBRARY}_{verb}', "
+    f"callback=function(keys, args) return verbs.{verb}(named.{verb}(keys), args) end"
+    + ("}\n" if verb in ("put", "publish") else ", flags={'allow-oom'}}\n")
+    for verb in KEYS
+)
+# A script that is out of memory may continue to write after a first write that needs no memory, here HDEL.
+SCRIPT = (
+    _LUA
+    + """
+local k = named[ARGV[1]](KEYS)
+if ARGV[1] ~= 'put' and ARGV[1] ~= 'publish' then redis.call('HDEL', k.ledger or k.weights, '') end
+return verbs[ARGV[1]](k, {unpack(ARGV, 2)})
+"""
+)
+SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()

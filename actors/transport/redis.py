@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights
+from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights, payload_hash
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport.base import (
@@ -34,7 +35,9 @@ from actors.transport.base import (
 from actors.transport.health import Health, read_rows
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, entry_time_ms, to_dict
-from actors.transport.redis_server import NOEVICTION, RETRIES, Argument, RedisServer
+from actors.transport.redis_exchange import Argument
+from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
+from actors.transport.weight_cache import WeightCache
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
@@ -101,9 +104,11 @@ class RedisTransport:
         self._consuming = threading.Lock()  # serializes the calls that count as turns
         self._head = -1  # newest weights, as of the last put
         self._eviction_checked = False
+        self._cache = WeightCache(weights.namespace)
         self._unreadable: dict[str, int] = {}  # part of the store -> unreadable rows when last read
 
     def close(self) -> None:
+        self._cache.clear()
         self._queue.close()
         self._weights.close()
 
@@ -264,9 +269,12 @@ class RedisTransport:
         while (version := self.head()) > newer_than:
             names = (f"manifest:{version}", f"payload:{version}")
             found = self._weights.read("HMGET", self._weights.key("weights"), *names)
-            payload = self._weights.read("GET", found[1]) if found[1] else None
+            manifest, key = found[0] or b"", found[1]
+            read = partial(self._weights.read, "GET", key) if key else lambda: None
+            sha256 = payload_hash(manifest)
+            payload, checked = self._cache.payload(sha256, read) if sha256 else (read(), False)
             if payload is not None:
-                return decode_weights(WeightBlob(found[0], payload))
+                return decode_weights(WeightBlob(manifest, payload), checked)
             if self.head() == version:
                 raise InvalidWeights(
                     f"the store lost the payload of weights {version}; the learner's next version replaces it"
@@ -275,12 +283,9 @@ class RedisTransport:
 
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[str]:
         c = self._config
-        values: dict[str, bytes] = {}
-        refs: list[str] = []
-        for header, payload in episodes:
-            refs.append(encode_ref(header, len(payload)))
-            if len(payload) <= c.max_episode_bytes:
-                values[self._queue.key("payload:") + header.episode_id] = payload
+        start = self._queue.key("payload:")
+        values = {start + h.episode_id: data for h, data in episodes if len(data) <= c.max_episode_bytes}
+        refs = [encode_ref(header, len(payload)) for header, payload in episodes]
         limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
         try:
             head, *statuses = self._queue.store(values, int(1000 * c.payload_ttl_s), "put", *limits, *refs)
@@ -318,9 +323,8 @@ class RedisTransport:
         ]
 
     def _payloads(self, headers: Sequence[EpisodeHeader]) -> list[bytes | None]:
-        if not headers:
-            return []
-        return list(self._queue.read("MGET", *(self._queue.key("payload:") + h.episode_id for h in headers)))
+        start = self._queue.key("payload:")
+        return self._queue.values([start + h.episode_id for h in headers])
 
     def _warn_about_unreadable(self, part: str, count: int) -> None:
         """Log a warning whenever the number of unreadable rows has grown."""

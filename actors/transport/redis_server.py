@@ -20,13 +20,13 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from actors.errors import UserError
 from actors.transport.base import Fenced, Malformed, NoFunctions, OutOfMemory, StoreReset, Unreachable
 from actors.transport.lua_library import FUNCTIONS, KEYS, LIBRARY, SCRIPT, SCRIPT_SHA
+from actors.transport.redis_exchange import Argument, exchange
 
 log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 SOCKET_TIMEOUT_S = 30.0
 NOEVICTION = "set its maxmemory-policy to noeviction; actors then wait while the store is full"
 RETRIES = 5  # about 5 s, enough for a server that restarts
-Argument = bytes | str | int
 T = TypeVar("T")
 
 # An error's code. Scripts on Redis 6.2 and pipelines put it inside a longer message.
@@ -65,6 +65,7 @@ class RedisServer:
         """Connect to `url`. The environment variable `variable` may hold the password. With `scripts`, EVALSHA is used
         even if the server supports functions. Raises `UserError` if it does not answer or refuses the login."""
         self.client: Any = _client(url, variable)  # untyped, as the types of replies depend on its options
+        self.namespace = namespace
         self._tag = f"{{{namespace}}}:"
         self._scripts = scripts
 
@@ -92,7 +93,11 @@ class RedisServer:
 
     def call(self, verb: str, *args: Argument) -> Any:
         """Execute a verb of the Lua library."""
-        return self._with_retries(lambda: self.client.execute_command(*self._command(verb, args)))
+        return self._with_retries(lambda: self._exchange([self._command(verb, args)])[0])
+
+    def values(self, keys: Sequence[str]) -> list[bytes | None]:
+        """The values of several string keys, None for those that do not exist."""
+        return list(self._with_retries(lambda: self._exchange([("MGET", *keys)])[0])) if keys else []
 
     def require_noeviction(self) -> None:
         """Raise `UserError` if the server would evict keys; warn if it might, or if its policy cannot be read."""
@@ -127,18 +132,16 @@ class RedisServer:
         NX prevents a retry from setting an expiry on a value that was already accepted.
         """
 
-        def run() -> Any:
-            pipeline = self.client.pipeline(transaction=False)
-            for key, value in values.items():
-                pipeline.execute_command("SET", key, value, "PX", expiry_ms, "NX")
-            pipeline.execute_command(*self._command(verb, args))
-            replies = pipeline.execute(raise_on_error=False)
-            for reply in (*replies[-1:], *replies):
-                if isinstance(reply, redis.RedisError):
-                    raise reply
-            return replies[-1]
+        sets = [("SET", key, value, "PX", expiry_ms, "NX") for key, value in values.items()]
+        return self._with_retries(lambda: self._exchange([*sets, self._command(verb, args)])[-1])
 
-        return self._with_retries(run)
+    def _exchange(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send commands together and return their replies. Raises the last command's error, else the first one."""
+        replies = exchange(self.client.connection_pool, commands, redis.ResponseError)
+        for reply in (replies[-1], *replies):
+            if isinstance(reply, redis.RedisError):
+                raise reply
+        return replies
 
     def _command(self, verb: str, args: Sequence[Argument]) -> list[Argument]:
         keys = [self.key(name) for name in KEYS[verb].split()]

@@ -11,7 +11,7 @@ import torch
 from actors.heartbeat import Heartbeat
 from actors.metrics.ray import RayMetrics
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.rollout_worker import PolicyName, RolloutWorker, WaveReport, WorkerSettings
+from actors.workers.rollout_worker import PolicyName, RolloutWorker, WaveReport, WorkerSettings, warm_up
 
 HEARTBEATS = "heartbeats"  # concurrency group with a thread of its own, so that a busy actor can be polled
 
@@ -25,8 +25,17 @@ class RayRolloutWorker:
         self._worker: RolloutWorker | None = None
         self._heartbeat = Heartbeat()
 
-    def ping(self) -> ProcessHandle:
-        """Return the actor's process; a reply means that it has started."""
+    def assign(self, settings: WorkerSettings) -> ProcessHandle:
+        """Play with these settings from now on; return the actor's process. A reply means that it has started."""
+        if settings != self._settings:
+            self._settings, self._worker = settings, None
+        return ProcessHandle.here()
+
+    def warm_up(self) -> ProcessHandle:
+        """Load and compile all that sampling needs, so that the first wave starts at once; return the process."""
+        torch.set_num_threads(1)
+        self._worker = None
+        warm_up(self._settings)
         return ProcessHandle.here()
 
     @ray.method(concurrency_group=HEARTBEATS)

@@ -12,6 +12,7 @@ from actors.errors import UserError
 from actors.heartbeat import Heartbeat
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.baselines import NeverGrow, RandomPolicy
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
 from actors.rollout.sampler import make_sampler
 from actors.rollout.wave import Policy, Provenance
@@ -36,7 +37,7 @@ class WorkerSettings:
     seed: int  # of the run
     redis: str = field(repr=False)  # may hold a password
     namespace: str
-    restarted: bool = False  # an earlier actor of this index was removed
+    restarted: bool = False  # an earlier actor of this index was removed, or died
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,13 @@ class WaveReport:
     unsent: int
     actor: str
     metrics: dict[str, float]  # names are those of `actors/metrics/registry.py`
+
+
+def warm_up(settings: WorkerSettings) -> None:
+    """Act a little in environments of its own with an untrained policy. Later workers of this process start at once,
+    because kernels and TorchScript are loaded. Needs no store."""
+    sampler = make_sampler(settings.acting, settings.index, settings.seed, None)
+    sampler.warm_up(ActingPolicy(FactoredRecurrentActorCritic(sampler.spaces, settings.acting.policy).eval()))
 
 
 class RolloutWorker:

@@ -16,9 +16,10 @@ from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.transport.backoff import Backoff
 from actors.workers.hang_detector import HangDetector
-from actors.workers.process_handle import ProcessHandle
+from actors.workers.process_handle import ProcessHandle, kill_process
 from actors.workers.ray_worker import HEARTBEATS, RayRolloutWorker, limit_threads
 from actors.workers.rollout_worker import PolicyName, WaveReport, WorkerSettings
+from actors.workers.spares import PlacedActor, Spares
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = 5  # consecutive errors of one actor before they count as a fault of code or configuration
@@ -40,11 +41,10 @@ class PoolTotals:
 
 @dataclass
 class _Member:
-    index: int
-    handle: ActorHandle[RayRolloutWorker]
+    settings: WorkerSettings
+    actor: PlacedActor
     hang_detector: HangDetector
     call: Any = None  # object reference of the pending reply
-    process: ProcessHandle | None = None
     incarnation: int = 0
     alive: bool = False  # has replied since its last start
     down_since_s: float = field(default_factory=time.monotonic)
@@ -52,8 +52,20 @@ class _Member:
     backoff: Backoff = field(default_factory=Backoff)  # between restarts
 
     @property
+    def index(self) -> int:
+        return self.settings.index
+
+    @property
     def name(self) -> str:
         return f"actor-{self.index}"
+
+    @property
+    def handle(self) -> ActorHandle[RayRolloutWorker]:
+        return self.actor.handle
+
+    def reach(self) -> Any:
+        """Call an actor that may be starting."""
+        return self.handle.assign.remote(self.settings)
 
     def mark_down(self) -> None:
         if self.alive:
@@ -70,8 +82,10 @@ class WorkerPool:
     """Keeps one wave running on each live actor; `pump` collects finished waves and starts new ones.
 
     Ray schedules an actor when a node has resources for it, and restarts it after its death, on another node if
-    necessary. The pool has `actors.count` actors, or with `count: auto` as many as the cluster has room for (see
-    `autoscale`). Actors that die repeatedly are restarted with exponential backoff; hung actors are killed.
+    necessary. If there is a spare on the same machine, it continues under the dead actor's name as a new incarnation,
+    and the dead actor, once restarted, is the next spare (see `Spares`). The pool has `actors.count` actors, or with
+    `count: auto` as many as the cluster has room for (see `autoscale`). Actors that die repeatedly are restarted with
+    exponential backoff; hung actors are killed.
     """
 
     def __init__(
@@ -97,6 +111,8 @@ class WorkerPool:
         self._hang_s = acting.actors.hang_s
         self._autoscale_at_s = 0.0
         self._removed: set[int] = set()  # indices of removed actors
+        # A spare has no share of a GPU.
+        self._spares = Spares(0 if acting.actors.gpus_per_actor else acting.actors.spares, self._create_spare)
         self._members: list[_Member] = []
         self._warn = warn
         self.totals = PoolTotals()
@@ -111,8 +127,13 @@ class WorkerPool:
         return sum(m.alive for m in self._members)
 
     def counts(self) -> dict[str, float]:
-        """Return the pool's size and restarts as metrics."""
-        return {"actors_alive": self.alive, "actors_wanted": self.size, "actor_restarts": self.totals.restarts}
+        """Return the pool's size, spares and restarts as metrics."""
+        return {
+            "actors_alive": self.alive,
+            "actors_wanted": self.size,
+            "actors_spare": self._spares.ready,
+            "actor_restarts": self.totals.restarts,
+        }
 
     def autoscale(self, free_resources: Callable[[], Mapping[str, float]]) -> None:
         """With `actors.count: auto`, add actors for the cluster's free resources and remove those that got none.
@@ -140,11 +161,18 @@ class WorkerPool:
         for index in [i for i in range(self.size + max(0, count)) if i not in taken][: max(0, count)]:
             settings = replace(self._settings, index=index, restarted=index in self._removed)
             handle = self._remote.remote(settings)
-            self._members.append(_Member(index, handle, HangDetector(handle, self._hang_s)))
+            actor = PlacedActor(handle, reserves=True)
+            self._members.append(_Member(settings, actor, HangDetector(handle, self._hang_s)))
+
+    def _create_spare(self) -> ActorHandle[RayRolloutWorker]:
+        handle: ActorHandle[RayRolloutWorker] = self._remote.options(num_cpus=0).remote(self._settings)
+        return handle
 
     def _remove(self, member: _Member) -> None:
         if self.size > 1:
             ray.kill(member.handle)
+            if not member.actor.reserves:
+                self._spares.release_reservation()
             self._removed.add(member.index)
             self._members.remove(member)
 
@@ -158,9 +186,10 @@ class WorkerPool:
         reports = [report for call in ready if (report := self._collect(calls[call])) is not None]
         for m in self._members:
             if m.call is None and m.backoff.due and time.monotonic() >= m.next_ping_s:
-                m.call = m.handle.sample.remote() if m.alive else m.handle.ping.remote()
+                m.call = m.handle.sample.remote() if m.alive else m.reach()
                 m.hang_detector.start()
         self._kill_hung()
+        self._spares.tend(self.alive == self.size)
         self.totals.waves += len(reports)
         self.totals.episodes += sum(r.episodes for r in reports)
         self.totals.steps += sum(r.steps for r in reports)
@@ -183,7 +212,7 @@ class WorkerPool:
             return None
         member.alive = True
         if isinstance(reply, ProcessHandle):
-            member.process = reply
+            member.actor.process = reply
             return None
         member.backoff.succeed()
         if member.incarnation not in (0, reply.incarnation):
@@ -192,12 +221,26 @@ class WorkerPool:
         member.incarnation = reply.incarnation
         return reply
 
-    @staticmethod
-    def _handle_death(member: _Member) -> None:
+    def _handle_death(self, member: _Member) -> None:
         if member.alive:
             member.backoff.fail()
+            self._replace(member)
         member.mark_down()
         member.next_ping_s = time.monotonic() + PING_INTERVAL_S
+
+    def _replace(self, member: _Member) -> None:
+        """Let a spare of this machine take the place of an actor that died or is to die."""
+        process = member.actor.process
+        if process is None or process.node != ray.get_runtime_context().get_node_id():
+            return
+        spare = self._spares.exchange(member.actor)
+        if spare is None:
+            return
+        # Ray may report a living process as unavailable; the name must not have two living incarnations
+        kill_process(process.pid, process.created_s)
+        member.actor = spare
+        member.settings = replace(member.settings, restarted=True)
+        member.hang_detector = HangDetector(spare.handle, self._hang_s)
 
     def _handle_error(self, member: _Member, error: RayTaskError) -> None:
         """Raise the user's errors and repeated ones; otherwise restart the actor in a new process."""
@@ -221,9 +264,10 @@ class WorkerPool:
                 m.backoff.fail()
                 self._warn(f"{m.name} has hung for {self._hang_s:g} s; it is killed and restarted")
                 ray.kill(m.handle, no_restart=False)
-                if m.process is not None:
-                    m.process.kill()
-                m.call, m.process = None, None
+                if m.actor.process is not None:
+                    m.actor.process.kill()
+                self._replace(m)
+                m.call, m.actor.process = None, None
                 m.mark_down()
                 m.next_ping_s = time.monotonic() + PING_INTERVAL_S
 
@@ -264,15 +308,16 @@ class WorkerPool:
         """Wait until some actor replies."""
         for m in self._members:
             m.mark_down()
-            m.call = m.handle.ping.remote()
+            m.call = m.reach()
         deadline = time.monotonic() + 60.0
         while not self.alive and time.monotonic() < deadline:
             self.pump(PING_INTERVAL_S)
 
     def stop(self) -> None:
-        """Kill all actors."""
+        """Kill all actors and spares."""
         for m in self._members:
             ray.kill(m.handle)
+        self._spares.stop()
 
 
 def actor_capacity(free: Mapping[str, float], gpus_per_actor: float) -> int:

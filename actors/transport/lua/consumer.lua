@@ -156,11 +156,11 @@ function verbs.take(k, args)
     local read = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', wanted, 'STREAMS', k.episodes, '>')
     local taken, bytes = {}, 0
     for _, entry in ipairs(read and read[1][2] or {}) do
-      local header = parse_entry(entry)
-      if header then
-        bytes = bytes + tonumber(header.bytes)
+      local size = bytes_of(entry)
+      if size then
+        bytes = bytes + size
         taken[#taken + 1] = entry[1]
-        taken[#taken + 1] = header.ref
+        taken[#taken + 1] = entry[2][2]
       else
         redis.call('XACK', k.episodes, GROUP, entry[1])
         redis.call('XDEL', k.episodes, entry[1])

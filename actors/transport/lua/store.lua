@@ -2,7 +2,8 @@
 -- function library, or into one script whose first argument names the verb.
 --
 -- Each verb is atomic. All keys share the hash tag {namespace}, so that they are in one cluster slot. A verb receives
--- only the keys that it needs, and access rights are checked against these.
+-- only the keys that it needs, and access rights are checked against these. Its first argument holds their full names, by
+-- the names below.
 --
 -- Key          Type     Content
 -- episodes     stream   Queued and pending episodes: field `ref`, in the format REF below. Read by the group
@@ -35,18 +36,11 @@
 local GROUP = 'learner'
 -- REF: head version at the time of the put, generation, oldest and newest version, payload bytes, and episode id
 -- (run/actor/incarnation/sequence). One string, as Lua is much faster on few long strings than on many short ones.
-local REF = '^(%-?%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) (([^/]+)/([^/]+)/(%d+)/(%d+))$'
+local REF = '^(%-?%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) (([^/]+/[^/]+/%d+)/(%d+))$'
 local EPISODE = '^%-?%d+ %d+ %-?%d+ %-?%d+ %d+ (.+)$' -- extracts the episode id from a valid REF
 -- Same as in `actors/types/names.py`.
 local NAME, LONGEST_NAME = '^[A-Za-z0-9_][A-Za-z0-9._-]*$', 100
 local verbs = {}
-
--- Index full key names by their part after the namespace.
-local function name_keys(keys)
-  local named = {}
-  for _, key in ipairs(keys) do named[string.match(key, '}:([a-z]+)')] = key end
-  return named
-end
 
 -- Read a number; 0 if the field holds none. Actors have write access to the ledger, and must not crash the learner.
 local function number(key, field)
@@ -69,13 +63,17 @@ end
 local function tally(k, fields)
   local values, changed, t = {}, {}, {}
   local stored = redis.call('HMGET', k.ledger, unpack(fields))
-  for i, value in ipairs(stored) do values[fields[i]] = tonumber(value or '0') or 0 end
+  for i, value in ipairs(stored) do values[fields[i]] = value and tonumber(value) or 0 end
   function t.get(field)
-    if not values[field] then values[field] = number(k.ledger, field) end
-    return values[field]
+    local value = values[field]
+    if not value then
+      value = number(k.ledger, field)
+      values[field] = value
+    end
+    return value
   end
-  function t.set(field, value) values[field], changed[field] = tonumber(value), true end
-  function t.add(field, change) t.set(field, t.get(field) + change) end
+  function t.set(field, value) values[field], changed[field] = value, true end
+  function t.add(field, change) values[field], changed[field] = (values[field] or t.get(field)) + change, true end
   function t.write()
     local flat = {}
     for field in pairs(changed) do
@@ -101,19 +99,45 @@ local function is_name(text)
   return #text <= LONGEST_NAME and string.find(text, NAME) ~= nil
 end
 
--- Parse a REF into a header; nil if it is invalid.
-local function parse(ref)
-  local head, generation, oldest, newest, bytes, episode, run, actor, incarnation, sequence =
-    string.match(ref or '', REF)
-  if not head or not is_name(run) or not is_name(actor) then return nil end
-  -- leading zeros would give one episode two ids, and count it twice
-  if string.find(incarnation, '^0%d') or string.find(sequence, '^0%d') then return nil end
+-- Whether an unsigned number is exact and has no leading zeros, which would give one episode two ids, and count it twice.
+local function is_canonical(text)
+  return (string.byte(text) ~= 48 or #text == 1) and (#text <= SAFE_DIGITS or is_exact(text))
+end
+
+-- The incarnations of the episodes seen last: run/actor/incarnation -> {actor, incarnation}, false if it is invalid.
+-- Checking each only once takes a third off the time of `parse`.
+local seen, seen_count = {}, 0
+
+local function incarnation_of(name)
+  local found = seen[name]
+  if found == nil then
+    local run, actor, incarnation = string.match(name, '^(.+)/(.+)/(.+)$')
+    found = is_name(run) and is_name(actor) and is_canonical(incarnation) and {actor, incarnation} or false
+    if seen_count == 1000 then seen, seen_count = {}, 0 end
+    seen[name], seen_count = found, seen_count + 1
+  end
+  return found
+end
+
+-- Split a REF into head version, generation, oldest and newest version, bytes, episode, sequence, and the result of
+-- `incarnation_of`; nil if it is invalid.
+local function split(ref)
+  local head, generation, oldest, newest, bytes, episode, name, sequence = string.match(ref, REF)
+  if not head then return nil end
+  local known = incarnation_of(name)
+  if not known or not is_canonical(sequence) then return nil end
   local is_safe = #head <= SAFE_DIGITS and #generation <= SAFE_DIGITS and #oldest <= SAFE_DIGITS
     and #newest <= SAFE_DIGITS and #bytes <= SAFE_DIGITS
-    and #incarnation <= SAFE_DIGITS and #sequence <= SAFE_DIGITS
-  if not is_safe and not is_exact(head, generation, oldest, newest, bytes, incarnation, sequence) then return nil end
+  if not is_safe and not is_exact(head, generation, oldest, newest, bytes) then return nil end
+  return head, generation, oldest, newest, bytes, episode, sequence, known
+end
+
+-- Parse a REF into a header; nil if it is invalid.
+local function parse(ref)
+  local head, generation, oldest, newest, bytes, episode, sequence, known = split(ref)
+  if not head then return nil end
   return {ref = ref, head = head, generation = generation, oldest = oldest, newest = newest, bytes = bytes,
-    episode = episode, actor = actor, incarnation = incarnation, sequence = sequence}
+    episode = episode, actor = known[1], incarnation = known[2], sequence = sequence}
 end
 
 -- The error for values that no version of Tamiyo sends. They may be of any size and content: shorten and escape them.
@@ -124,6 +148,13 @@ end
 -- Parse a stream entry into a header; nil or false if it is foreign.
 local function parse_entry(entry)
   return entry[2][1] == 'ref' and parse(entry[2][2])
+end
+
+-- The bytes of a stream entry's payload; nil or false if it is foreign.
+local function bytes_of(entry)
+  if entry[2][1] ~= 'ref' then return false end
+  local _, _, _, _, bytes = split(entry[2][2])
+  return bytes and tonumber(bytes)
 end
 
 -- Return an error unless `generation` is the current one.
