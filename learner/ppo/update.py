@@ -160,8 +160,7 @@ class PPOUpdate:
         self, parts: list[Minibatch], targets: Targets, log_probs: list[Tensor], flags: list[Tensor]
     ) -> dict[str, Tensor]:
         """Ratio metrics of all minibatches at once, instead of many small operations in the loop."""
-        sizes = torch.tensor([len(x) for x in log_probs], device=self.device)
-        live = torch.stack(flags).repeat_interleave(sizes, output_size=sum(len(x) for x in log_probs)) > 0
+        live = torch.cat([flag.expand(len(x)) for flag, x in zip(flags, log_probs, strict=True)]) > 0
         every = torch.arange(len(targets.returns), device=self.device)
         order = torch.cat([p.select(every) for p in parts])
         t = Targets(*(x.index_select(0, order) for x in targets))
