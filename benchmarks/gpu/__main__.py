@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu [--json FILE] [--wheels FOLDER] [--only NAME] [--device cpu --quick]
 
-It needs Python 3.11 or 3.12, PyTorch 2.11 or newer with CUDA, and the packages of deploy/gpu-requirements.txt; those that
-are missing are installed beside, from `--wheels` or from the registry that pip is configured for. `--device cpu --quick`
-takes the same steps without a GPU, as a test of this program.
+It needs Python 3.11 or newer, PyTorch 2.11 or newer with CUDA, and the packages of deploy/gpu-requirements.txt. Those
+that are missing are installed into a folder of their own, from `--wheels` or from the registry that pip is configured
+for. `--device cpu --quick` takes the same steps without a GPU, as a test of this program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.gpu import report
 from benchmarks.gpu.packages import ROOT, install, installed, missing, normalized, packages_dir, required
 from benchmarks.gpu.runner import Outcome, run_step
-from benchmarks.gpu.steps import STEPS, TOTAL_S, Step
+from benchmarks.gpu.steps import DRY_RUN, STEPS, TOTAL_S, Step
 
 LEAST_TORCH = (2, 11)
 LEAST_S = 10.0  # a step that is left less time than this does not start
@@ -40,15 +40,15 @@ print(json.dumps({
 def main() -> int:
     args = _arguments()
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
+    began, longer = time.monotonic(), 1.0 if args.device == "cuda" else DRY_RUN
     machine, hindrance = probe(args.device)
     absent = [] if hindrance else prepare(args.wheels)
     print(" ".join(f"{key}: {value};" for key, value in machine.items()) or "no PyTorch", flush=True)
     outcomes: list[Outcome] = []
     steps = [step for step in STEPS if not args.only or step.name in args.only]
     for step in steps:
-        left_s = TOTAL_S - (time.monotonic() - began)
-        outcome = attempt(step, args, hindrance, absent, left_s)
+        left_s = longer * TOTAL_S - (time.monotonic() - began)
+        outcome = attempt(step, args, hindrance, absent, min(longer * step.limit_s, left_s))
         outcomes.append(outcome)
         print(report.line(outcome), flush=True)
         report.write(args.json, machine, outcomes, complete=len(outcomes) == len(steps))
@@ -90,11 +90,10 @@ def probe(device: str) -> tuple[dict[str, Any], str]:
     return machine, ""
 
 
-def attempt(step: Step, args: argparse.Namespace, hindrance: str, absent: list[str], left_s: float) -> Outcome:
+def attempt(step: Step, args: argparse.Namespace, hindrance: str, absent: list[str], limit_s: float) -> Outcome:
     """Run a step, or say why it is left out."""
     needed = {normalized(name) for name in step.packages}
     lacking = [name for name in absent if normalized(name) in needed]
-    limit_s = min(step.limit_s, left_s)
     if hindrance:
         return Outcome(step.name, "left out", hindrance)
     if lacking:
@@ -108,11 +107,11 @@ def attempt(step: Step, args: argparse.Namespace, hindrance: str, absent: list[s
 
 def _arguments() -> argparse.Namespace:
     known = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").splitlines()[0])
-    known.add_argument("--json", type=Path, default=ROOT / ".gpu" / "result.json", help="the result; logs lie beside it")
+    known.add_argument("--json", type=Path, default=ROOT / ".gpu" / "result.json", help="the result")
     known.add_argument("--wheels", type=Path, help="folder of wheels to install from, instead of a registry")
-    known.add_argument("--only", action="append", choices=[step.name for step in STEPS], help="run this step; repeatable")
+    known.add_argument("--only", action="append", choices=[step.name for step in STEPS], help="run this step alone")
     known.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run, with --quick")
-    known.add_argument("--quick", action="store_true", help="needed with --device cpu: what that measures means nothing")
+    known.add_argument("--quick", action="store_true", help="with --device cpu, whose figures mean nothing")
     args = known.parse_args()
     if args.quick is not (args.device == "cpu"):
         known.error("a dry run is --device cpu --quick: give both or neither")

@@ -56,7 +56,9 @@ def _part(title: str, lines: Sequence[str]) -> list[str]:
 def _without(outcome: Outcome) -> list[str]:
     if outcome.status == "left out":
         return [f"{outcome.name}: {outcome.why}"]
-    return [text.split(": ", 1)[-1] if outcome.rows and "test" in outcome.rows[0] else text for text in outcome.left_out]
+    return [
+        text.split(": ", 1)[-1] if outcome.rows and "test" in outcome.rows[0] else text for text in outcome.left_out
+    ]
 
 
 def _counted(lines: Sequence[str]) -> list[str]:
@@ -65,5 +67,7 @@ def _counted(lines: Sequence[str]) -> list[str]:
 
 
 def _share(outcome: Outcome, row: dict[str, Any]) -> list[str]:
-    named = ", ".join(f"{k} {v}" for k, v in row.items() if k in ("host", "envs", "bound", "of the update, %", "minibatch"))
+    named = ", ".join(
+        f"{k} {v}" for k, v in row.items() if k in ("host", "envs", "bound", "of the update, %", "minibatch")
+    )
     return [f"{outcome.name}, {named}: {row[k]:.1f}%" for k in SHARES if isinstance(row.get(k), float)]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 TOTAL_S = 540.0
 """Limit of all steps together: a machine with a GPU is often lent for ten minutes at a time."""
+DRY_RUN = 4.0
+"""A dry run may take this many times as long."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Step:
 NETWORKS = ("numpy", "rich", "structlog", "gymnasium")
 HOSTS = (*NETWORKS, "numba", "PyYAML", "scipy")
 SERVER = (*NETWORKS, "cryptography", "grpcio", "grpcio-health-checking", "grpcio-reflection", "prometheus_client",
-          "protobuf", "psutil", "safetensors")  # fmt: skip
+          "protobuf", "psutil", "safetensors", "tensorboard")  # fmt: skip
 
 _TESTS = ("-q", "-m", "cuda", "-p", "no:cacheprovider", "--timeout", "90", "tests")
 _TORCH = ("--quick", "--backend", "torch", "--hosts")

@@ -60,7 +60,9 @@ def train(
     acting: ActingConfig, device: Any, folder: Path, what: str, updates: int
 ) -> tuple[dict[str, Any], list[dict[str, float]]]:
     """Train until `updates` updates are in `folder`. Return a row about it, and the metrics of each update."""
-    config = LearnerConfig(device=device, updates=updates, batch_episodes=acting.actors.envs_per_actor, max_seconds=MAX_SECONDS)
+    config = LearnerConfig(
+        device=device, updates=updates, batch_episodes=acting.actors.envs_per_actor, max_seconds=MAX_SECONDS
+    )
     began = time.perf_counter()
     run = Run(acting, config, folder, seed=0)
     run.train(10**9)
