@@ -12,6 +12,8 @@ from benchmarks.gpu.runner import Outcome
 
 SHARES = ("of the bound %", "%")
 """Columns of rows that say how close something is to the limits of the device, in percent."""
+NAMES = ("host", "envs", "bound", "of the update, %", "minibatch")
+"""Columns that name such a row."""
 
 
 def write(path: Path, machine: dict[str, Any], outcomes: Sequence[Outcome], complete: bool) -> None:
@@ -56,9 +58,7 @@ def _part(title: str, lines: Sequence[str]) -> list[str]:
 def _without(outcome: Outcome) -> list[str]:
     if outcome.status == "left out":
         return [f"{outcome.name}: {outcome.why}"]
-    return [
-        text.split(": ", 1)[-1] if outcome.rows and "test" in outcome.rows[0] else text for text in outcome.left_out
-    ]
+    return [text.split(": ", 1)[-1] if "::" in text else text for text in outcome.left_out]  # why, without the test
 
 
 def _counted(lines: Sequence[str]) -> list[str]:
@@ -67,7 +67,5 @@ def _counted(lines: Sequence[str]) -> list[str]:
 
 
 def _share(outcome: Outcome, row: dict[str, Any]) -> list[str]:
-    named = ", ".join(
-        f"{k} {v}" for k, v in row.items() if k in ("host", "envs", "bound", "of the update, %", "minibatch")
-    )
+    named = ", ".join(f"{k} {v}" for k, v in row.items() if k in NAMES)
     return [f"{outcome.name}, {named}: {row[k]:.1f}%" for k in SHARES if isinstance(row.get(k), float)]

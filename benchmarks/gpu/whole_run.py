@@ -1,4 +1,4 @@
-"""A short whole run: hosts trained and the policy updated on the GPU, weights back to the actor, a checkpoint, a restart.
+"""A short whole run on the GPU: hosts and learner, weights back to the actor, a checkpoint, and a restart from it.
 
     python -m benchmarks.gpu.whole_run [--quick] [--json FILE] [--device cpu|cuda]
 
@@ -47,11 +47,12 @@ def main() -> None:
     rows = [row for row, _ in parts]
     history = [metrics for _, own in parts for metrics in own]
     errors = [m["ratio_error_limit"] / max(m["ratio_error"], 1e-12) for m in history if "ratio_error" in m]
+    whole = sum(not metrics["skipped_steps"] for metrics in history)
     targets = [
         Target("updates in the newest checkpoint", float(progress.update), float(2 * updates)),
         Target("newest weights that were acted with", float(max(acted)), float(2 * updates - 2)),
         Target("limit of ratio_error / its largest", min(errors, default=0.0), 1.0),
-        Target("share of updates without a skipped step", sum(not m["skipped_steps"] for m in history) / len(history), 1.0),
+        Target("share of updates without a skipped step", whole / len(history), 1.0),
     ]  # fmt: skip
     publish(rows, targets, args.json)
 
@@ -60,20 +61,18 @@ def train(
     acting: ActingConfig, device: Any, folder: Path, what: str, updates: int
 ) -> tuple[dict[str, Any], list[dict[str, float]]]:
     """Train until `updates` updates are in `folder`. Return a row about it, and the metrics of each update."""
-    config = LearnerConfig(
-        device=device, updates=updates, batch_episodes=acting.actors.envs_per_actor, max_seconds=MAX_SECONDS
-    )
+    envs = acting.actors.envs_per_actor
+    config = LearnerConfig(device=device, updates=updates, batch_episodes=envs, max_seconds=MAX_SECONDS)
     began = time.perf_counter()
     run = Run(acting, config, folder, seed=0)
     run.train(10**9)
     taken = time.perf_counter() - began
     learning = sum(m["update_s"] for m in run.history)
-    episodes = len(run.history) * acting.actors.envs_per_actor
     row = {
         "what": what,
-        "hosts": acting.actors.envs_per_actor,
+        "hosts": envs,
         "updates": len(run.history),
-        "episodes/s": episodes / taken,
+        "episodes/s": len(run.history) * envs / taken,
         "s": taken,
         "of which in updates, %": 100 * learning / taken,
     }

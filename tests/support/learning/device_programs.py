@@ -1,6 +1,6 @@
 """Every program that uses a device, run on one and compared with the CPU.
 
-`python -m tests.support.learning.device_programs NAME...` runs some on the pretended device and prints failures as JSON.
+`python -m tests.support.learning.device_programs NAME...` runs those on the pretended device and prints what failed.
 """
 
 from __future__ import annotations

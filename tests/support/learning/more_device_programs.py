@@ -1,4 +1,4 @@
-"""Further programs for `device_programs`: whole runs, growth in a user's loop, serving, and what a GPU must not wait for.
+"""Further programs for `device_programs`: whole runs, growth in a user's loop, serving, and waits for the device.
 
 Each takes the device to run on.
 """
