@@ -1,6 +1,6 @@
 """Run everything that needs a GPU, each step with its own time limit, and write one JSON.
 
-    python -m benchmarks.gpu [--json FILE] [--wheels FOLDER] [--only NAME] [--device cpu --quick]
+    python -m benchmarks.gpu [--json FILE] [--wheels FOLDER | --no-install] [--only NAME] [--device cpu --quick]
 
 It needs Python 3.11 or newer, PyTorch 2.11 or newer with CUDA, and the packages of deploy/gpu-requirements.txt. Those
 that are missing are installed into a folder of their own, from `--wheels` or from the registry that pip is configured
@@ -42,7 +42,7 @@ def main() -> int:
     args.json.parent.mkdir(parents=True, exist_ok=True)
     began, longer = time.monotonic(), 1.0 if args.device == "cuda" else DRY_RUN
     machine, hindrance = probe(args.device)
-    absent = [] if hindrance else prepare(args.wheels)
+    absent = [] if hindrance else prepare(args)
     print(" ".join(f"{key}: {value};" for key, value in machine.items()) or "no PyTorch", flush=True)
     outcomes: list[Outcome] = []
     steps = [step for step in STEPS if not args.only or step.name in args.only]
@@ -60,14 +60,14 @@ def main() -> int:
     return int(any(outcome.bad or outcome.status == "left out" for outcome in outcomes))
 
 
-def prepare(wheels: Path | None) -> list[str]:
-    """Install what is missing; return the names of packages that are missing still."""
+def prepare(args: argparse.Namespace) -> list[str]:
+    """Install what is missing, unless `--no-install`. Return the names of packages that are missing still."""
     wanted = required()
     lacking = missing(wanted, installed())
-    if not lacking:
-        return []
+    if not lacking or args.no_install:
+        return lacking
     print(f"installing into {packages_dir().relative_to(ROOT)}: {', '.join(lacking)}", flush=True)
-    said = install(lacking, wanted, wheels)
+    said = install(lacking, wanted, args.wheels)
     if said:
         print(f"pip: {said}", flush=True)
     return missing(wanted, installed())
@@ -109,6 +109,7 @@ def _arguments() -> argparse.Namespace:
     known = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").splitlines()[0])
     known.add_argument("--json", type=Path, default=ROOT / ".gpu" / "result.json", help="the result")
     known.add_argument("--wheels", type=Path, help="folder of wheels to install from, instead of a registry")
+    known.add_argument("--no-install", action="store_true", help="leave out what needs packages that are missing")
     known.add_argument("--only", action="append", choices=[step.name for step in STEPS], help="run this step alone")
     known.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run, with --quick")
     known.add_argument("--quick", action="store_true", help="with --device cpu, whose figures mean nothing")
