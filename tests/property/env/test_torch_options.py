@@ -11,13 +11,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.layers.fusion import fusible, fusing
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import cuda_graph
-from actors.env.stacked.cuda_graph import CapturedStep, Step, StepResult
+from actors.env.stacked.cuda_graph import CapturedStep, Step
 from actors.env.stacked.networks import TorchNetworks
 
 ENVS = len(MLP_BLUEPRINTS) - 1
@@ -82,24 +83,54 @@ def test_a_cuda_graph_needs_a_cuda_device() -> None:
         replace(CONFIG, cuda_graph=True)
 
 
-class Replayed(CapturedStep):
-    """A captured step on a CPU: each replay runs it again."""
+class Tape(TorchDispatchMode):
+    """What a CUDA graph is, on a CPU: operators that run again on the same memory, with Python's values as they were.
 
-    def __init__(self, step: Step, x: torch.Tensor, y: torch.Tensor) -> None:
-        self.step = step
+    It refuses what a graph cannot hold: tensors made of Python's values, and values that are read.
+    """
 
-    def __call__(self, x: torch.Tensor, y: torch.Tensor) -> StepResult:
-        with Strict():
-            return self.step(x, y, True)
-
-
-class Strict(TorchDispatchMode):
-    """Refuses what a CUDA graph cannot hold: tensors made of Python's values, and values that are read."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[tuple[Any, Any, Any, Any]] = []
+        self.before: dict[int, tuple[Any, Any]] = {}  # by address: memory that was written, and its content before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
         assert name not in ("lift_fresh", "_local_scalar_dense", "nonzero", "_to_copy"), name
-        return func(*args, **kwargs or {})
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for t in tree_leaves(value):
+                    storage = t.untyped_storage()
+                    self.before.setdefault(storage.data_ptr(), (storage, storage.clone()))
+        out = func(*args, **kwargs)
+        self.operators.append((func, args, kwargs, out))
+        return out
+
+    def undo(self) -> None:
+        """Put back what was written: capturing does not run a graph."""
+        for storage, content in self.before.values():
+            storage.copy_(content)
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        for func, args, kwargs, out in self.operators:
+            for old, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
+                if (
+                    isinstance(new, torch.Tensor)
+                    and new.untyped_storage().data_ptr() != old.untyped_storage().data_ptr()
+                ):
+                    old.copy_(new)
+
+
+class Taped(CapturedStep):
+    """A step that is captured on a tape."""
+
+    def __init__(self, step: Step, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.x, self.y = x.clone(), y.clone()
+        with Tape() as tape:
+            self.out = step(self.x, self.y, True)
+        tape.undo()
+        self.graph = tape  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("task", ["spirals", "gratings"])
@@ -107,7 +138,7 @@ def test_steps_can_be_captured_and_equal_plain_ones(task: str, monkeypatch: pyte
     """Environments end at different steps of the graph, and every step measures scores."""
     config = replace(CONFIG, tasks=(task,), host_width=4, batch_size=8, contribution_every=9)
     plain = _play(config)
-    monkeypatch.setattr(cuda_graph, "CapturedStep", Replayed)
+    monkeypatch.setattr(cuda_graph, "CapturedStep", Taped)
     monkeypatch.setattr(cuda_graph, "_warm_up", lambda step, x, y: step(x, y, True))
     graphs = _play(config, use_graph=True)
     for a, b in zip(plain, graphs, strict=True):
