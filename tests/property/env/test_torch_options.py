@@ -97,11 +97,13 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
         assert name not in ("lift_fresh", "_local_scalar_dense", "nonzero", "_to_copy"), name
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for t in tree_leaves(value):
-                    storage = t.untyped_storage()
-                    self.before.setdefault(storage.data_ptr(), (storage, storage.clone()))
+        arguments = zip(func._schema.arguments, args, strict=False)
+        written = [value for own, value in arguments if own.alias_info is not None and own.alias_info.is_write]
+        if name == "native_batch_norm":  # its schema does not say that it writes running statistics
+            written += args[3:5]
+        for t in filter(torch.is_tensor, tree_leaves(written)):
+            storage = t.untyped_storage()
+            self.before.setdefault(storage.data_ptr(), (storage, storage.clone()))
         out = func(*args, **kwargs)
         self.operators.append((func, args, kwargs, out))
         return out
