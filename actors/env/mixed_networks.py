@@ -51,11 +51,14 @@ def _channel_class(width: int) -> int:
     return channels
 
 
-def block_envs(kind: HostKind, num_envs: int) -> int:
-    """Return the largest number of environments in a block.
+def block_envs(kind: HostKind, num_envs: int, device: str) -> int:
+    """Return the largest number of environments in a block on a device of this type.
 
-    For CNNs it is limited so that the tensors of a block stay near the cache (measured).
+    For CNNs on a CPU it is limited so that the tensors of a block stay near the cache (measured). A GPU needs as much
+    work as possible at once.
     """
+    if device != "cpu":
+        return num_envs
     positions = prod(kind.space)
     return min(MAX_BLOCK_ENVS, max(MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS // positions)) if kind.space else num_envs
 
@@ -105,10 +108,14 @@ class MixedNetworks:
     """
 
     def __init__(
-        self, kinds: Sequence[HostKind], make_block: Callable[[HostKind, int], FleetNetworks], num_envs: int
+        self,
+        kinds: Sequence[HostKind],
+        make_block: Callable[[HostKind, int], FleetNetworks],
+        num_envs: int,
+        device: str,
     ) -> None:
-        """`make_block(kind, num_envs)` makes the networks of one block."""
-        self.kinds, self.make_block, self.num_envs = tuple(kinds), make_block, num_envs
+        """`make_block(kind, num_envs)` makes the networks of one block, on a device of this type."""
+        self.kinds, self.make_block, self.num_envs, self.device = tuple(kinds), make_block, num_envs, device
         self.blocks: list[Block] = []
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
@@ -145,7 +152,7 @@ class MixedNetworks:
 
         A stack of one rounds differently from a stack of many, so a block has one row only in a fleet of one.
         """
-        size = block_envs(kind, self.num_envs)
+        size = block_envs(kind, self.num_envs, self.device)
         least = min(self.num_envs, least)
         for start in range(0, len(waiting), size):
             envs: list[int | None] = [*waiting[start : start + size]]

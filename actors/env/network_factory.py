@@ -55,6 +55,6 @@ def make_networks(
     )
     if len(padded) == 1:
         (kind,) = padded
-        if num_envs <= block_envs(kind, num_envs):
+        if num_envs <= block_envs(kind, num_envs, settings.device.type):
             return factory.make(kind, num_envs)
-    return MixedNetworks(list(padded), factory.make, num_envs)
+    return MixedNetworks(list(padded), factory.make, num_envs, settings.device.type)

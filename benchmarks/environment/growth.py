@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,9 @@ from actors.env.blueprints.family import blueprint_index
 from actors.env.episode.governor import Governor
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.host_episode import HostEpisode
+from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked.networks import TorchNetworks
 from actors.types.actions import Op
 from benchmarks.environment.hosts import WIDTH, BenchHost
 
@@ -47,6 +50,7 @@ def settings(task: str, inner_steps: int = 16, width: int | tuple[int, int] = WI
         tasks=(task,),
         slots=SLOTS,
         column_slots=COLUMN_SLOTS,
+        device="cpu",
         host_width=width,
         horizon_epochs=200,
         budget_ratio=200.0,
@@ -60,11 +64,10 @@ def grown(
     host: BenchHost,
     envs: int,
     mix: str,
-    device: Literal["cpu", "cuda"] = "cpu",
 ) -> Fleet:
     """Make a fleet and grow its seeds, with one minibatch per epoch and without ablations, to be quick."""
-    config = replace(config, device=device)
-    fleet = ReferenceFleet(config, envs, 0, device) if kind is ReferenceFleet else SeedTrainingFleet(config, envs, 0)
+    loop = kind is ReferenceFleet
+    fleet = ReferenceFleet(config, envs, 0, config.device) if loop else SeedTrainingFleet(config, envs, 0)
     fleet.reset(range(envs))
     table = episodes(fleet)[0].host.family
     kinds = [i for i, offered in enumerate(table.offered()) if offered]
@@ -106,3 +109,18 @@ def parameters(fleet: Fleet) -> str:
     grown_params = sum(episode.added_params() for episode in own) / len(own)
     host_params = sum(episode.host.num_params() for episode in own) / len(own)
     return f"{host_params:,.0f} + {grown_params:,.0f}"
+
+
+@contextmanager
+def without_graph(fleet: SeedTrainingFleet) -> Iterator[None]:
+    """Launch every operation from Python, so that it can be counted, also if `cuda_graph` is set."""
+    blocks = fleet.networks.blocks if isinstance(fleet.networks, MixedNetworks) else []
+    networks = [block.networks for block in blocks] or [fleet.networks]
+    stacks = [(own, own.settings) for own in networks if isinstance(own, TorchNetworks)]
+    for own, settings in stacks:
+        own.settings = replace(settings, cuda_graph=False)
+    try:
+        yield
+    finally:
+        for own, settings in stacks:
+            own.settings = settings

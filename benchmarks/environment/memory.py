@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from actors.env.seed_fleet import SeedTrainingFleet
-from benchmarks.environment.growth import waits
+from benchmarks.environment.growth import waits, without_graph
 
 KINDS = {
     "activations": ("work",),
@@ -90,6 +90,6 @@ def _activations(fleet: SeedTrainingFleet) -> int:
         sizes.clear()
         return t
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, give):
+    with torch.autograd.graph.saved_tensors_hooks(keep, give), without_graph(fleet):
         fleet.step(waits(fleet))
     return most

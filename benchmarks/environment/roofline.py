@@ -15,7 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from actors.env.seed_fleet import SeedTrainingFleet
-from benchmarks.environment.growth import waits
+from benchmarks.environment.growth import waits, without_graph
 
 
 def peaks(device: str) -> tuple[float, float]:
@@ -38,7 +38,7 @@ def _best_s(work: Callable[[], object], device: str) -> float:
 
 def roofline(fleet: SeedTrainingFleet, epoch_s: float, memory: dict[str, float], device: str) -> dict[str, Any]:
     """Return figures per inner step of one environment, including evaluation; `epoch_s` is per environment."""
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter, without_graph(fleet):
         fleet.step(waits(fleet))
     steps = fleet.config.max_inner_steps
     flops = counter.get_total_flops() / fleet.num_envs / steps

@@ -75,6 +75,10 @@ def have_sb3() -> bool:
     return importlib.util.find_spec("sb3_contrib") is not None
 
 
+def have_rllib() -> bool:
+    return importlib.util.find_spec("ray") is not None and importlib.util.find_spec("ray.rllib") is not None
+
+
 Update = Callable[[], None]
 Prepare = Callable[[], Update]
 """Untimed: puts everything back, and returns the update to be timed."""

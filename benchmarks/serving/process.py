@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -36,24 +37,35 @@ class ServerProcess(NamedTuple):
 
 
 @contextmanager
-def running_server(kind: str, metrics_port: int = 0, ttl_s: float = 3600.0) -> Iterator[ServerProcess]:
-    """Run a server of this kind, `policy`, `traced` or `echo`, during a `with` block."""
-    command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), str(ttl_s)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        yield ServerProcess(process.stdout.readline().strip(), process.pid)
-    finally:
-        process.kill()
-        process.wait()
+def running_server(
+    kind: str, metrics_port: int = 0, ttl_s: float = 3600.0, device: str = "cpu"
+) -> Iterator[ServerProcess]:
+    """Run a server of this kind, `policy`, `traced` or `echo`, during a `with` block. Raises `RuntimeError` if it ends."""
+    command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), str(ttl_s), device]
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            if not address:
+                errors.seek(0)
+                raise RuntimeError(f"the {kind} server ended: {errors.read()[-2000:]}")
+            yield ServerProcess(address, process.pid)
+        finally:
+            process.kill()
+            process.wait()
 
 
-async def run_policy(metrics_port: int, ttl_s: float) -> None:
+async def run_policy(metrics_port: int, ttl_s: float, device: str) -> None:
     """Serve a policy with random weights, and print the address once they are loaded."""
     torch.manual_seed(0)
     network = FactoredRecurrentActorCritic(SPACES, PolicyConfig()).eval()
     options = ServeOptions(
-        listen="127.0.0.1:0", metrics_port=metrics_port or None, session_ttl_s=ttl_s, first_step_ttl_s=ttl_s
+        listen="127.0.0.1:0",
+        device=device,
+        metrics_port=metrics_port or None,
+        session_ttl_s=ttl_s,
+        first_step_ttl_s=ttl_s,
     )
 
     async def started(server: PolicyServer) -> None:
@@ -110,6 +122,6 @@ async def run_echo() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     configure_log("json")
-    kind, metrics_port, ttl_s = sys.argv[1:]
+    kind, metrics_port, ttl_s, device = sys.argv[1:]
     with patch.object(programs, "has_kernels", return_value=False) if kind == "traced" else nullcontext():
-        asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), float(ttl_s)))
+        asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), float(ttl_s), device))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from actors.errors import UserError
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from actors.precision import tf32
 from actors.types.episode import Episode
 from learner.ppo import losses
 from learner.ppo.batch import Batch, make_batch
@@ -49,6 +50,7 @@ class _Demonstrations(NamedTuple):
     unforced: Tensor  # [N]
 
 
+@tf32(False)
 def imitate(
     network: FactoredRecurrentActorCritic,
     episodes: Sequence[Episode],

@@ -12,13 +12,14 @@ from torch import Tensor
 from actors.policy.cores.sequences import Steps
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
+from actors.precision import tf32
 from learner.config import LearnerConfig
 from learner.ppo import losses
 from learner.ppo.batch import Batch
 from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.objective import entropy_coefficient, make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import clip_gradients
-from learner.ppo.precision import autocast, tensor_cores
+from learner.ppo.precision import autocast
 from learner.ppo.prior import Prior, prior_coefficient
 from learner.ppo.rewards import clip_rewards
 from learner.ppo.targets import Targets, batch_metrics, make_targets
@@ -47,7 +48,7 @@ class PPOUpdate:
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         """Run one update on a batch; `version` is that of the weights before it. Returns metrics by name."""
-        with tensor_cores(self.config):
+        with tf32(self.config.tf32):
             return self._update(batch, update, version)
 
     def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
@@ -76,7 +77,7 @@ class PPOUpdate:
     def forward(self, batch: Batch) -> Evaluation:
         """Evaluate every step of a batch with the current weights."""
         batch = batch.to(self.device)
-        with tensor_cores(self.config):
+        with tf32(self.config.tf32):
             return self._evaluate(batch, whole_batch(batch, self.config.max_padding_waste))
 
     @torch.no_grad()
@@ -160,8 +161,7 @@ class PPOUpdate:
         self, parts: list[Minibatch], targets: Targets, log_probs: list[Tensor], flags: list[Tensor]
     ) -> dict[str, Tensor]:
         """Ratio metrics of all minibatches at once, instead of many small operations in the loop."""
-        sizes = torch.tensor([len(x) for x in log_probs], device=self.device)
-        live = torch.stack(flags).repeat_interleave(sizes, output_size=sum(len(x) for x in log_probs)) > 0
+        live = torch.cat([flag.expand(len(x)) for flag, x in zip(flags, log_probs, strict=True)]) > 0
         every = torch.arange(len(targets.returns), device=self.device)
         order = torch.cat([p.select(every) for p in parts])
         t = Targets(*(x.index_select(0, order) for x in targets))

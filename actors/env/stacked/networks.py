@@ -28,6 +28,7 @@ from actors.env.stacked.layout import StackLayout
 from actors.env.stacked.param_bank import ParamBank
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed
+from actors.precision import tf32
 
 
 class Trained(NamedTuple):
@@ -55,6 +56,7 @@ class TorchNetworks(StackedParameters):
         super().__init__(host, column_slots, num_envs, settings)
         self._seeds: dict[tuple[int, int], NewSeed] = {}  # by (env, slot)
 
+    @tf32(False)
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
         """See `FleetNetworks.reset`."""
         self.episodes = list(episodes)
@@ -73,6 +75,7 @@ class TorchNetworks(StackedParameters):
         bare: list[Subset] = [frozenset()]
         return [untrained for untrained, _ in self.evaluation([], [bare] * len(episodes))]
 
+    @tf32(False)
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         """See `FleetNetworks.run_epoch`."""
         if all(plan is None for plan in plans):
@@ -101,6 +104,7 @@ class TorchNetworks(StackedParameters):
         for s in slots:
             self._seeds.pop((env, s), None)
 
+    @tf32(False)
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
         """See `FleetNetworks.roll_back`."""
         self.prune(env, pruned)
@@ -117,6 +121,7 @@ class TorchNetworks(StackedParameters):
         on = frozenset(seed.slot for seed in seeds)
         return self.evaluation(sorted(seeds), [[on]] * self.num_envs)[env][0]
 
+    @tf32(False)
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """See `FleetNetworks.evaluate_test`."""
         seeds = sorted(self._seed(e, s, False, alpha) for e, by_slot in alphas.items() for s, alpha in by_slot.items())

