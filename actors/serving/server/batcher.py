@@ -56,7 +56,7 @@ class BatchResult(NamedTuple):
     log_probs: list[list[float]]  # [N, H]
     values: list[float]  # [N]
     model: ServedModel
-    record: StepRecord | None  # if the batch has steps of training sessions
+    record: StepRecord | None  # if the batch has steps that are recorded
 
 
 class Batcher:
@@ -177,7 +177,7 @@ class Batcher:
         masks: ActionMasks,
     ) -> BatchResult:
         programs, state = model.programs(layout.spaces), self._state_table.state
-        recording = any(step.session.training is not None for step in steps)
+        recording = any(step.session.training is not None or step.pending.record for step in steps)
         device = state.h.device
         rows = torch.tensor([step.session.row for step in steps], device=device)
         inputs: list[Tensor] = [torch.from_numpy(a).to(device) for a in (obs, blueprints)]

@@ -17,7 +17,7 @@ from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
 from actors.serving.server.trainer import Trainer
-from actors.serving.server.training import Ended
+from actors.serving.server.training import Ended, recorded_step
 from actors.serving.session_state import seal, unseal
 from actors.types.actions import continuous_values
 from actors.wire import policy_pb2
@@ -263,7 +263,7 @@ class PolicyService:
                 self._repin(session)
         elif reward is not None:
             raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")
-        session.pending = PendingStep(index, requested, export, [waiter], reward=reward)
+        session.pending = PendingStep(index, requested, export, [waiter], reward=reward, record=request.record)
         self.sessions.touch(session)
         self.batcher.submit(QueuedStep(session, query, session.pending))
         return waiter
@@ -320,6 +320,8 @@ class PolicyService:
             policy_version=outcome.model.version,
             continuous=continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])),
         )
+        if pending.record and outcome.record is not None:
+            response.record.CopyFrom(recorded_step(outcome.record, row))
         session.last_response, session.last_digest = response.SerializeToString(), pending.digest
         session.next_index = pending.step_index + 1
         if session.training is not None and outcome.record is not None:

@@ -1,0 +1,34 @@
+"""`RecordedStep`: what an episode records of a step of a session, beside its observation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:  # these modules import PyTorch, which clients do not need
+    from actors.policy.network import ActOutput
+    from actors.policy.state import PolicyState
+
+RULE_VERSION = -1
+"""Recorded version of steps that no weights of a run chose: a rule, or a network whose version is unknown."""
+
+
+class RecordedStep(NamedTuple):
+    """One step; all arrays have a batch dimension of 1."""
+
+    decision: ActOutput
+    before: PolicyState  # the recurrent state before the step
+    version: int  # of the weights that chose the action, or `RULE_VERSION`
+    generation: int
+    state_stride: int  # steps between the recurrent states that an episode of these weights stores
+
+
+class RecordingSession(Protocol):
+    """A session that can say what an episode records of its steps."""
+
+    record: bool
+    """Whether the steps from now on are recorded."""
+
+    @property
+    def recorded(self) -> RecordedStep | None:
+        """Return what is recorded of the last step; None if it was not recorded."""
+        ...
