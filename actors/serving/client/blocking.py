@@ -167,7 +167,7 @@ class ClientSession:
 
     @property
     def record(self) -> bool:
-        """Whether the steps from now on are recorded; see `RecordingSession`."""
+        """Whether the steps from now on are recorded; which sets `recorded`."""
         return self._protocol.record
 
     @record.setter
@@ -176,7 +176,7 @@ class ClientSession:
 
     @property
     def recorded(self) -> RecordedStep | None:
-        """See `RecordingSession`."""
+        """What an episode records of the last step; None unless `record` is set."""
         return self._protocol.recorded
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from actors.serving.client.session import Answer, PolicyError
-from actors.serving.client.session_protocol import Operation, SessionProtocol
+from actors.serving.client.session_protocol import Operation, SessionProtocol, retry_call
 from actors.serving.messages import end_request
 from actors.serving.refusal import Reason
 from actors.types.actions import ActionMasks
@@ -54,6 +54,22 @@ class EpisodeProtocol:
         self._reward = float(reward)
 
     @property
+    def timeout_s(self) -> float:
+        """Seconds without a call after which the server counts this client as disappeared; see `keep_alive`."""
+        return self._protocol.session_ttl_s
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """The session at the server and its number of steps, for `resume`."""
+        return self._protocol.session_id, self._protocol.next_index
+
+    def resume(self, session_id: str, steps: int) -> None:
+        """Continue the episode of another client, at `position` of its `ClientEpisode`. The server must have kept the
+        session; otherwise the next call raises `SessionLost`."""
+        self._protocol.session_id, self._protocol.next_index = session_id, steps
+        self.answer = Answer(np.zeros(0, np.int64), np.zeros(0, np.float32), 0.0, -1, steps - 1)
+
+    @property
     def _unended(self) -> bool:
         """Whether there are steps, and their episode has not ended."""
         return self.summary is None and self._protocol.next_index > 0
@@ -88,6 +104,12 @@ class EpisodeProtocol:
         account = {field.name: getattr(response.account, field.name) for field in response.account.DESCRIPTOR.fields}
         self.summary = EpisodeSummary(response.episode_return, response.steps, response.policy_lag, account)
         return self.summary
+
+    def _keeping_alive(self) -> Operation:
+        """Repeat the last step, if there is one."""
+        request = self._protocol.last_request
+        if request is not None and self.summary is None:
+            yield from retry_call("Step", request, self._protocol.retry_budget)
 
     def _closing(self, quietly: bool) -> Operation:
         """Close the session; with `quietly`, whatever the server says."""
@@ -168,6 +190,19 @@ class ClientEpisode(EpisodeProtocol):
         """
         action: int | NDArray[Any] = self._perform(self._acting(obs, mask, blueprint_indices))
         return action
+
+    def terminate(self) -> EpisodeSummary:
+        """End the episode as terminated, as leaving the block does."""
+        summary: EpisodeSummary = self._perform(self._terminating())
+        return summary
+
+    def abandon(self) -> None:
+        """Leave the episode without an end, as a client that disappears: it is cut before its last step."""
+        self._perform(self._closing(quietly=True))
+
+    def keep_alive(self) -> None:
+        """Repeat the last step, which changes nothing, so that the server keeps the session for another `timeout_s`."""
+        self._perform(self._keeping_alive())
 
     def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
         """End the episode at a time limit; the value of what would have followed is estimated from `obs`."""

@@ -99,7 +99,8 @@ class LocalRule:
 
 
 class LocalSession:
-    """A session of `LocalPolicy` or `LocalRule`; see `PolicySession` and `RecordingSession`."""
+    """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`. If `record` is set, `recorded`
+    is what an episode records of the last step."""
 
     def __init__(self, policy: LocallyPlayed, version: int, source: Provenance, seed: int, state: bytes = b"") -> None:
         self.policy_version, self._source = version, source
@@ -143,7 +144,9 @@ class LocalSession:
             raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "the masks allow no action", Reason.ILLEGAL_MASK)
         batch = ActionMasks(masks.op[None], None if masks.slot is None else masks.slot[None], masks.rest[None])
         noise = step_noise(self._seed, self._next_index, len(spec.heads))[None]
-        before = self._state
+        # The memory of a rule is no recurrent state from which a network could learn.
+        is_network = isinstance(self._policy, FactoredRecurrentActorCritic)
+        before = self._state if is_network else PolicyState.zeros(StateSizes(), 1)
         decision, self._state = self._policy.act(
             np.asarray(obs, dtype=np.float32)[None], np.asarray(blueprint_indices, dtype=np.int64)[None], batch,
             self._state, noise, deterministic,

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from actors.policy.network import ActOutput
-from actors.policy.state import PolicyState
-from actors.serving.client.recorded_step import RecordedStep
+from actors.policy.state import PolicyState, StateSizes
+from actors.serving.client.recorded_step import RULE_VERSION, RecordedStep
 from actors.serving.messages import unpack_mask
 from actors.serving.session_state import read_state
 from actors.wire import policy_pb2
@@ -20,7 +20,12 @@ def received_step(response: policy_pb2.StepResponse, exported_before: bytes) -> 
     if not response.HasField("record") or after is None:
         return None
     record = response.record
-    before = read_state(exported_before) if exported_before else PolicyState(*(torch.zeros_like(t) for t in after))
+    if record.version == RULE_VERSION:  # its memory is no recurrent state from which a network could learn
+        before = PolicyState.zeros(StateSizes(), 1)
+    elif exported_before:
+        before = read_state(exported_before)
+    else:
+        before = PolicyState(*(torch.zeros_like(t) for t in after))
     floats = (response.log_probs, [response.value], [record.baseline_value], [record.bootstrap_value])
     log_probs, values, baselines, bootstraps = (np.array(f, dtype=np.float32) for f in floats)
     actions = np.array(response.action, dtype=np.int64)[None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # these modules import PyTorch, which clients do not need
     from actors.policy.network import ActOutput
@@ -20,15 +20,3 @@ class RecordedStep(NamedTuple):
     version: int  # of the weights that chose the action, or `RULE_VERSION`
     generation: int
     state_stride: int  # steps between the recurrent states that an episode of these weights stores
-
-
-class RecordingSession(Protocol):
-    """A session that can say what an episode records of its steps."""
-
-    record: bool
-    """Whether the steps from now on are recorded."""
-
-    @property
-    def recorded(self) -> RecordedStep | None:
-        """Return what is recorded of the last step; None if it was not recorded."""
-        ...

@@ -121,6 +121,13 @@ class PolicyService:
             )
         if request.exported_state:
             raise Refusal(Reason.STATE_INVALID, "a training session cannot be imported: open a new one")
+        if request.spaces_hash != self.models.spaces.hash:
+            own = self.models.spaces
+            raise Refusal(
+                Reason.SPACES_MISMATCH,
+                f"this run learns from spaces {own.hash} with {own.slots} slots, not from {request.spaces_hash}: play "
+                "in an environment with the same spaces, or open the session without `train`",
+            )
         self.trainer.require_scope(owner)
         self.trainer.require_room()
         return self.trainer
