@@ -19,6 +19,7 @@ from actors.env.fleet import FleetStep
 from actors.env.registration import ENV_ID
 from actors.errors import UserError
 from actors.growth.report.run_report import RunReport
+from actors.rollout.episode_files import SUFFIX, write_episode
 from actors.rollout.wave import Recorder
 from actors.serving.client.recorded_step import RULE_VERSION, RecordedStep
 from actors.types.actions import ActionMasks
@@ -27,8 +28,6 @@ from actors.types.spaces import Spaces
 
 log = logging.getLogger(__name__)
 
-SUFFIX = ".episode"
-"""Files with this suffix hold one episode each, as `encode_episode` encodes it."""
 DEFAULT_FOLDER = "tamiyo-episodes"
 MAX_SEED = 2**63
 
@@ -141,11 +140,9 @@ class FileReport(RunReport):
         return recorder.finish(0, final, self._bootstrap, name, ENV_ID, self._spaces.hash)
 
     def _write(self, episode: Episode) -> None:
-        """Write the file under its name only when it is complete. A failure does not end the training run."""
-        partial = self.path.with_suffix(f".{os.getpid()}.partial")
+        """Write the file. A failure does not end the training run."""
         try:
-            partial.write_bytes(encode_episode(episode))
-            partial.replace(self.path)
+            write_episode(self.path, episode)
         except (OSError, InvalidEpisode) as error:
             log.warning("this run is not reported: %s cannot be written (%s)", self.path, error)
         else:

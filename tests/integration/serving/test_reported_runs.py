@@ -161,7 +161,10 @@ def _sessions(own: Any) -> list[Any]:
 
 
 def test_other_spaces_are_refused_in_one_line() -> None:
-    with endpoint(FixedWeights(WEIGHTS)) as own, pytest.raises(UserError, match="cannot learn from this model: this run learns from"):
+    with (
+        endpoint(FixedWeights(WEIGHTS)) as own,
+        pytest.raises(UserError, match="cannot learn from this model: this run learns from"),
+    ):
         Run(mlp(), own.address, ["1"], report=True)
 
 

@@ -17,10 +17,10 @@ from actors.config import EnvConfig, PolicyConfig
 from actors.errors import UserError
 from actors.policy.publish import architecture_hash
 from deploy.config.schema import PRESETS, Config, ImitationConfig
-from deploy.launch import teacher
+from deploy.launch.imitation import teacher
+from deploy.launch.imitation.pretraining import POLICY
+from deploy.launch.imitation.teacher import demonstrate
 from deploy.launch.prepare import open_run, pretrain
-from deploy.launch.pretraining import POLICY
-from deploy.launch.teacher import demonstrate
 from learner.run.checkpoint import load_policy
 
 ENV = EnvConfig(
