@@ -55,8 +55,9 @@ def import_episodes(url: str, run: str | None, paths: Sequence[Path], wait_s: fl
     `UserError` if the run has no weights yet, or if a file does not exist.
     """
     files = find_episodes(paths)
-    with closing(connect(url, namespace=find_run(url, run))) as transport:
-        own = EpisodeImport(transport, wait_s)
+    name = find_run(url, run)
+    with closing(connect(url, namespace=name)) as transport:
+        own = EpisodeImport(transport, name, wait_s)
         refusals = [own.put(path) for path in files]
     for path, refusal in zip(files, refusals, strict=True):
         print(f"{path}: {f'refused: {refusal}' if refusal else 'accepted'}")
@@ -66,9 +67,9 @@ def import_episodes(url: str, run: str | None, paths: Sequence[Path], wait_s: fl
 class EpisodeImport:
     """Puts episodes of files into the queue of a run, as a producer of its own."""
 
-    def __init__(self, transport: Transport, wait_s: float) -> None:
+    def __init__(self, transport: Transport, run: str, wait_s: float) -> None:
         """Raise `UserError` if the run has no weights yet."""
-        self._transport, self._deadline_s = transport, time.monotonic() + wait_s
+        self._transport, self._run, self._deadline_s = transport, run, time.monotonic() + wait_s
         self._weights = _newest(transport)
         config = config_of(self._weights)
         stride = self._weights.state_stride
@@ -87,8 +88,7 @@ class EpisodeImport:
             return str(error)
         if self._incarnation is None:
             self._incarnation = self._transport.new_incarnation(PRODUCER).number
-        run = episode.episode_id.partition("/")[0]
-        name = f"{run}/{PRODUCER}/{self._incarnation}/{self._sequence}"
+        name = f"{self._run}/{PRODUCER}/{self._incarnation}/{self._sequence}"
         renamed = replace(episode, episode_id=name)
         try:
             header = EpisodeHeader.from_episode(renamed)
@@ -112,6 +112,8 @@ class EpisodeImport:
         if oldest < 0:
             return "no weights of a run acted it, but a rule or an unknown policy: use imitation.files instead"
         self._schema.check(episode)
+        if self._is_own(EpisodeHeader.from_episode(episode)):
+            return f"duplicate: {episode.episode_id} is an episode of this run, which has accepted it"
         generation, head = self._transport.current_generation(), self._transport.head()
         if episode.generation > generation:
             return f"it is of generation {episode.generation}, but the run is in generation {generation}"
@@ -123,6 +125,16 @@ class EpisodeImport:
                 "learner.max_policy_lag; use imitation.files instead"
             )
         return ""
+
+    def _is_own(self, header: EpisodeHeader) -> bool:
+        """Return whether the queue of this run has accepted this episode from its producer, before it was exported."""
+        if header.episode_id.partition("/")[0] != self._run:
+            return False
+        rows = self._transport.ledger().actors
+        row = rows.get((header.actor, header.incarnation))
+        if row is not None:
+            return header.sequence < row.next_sequence
+        return any(actor == header.actor and header.incarnation < number for actor, number in rows)  # a retired one
 
     def _put(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from actors.rollout.episode_files import read_episode, write_episode
 from actors.serving.client.local import LocalPolicy
 from actors.transport.base import EpisodeHeader, Transport
 from actors.transport.redis import RedisTransport, connect
-from actors.types.episode import Episode
+from actors.types.episode import Episode, RecurrentState
 from deploy.cli import main
+from deploy.commands.admin.episodes import import_episodes
 from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.config import LearnerConfig
 from learner.train import Learner
@@ -112,14 +114,31 @@ def test_each_file_is_accepted_or_refused_in_one_line(run: RedisTransport, ask: 
 
 
 def _every_state(episode: Episode) -> Any:
-    from actors.types.episode import RecurrentState
-
     return RecurrentState(*(np.repeat(a[:, :1], len(episode), 1) for a in episode.states.arrays))
+
+
+def test_what_a_run_has_accepted_is_not_imported_into_it(
+    run: RedisTransport, ask: Any, namespace: str, tmp_path: Path
+) -> None:
+    good, out = report(tmp_path, 5), tmp_path / "out"
+    played = replace(read_episode(good), episode_id=f"{namespace}/a/7/3")
+    run.put(EpisodeHeader.from_episode(played), encode_episode(played))
+    assert ask("import", good) == (0, ["accepted"])
+    assert ask("export", "--out", out)[0] == 0
+    status, lines = ask("import", out)
+    assert (status, len(lines)) == (1, 2)
+    assert all(line.startswith("refused: duplicate: ") for line in lines)
+    other = replace(played, episode_id=f"{namespace}-2/a/7/3")  # of another run
+    write_episode(tmp_path / "other.episode", other)
+    assert ask("import", tmp_path / "other.episode") == (0, ["accepted"])
+    assert run.ledger().accepted == 3
 
 
 def test_exports_are_copies_of_what_waits(run: RedisTransport, ask: Any, tmp_path: Path) -> None:
     out, episodes = tmp_path / "out", [make_episode(n, sequence=n) for n in range(3)]
-    assert ask("export", "--out", out) == (2, _error(out))
+    status, (line,) = ask("export", "--out", out)
+    assert (status, out.exists()) == (2, False)
+    assert "has no episodes waiting now" in line
     for episode in episodes:
         run.put(EpisodeHeader.from_episode(episode), encode_episode(episode))
     (taken,) = run.take(1, 0)
@@ -136,11 +155,6 @@ def test_exports_are_copies_of_what_waits(run: RedisTransport, ask: Any, tmp_pat
     assert [f.name for f in (tmp_path / "dead").iterdir()] == [files[0].name]
 
 
-def _error(out: Path) -> list[str]:
-    assert not out.exists()
-    return ["error: run 'x' has no episodes waiting now"]
-
-
 @pytest.mark.timeout(120)
 def test_a_learner_trains_on_imported_runs(
     embedded_redis: EmbeddedRedis, namespace: str, ask: Any, tmp_path: Path
@@ -150,8 +164,9 @@ def test_a_learner_trains_on_imported_runs(
         updates=2, batch_episodes=3, minibatches=1, update_epochs=1, state_stride=STRIDE, device="cpu", max_policy_lag=1
     )
     reported: list[dict[str, float]] = []
+    policy, run_dir = config_of(TRAINED_WEIGHTS), tmp_path / "run"
     learner = Learner(
-        config, config_of(TRAINED_WEIGHTS), SPACES, transport, tmp_path / "run", 0, report=reported.append, init=TRAINED_WEIGHTS
+        config, policy, SPACES, transport, run_dir, 0, report=reported.append, init=weights(0)
     )  # fmt: skip
     thread = threading.Thread(target=learner.run)
     thread.start()
@@ -172,7 +187,6 @@ def test_a_learner_trains_on_imported_runs(
         thread.join(60)
         assert not thread.is_alive()
     finally:
-        learner.progress  # noqa: B018
         thread.join(60)
     ledger = transport.ledger()
     ledger.check()
@@ -185,8 +199,6 @@ def test_a_learner_trains_on_imported_runs(
 
 
 def _wait(condition: Any) -> None:
-    import time
-
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -246,7 +258,5 @@ def test_a_run_without_weights_is_refused(embedded_redis: EmbeddedRedis, namespa
     transport = connect(embedded_redis.url, None, namespace)
     transport.open_generation(-1, "learner")
     path = report(tmp_path, 5)
-    from deploy.commands.admin.episodes import import_episodes
-
     with pytest.raises(UserError, match="has published no weights yet"):
         import_episodes(embedded_redis.url, namespace, [path], 0.0)
