@@ -27,6 +27,7 @@ train:
   actors --redis URL    run only the actors
   status --redis URL    show where a run's episodes are and what limits its throughput
   dead-letters          list, show or requeue rejected episodes
+  episodes              write a run's episodes to files, or import files
 
 evaluate:
   report RUN_DIR        write report.html and its figures into a run folder
@@ -151,6 +152,18 @@ def _dead_letters(args: list[str]) -> int:
     from deploy.commands.admin.dead_letters import dead_letters
 
     return dead_letters(options.action, options.redis, options.run, options.ids, options.save)
+
+
+def _episodes(args: list[str]) -> int:
+    from deploy.commands.episode_flags import episode_flags
+
+    flags = episode_flags(args)
+    _need_server("episodes", flags.redis)
+    from deploy.commands.admin.episodes import export_episodes, import_episodes
+
+    if flags.out is not None:
+        return export_episodes(flags.redis, flags.run, flags.out, flags.most, flags.dead_letters)
+    return import_episodes(flags.redis, flags.run, flags.files, flags.wait_s)
 
 
 def _report(args: list[str]) -> int:
@@ -333,6 +346,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "actors": _actors,
     "status": _status,
     "dead-letters": _dead_letters,
+    "episodes": _episodes,
     "report": _report,
     "rollout": _rollout,
     "evaluate": _evaluate,

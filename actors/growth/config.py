@@ -49,8 +49,13 @@ class GrowthConfig:
     """Epochs that a slot stays empty after its seed was pruned."""
     profile: Literal["tamiyo", "classic"] = "tamiyo"
     """Action space that the policy was trained with."""
-    deterministic: bool = True
-    """Take the most likely action instead of a sample."""
+    deterministic: bool | None = None
+    """Take the most likely action instead of a sample. None samples in a run that is reported, and nowhere else."""
+    report: bool | str | Path = False
+    """Report this training run, so that policies learn from it: the path of a folder, in which a file with one episode
+    is written at the horizon; or True, for the policy server that decides if it learns from sessions, and else the
+    folder `tamiyo-episodes`. Needs accuracy. Nothing but observations, masks, actions, log-probabilities, rewards and
+    the policy's recurrent state is reported."""
     seed: int = 0
     """Seeds the parameters of what grows, and the policy's samples."""
     dry_run: bool = False
@@ -73,5 +78,10 @@ class GrowthConfig:
         price, rows = self.points_per_doubling, self.train_rows
         require(price >= 0, f"points_per_doubling is {price}: it must not be negative")
         require(rows is None or rows >= 1, f"train_rows is {rows}: give at least 1, or None")
+        require(
+            not (self.report and self.deterministic),
+            "report needs sampled actions, which are those that policies learn from: leave out deterministic",
+        )
+        require(not (self.report and self.dry_run), "dry_run applies nothing that could be reported: leave out report")
         limit = self.max_added_parameters
         require(limit is None or limit >= 1, f"max_added_parameters is {limit}: with less than 1 nothing can grow")

@@ -25,6 +25,8 @@ from actors.errors import UserError
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
 from actors.growth.policy_advisor import PolicyAdvisor, find_policy
+from actors.growth.report.open import open_report
+from actors.growth.report.run_report import RunReport
 from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
@@ -90,12 +92,18 @@ class GrowthController:
         rules = GrowthRules(self.max_added_parameters, gates, c.embargo_epochs, c.profile, c.points_per_doubling)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         self._advisor: PolicyAdvisor | None = None
+        self._report: RunReport | None = None
         if self._ranks.first:
             opener = find_policy(c.policy, c.timeout_s, c.columns is not None)
-            self._advisor = PolicyAdvisor(opener, spaces, c.seed, c.deterministic, c.on_error == "wait")
+            if c.report:
+                price = c.points_per_doubling
+                self._report = open_report(c.report, opener, spaces, price, c.horizon_epochs, c.seed)
+            greedy = not c.report if c.deterministic is None else c.deterministic
+            self._advisor = PolicyAdvisor(opener, spaces, c.seed, greedy, c.on_error == "wait", self._report)
         self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss
         self._log = DecisionLog((c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None)
         self.epoch = 0
+        self._rent = 0.0  # doublings, of the last epoch
         self._losses: list[float] = []
         self._accuracies: list[float | None] = []
         self._train_losses: list[float | None] = []
@@ -153,10 +161,14 @@ class GrowthController:
         self._accuracies.append(points)
         self._train_losses.append(trained)
         self._settle_columns()
+        if self._report is not None:
+            self._report.measured(points, self._rent)
         asked, reason, answer = self._ranks.broadcast(self._ask())
         action = SeedAction(Op.WAIT) if reason else asked
         if asked.op is not Op.WAIT and not reason and (refused := self._ranks.broadcast(self._refusal(asked))):
             action, reason = SeedAction(Op.WAIT), refused
+        if reason and self._report is not None:
+            self._report.stop(f"epoch {self.epoch}: {reason}")
         self._apply(action, asked=action is asked or answer is None)
         decision = self._decision(action, asked, reason, answer)
         self._log.append(decision)
@@ -183,6 +195,7 @@ class GrowthController:
         where = f"epoch {self.epoch}"
         self._growth.record_contributions(measured, blended, training, due=bool(measured), label=where)
         self.epoch += 1
+        self._rent = self._growth.rent()
         before = self._growth.filled()
         self._growth.lifecycle.automatic_transitions()
         self._seeds.clear(before - self._growth.filled())
@@ -209,10 +222,15 @@ class GrowthController:
         """Return (the policy's action, why it cannot be applied or "", the policy's answer)."""
         if self._advisor is None:
             return SeedAction(Op.WAIT), "", None  # the first rank asks
-        if self.epoch >= self.config.horizon_epochs:
+        over = self.epoch >= self.config.horizon_epochs
+        if over and (self._report is None or self._report.over):
             return SeedAction(Op.WAIT), "the horizon has passed", None
-        seen = self._growth.observation(self._training_state())
-        answer, reason = self._advisor.ask(seen["obs"], seen["blueprint_indices"], self._growth.masks())
+        seen, masks = self._growth.observation(self._training_state()), self._growth.masks()
+        if over and self._report is not None:
+            growth = self.added_parameters / self._growth.host_params
+            self._report.end(seen["obs"], seen["blueprint_indices"], masks, growth)
+            return SeedAction(Op.WAIT), "the horizon has passed", None
+        answer, reason = self._advisor.ask(seen["obs"], seen["blueprint_indices"], masks)
         if answer is None:
             return SeedAction(Op.WAIT), reason, None
         action, illegal = self._growth.read(np.asarray(answer.action))
@@ -303,6 +321,7 @@ class GrowthController:
             "steps_per_epoch": self._seeds.steps_per_epoch,
             "chance_loss": self._chance_loss,
             "session": self._advisor.exported if self._advisor is not None else b"",
+            "report": self._report.state() if self._report is not None else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -323,8 +342,13 @@ class GrowthController:
         self._seeds.activate(self._growth.blended())
         if self._advisor is not None and saved.session:
             self._advisor.resume(saved.session)
+        if self._report is not None and saved.losses:
+            self._report.restore(saved.report)
 
     def close(self) -> None:
-        """Close the policy's session. Grown modules stay."""
+        """Close the policy's session, and end the report of a run that has not reached its horizon. Grown modules
+        stay."""
+        if self._report is not None:
+            self._report.stop("the run was closed before its horizon")
         if self._advisor is not None:
             self._advisor.close()

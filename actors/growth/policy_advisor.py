@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.errors import UserError
+from actors.growth.report.endpoint_report import EndpointReport, TrainingSession
+from actors.growth.report.run_report import RunReport
 from actors.policy.publish import from_weights
 from actors.policy.saved import TRAINED_NAME, read_weights
 from actors.rules.names import DEFAULT_STREAM_RULE, is_rule
@@ -42,17 +44,28 @@ def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, col
     if isinstance(policy, str) and not path.exists() and ":" in policy:
         return PolicyClient(policy, deadline_s=timeout_s, attempt_s=timeout_s)
     weights = read_weights(path)
-    return LocalPolicy(from_weights(weights), weights.version)
+    return LocalPolicy(from_weights(weights), weights.version, weights.generation, weights.state_stride)
 
 
 class PolicyAdvisor:
     """One session with a policy. If `tolerant`, a query that fails returns no answer; otherwise it raises."""
 
-    def __init__(self, opener: SessionOpener, spaces: Spaces, seed: int, deterministic: bool, tolerant: bool) -> None:
-        """Open the session. Raises `UserError` if the policy has other spaces; an unreachable one is retried later."""
+    def __init__(
+        self,
+        opener: SessionOpener,
+        spaces: Spaces,
+        seed: int,
+        deterministic: bool,
+        tolerant: bool,
+        report: RunReport | None = None,
+    ) -> None:
+        """Open the session, or take that of a `report` to an endpoint.
+
+        Raises `UserError` if the policy has other spaces; an unreachable one is retried later.
+        """
         self.opener, self.spaces, self.seed = opener, spaces, seed
-        self._deterministic, self._tolerant = deterministic, tolerant
-        self._session: PolicySession | None = None
+        self._deterministic, self._tolerant, self._report = deterministic, tolerant, report
+        self._session: PolicySession | None = report.session if isinstance(report, EndpointReport) else None
         self._state = b""  # exported session to continue from
         try:
             self._open()
@@ -64,8 +77,13 @@ class PolicyAdvisor:
             log.warning("the policy is unreachable, and is tried again at the next epoch: %s", error)
 
     def _open(self) -> PolicySession:
+        if isinstance(self._session, TrainingSession) and self._session.closed:
+            log.warning("a new session starts without recurrent state, as that of a report cannot be continued")
+            self._session = None
         if self._session is None:
             self._session = self.opener.open(self.spaces, self.seed, state=self._state)
+            if self._report is not None and not self._report.over:
+                self._session.record = True  # type: ignore[attr-defined]
         return self._session
 
     def ask(
@@ -73,7 +91,11 @@ class PolicyAdvisor:
     ) -> tuple[Answer | None, str]:
         """Return (answer, ""), or (None, reason) if the query failed."""
         try:
-            return self._open().step(obs, blueprints, masks, self._deterministic), ""
+            session = self._open()
+            answer = session.step(obs, blueprints, masks, self._deterministic)
+            if self._report is not None:
+                self._report.record(obs, blueprints, masks, getattr(session, "recorded", None))
+            return answer, ""
         except Exception as error:  # a failing policy must not end a training run
             if not self._tolerant:
                 raise

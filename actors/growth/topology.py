@@ -33,6 +33,7 @@ class SavedGrowth:
     steps_per_epoch: int
     chance_loss: float | None
     session: bytes
+    report: dict[str, Any]  # of a run that is reported, checked by the report
 
 
 def pack_slots(names: Sequence[str], slots: Sequence[Slot]) -> dict[str, dict[str, Any]]:
@@ -48,7 +49,9 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
     require(
         state.get("format") == FORMAT, f"this state has format {state.get('format')!r}: this version reads {FORMAT}"
     )
-    hints = {name: kind for name, kind in get_type_hints(SavedGrowth).items() if name not in ("slots", "order")}
+    hints = {
+        name: kind for name, kind in get_type_hints(SavedGrowth).items() if name not in ("slots", "order", "report")
+    }
     for name in ("slots", "order", *hints):
         require(name in state, f"this state lacks {name}: it is damaged")
     _check("last_op", state["last_op"], int)
@@ -66,8 +69,10 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
         and 0 <= known["germinations"] < LARGEST,
         "this state's epochs do not broadcast with each other: it is damaged",
     )
+    report = state.get("report", {})  # older states have none
+    require(isinstance(report, dict), f"this state's report is {report!r:.100}: it is damaged")
     slots = _slots(state["slots"], names, slot_shapes)
-    return SavedGrowth(slots=slots, order=_order(state["order"], names, slots), **known)
+    return SavedGrowth(slots=slots, order=_order(state["order"], names, slots), report=report, **known)
 
 
 def _order(order: object, names: Sequence[str], slots: Sequence[Slot]) -> list[int]:

@@ -113,6 +113,8 @@ def request_digest(request: policy_pb2.StepRequest) -> bytes:
     digest.update(b"0" if request.HasField("deterministic") and not request.deterministic else b"1")
     if request.HasField("reward"):
         digest.update(struct.pack("<d", request.reward))
+    if request.record:
+        digest.update(b"r")
     return digest.digest()
 
 
@@ -141,9 +143,9 @@ def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) ->
             step.blueprint_indices.CopyFrom(_to_array(episode_pb2.DTYPE_INT16, empty))
     if not request.HasField("mask"):
         spec = spaces.action
-        step.mask.CopyFrom(_pack_mask(np.ones(spec.flat_size, dtype=np.bool_)))
+        step.mask.CopyFrom(pack_mask(np.ones(spec.flat_size, dtype=np.bool_)))
         if spec.conditioned:
-            step.slot_mask_by_op.CopyFrom(_pack_mask(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
+            step.slot_mask_by_op.CopyFrom(pack_mask(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
     return parse_step(step, layout)
 
 
@@ -227,24 +229,26 @@ def step_request(
     deterministic: bool,
     export_state: bool,
     reward: float | None = None,
+    record: bool = False,
 ) -> policy_pb2.StepRequest:
     """Build the request of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch dimension."""
     request = policy_pb2.StepRequest(
         session_id=session_id,
         step_index=step_index,
         obs=_to_array(episode_pb2.DTYPE_FLOAT32, np.asarray(obs, dtype="<f4")),
-        mask=_pack_mask(masks.flat()),
+        mask=pack_mask(masks.flat()),
         deterministic=deterministic,
         export_state=export_state,
         reward=reward,
+        record=record,
     )
     if len(blueprint_indices):
         request.blueprint_indices.CopyFrom(
             _to_array(episode_pb2.DTYPE_INT16, np.asarray(blueprint_indices).astype("<i2"))
         )
     if masks.slot is not None:
-        request.slot_mask_by_op.CopyFrom(_pack_mask(masks.slot))
-        request.rest_mask.CopyFrom(_pack_mask(masks.rest))
+        request.slot_mask_by_op.CopyFrom(pack_mask(masks.slot))
+        request.rest_mask.CopyFrom(pack_mask(masks.rest))
     return request
 
 
@@ -252,8 +256,15 @@ def _to_array(dtype: episode_pb2.Dtype, array: NDArray[np.generic]) -> episode_p
     return episode_pb2.Array(dtype=dtype, shape=array.shape, data=array.tobytes())
 
 
-def _pack_mask(mask: NDArray[np.bool_]) -> episode_pb2.Array:
+def pack_mask(mask: NDArray[np.bool_]) -> episode_pb2.Array:
+    """Return a mask as a message."""
     return episode_pb2.Array(dtype=episode_pb2.DTYPE_BITS, shape=mask.shape, data=np.packbits(mask.ravel()).tobytes())
+
+
+def unpack_mask(array: episode_pb2.Array) -> NDArray[np.bool_]:
+    """Invert `pack_mask`."""
+    bits = np.unpackbits(np.frombuffer(array.data, np.uint8), count=math.prod(array.shape))
+    return bits.view(np.bool_).reshape(tuple(array.shape))
 
 
 def end_request(

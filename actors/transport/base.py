@@ -168,6 +168,13 @@ class Producer(Protocol):
         `Malformed`, and puts none, if they are of several incarnations.
         """
 
+    def import_episode(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
+        """Put an episode that was stored as a file with the id `original_id`.
+
+        Returns DUPLICATE if that id was imported before, by anyone, as long as the store keeps its memory. The limits
+        of the queue are those of the learner's configuration.
+        """
+
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
         """Send a heartbeat with the incarnation's totals and its health figures.
 
@@ -254,6 +261,9 @@ class Consumer(Protocol):
 
     def dead_letter(self, entry_id: str, reason: str) -> bool:
         """Move a pending entry and its payload to the dead letters; returns False if it is not pending here."""
+
+    def waiting(self, count: int) -> list[Delivery]:
+        """The oldest `count` entries that are queued or pending, which stay where they are. Needs no generation."""
 
     def dead_letters(self) -> list[DeadLetter]:
         """The dead letters that are kept, oldest first, without foreign entries. Needs no generation."""

@@ -8,6 +8,7 @@ from importlib.resources import files
 KEYS = {
     "new_incarnation": "ledger health retired",
     "put": "episodes ledger generations weights dead health retired payload:",
+    "import": "episodes ledger generations weights dead health retired imported payload:",
     "report": "ledger health retired",
     "claim": "generations weights replies",
     "open": "episodes ledger generations made weights dead attempts replies health retired payload:",
@@ -41,12 +42,13 @@ _LUA = (
     + "".join(_naming(verb) for verb in KEYS)
 )
 LIBRARY = f"tamiyo_{hashlib.sha256(_LUA.encode()).hexdigest()[:12]}"  # so that versions of Tamiyo can share a server
-# All verbs but `put` and `publish` may run when the server is out of memory, so that memory can be freed. Functions are
-# registered one by one, as loops over `redis.register_function` fail on load.
+NEEDS_MEMORY = ("put", "import", "publish")
+# All other verbs may run when the server is out of memory, so that memory can be freed. Functions are registered one by
+# one, as loops over `redis.register_function` fail on load.
 FUNCTIONS = f"#!lua name={LIBRARY}\n{_LUA}" + "".join(
     f"redis.register_function{{function_name='{LIBRARY}_{verb}', "
     f"callback=function(keys, args) return verbs.{verb}(named.{verb}(keys), args) end"
-    + ("}\n" if verb in ("put", "publish") else ", flags={'allow-oom'}}\n")
+    + ("}\n" if verb in NEEDS_MEMORY else ", flags={'allow-oom'}}\n")
     for verb in KEYS
 )
 # A script that is out of memory may continue to write after a first write that needs no memory, here HDEL.
@@ -54,7 +56,8 @@ SCRIPT = (
     _LUA
     + """
 local k = named[ARGV[1]](KEYS)
-if ARGV[1] ~= 'put' and ARGV[1] ~= 'publish' then redis.call('HDEL', k.ledger or k.weights, '') end
+local needs_memory = {put = true, import = true, publish = true}
+if not needs_memory[ARGV[1]] then redis.call('HDEL', k.ledger or k.weights, '') end
 return verbs[ARGV[1]](k, {unpack(ARGV, 2)})
 """
 )

@@ -58,6 +58,9 @@ class MemoryTransport:
             return NewIncarnation(number, latest is None)
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
+        return self._put(header, payload, self._config)
+
+    def _put(self, header: EpisodeHeader, payload: bytes, limits: QueueConfig) -> PutReply:
         s = self._store
         with s.changed:
             key = (header.actor, header.incarnation)
@@ -71,7 +74,7 @@ class MemoryTransport:
                 s.account(*key, "refused_fenced")
                 return self._reply(PutStatus.FENCED)
             oversize = len(payload) > self._config.max_episode_bytes
-            if not oversize and s.is_full(len(payload), self._config):
+            if not oversize and s.is_full(len(payload), limits):
                 return self._reply(PutStatus.BUSY)
             s.account(*key, "accepted")
             s.actors[key] = replace(s.actors[key], next_sequence=header.sequence + 1)
@@ -92,6 +95,17 @@ class MemoryTransport:
             if replies[-1].status is PutStatus.BUSY:
                 break
         return replies
+
+    def import_episode(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
+        s = self._store
+        with s.changed:
+            known = s.imported.get(original_id)
+            if known is not None:
+                return self._reply(PutStatus.OK if known == header.episode_id else PutStatus.DUPLICATE)
+            reply = self._put(header, payload, s.limits)
+            if reply.status is PutStatus.OK:
+                s.imported[original_id] = header.episode_id
+            return reply
 
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
         s, key = self._store, (actor, incarnation)
@@ -211,6 +225,12 @@ class MemoryTransport:
                 return False
             s.add_dead_letter(delivery.header, delivery.payload, reason, self._config)
             return True
+
+    def waiting(self, count: int) -> list[Delivery]:
+        s = self._store
+        with s.changed:
+            entries = [*s.pending.values(), *s.queued.values()]
+            return sorted(entries, key=lambda d: int(d.entry_id.rpartition("-")[2]))[:count]
 
     def dead_letters(self) -> list[DeadLetter]:
         with self._store.changed:

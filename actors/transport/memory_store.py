@@ -34,6 +34,7 @@ class MemoryStore:
     counts: Ledger = field(default_factory=Ledger)  # without the terms that `ledger` derives from the fields above
     actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # by (actor, incarnation)
     retired: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # rows that are part of a shared one
+    imported: dict[str, str] = field(default_factory=dict)  # id in an episode file -> id under which it was accepted
     latest: dict[str, int] = field(default_factory=dict)  # actor -> newest incarnation
     learner_health: dict[str, float] = field(default_factory=dict)  # the learner's last report
     actor_health: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)  # by (actor, incarnation)

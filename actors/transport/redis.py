@@ -140,6 +140,13 @@ class RedisTransport:
                 return replies
         raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
 
+    def import_episode(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
+        for _ in range(1 + RETRIES):
+            status = self._offer([(header, payload)], original_id)[0]
+            if status != "MISSING":
+                return self._reply(PutStatus(status))
+        raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
+
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
         t = totals
         counts = (t.produced, t.accepted, t.dropped_backpressure, t.refused_fenced, t.unsent)
@@ -204,6 +211,12 @@ class RedisTransport:
     def dead_letter(self, entry_id: str, reason: str) -> bool:
         limits = (self._config.dead_letters_kept, self._config.max_bytes)
         return bool(self._consume("dead_letter", entry_id, reason, *limits)[0])
+
+    def waiting(self, count: int) -> list[Delivery]:
+        entries = self._queue.read("XRANGE", self._queue.key("episodes"), "-", "+", "COUNT", count)
+        flat = [part for entry_id, found in entries for part in (entry_id, to_dict(found).get(b"ref", b""))]
+        own = [part for pair in zip(flat[::2], flat[1::2], strict=True) if _is_ref(pair[1]) for part in pair]
+        return self._deliveries(own)
 
     def dead_letters(self) -> list[DeadLetter]:
         entries = self._queue.read("XRANGE", self._queue.key("dead"), "-", "+")
@@ -281,14 +294,15 @@ class RedisTransport:
                 )
         return None
 
-    def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[str]:
-        c = self._config
+    def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], original_id: str = "") -> list[str]:
+        """Put episodes, or import a single one. Returns their statuses."""
+        c, verb = self._config, ["import", original_id] if original_id else ["put"]
         start = self._queue.key("payload:")
         values = {start + h.episode_id: data for h, data in episodes if len(data) <= c.max_episode_bytes}
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]
         limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
         try:
-            head, *statuses = self._queue.store(values, int(1000 * c.payload_ttl_s), "put", *limits, *refs)
+            head, *statuses = self._queue.store(values, int(1000 * c.payload_ttl_s), *verb, *limits, *refs)
         except OutOfMemory:
             return ["BUSY"]
         self._head = int(head)
@@ -331,6 +345,15 @@ class RedisTransport:
         if count > self._unreadable.get(part, 0):
             log.warning("skipped %d rows of the store's %s that Tamiyo did not write", count, part)
         self._unreadable[part] = count
+
+
+def _is_ref(ref: bytes) -> bool:
+    """Return whether an entry is an episode, as actors have write access to the stream."""
+    try:
+        decode_ref(ref)
+    except ValueError:
+        return False
+    return True
 
 
 def _token() -> str:

@@ -83,7 +83,7 @@ class ImitationConfig:
     then grows the column that a regression expects to pay most at the price of the episode, or none."""
 
     episodes: int = 0
-    """Number of demonstrations; 0 disables pretraining, and so does `run.init_from`."""
+    """Demonstrations of the teacher; 0 without `files` disables pretraining, and so does `run.init_from`."""
     hosts: int = 504
     """Hosts on which never growing and all of `rules` are played, and to which the teacher's regression is fitted."""
     temperature: float = 0.5
@@ -92,11 +92,19 @@ class ImitationConfig:
     """Passes over the demonstrations."""
     rules: tuple[str, ...] = tuple(f"fixed-column:{size}@{epoch}" for size, epoch in CHOICES)
     """Rules that the teacher chooses from, beside never growing: fixed columns from epoch 3 on."""
+    files: tuple[str, ...] = ()
+    """Files or folders with further demonstrations: whole episodes in the spaces of the run, such as reported training
+    runs. They are imitated beside those of the teacher, or alone if `episodes` is 0."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether a new policy is pretrained."""
+        return self.episodes > 0 or bool(self.files)
 
     def __post_init__(self) -> None:
         require(
             self.episodes >= 0,
-            f"imitation.episodes is {self.episodes}: it must not be negative; 0 disables pretraining",
+            f"imitation.episodes is {self.episodes}: it must not be negative; 0 disables the teacher",
         )
         require(self.hosts >= 2, f"imitation.hosts is {self.hosts}: a regression needs at least 2")
         require(self.temperature >= 0, f"imitation.temperature is {self.temperature}: it must not be negative")
@@ -162,8 +170,8 @@ class Config:
             "imitation.episodes to 0, or env.time_limit to terminated",
         )
         require(
-            not self.learner.keeps_prior or bool(self.imitation.episodes or self.run.init_from),
-            "learner.prior_start needs an initial policy: set imitation.episodes or run.init_from",
+            not self.learner.keeps_prior or self.imitation.enabled or bool(self.run.init_from),
+            "learner.prior_start needs an initial policy: set imitation.episodes, imitation.files or run.init_from",
         )
         require(
             not self.learner.keeps_prior or not self.gym.id,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from actors.types.episode import EndReason
+from actors.types.episode import REPORTED_TASK, EndReason
 from actors.workers.rollout_worker import PolicyName
 from actors.workers.worker_pool import WorkerPool
 
@@ -18,9 +18,8 @@ def compare(pool: WorkerPool, run_dir: Path, episodes: int, hosts: bool, stop: C
     The never-grow baseline needs seed hosts (`hosts`). Returns early if `stop()` becomes true.
     """
     rows = [json.loads(line) for line in (run_dir / "episodes.jsonl").read_text().splitlines()]
-    rows = [
-        row for row in rows if row["end_reason"] != EndReason.CUT
-    ]  # leave out segments, which are not whole episodes
+    # Leave out segments, which are not whole episodes, and runs of users' own models, which cannot be played here.
+    rows = [row for row in rows if row["end_reason"] != EndReason.CUT and row["task_id"] != REPORTED_TASK]
     if not rows:
         return
     fifth = rows[-max(1, len(rows) // 5) :]

@@ -34,9 +34,13 @@ def open_run(config: Config, resume: Path | None) -> Path:
     """
     spaces = checked_spaces(config)
     if config.imitation.episodes:
-        from deploy.launch.teacher import teacher_choices
+        from deploy.launch.imitation.teacher import teacher_choices
 
         teacher_choices(config.imitation.rules)
+    if config.imitation.files and not config.run.init_from:
+        from deploy.launch.imitation.demonstration_files import read_demonstrations
+
+        read_demonstrations(config, spaces)
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("run.wandb needs wandb: pip install 'tamiyo[wandb]', or leave out run.wandb")
     if resume is not None:
@@ -83,13 +87,14 @@ def compile_kernels(config: Config, console: Console) -> None:
 
 def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
     """Pretrain the policy if `config` asks for it. Returns `config` with the pretrained policy as `run.init_from`."""
-    if config.run.init_from or not config.imitation.episodes:
+    if config.run.init_from or not config.imitation.enabled:
         return config
     if list_checkpoints(run_dir / "checkpoints") and not config.learner.keeps_prior:
         return config
-    from deploy.launch.pretraining import pretrained_policy  # imports Numba
+    from deploy.launch.imitation.pretraining import pretrained_policy  # imports Numba
 
-    compile_kernels(config, console)
+    if config.imitation.episodes:
+        compile_kernels(config, console)
     path = pretrained_policy(config, run_dir, console)
     return replace(config, run=replace(config.run, init_from=str(path.absolute())))
 

@@ -67,6 +67,7 @@ class RunMetrics:
         starved_s, intake.starved_s = intake.starved_s, 0.0
         health = {name: metrics[name] for name in HEALTH if name in metrics}
         health |= {"cycle_s": cycle_s, "starved_s": starved_s, "publish_s": self._state.publish_s}
+        health["max_policy_lag"] = intake.max_policy_lag
         with suppress(Unreachable):
             self._transport.report_learner(health)
 

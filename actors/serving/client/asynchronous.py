@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.serving.client.endpoint import METHODS, Endpoint
+from actors.serving.client.episode import AsyncClientEpisode
 from actors.serving.client.session import Answer, PolicyError
 from actors.serving.client.session_protocol import Call, Operation, RetryBudget, SessionProtocol, retry_call
 from actors.serving.client.step_stream import StepStream
@@ -65,6 +66,7 @@ class AsyncPolicyClient:
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._methods: dict[tuple[int, str], Callable[..., Any]] = {}
         self._streams: dict[int, StepStream] = {}
+        self._spaces: Spaces | None = None  # of the server
         self._target = 0  # index of the address that was tried last
 
     async def __aenter__(self) -> AsyncPolicyClient:
@@ -85,6 +87,23 @@ class AsyncPolicyClient:
         protocol = SessionProtocol(spaces, seed, latest, self.retry_budget, state)
         await self._perform(protocol.open())
         return AsyncSession(self, protocol)
+
+    def episode(self, seed: int | None = None, spaces: Spaces | None = None) -> AsyncClientEpisode:
+        """Begin an episode of your own environment that the server learns from; see `PolicyClient.episode`:
+
+        async with client.episode() as episode:
+            action = await episode.act(obs)
+            episode.reward(reward)
+        """
+
+        async def prepare() -> SessionProtocol:
+            if spaces is None and self._spaces is None:
+                self._spaces = Spaces.from_json((await self.model()).spaces_json)
+            wanted = spaces or self._spaces
+            assert wanted is not None
+            return SessionProtocol.training(wanted, seed, self.retry_budget)
+
+        return AsyncClientEpisode(self._perform, prepare)
 
     async def close(self) -> None:
         """Close all connections. Open sessions expire at the server."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from actors.serving.client.endpoint import METHODS, Endpoint
 from actors.serving.client.episode import ClientEpisode
+from actors.serving.client.recorded_step import RecordedStep
 from actors.serving.client.session import Answer, PolicyError
 from actors.serving.client.session_protocol import Call, Operation, RetryBudget, SessionProtocol, retry_call
 from actors.types.actions import ActionMasks
@@ -107,9 +107,7 @@ class PolicyClient:
             if self._spaces is None:
                 self._spaces = Spaces.from_json(self.model().spaces_json)
             spaces = self._spaces
-        protocol = SessionProtocol(spaces, secrets.randbits(63) if seed is None else seed, False, self.retry_budget)
-        protocol.train = True
-        return ClientEpisode(self._perform, protocol)
+        return ClientEpisode(self._perform, SessionProtocol.training(spaces, seed, self.retry_budget))
 
     def close(self) -> None:
         """Close all connections. Open sessions expire at the server."""
@@ -166,6 +164,20 @@ class ClientSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def record(self) -> bool:
+        """Whether the steps from now on are recorded; which sets `recorded`."""
+        return self._protocol.record
+
+    @record.setter
+    def record(self, record: bool) -> None:
+        self._protocol.record = record
+
+    @property
+    def recorded(self) -> RecordedStep | None:
+        """What an episode records of the last step; None unless `record` is set."""
+        return self._protocol.recorded
 
     @property
     def policy_version(self) -> int:

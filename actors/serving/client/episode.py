@@ -1,8 +1,11 @@
-"""`ClientEpisode`: an episode of the user's own environment, played at an endpoint that learns from it."""
+"""`ClientEpisode`: an episode of the user's own environment, played at an endpoint that learns from it.
+
+`AsyncClientEpisode` is its twin for asyncio. Both perform the operations of `EpisodeProtocol`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import grpc
@@ -10,11 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from actors.serving.client.session import Answer, PolicyError
-from actors.serving.client.session_protocol import Operation, SessionProtocol
+from actors.serving.client.session_protocol import Operation, SessionProtocol, retry_call
 from actors.serving.messages import end_request
 from actors.serving.refusal import Reason
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
+from actors.wire import policy_pb2
 
 Mask = ArrayLike | ActionMasks | None
 
@@ -28,68 +32,20 @@ class EpisodeSummary(NamedTuple):
     account: dict[str, int | str]  # totals of this token, as in `tamiyo status`
 
 
-class ClientEpisode:
-    """One episode that the server learns from.
+class EpisodeProtocol:
+    """The client's side of an episode without I/O; what needs a server is an `Operation`."""
 
-        with client.episode(seed) as episode:
-            while not done:
-                action = episode.act(obs, mask)
-                obs, reward, done = env.step(action)
-                episode.reward(reward)
+    _protocol: SessionProtocol
 
-    Leaving the block ends the episode as terminated, unless `truncate` was called. If an exception leaves the block,
-    the episode counts as one whose client disappeared. While the learner is behind, calls wait, for the client's
-    `deadline_s` at most. Raises `PolicyError`, and `SessionLost` if the server has lost the episode: begin another one.
-    """
-
-    def __init__(self, perform: Callable[[Operation], Any], protocol: SessionProtocol) -> None:
-        self._perform, self._protocol = perform, protocol
+    def __init__(self) -> None:
         self._reward: float | None = None  # of the last action
         self.answer: Answer | None = None  # to the last `act`
         self.summary: EpisodeSummary | None = None  # once the episode has ended
-
-    def __enter__(self) -> ClientEpisode:
-        self._perform(self._protocol.open())
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None and self.summary is None and self._protocol.next_index:
-                self._end(None, None, None)
-        finally:
-            self._close(quietly=kind is not None)
 
     @property
     def spaces(self) -> Spaces:
         """Spaces of the environment."""
         return self._protocol.spaces
-
-    def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
-        """Return the next action: an int, or `[H]` with several heads.
-
-        With continuous heads it is float64: the choices of the other heads, if there are any, then one value per
-        continuous head, within its bounds.
-
-        Args:
-            obs: `[D]` observation, not normalized.
-            mask: `[A]` legal choices, all heads concatenated, or `ActionMasks`; None if everything is legal. Continuous
-                heads have no entries, or one each, which is true.
-            blueprint_indices: `[S]`, only in spaces with slots.
-        """
-        if (self._reward is None) != (self.answer is None):
-            raise self._misuse("call reward() once after each act()")
-        arrays = self._arrays(obs, mask, blueprint_indices)
-        self.answer = self._perform(self._protocol.step(*arrays, False, self._reward))
-        self._reward = None
-        assert self.answer is not None
-        return self._env_action(self.answer)
-
-    def _env_action(self, answer: Answer) -> int | NDArray[Any]:
-        heads = self.spaces.action.heads[: self.spaces.action.num_categorical]
-        if not answer.continuous.size:
-            return int(answer.action[0]) if len(heads) == 1 else answer.action
-        choices = answer.action[: len(heads)] if max(h.size for h in heads) > 1 else answer.action[:0]
-        return np.concatenate([choices, answer.continuous])
 
     def reward(self, reward: float) -> None:
         """Say what the last action brought; sent with the next call."""
@@ -97,29 +53,78 @@ class ClientEpisode:
             raise self._misuse("call reward() once after each act()")
         self._reward = float(reward)
 
-    def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
-        """End the episode at a time limit; the value of what would have followed is estimated from `obs`."""
-        return self._end(*self._arrays(obs, mask, blueprint_indices))
+    @property
+    def timeout_s(self) -> float:
+        """Seconds without a call after which the server counts this client as disappeared; see `keep_alive`."""
+        return self._protocol.session_ttl_s
 
-    def _end(
+    @property
+    def position(self) -> tuple[str, int]:
+        """The session at the server and its number of steps, for `resume`."""
+        return self._protocol.session_id, self._protocol.next_index
+
+    def resume(self, session_id: str, steps: int) -> None:
+        """Continue the episode of another client, at `position` of its `ClientEpisode`. The server must have kept the
+        session; otherwise the next call raises `SessionLost`."""
+        self._protocol.session_id, self._protocol.next_index = session_id, steps
+        self.answer = Answer(np.zeros(0, np.int64), np.zeros(0, np.float32), 0.0, -1, steps - 1)
+
+    @property
+    def _unended(self) -> bool:
+        """Whether there are steps, and their episode has not ended."""
+        return self.summary is None and self._protocol.next_index > 0
+
+    def _acting(self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike) -> Operation:
+        """Take a step. Returns the action for the environment."""
+        if (self._reward is None) != (self.answer is None):
+            raise self._misuse("call reward() once after each act()")
+        arrays = self._arrays(obs, mask, blueprint_indices)
+        answer: Answer = yield from self._protocol.step(*arrays, False, self._reward)
+        self.answer, self._reward = answer, None
+        return self._env_action(answer)
+
+    def _truncating(self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike) -> Operation:
+        """End the episode at a time limit. Returns an `EpisodeSummary`."""
+        return (yield from self._ending(*self._arrays(obs, mask, blueprint_indices)))
+
+    def _terminating(self) -> Operation:
+        """End the episode as terminated. Returns an `EpisodeSummary`."""
+        return (yield from self._ending(None, None, None))
+
+    def _ending(
         self,
         obs: NDArray[np.float32] | None,
         blueprint_indices: NDArray[np.int64] | None,
         masks: ActionMasks | None,
-    ) -> EpisodeSummary:
+    ) -> Operation:
         if self._reward is None:
             raise self._misuse("call reward() after the last act() of an episode")
-        response = self._perform(self._protocol.end(end_request(self._reward, obs, blueprint_indices, masks)))
+        request = end_request(self._reward, obs, blueprint_indices, masks)
+        response: policy_pb2.EndEpisodeResponse = yield from self._protocol.end(request)
         account = {field.name: getattr(response.account, field.name) for field in response.account.DESCRIPTOR.fields}
         self.summary = EpisodeSummary(response.episode_return, response.steps, response.policy_lag, account)
         return self.summary
 
-    def _close(self, quietly: bool) -> None:
+    def _keeping_alive(self) -> Operation:
+        """Repeat the last step, if there is one."""
+        request = self._protocol.last_request
+        if request is not None and self.summary is None:
+            yield from retry_call("Step", request, self._protocol.retry_budget)
+
+    def _closing(self, quietly: bool) -> Operation:
+        """Close the session; with `quietly`, whatever the server says."""
         try:
-            self._perform(self._protocol.close())
+            yield from self._protocol.close()
         except PolicyError:
             if not quietly:
                 raise
+
+    def _env_action(self, answer: Answer) -> int | NDArray[Any]:
+        heads = self.spaces.action.heads[: self.spaces.action.num_categorical]
+        if not answer.continuous.size:
+            return int(answer.action[0]) if len(heads) == 1 else answer.action
+        choices = answer.action[: len(heads)] if max(h.size for h in heads) > 1 else answer.action[:0]
+        return np.concatenate([choices, answer.continuous])
 
     def _arrays(
         self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike
@@ -140,3 +145,98 @@ class ClientEpisode:
     @staticmethod
     def _misuse(message: str) -> PolicyError:
         return PolicyError(grpc.StatusCode.INVALID_ARGUMENT, message, Reason.REWARD_INVALID)
+
+
+class ClientEpisode(EpisodeProtocol):
+    """One episode that the server learns from.
+
+        with client.episode(seed) as episode:
+            while not done:
+                action = episode.act(obs, mask)
+                obs, reward, done = env.step(action)
+                episode.reward(reward)
+
+    Leaving the block ends the episode as terminated, unless `truncate` was called. If an exception leaves the block,
+    the episode counts as one whose client disappeared. While the learner is behind, calls wait, for the client's
+    `deadline_s` at most. Raises `PolicyError`, and `SessionLost` if the server has lost the episode: begin another one.
+    """
+
+    def __init__(self, perform: Callable[[Operation], Any], protocol: SessionProtocol) -> None:
+        super().__init__()
+        self._perform, self._protocol = perform, protocol
+
+    def __enter__(self) -> ClientEpisode:
+        self._perform(self._protocol.open())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self._unended:
+                self._perform(self._terminating())
+        finally:
+            self._perform(self._closing(quietly=kind is not None))
+
+    def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
+        """Return the next action: an int, or `[H]` with several heads.
+
+        With continuous heads it is float64: the choices of the other heads, if there are any, then one value per
+        continuous head, within its bounds.
+
+        Args:
+            obs: `[D]` observation, not normalized.
+            mask: `[A]` legal choices, all heads concatenated, or `ActionMasks`; None if everything is legal. Continuous
+                heads have no entries, or one each, which is true.
+            blueprint_indices: `[S]`, only in spaces with slots.
+        """
+        action: int | NDArray[Any] = self._perform(self._acting(obs, mask, blueprint_indices))
+        return action
+
+    def terminate(self) -> EpisodeSummary:
+        """End the episode as terminated, as leaving the block does."""
+        summary: EpisodeSummary = self._perform(self._terminating())
+        return summary
+
+    def abandon(self) -> None:
+        """Leave the episode without an end, as a client that disappears: it is cut before its last step."""
+        self._perform(self._closing(quietly=True))
+
+    def keep_alive(self) -> None:
+        """Repeat the last step, which changes nothing, so that the server keeps the session for another `timeout_s`."""
+        self._perform(self._keeping_alive())
+
+    def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
+        """End the episode at a time limit; the value of what would have followed is estimated from `obs`."""
+        summary: EpisodeSummary = self._perform(self._truncating(obs, mask, blueprint_indices))
+        return summary
+
+
+class AsyncClientEpisode(EpisodeProtocol):
+    """`ClientEpisode` for asyncio: `async with client.episode(seed) as episode`, and `await episode.act(...)`."""
+
+    def __init__(
+        self, perform: Callable[[Operation], Awaitable[Any]], prepare: Callable[[], Awaitable[SessionProtocol]]
+    ) -> None:
+        super().__init__()
+        self._perform, self._prepare = perform, prepare
+
+    async def __aenter__(self) -> AsyncClientEpisode:
+        self._protocol = await self._prepare()
+        await self._perform(self._protocol.open())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self._unended:
+                await self._perform(self._terminating())
+        finally:
+            await self._perform(self._closing(quietly=kind is not None))
+
+    async def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
+        """See `ClientEpisode.act`."""
+        action: int | NDArray[Any] = await self._perform(self._acting(obs, mask, blueprint_indices))
+        return action
+
+    async def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
+        """See `ClientEpisode.truncate`."""
+        summary: EpisodeSummary = await self._perform(self._truncating(obs, mask, blueprint_indices))
+        return summary

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.policy.state import PolicyState, StateSizes
+from actors.rollout.wave import Provenance
 from actors.rules.names import RuleFollower, parse_rule, rule_policy
+from actors.serving.client.recorded_step import RULE_VERSION, RecordedStep
 from actors.serving.client.session import Answer, PolicyError
-from actors.serving.noise import step_noise
+from actors.serving.noise import SERVING_SEED, step_noise
 from actors.serving.refusal import Reason
 from actors.serving.session_state import seal, unseal
 from actors.types.actions import ActionMasks, continuous_values, playable
@@ -31,10 +33,19 @@ class LocalPolicy:
         network: The policy, as returned by `tamiyo.load_policy`. With a slot encoder it also accepts spaces with other
             numbers of slots.
         version: Version to report in answers.
+        generation: Generation of the run that made this version.
+        state_stride: Steps between the recurrent states that recorded episodes store: `learner.state_stride` of the run
+            that is to learn from them.
     """
 
-    def __init__(self, network: FactoredRecurrentActorCritic, version: int = -1) -> None:
-        self.version = version
+    def __init__(
+        self,
+        network: FactoredRecurrentActorCritic,
+        version: int = RULE_VERSION,
+        generation: int = 0,
+        state_stride: int = 1,
+    ) -> None:
+        self.version, self.generation, self.state_stride = version, generation, state_stride
         self._networks = {network.spaces.hash: network}
         self._own = network
 
@@ -51,9 +62,10 @@ class LocalPolicy:
         session of a `LocalPolicy`.
         """
         if spaces.hash not in self._networks:
-            weights = to_weights(self._own, self.version, 0, 1)
+            weights = to_weights(self._own, self.version, self.generation, self.state_stride)
             self._networks[spaces.hash] = from_weights(weights, self._own.norm.weight.device, spaces)
-        return LocalSession(self._networks[spaces.hash], self.version, seed, state)
+        source = Provenance(self.version, self.generation, self.state_stride, SERVING_SEED)
+        return LocalSession(self._networks[spaces.hash], self.version, source, seed, state)
 
     def close(self) -> None:
         """Do nothing; a local policy holds no connection."""
@@ -79,17 +91,21 @@ class LocalRule:
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
         """Open a session; see `LocalPolicy.open`. Every number of slots fits."""
-        return LocalSession(rule_policy(self.name, spaces), self.version, seed, state)
+        source = Provenance(RULE_VERSION, 0, 1, SERVING_SEED)
+        return LocalSession(rule_policy(self.name, spaces), self.version, source, seed, state)
 
     def close(self) -> None:
         """Do nothing; a rule holds no connection."""
 
 
 class LocalSession:
-    """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`."""
+    """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`. If `record` is set, `recorded`
+    is what an episode records of the last step."""
 
-    def __init__(self, policy: LocallyPlayed, version: int, seed: int, state: bytes = b"") -> None:
-        self.policy_version = version
+    def __init__(self, policy: LocallyPlayed, version: int, source: Provenance, seed: int, state: bytes = b"") -> None:
+        self.policy_version, self._source = version, source
+        self.record = False
+        self.recorded: RecordedStep | None = None
         self._policy, self._seed, self._next_index = policy, seed, 0
         self._state = policy.initial_state(1)
         if state:
@@ -128,11 +144,17 @@ class LocalSession:
             raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "the masks allow no action", Reason.ILLEGAL_MASK)
         batch = ActionMasks(masks.op[None], None if masks.slot is None else masks.slot[None], masks.rest[None])
         noise = step_noise(self._seed, self._next_index, len(spec.heads))[None]
+        # The memory of a rule is no recurrent state from which a network could learn.
+        is_network = isinstance(self._policy, FactoredRecurrentActorCritic)
+        before = self._state if is_network else PolicyState.zeros(StateSizes(), 1)
         decision, self._state = self._policy.act(
             np.asarray(obs, dtype=np.float32)[None], np.asarray(blueprint_indices, dtype=np.int64)[None], batch,
             self._state, noise, deterministic,
         )  # fmt: skip
         self._next_index += 1
+        own = self._source
+        step = RecordedStep(decision, before, own.version, own.generation, own.state_stride)
+        self.recorded = step if self.record else None
         return Answer(
             decision.actions[0],
             decision.log_probs[0],

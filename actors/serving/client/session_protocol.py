@@ -8,6 +8,7 @@ it is reopened from the state that came with the last answer.
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
+from actors.serving.client.recorded_step import RecordedStep
 from actors.serving.client.session import Answer, PolicyError, SessionLost
 from actors.serving.messages import step_request
 from actors.serving.refusal import Reason
@@ -87,7 +89,17 @@ class SessionProtocol:
         self.spaces, self.seed, self.latest, self.retry_budget = spaces, seed, latest, retry_budget
         self.session_id, self.next_index, self.policy_version = "", 0, -1
         self.exported = exported  # state after the last answer
-        self.train = False
+        self.train = self.record = False
+        self.recorded: RecordedStep | None = None  # of the last step, if `record`
+        self.session_ttl_s = 0.0  # time without a step after which the server closes the session
+        self.last_request: policy_pb2.StepRequest | None = None
+
+    @classmethod
+    def training(cls, spaces: Spaces, seed: int | None, retry_budget: RetryBudget) -> SessionProtocol:
+        """Return a session that the server learns from; without a seed, one is drawn."""
+        protocol = cls(spaces, secrets.randbits(63) if seed is None else seed, False, retry_budget)
+        protocol.train = True
+        return protocol
 
     def open(self, deadline_s: float | None = None) -> Operation:
         """Open the session, or continue it from its exported state."""
@@ -103,6 +115,7 @@ class SessionProtocol:
         if response.next_step_index < self.next_index:
             raise SessionLost("the server has an older state of this session: open a new session")
         self.session_id, self.policy_version = response.session_id, response.policy_version
+        self.session_ttl_s = response.session_ttl_s
         self.next_index = response.next_step_index
 
     def step(
@@ -116,8 +129,9 @@ class SessionProtocol:
         """Take the next step, reopening the session if the server has lost it. Returns an `Answer`."""
         deadline_s = time.monotonic() + self.retry_budget.deadline_s
         request = step_request(
-            self.session_id, self.next_index, obs, blueprint_indices, masks, deterministic, not self.train, reward
-        )
+            self.session_id, self.next_index, obs, blueprint_indices, masks, deterministic, not self.train, reward,
+            self.record,
+        )  # fmt: skip
         for reopened in range(MAX_REOPENS + 1):
             try:
                 response = yield from retry_call("Step", request, self.retry_budget, deadline_s)
@@ -129,7 +143,8 @@ class SessionProtocol:
                     raise SessionLost(LOST_EPISODE) from error
                 yield from self._reopen(deadline_s)
                 request.session_id = self.session_id
-        self.next_index += 1
+        self.next_index, self.last_request = self.next_index + 1, request
+        self.recorded = self._received(response) if self.record else None
         self.exported, self.policy_version = response.exported_state, response.policy_version
         return Answer(
             np.array(response.action, dtype=np.int64),
@@ -139,6 +154,11 @@ class SessionProtocol:
             response.step_index,
             np.array(response.continuous, dtype=np.float64),
         )
+
+    def _received(self, response: policy_pb2.StepResponse) -> RecordedStep | None:
+        from actors.serving.client.received_step import received_step
+
+        return received_step(response, self.exported)
 
     def end(self, request: policy_pb2.EndEpisodeRequest) -> Operation:
         """End the episode of a training session. Returns an `EndEpisodeResponse`."""

@@ -52,7 +52,7 @@ class BatchResult(NamedTuple):
     log_probs: list[list[float]]  # [N, H]
     values: list[float]  # [N]
     model: ServedModel
-    record: StepRecord | None  # if the batch has steps of training sessions
+    record: StepRecord | None  # if the batch has steps that are recorded
 
 
 class Batcher:
@@ -178,7 +178,7 @@ class Batcher:
         noise = np.full((len(steps), heads), 0.5)
         for i in map(int, np.flatnonzero(~greedy)):
             noise[i] = step_noise(steps[i].session.seed, steps[i].pending.step_index, heads)
-        recording = any(step.session.training is not None for step in steps)
+        recording = any(step.session.training is not None or step.pending.record for step in steps)
         before = states.rows(torch.from_numpy(rows).to(states.h.device)) if recording else None
         decision = program.run(obs, blueprints, masks, states, rows, noise, greedy)
         record = None

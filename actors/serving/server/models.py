@@ -52,6 +52,11 @@ class ServedModel:
             else:
                 self._programs[slots] = programs.of(network)
 
+    @property
+    def recorded_version(self) -> int:
+        """The version that an episode records, see `RecordedStep.version`."""
+        return self.version
+
     def prepare(self, spaces: Spaces) -> None:
         """Make the program for these spaces, unless it exists. Takes up to tenths of a second."""
         with self._lock:
@@ -86,6 +91,10 @@ class ServedRule(ServedModel):
 
     def prepare(self, spaces: Spaces) -> None:
         """Do nothing; a rule is not compiled."""
+
+    @property
+    def recorded_version(self) -> int:
+        return -1
 
     def ready(self, spaces: Spaces) -> bool:
         return True

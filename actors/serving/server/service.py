@@ -17,7 +17,7 @@ from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
 from actors.serving.server.trainer import Trainer
-from actors.serving.server.training import Ended
+from actors.serving.server.training import Ended, recorded_step
 from actors.serving.session_state import seal, unseal
 from actors.types.actions import continuous_values
 from actors.wire import policy_pb2
@@ -121,6 +121,13 @@ class PolicyService:
             )
         if request.exported_state:
             raise Refusal(Reason.STATE_INVALID, "a training session cannot be imported: open a new one")
+        if request.spaces_hash != self.models.spaces.hash:
+            own = self.models.spaces
+            raise Refusal(
+                Reason.SPACES_MISMATCH,
+                f"this run learns from spaces {own.hash} with {own.slots} slots, not from {request.spaces_hash}: play "
+                "in an environment with the same spaces, or open the session without `train`",
+            )
         self.trainer.require_scope(owner)
         self.trainer.require_room()
         return self.trainer
@@ -263,7 +270,7 @@ class PolicyService:
                 self._repin(session)
         elif reward is not None:
             raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")
-        session.pending = PendingStep(index, requested, export, [waiter], reward=reward)
+        session.pending = PendingStep(index, requested, export, [waiter], reward=reward, record=request.record)
         self.sessions.touch(session)
         self.batcher.submit(QueuedStep(session, query, session.pending))
         return waiter
@@ -320,6 +327,8 @@ class PolicyService:
             policy_version=outcome.model.version,
             continuous=continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])),
         )
+        if pending.record and outcome.record is not None:
+            response.record.CopyFrom(recorded_step(outcome.record, row))
         session.last_response, session.last_digest = response.SerializeToString(), pending.digest
         session.next_index = pending.step_index + 1
         if session.training is not None and outcome.record is not None:

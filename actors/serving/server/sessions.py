@@ -28,6 +28,7 @@ class PendingStep:
     export: bool  # whether a call wants the exported state
     waiters: list[asyncio.Future[bytes]] = field(default_factory=list)
     reward: float | None = None  # of the previous step, in a training session
+    record: bool = False  # whether the answer says what an episode records of the step
     followers: list[Callable[[], object]] = field(default_factory=list)
     """What to do once the step has completed or failed, before any other request is handled."""
 

@@ -16,10 +16,12 @@ from actors.policy.state import PolicyState
 from actors.rollout.wave import Recorder
 from actors.serving.account import Account
 from actors.serving.external import ExternalConfig
+from actors.serving.messages import pack_mask
 from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.models import ServedModel
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode
+from actors.wire import policy_pb2
 
 ENV_ID = "external"
 
@@ -51,6 +53,19 @@ class StepRecord(NamedTuple):
     decision: ActOutput
     before: PolicyState  # the recurrent states before the steps
     model: ServedModel
+
+
+def recorded_step(step: StepRecord, row: int) -> policy_pb2.RecordedStep:
+    """Return one row of a record as a message."""
+    model, decision = step.model, step.decision
+    return policy_pb2.RecordedStep(
+        version=model.recorded_version,
+        generation=model.generation,
+        state_stride=model.state_stride,
+        baseline_value=decision.baseline_values[row],
+        bootstrap_value=decision.bootstrap_values[row],
+        mask=pack_mask(decision.masks[row]),
+    )
 
 
 @dataclass(frozen=True)

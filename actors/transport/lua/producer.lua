@@ -121,6 +121,21 @@ function verbs.put(k, args)
   return reply
 end
 
+-- id of an episode file, then the arguments of `put` with one REF -> {head version, status}
+-- Accepts each episode file once, whoever imports it. Its limits of the queue are those of the run's learner, as the
+-- caller may not know them.
+function verbs.import(k, args)
+  local original, ref = args[1], args[6]
+  local _, _, episode = string.find(ref or '', ' ([^ ]+)$')
+  local known = redis.call('HGET', k.imported, original)
+  if known == episode then return {head_version(k), 'OK'} end -- a retry, whose reply was lost
+  if known then return {head_version(k), refuse(k.payload .. episode, 'DUPLICATE')} end
+  local max_episodes, max_bytes = number(k.generations, 'max_episodes'), number(k.generations, 'max_bytes')
+  local reply = verbs.put(k, {max_episodes, max_bytes, args[4], args[5], ref})
+  if reply[2] == 'OK' then redis.call('HSET', k.imported, original, episode) end
+  return reply
+end
+
 -- Return why a report is invalid, nil if it is valid.
 local function report_fault(actor, incarnation, counts, health, latest)
   if not is_name(actor) then return 'invalid actor name: ' .. actor end

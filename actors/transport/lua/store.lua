@@ -30,6 +30,7 @@
 -- attempts     hash     entry id -> decoding attempts that began and did not end
 -- replies      hash     verb -> token and reply of its last call, so that a retry is not executed twice
 -- health       hash     `learner` and `<actor>/<incarnation>` -> their last report, JSON
+-- imported     hash     id in an episode file -> id under which it was accepted
 -- payload:     string   One key per episode, `payload:<episode id>`: its encoding. Expires unless its REF is accepted.
 -- weights:     string   One key per version, `weights:<generation>:<version>`: its payload. Expires unless published.
 

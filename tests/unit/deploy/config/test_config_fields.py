@@ -40,7 +40,11 @@ HOMES = {  # where a section may be called just `config`
     "env": ("actors/env", "deploy"),
     "gym": ("actors/env", "actors/rollout/sampler.py"),
     "external": ("actors/serving/server", "deploy/launch"),
-    "imitation": ("deploy/launch/pretraining.py", "deploy/launch/teacher.py"),
+    "imitation": (
+        "deploy/launch/imitation/pretraining.py",
+        "deploy/launch/imitation/teacher.py",
+        "deploy/launch/imitation/demonstration_files.py",
+    ),
     "policy": ("actors/policy", "learner/train.py"),
     "actors": ("actors", "deploy"),
     "queue": ("actors/transport",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,13 +15,19 @@ import pytest
 from rich.console import Console
 
 from actors.config import EnvConfig, PolicyConfig
+from actors.env.seed_fleet import SeedTrainingFleet
 from actors.errors import UserError
 from actors.policy.publish import architecture_hash
+from actors.policy.state import PolicyState, StateSizes
+from actors.rollout.episode_files import write_episode
+from actors.rollout.wave import Provenance, run_wave
+from actors.rules.names import rule_policy
+from actors.types.episode import EndReason, RecurrentState
 from deploy.config.schema import PRESETS, Config, ImitationConfig
-from deploy.launch import teacher
+from deploy.launch.imitation import teacher
+from deploy.launch.imitation.pretraining import POLICY
+from deploy.launch.imitation.teacher import demonstrate
 from deploy.launch.prepare import open_run, pretrain
-from deploy.launch.pretraining import POLICY
-from deploy.launch.teacher import demonstrate
 from learner.run.checkpoint import load_policy
 
 ENV = EnvConfig(
@@ -94,3 +101,46 @@ def test_rules_that_cannot_be_imitated_are_rejected_before_anything_is_written(c
     general = PRESETS["general"]
     with pytest.raises(UserError, match="pretraining needs seed hosts"):
         replace(general, gym=replace(general.gym, id="CartPole-v1"), imitation=config.imitation)
+
+
+def write_demonstrations(config: Config, folder: Path, count: int) -> list[Path]:
+    """Play a rule, and write what it did as files; the last one is cut."""
+    fleet = SeedTrainingFleet(config.env, count, 5)
+    source = Provenance(version=-1, generation=0, state_stride=3, run_seed=5)
+    names = iter(range(count))
+    rule = rule_policy(RULES[0], fleet.spaces)
+    episodes = run_wave(fleet, rule, range(count), source, lambda: f"reported/growth-{next(names)}/0/0")
+    none = PolicyState.zeros(StateSizes(), 1).row(0)
+    folder.mkdir()
+    for n, episode in enumerate(episodes):
+        stored = RecurrentState.concatenate([none] * episode.states.h.shape[1])
+        end = {"terminated": False, "truncated": True, "end_reason": EndReason.CUT} if n == count - 1 else {}
+        write_episode(folder / f"{n:02}.episode", replace(episode, initial_state=none, states=stored, **end))
+    return sorted(folder.iterdir())
+
+
+def test_demonstrations_from_files_are_imitated_alone_or_beside_the_teachers(config: Config, tmp_path: Path) -> None:
+    files = write_demonstrations(config, tmp_path / "files", 41)
+    own = replace(config.imitation, files=(str(tmp_path / "files"), str(files[0])), passes=20, episodes=0)
+    alone = replace(config, imitation=own)
+    begun, said = told(alone, open_run(alone, None))
+    assert begun.run.init_from.endswith(POLICY)
+    assert "40 demonstrations from files" in said
+    assert f"{files[40]}: refused: it was cut: a demonstration is a whole episode" in " ".join(said.split())
+    assert "imitated 40 episodes" in said
+    before, after = re.search(r"loss ([\d.]+) > ([\d.]+) nats", said).groups()  # type: ignore[union-attr]
+    assert float(after) < 0.9 * float(before)
+
+    both = replace(config, imitation=replace(own, episodes=32, passes=1), run=replace(config.run, name="both"))
+    assert "imitated 72 episodes" in told(both, open_run(both, None))[1]
+
+
+def test_files_that_cannot_be_imitated_are_refused_before_a_run_starts(config: Config, tmp_path: Path) -> None:
+    write_demonstrations(replace(config, env=replace(ENV, slots=1)), tmp_path / "other", 2)
+    asked = replace(config, imitation=replace(config.imitation, files=(str(tmp_path / "other"),), episodes=0))
+    with pytest.raises(UserError, match=r"has 0 usable episodes.*00.episode: refused: .*its spaces are"):
+        open_run(asked, None)
+    missing = replace(config, imitation=replace(config.imitation, files=(str(tmp_path / "none"),)))
+    with pytest.raises(UserError, match="there is no file"):
+        open_run(missing, None)
+    assert not (tmp_path / "runs").exists()

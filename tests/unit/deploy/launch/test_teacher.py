@@ -17,8 +17,17 @@ from actors.rules.schedule import NEVER, Scheduled
 from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation import suite
 from deploy.evaluation.play import play
-from deploy.launch import teacher
-from deploy.launch.teacher import SURVEY, SURVEYS, Survey, demonstrate, fit_forest, kept_survey, survey, teacher_choices
+from deploy.launch.imitation import teacher
+from deploy.launch.imitation.teacher import (
+    SURVEY,
+    SURVEYS,
+    Survey,
+    demonstrate,
+    fit_forest,
+    kept_survey,
+    survey,
+    teacher_choices,
+)
 
 ENV = EnvConfig(
     tasks=("spirals", "moons"), host_width=(2, 8), horizon_epochs=(8, 12), inner_steps=2, device="cpu", slots=2

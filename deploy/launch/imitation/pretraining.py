@@ -8,11 +8,15 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from actors.env.rng import Purpose, stream
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
+from actors.types.episode import Episode
+from actors.types.spaces import Spaces
 from deploy.config.schema import Config
+from deploy.launch.imitation.demonstration_files import as_demonstrations, read_demonstrations
+from deploy.launch.imitation.teacher import demonstrate
 from deploy.launch.process_settings import checked_spaces
-from deploy.launch.teacher import demonstrate
 from learner.ppo.imitation import imitate
 from learner.run.checkpoint import Checkpoint, LearnerProgress, save_policy
 
@@ -23,11 +27,11 @@ def pretrained_policy(config: Config, run_dir: Path, console: Console) -> Path:
     """Pretrain a policy, unless the run folder already has one. Returns the path of its weights."""
     own, path = config.imitation, run_dir / POLICY
     if not path.is_file():
-        console.print(f"pretraining: surveying {own.hosts} hosts, then imitating {own.episodes} episodes ...")
         started = time.monotonic()
-        episodes = demonstrate(config)
+        spaces = checked_spaces(config)
+        episodes = demonstrations(config, spaces, console)
         torch.manual_seed(config.run.seed)
-        network = FactoredRecurrentActorCritic(checked_spaces(config), config.policy)
+        network = FactoredRecurrentActorCritic(spaces, config.policy)
         result = imitate(network, episodes, own.passes, gamma=config.learner.gamma, seed=config.run.seed)
         save_policy(_checkpoint(network, config.learner.state_stride), path)
         console.print(
@@ -40,6 +44,23 @@ def pretrained_policy(config: Config, run_dir: Path, console: Console) -> Path:
                 f"{result.clipped} extreme rewards and observations: check what the environment returns"
             )
     return path
+
+
+def demonstrations(config: Config, spaces: Spaces, console: Console) -> list[Episode]:
+    """Return the demonstrations of the teacher and those of `imitation.files`, in random order."""
+    own, taught = config.imitation, list[Episode]()
+    if own.episodes:
+        console.print(f"pretraining: surveying {own.hosts} hosts, then imitating {own.episodes} episodes ...")
+        taught = demonstrate(config)
+    if not own.files:
+        return taught
+    given = read_demonstrations(config, spaces)
+    for line in given.refused:
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(f"pretraining: {len(given.episodes)} demonstrations from files")
+    together = [*as_demonstrations(taught, config), *given.episodes]
+    order = stream(config.run.seed, 1, Purpose.DEMONSTRATIONS).permutation(len(together))
+    return [together[i] for i in order]
 
 
 def _checkpoint(network: FactoredRecurrentActorCritic, state_stride: int) -> Checkpoint:

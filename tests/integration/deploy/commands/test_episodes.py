@@ -1,0 +1,262 @@
+"""`tamiyo episodes`: files leave the run unchanged, are accepted once, and a learner trains on reported runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.codec import decode_episode, encode_episode
+from actors.config import QueueConfig
+from actors.env.env import seed_spaces
+from actors.errors import UserError
+from actors.growth.columns.column import Column
+from actors.policy.publish import config_of, from_weights, to_weights
+from actors.policy.saved import TRAINED, read_weights
+from actors.rollout.episode_files import read_episode, write_episode
+from actors.serving.client.local import LocalPolicy
+from actors.transport.base import EpisodeHeader, Transport
+from actors.transport.redis import RedisTransport, connect
+from actors.types.episode import Episode, RecurrentState
+from deploy.cli import main
+from deploy.commands.admin.episodes import import_episodes
+from deploy.launch.embedded_redis import EmbeddedRedis
+from learner.config import LearnerConfig
+from learner.train import Learner
+from tests.support.builders import make_episode
+from tests.support.episodes import episodes_equal
+from tests.support.growth.growing import Run, mlp
+from tests.support.queueing import BUSY, DUPLICATE, FENCED, OK, counts, header
+
+pytestmark = pytest.mark.integration
+SPACES = seed_spaces(2)
+TRAINED_WEIGHTS = read_weights(TRAINED)
+NETWORK = from_weights(TRAINED_WEIGHTS, spaces=SPACES)
+STRIDE = TRAINED_WEIGHTS.state_stride
+COLUMN = Column(lambda scale: mlp(width=int(12 * scale)), count=1)
+
+
+def weights(version: int, generation: int = 1) -> Any:
+    return to_weights(NETWORK, version, generation, STRIDE)
+
+
+def report(folder: Path, version: int, generation: int = 1, seed: int = 0, **options: Any) -> Path:
+    """Grow a model, and return the file of its report."""
+    before = set(folder.glob("*.episode"))
+    policy = options.pop("policy", LocalPolicy(NETWORK, version, generation, STRIDE))
+    Run(mlp(seed), policy, ["1"], columns=COLUMN, horizon_epochs=5, seed=seed, report=folder, **options).epochs(5)
+    (path,) = set(folder.glob("*.episode")) - before
+    return path
+
+
+@pytest.fixture
+def run(embedded_redis: EmbeddedRedis, namespace: str) -> RedisTransport:
+    """A run at weights 5 of generation 1, whose learner accepts a lag of 2."""
+    transport = connect(embedded_redis.url, QueueConfig(max_episodes=8), namespace)
+    transport.open_generation(-1, "learner")
+    transport.publish(weights(5))
+    transport.report_learner({"update": 5, "max_policy_lag": 2})
+    return transport
+
+
+@pytest.fixture
+def ask(embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command on the run. Returns its status and the lines that it prints, without the paths."""
+
+    def command(action: str, *args: object) -> tuple[int, list[str]]:
+        capsys.readouterr()
+        store = ("--redis", embedded_redis.url, "--run", namespace)
+        status = main(["episodes", action, *map(str, args), *store])
+        found = capsys.readouterr()
+        return status, [line.partition(": ")[2] for line in (found.out + found.err).splitlines()]
+
+    return command
+
+
+def test_each_file_is_accepted_or_refused_in_one_line(run: RedisTransport, ask: Any, tmp_path: Path) -> None:
+    good = report(tmp_path, 5)
+    assert ask("import", good) == (0, ["accepted"])
+    episode = read_episode(good)
+    cases: dict[str, tuple[Any, str]] = {
+        "again": (episode, "duplicate: the episode reported/growth-"),
+        "future": ({"policy_version": 6}, "weights 6 acted it, but the newest of the run are 5"),
+        "stale": ({"policy_version": 2}, "more than the 2 versions of learner.max_policy_lag"),
+        "later": ({"generation": 2}, "it is of generation 2, but the run is in generation 1"),
+        "rule": (report(tmp_path / "rule", 0, policy="fixed-column:double@1"), "no weights of a run acted it"),
+        "spaces": ({"spaces_hash": "0" * 16}, f"its spaces are {'0' * 16}, but the learner's are {SPACES.hash}"),
+        "stride": ({"state_stride": 1, "states": _every_state(episode)}, "its states are 1 steps apart"),
+        "masked": ({"masks": np.zeros_like(episode.masks)}, "a chosen action is masked"),
+    }
+    for name, (change, words) in cases.items():
+        path = change if isinstance(change, Path) else tmp_path / f"{name}.episode"
+        if isinstance(change, dict):
+            if "policy_version" in change:
+                change["policy_version"] = np.full_like(episode.policy_version, change["policy_version"])
+            write_episode(path, replace(episode, episode_id=f"x/{name}/0/0", **change))
+        elif isinstance(change, Episode):
+            write_episode(path, change)
+        status, lines = ask("import", path)
+        assert (status, len(lines)) == (1, 1), name
+        assert lines[0].startswith("refused: "), name
+        assert words in lines[0], lines
+    broken = tmp_path / "broken"
+    broken.write_bytes(good.read_bytes()[:-3])
+    assert ask("import", broken)[1][0].startswith("refused: ")
+    ledger = run.ledger()
+    ledger.check()
+    rows = {actor for actor, _ in ledger.actors}
+    assert (ledger.accepted, rows) == (1, {"imported"})
+
+
+def _every_state(episode: Episode) -> Any:
+    return RecurrentState(*(np.repeat(a[:, :1], len(episode), 1) for a in episode.states.arrays))
+
+
+def test_what_a_run_has_accepted_is_not_imported_into_it(
+    run: RedisTransport, ask: Any, namespace: str, tmp_path: Path
+) -> None:
+    good, out = report(tmp_path, 5), tmp_path / "out"
+    played = replace(read_episode(good), episode_id=f"{namespace}/a/7/3")
+    run.put(EpisodeHeader.from_episode(played), encode_episode(played))
+    assert ask("import", good) == (0, ["accepted"])
+    assert ask("export", "--out", out)[0] == 0
+    status, lines = ask("import", out)
+    assert (status, len(lines)) == (1, 2)
+    assert all(line.startswith("refused: duplicate: ") for line in lines)
+    other = replace(played, episode_id=f"{namespace}-2/a/7/3")  # of another run
+    write_episode(tmp_path / "other.episode", other)
+    assert ask("import", tmp_path / "other.episode") == (0, ["accepted"])
+    assert run.ledger().accepted == 3
+
+
+def test_exports_are_copies_of_what_waits(run: RedisTransport, ask: Any, tmp_path: Path) -> None:
+    out, episodes = tmp_path / "out", [make_episode(n, sequence=n) for n in range(3)]
+    status, (line,) = ask("export", "--out", out)
+    assert (status, out.exists()) == (2, False)
+    assert "has no episodes waiting now" in line
+    for episode in episodes:
+        run.put(EpisodeHeader.from_episode(episode), encode_episode(episode))
+    (taken,) = run.take(1, 0)
+    before = run.ledger()
+    assert ask("export", "--out", out)[0] == 0
+    assert run.ledger() == before
+    files = sorted(out.iterdir())
+    assert [f.name for f in files] == [f"{e.episode_id.replace('/', '-')}.episode" for e in episodes]
+    assert all(episodes_equal(read_episode(f), e) for f, e in zip(files, episodes, strict=True))
+    assert ask("export", "--out", tmp_path / "one", "--max", 1)[0] == 0
+    assert [f.name for f in (tmp_path / "one").iterdir()] == [files[0].name]
+    run.dead_letter(taken.entry_id, "a reason")
+    assert ask("export", "--out", tmp_path / "dead", "--dead-letters")[0] == 0
+    assert [f.name for f in (tmp_path / "dead").iterdir()] == [files[0].name]
+
+
+@pytest.mark.timeout(120)
+def test_a_learner_trains_on_imported_runs(
+    embedded_redis: EmbeddedRedis, namespace: str, ask: Any, tmp_path: Path
+) -> None:
+    transport = connect(embedded_redis.url, QueueConfig(), namespace)
+    config = LearnerConfig(
+        updates=2, batch_episodes=3, minibatches=1, update_epochs=1, state_stride=STRIDE, device="cpu", max_policy_lag=1
+    )
+    reported: list[dict[str, float]] = []
+    policy, run_dir = config_of(TRAINED_WEIGHTS), tmp_path / "run"
+    learner = Learner(
+        config, policy, SPACES, transport, run_dir, 0, report=reported.append, init=weights(0)
+    )  # fmt: skip
+    thread = threading.Thread(target=learner.run)
+    thread.start()
+    try:
+        _wait(lambda: transport.head() >= 0)
+        first = transport.fetch(-1)
+        assert first is not None
+        own = LocalPolicy(from_weights(first), first.version, first.generation, first.state_stride)
+        for seed in range(3):
+            report(tmp_path / "first", 0, seed=seed, policy=own)
+        assert ask("import", tmp_path / "first") == (0, ["accepted"] * 3)
+        _wait(lambda: transport.head() > first.version)
+        status, lines = ask("import", tmp_path / "first")  # their weights are still recent enough
+        assert (status, [line.partition(" the")[0] for line in lines]) == (1, ["refused: duplicate:"] * 3)
+        for seed in range(3, 6):
+            report(tmp_path / "second", 0, seed=seed, policy=own)
+        assert ask("import", tmp_path / "second") == (0, ["accepted"] * 3)
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        thread.join(60)
+    ledger = transport.ledger()
+    ledger.check()
+    assert (ledger.accepted, ledger.trained, ledger.dead_lettered, ledger.dropped_stale) == (6, 6, 0, 0)
+    assert sum(row.accepted for (actor, _), row in ledger.actors.items() if actor == "imported") == 6
+    assert reported[0]["ratio_error"] < 1e-4  # the learner reproduces the log-probs of real runs
+    assert reported[1]["policy_lag_mean"] == 1
+    files = [read_episode(path) for path in sorted((tmp_path / "first").iterdir())]
+    assert reported[0]["return_mean"] == pytest.approx(np.mean([e.telemetry["objective"] for e in files]), abs=1e-6)
+
+
+def _wait(condition: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_id_is_imported_once_on_every_backend(transport: Transport) -> None:
+    assert transport.import_episode("a/b/0/0", header(0), b"payload").status is BUSY  # no learner has opened it
+    transport.open_generation(-1, "learner")
+    assert transport.import_episode("a/b/0/0", header(0), b"payload").status is OK
+    assert transport.import_episode("a/b/0/0", header(0), b"payload").status is OK  # a retry of the same call
+    assert transport.import_episode("a/b/0/0", header(1), b"payload").status is DUPLICATE
+    assert transport.import_episode("a/b/0/1", header(0), b"payload").status is DUPLICATE  # the sequence is used
+    assert transport.import_episode("a/b/0/1", header(1), b"payload").status is OK
+    assert [d.header for d in transport.waiting(5)] == [header(0), header(1)]
+    (first,) = transport.take(1, 0)
+    assert [d.payload for d in transport.waiting(5)] == [b"payload"] * 2  # pending ones, too
+    transport.ack([first.entry_id])
+    assert transport.import_episode("a/b/0/0", header(2), b"payload").status is DUPLICATE
+    assert transport.waiting(5)[0].header == header(1)
+    transport.publish(weights(3))
+    later = transport.open_generation(0, "learner")
+    assert transport.import_episode("a/c/0/0", header(5, version=3), b"payload").status is FENCED
+    assert transport.import_episode("a/c/0/0", header(6, generation=later.number), b"payload").status is OK
+    assert counts(transport, "accepted", "queued") == (3, 2)
+
+
+def test_imports_wait_for_room_in_the_learners_queue(run: RedisTransport, ask: Any, tmp_path: Path) -> None:
+    good = report(tmp_path, 5)
+    for n in range(8):
+        run.put(header(n), b"payload")
+    assert ask("import", good, "--wait", 0) == (1, ["refused: the queue is full: import it again later"])
+    run.take(1, 0)
+    assert ask("import", good, "--wait", 0) == (0, ["accepted"])
+    assert decode_episode(run.waiting(9)[-1].payload).task_id == "reported"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["import", "missing"], "there is no file missing"),
+        (["import", "."], "holds no .episode files"),
+        (["export", "--out", "x", "--max", "0"], "--max is 0"),
+        (["move"], "'move' is no action"),
+    ],
+)
+def test_mistakes_give_one_line(
+    args: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["episodes", *args, "--redis", "redis://127.0.0.1:1/0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_a_run_without_weights_is_refused(embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path) -> None:
+    transport = connect(embedded_redis.url, None, namespace)
+    transport.open_generation(-1, "learner")
+    path = report(tmp_path, 5)
+    with pytest.raises(UserError, match="has published no weights yet"):
+        import_episodes(embedded_redis.url, namespace, [path], 0.0)

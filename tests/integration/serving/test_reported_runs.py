@@ -1,0 +1,179 @@
+"""Training runs that are reported where a server decides: to a file, or to the endpoint that learns from them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.codec import decode_episode
+from actors.env.env import seed_spaces
+from actors.env.episode.reward import objective
+from actors.errors import UserError
+from actors.growth.columns.column import Column
+from actors.policy.publish import config_of, from_weights, to_weights
+from actors.policy.saved import TRAINED, read_weights
+from actors.policy.state import StateSizes
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.server.models import ServedRule
+from actors.serving.server.server import FixedWeights
+from actors.types.episode import EndReason, Episode
+from learner.schema import EpisodeSchema
+from tests.support.growth.growing import Run, mlp
+from tests.support.serving.servers import serving, write_file
+from tests.support.serving.training_sessions import endpoint
+
+pytestmark = pytest.mark.integration
+HORIZON, PRICE = 8, 0.5
+SPACES = seed_spaces(2)
+TRAINED_WEIGHTS = read_weights(TRAINED)
+WEIGHTS = to_weights(from_weights(TRAINED_WEIGHTS, spaces=SPACES), 9, 1, TRAINED_WEIGHTS.state_stride)
+COLUMN = Column(lambda scale: mlp(width=int(12 * scale)), count=1)
+EXACT = ("obs", "blueprint_indices", "actions", "masks", "rewards", "final_obs", "final_masks")
+CLOSE = ("log_probs", "values", "baseline_values")
+
+
+def start(policy: Any, report: Any = True, **options: Any) -> Run:
+    settings = {"horizon_epochs": HORIZON, "points_per_doubling": PRICE, "seed": 11, "timeout_s": 20.0} | options
+    return Run(mlp(), policy, ["1"], columns=COLUMN, report=report, **settings)
+
+
+def written(folder: Path) -> Episode:
+    (path,) = folder.glob("*.episode")
+    return decode_episode(path.read_bytes())
+
+
+def same(one: Episode, other: Episode) -> None:
+    for name in EXACT:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    for name in CLOSE:
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-4, atol=1e-5, err_msg=name)
+    for ours, theirs in zip(one.states.arrays, other.states.arrays, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with serving(FixedWeights(WEIGHTS)) as running:
+        start(running.address).epochs(HORIZON).grower.close()  # this server learns from no session
+    served = written(tmp_path / "tamiyo-episodes")
+    start("trained", tmp_path / "local").epochs(HORIZON)
+    local = written(tmp_path / "local")
+    same(served, local)
+    assert set(served.policy_version) == {9}
+    assert served.generation == 1
+    EpisodeSchema(SPACES, StateSizes.of(config_of(TRAINED_WEIGHTS)), local.state_stride).check(served)
+    assert served.telemetry == local.telemetry
+    assert served.telemetry["growth_ratio"] > 0
+
+
+def test_a_served_rule_is_reported_as_a_demonstration(tmp_path: Path) -> None:
+    with serving(ServedRule("fixed-column:double@2")) as running:
+        start(running.address, tmp_path / "served").epochs(HORIZON).grower.close()
+    start("fixed-column:double@2", tmp_path / "local").epochs(HORIZON)
+    served, local = written(tmp_path / "served"), written(tmp_path / "local")
+    same(served, local)
+    assert set(served.policy_version) == set(local.policy_version) == {-1}
+    assert not served.states.h.size
+
+
+def test_an_endpoint_learns_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with endpoint(FixedWeights(WEIGHTS)) as own:
+        grower = start(own.address).epochs(HORIZON).grower
+        (shipped,) = own.episodes(1)
+        log = grower.log
+        grower.close()
+        assert own.transport.ledger().accepted == 1
+    assert not list(tmp_path.iterdir())
+    assert (shipped.terminated, shipped.end_reason) == (True, EndReason.ENVIRONMENT)
+    start("trained", tmp_path / "local").epochs(HORIZON)
+    local = written(tmp_path / "local")
+    for name in ("obs", "actions", "masks", "rewards"):
+        np.testing.assert_array_equal(getattr(shipped, name), getattr(local, name))
+    rents = [float(np.log2(1.0 + d.growth_ratio)) for d in log[:-1]]
+    j = objective(log[-1].accuracy, log[0].accuracy, rents, PRICE, HORIZON)  # type: ignore[arg-type]
+    assert abs(shipped.undiscounted_return - j) < 1e-6 * max(1.0, float(np.abs(shipped.rewards).sum()))
+
+
+def test_an_endpoint_keeps_the_session_through_long_epochs() -> None:
+    with endpoint(FixedWeights(WEIGHTS), session_timeout_s=0.6) as own:
+        run = start(own.address, horizon_epochs=3)
+        for _ in range(3):
+            time.sleep(1.3)
+            run.epochs(1)
+        (shipped,) = own.episodes(1)
+        assert (len(shipped), shipped.terminated) == (2, True)
+        assert not any(d.reason for d in run.grower.log[:-1])
+
+
+def test_a_run_that_ends_early_is_cut_at_the_endpoint(caplog: pytest.LogCaptureFixture) -> None:
+    with endpoint(FixedWeights(WEIGHTS)) as own:
+        start(own.address).epochs(4).grower.close()
+        (shipped,) = own.episodes(1)
+        assert (len(shipped), shipped.end_reason) == (3, EndReason.CUT)
+        vetoed = start(own.address, veto=lambda action: True).epochs(HORIZON).grower
+        first = next(k for k, d in enumerate(vetoed.log) if d.reason == "veto")
+        (shipped,) = own.episodes(2)[1:] if first == 0 else _next(own, 2)
+        assert len(shipped) == first
+        assert vetoed.log[-2].asked  # an ordinary session has answered since
+        assert own.shipper.accounts()[0].cut_sessions == 2
+    assert "the endpoint keeps the decisions before it" in caplog.text
+
+
+def _next(own: Any, accepted: int) -> list[Episode]:
+    """Wait until this many episodes have been accepted in all, and return those that were not taken yet."""
+    own.wait_for(lambda: own.transport.ledger().accepted >= accepted)
+    return [decode_episode(d.payload) for d in own.transport.take(100, 0)]
+
+
+def test_a_resumed_run_continues_its_session() -> None:
+    with endpoint(FixedWeights(WEIGHTS)) as own:
+        first = start(own.address).epochs(3)
+        states = [part.state_dict() for part in (first.grower, first.model, first.optimizer)]
+        resumed = start(own.address)
+        for part, state in zip((resumed.grower, resumed.model, resumed.optimizer), states, strict=True):
+            part.load_state_dict(state)
+        resumed.epochs(HORIZON - 3)
+        (shipped,) = own.episodes(1)
+        whole = start(own.address).epochs(HORIZON)
+        (again,) = _next(own, 2)
+        np.testing.assert_array_equal(shipped.rewards, again.rewards)
+        np.testing.assert_array_equal(shipped.actions, again.actions)
+        whole.grower.close()
+
+
+def test_a_lost_session_ends_the_report(caplog: pytest.LogCaptureFixture) -> None:
+    with endpoint(FixedWeights(WEIGHTS)) as own:
+        run = start(own.address).epochs(3)
+        own.running.call(lambda: [own.running.service.sessions.close(s) for s in _sessions(own)])
+        run.epochs(HORIZON - 3)
+        assert "the server no longer has this episode" in run.grower.log[3].reason
+        assert run.grower.log[4].asked
+        own.wait_for(lambda: own.transport.ledger().accepted == 1)
+
+
+def _sessions(own: Any) -> list[Any]:
+    return list(own.running.service.sessions._stepped.values())
+
+
+def test_other_spaces_are_refused_in_one_line() -> None:
+    with (
+        endpoint(FixedWeights(WEIGHTS)) as own,
+        pytest.raises(UserError, match="cannot learn from this model: this run learns from"),
+    ):
+        Run(mlp(), own.address, ["1"], report=True)
+
+
+def test_a_token_that_may_not_train_reports_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokens = write_file(tmp_path / "tokens", "a" * 32 + "\n" + "b" * 32 + " train\n")
+    with endpoint(FixedWeights(WEIGHTS), tokens=tokens) as own:
+        for token in ("a", "b"):
+            with PolicyClient(own.address, token=token * 32) as client:
+                start(client).epochs(HORIZON).grower.close()
+        own.episodes(1)
+    assert written(tmp_path / "tamiyo-episodes").terminated

@@ -1,0 +1,273 @@
+"""A training run becomes an episode: its return is J, the learner's evaluation reproduces it, and resuming keeps it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.codec import decode_episode, encode_episode
+from actors.env.env import seed_spaces
+from actors.env.episode.reward import objective
+from actors.errors import UserError
+from actors.growth.columns.column import Column
+from actors.growth.config import GrowthConfig
+from actors.growth.decision import Decision
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import config_of, from_weights
+from actors.policy.saved import TRAINED, read_weights
+from actors.policy.state import StateSizes
+from actors.serving.client.local import LocalPolicy
+from actors.serving.client.session import PolicyError
+from actors.types.actions import Op
+from actors.types.episode import EndReason, Episode, RecurrentState
+from learner.ppo.batch import make_batch
+from learner.ppo.minibatch import whole_batch
+from learner.schema import EpisodeSchema
+from tests.support.growth.growing import UNREACHABLE, Run, Script, mlp
+
+HORIZON, PRICE, SLOTS = 8, 0.5, ["1"]
+COLUMN = Column(lambda scale: mlp(width=int(12 * scale)), count=1)
+
+
+def start(folder: Path | bool, policy: Any = "trained", **options: Any) -> Run:
+    """Start a run whose first epoch has not been trained."""
+    settings: dict[str, Any] = {"horizon_epochs": HORIZON, "points_per_doubling": PRICE, "seed": 11, "columns": COLUMN}
+    return Run(mlp(), policy, SLOTS, **settings | {"report": folder} | options)
+
+
+def written(folder: Path) -> Episode:
+    (path,) = folder.glob("*.episode")
+    return decode_episode(path.read_bytes())
+
+
+def rents(log: list[Decision]) -> list[float]:
+    """The rent of each epoch after a decision, from the parameters that the decision left."""
+    return [float(np.log2(1.0 + d.growth_ratio)) for d in log[:-1]]
+
+
+@pytest.mark.parametrize("untrained_first", [False, True])
+def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path, untrained_first: bool) -> None:
+    weights = read_weights(TRAINED)
+    spaces = seed_spaces(2)
+    own = start(tmp_path)
+    if untrained_first:
+        own.grower.step(*own.validate())
+    own.epochs(HORIZON)
+    log, episode = own.grower.log, written(tmp_path)
+    EpisodeSchema(spaces, StateSizes.of(config_of(weights)), weights.state_stride).check(episode)
+
+    # The return, from the definition of J and the log.
+    accuracies = [d.accuracy for d in log]
+    assert len(accuracies) == HORIZON + untrained_first == len(episode) + 1
+    assert None not in accuracies
+    j = objective(accuracies[-1], accuracies[0], rents(log), PRICE, HORIZON)  # type: ignore[arg-type]
+    assert any(rents(log)), "nothing grew: the test shows nothing about the rent"
+    scale = float(np.abs(episode.rewards).sum())
+    assert abs(episode.undiscounted_return - j) < 1e-6 * max(1.0, scale)
+    assert abs(episode.telemetry["objective"] - j) < 1e-6
+    assert (episode.terminated, episode.truncated, episode.end_reason) == (True, False, EndReason.HORIZON)
+    assert [Op(a).name for a in episode.actions[:, 0]] == [d.asked.split()[0] for d in log[:-1]]
+    assert set(episode.policy_version) == {weights.version}
+    assert episode.generation == weights.generation
+
+    # What the learner computes with the same weights.
+    network = from_weights(weights, spaces=spaces)
+    part = whole_batch(make_batch([episode], spaces), 1.3)
+    with torch.no_grad():
+        found = network.evaluate_steps(part.load(make_batch([episode], spaces), network.advance))
+    np.testing.assert_allclose(found.log_probs.numpy(), episode.log_probs, atol=1e-5)
+    values = network.value_normalizer.denormalize(found.values).numpy()
+    np.testing.assert_allclose(values, episode.values, rtol=1e-4, atol=1e-4)
+    assert not np.allclose(episode.log_probs, 0.0)
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+def test_a_resumed_run_reports_the_same_bytes(tmp_path: Path, cut: int) -> None:
+    whole, first, second = tmp_path / "whole", tmp_path / "first", tmp_path / "second"
+    own = start(whole)
+    own.epochs(cut)
+    states = [part.state_dict() for part in (own.grower, own.model, own.optimizer)]
+    states = torch.load(_saved(states, tmp_path / "states"), weights_only=True)
+    own.epochs(HORIZON - cut)
+    resumed = start(second)
+    for part, state in zip((resumed.grower, resumed.model, resumed.optimizer), states, strict=True):
+        part.load_state_dict(state)
+    resumed.epochs(HORIZON - cut)
+    (expected,), (found,) = whole.glob("*"), second.glob("*")
+    assert (found.name, found.read_bytes()) == (expected.name, expected.read_bytes())
+
+    closed = start(first)
+    for part, state in zip((closed.grower, closed.model, closed.optimizer), states, strict=True):
+        part.load_state_dict(state)
+    closed.grower.close()  # right after resuming
+    if cut > 1:
+        episode, complete = written(first), written(whole)
+        assert len(episode) == cut - 1
+        np.testing.assert_array_equal(episode.final_obs, complete.obs[cut - 1])
+    else:
+        assert not list(first.iterdir())
+
+
+def _saved(states: Any, path: Path) -> Path:
+    torch.save(states, path)
+    return path
+
+
+def test_a_run_that_is_closed_early_is_cut_before_its_last_decision(tmp_path: Path) -> None:
+    complete, closed = start(tmp_path / "complete").epochs(HORIZON), start(tmp_path / "closed").epochs(4)
+    closed.grower.close()
+    complete.grower.close()
+    whole, episode = written(tmp_path / "complete"), written(tmp_path / "closed")
+    assert (len(episode), episode.end_reason, episode.truncated) == (3, EndReason.CUT, True)
+    for name in ("obs", "actions", "log_probs", "masks", "values", "rewards", "policy_version"):
+        np.testing.assert_array_equal(getattr(episode, name), getattr(whole, name)[:3])
+    np.testing.assert_array_equal(episode.final_obs, whole.obs[3])
+    assert episode.bootstrap_value == pytest.approx(float(whole.baseline_values[3]))
+    assert episode.states.h.shape[1] == -(-3 // episode.state_stride)
+
+
+def test_only_actions_of_the_policy_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A veto ends the report before the decision that was not executed."""
+    plain = start(tmp_path / "plain").epochs(HORIZON)
+    ops = [d.op for d in plain.grower.log]
+    first = next(k for k, op in enumerate(ops) if op != "WAIT")
+    own = start(tmp_path / "vetoed", veto=lambda action: True).epochs(HORIZON)
+    assert own.grower.log[first].reason == "veto"
+    assert f"ends here (epoch {first + 1}: veto)" in caplog.text
+    files = list((tmp_path / "vetoed").iterdir())
+    if first == 0:
+        assert not files
+    else:
+        episode = written(tmp_path / "vetoed")
+        assert len(episode) == first
+        assert set(episode.actions[:, 0]) == {Op.WAIT}
+
+
+class Failing(LocalPolicy):
+    """A policy that does not answer once."""
+
+    def __init__(self, network: FactoredRecurrentActorCritic, at: int) -> None:
+        super().__init__(network, 5)
+        self.at = at
+
+    def open(self, *args: Any, **options: Any) -> Any:
+        session = super().open(*args, **options)
+        step, count = session.step, iter(range(1000))
+
+        def sometimes(*inputs: Any) -> Any:
+            if next(count) == self.at:
+                raise PolicyError(UNREACHABLE.code, "away")
+            return step(*inputs)
+
+        session.step = sometimes  # type: ignore[method-assign]
+        return session
+
+
+def test_a_failed_query_ends_the_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    network = from_weights(read_weights(TRAINED))
+    own = start(tmp_path, Failing(network, 3)).epochs(HORIZON)
+    assert "away" in own.grower.log[3].reason
+    episode = written(tmp_path)
+    # Decision 2 led to an observation whose value is unknown, as the policy did not answer there.
+    assert (len(episode), episode.end_reason) == (2, EndReason.CUT)
+    assert "2 decisions before it are in" in caplog.text
+
+
+def test_a_rule_is_reported_as_a_demonstration(tmp_path: Path) -> None:
+    rule = "periodic:start=1,every=1,seeds=2,training=1"
+    start(tmp_path, rule).epochs(HORIZON)
+    episode = written(tmp_path)
+    assert not episode.log_probs.any()
+    assert set(episode.policy_version) == {-1}
+    assert Op.GERMINATE in episode.actions[:, 0]
+
+
+def test_without_accuracy_nothing_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own = start(tmp_path)
+    for _ in range(HORIZON):
+        own.train()
+        own.grower.step(own.validate()[0])
+    own.grower.close()
+    assert not list(tmp_path.iterdir())
+    lines = [r.getMessage() for r in caplog.records if "report" in r.getMessage()]
+    assert len(lines) == 1
+    assert "the validation accuracy is unknown" in lines[0]
+
+
+def test_other_policies_are_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    start(tmp_path, Script([])).epochs(2)
+    assert not list(tmp_path.iterdir())
+    assert "does not say what an episode records" in caplog.text
+
+
+def test_a_reported_run_is_sampled() -> None:
+    def actions(**options: Any) -> list[str]:
+        return [d.asked for d in start(False, **options).epochs(HORIZON).grower.log]
+
+    greedy = actions()
+    assert all(actions(seed=seed) == greedy for seed in (0, 1))
+    assert any(actions(deterministic=False, seed=seed) != greedy for seed in range(3))
+
+
+def test_true_writes_into_the_default_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.INFO):
+        own = start(True)
+        plain = start(False, deterministic=False)
+        own.epochs(HORIZON)
+        plain.epochs(HORIZON)
+    assert [d.asked for d in own.grower.log] == [d.asked for d in plain.grower.log]
+    episode = written(tmp_path / "tamiyo-episodes")
+    assert encode_episode(episode) == next((tmp_path / "tamiyo-episodes").iterdir()).read_bytes()
+    assert "this run is reported in" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"deterministic": True}, "report needs sampled actions"), ({"dry_run": True}, "dry_run applies nothing")],
+)
+def test_settings_that_cannot_be_reported_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        GrowthConfig(horizon_epochs=3, report=True, **options)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot report to"):
+        start(tmp_path / "file" / "folder")
+
+
+def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
+    own = start(tmp_path).epochs(3)
+    state = own.grower.state_dict()
+    good = state["report"]
+    for damaged in ({**good, "episode": good["episode"][:-1]}, {**good, "rents": ["x"]}, {**good, "rents": []}, 5):
+        with pytest.raises(UserError, match="damaged"):
+            start(tmp_path).grower.load_state_dict({**state, "report": damaged})
+
+
+def test_a_run_that_was_not_reported_is_not_reported_from_its_middle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = start(False).epochs(2)
+    resumed = start(tmp_path)
+    resumed.grower.load_state_dict(own.grower.state_dict())
+    resumed.epochs(HORIZON - 2)
+    assert "resumed from a checkpoint without the steps before it" in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_states_before_steps_are_those_of_the_policy(tmp_path: Path) -> None:
+    own = start(tmp_path).epochs(HORIZON)
+    episode = written(tmp_path)
+    assert isinstance(episode.initial_state, RecurrentState)
+    assert not episode.initial_state.h.any()
+    np.testing.assert_array_equal(episode.states.h[:, :1], episode.initial_state.h)
+    own.grower.close()
