@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SLOW = ("env", "external", "memory", "race --sides tamiyo", "serve", "soak")
+SLOW = ("continuous --sides tamiyo control", "env", "external", "memory", "race --sides tamiyo", "serve", "soak")
 
 
 @pytest.mark.slow
