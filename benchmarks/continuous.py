@@ -105,8 +105,9 @@ def train(task: ContinuousTask, side: str, seed: int, budget: int, whole: bool) 
         if last or (solved and not whole):
             break
         start = time.process_time()
-    print(f"{task.name} {side} {seed}:", *(f"{value:.4g}" for value in (*seen, final)), flush=True)
-    return Outcome(task.name, side, seed, *(solved or (steps, seconds)), final, solved is not None)
+    outcome = Outcome(task.name, side, seed, *(solved or (steps, seconds)), final, solved is not None)
+    print(outcome, "seen:", *(f"{value:.4g}" for value in seen), flush=True)
+    return outcome
 
 
 def row(outcome: Outcome) -> dict[str, object]:

@@ -20,8 +20,9 @@ SETTINGS: dict[str, Any] = {
     "batch_steps": 2048,
     "update_epochs": 10,
     "minibatches": 8,
-    "lr": 1e-3,
+    "lr": 5e-4,
     "gamma": 0.95,
+    "value_clip": None,
     "burn_in": 0,
     "target_kl": 0.05,
 }
