@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 ACTIONS = ("discrete", "factored", "box", "mixed")
-EPISODE_STEPS = 20
+EPISODE_STEPS, CLAIM_S = 20, 240
 
 
 class ProbeEnv(gymnasium.Env[Any, Any]):
@@ -92,19 +93,26 @@ Claim = tuple[str, Callable[[], str]]
 """What is claimed, and a run of it, which returns a remark or raises."""
 
 
+def _late(signum: int, frame: Any) -> None:
+    raise TimeoutError(f"no result after {CLAIM_S} s")
+
+
 def report(packages: Sequence[str], claims: Sequence[Claim]) -> None:
     """Try all claims and print one line of JSON for each: `works` with the remark, or the first line of the error."""
     print(json.dumps({"versions": {name: version(name) for name in packages}}), flush=True)
     logging.disable(logging.WARNING)
+    signal.signal(signal.SIGALRM, _late)
     for name, run in claims:
         ProbeEnv.counts.clear()
         noise = io.StringIO()
+        signal.alarm(CLAIM_S)
         try:
             with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
                 result = {"claim": name, "works": True, "remark": run()}
         except (Exception, SystemExit) as error:  # what a library cannot do, it says in many ways
             lines = str(error).strip().splitlines() or [""]
             result = {"claim": name, "works": False, "remark": f"{type(error).__name__}: {lines[0][:160]}"}
+        signal.alarm(0)
         print(json.dumps(result), flush=True)
     sys.stdout.flush()
     os._exit(0)  # some libraries leave threads and processes that keep the interpreter alive

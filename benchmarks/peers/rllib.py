@@ -1,4 +1,4 @@
-"""RLlib, new API stack: `python -m benchmarks.peers.rllib`, with ray[rllib] installed."""
+"""RLlib, new API stack: `python -m benchmarks.peers.rllib`, with ray[rllib], msgpack and msgpack_numpy installed."""
 
 from __future__ import annotations
 
