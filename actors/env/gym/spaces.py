@@ -32,6 +32,7 @@ class GymSpaces:
             h for name, leaf in self._leaves if isinstance(leaf, spaces.Box) for h in _dimensions(name, leaf, squash)
         ]
         self.spaces = Spaces.flat(independent_spec(sizes, boxes), flatdim(observation))
+        self._has_choices = bool(sizes)
 
     def flat_obs(self, obs: Any) -> NDArray[np.float32]:
         """Flatten one observation to `[D]`."""
@@ -60,15 +61,19 @@ class GymSpaces:
     def flat_mask(self, mask: Any) -> NDArray[np.bool_]:
         """Flatten one mask to `[A]`: a flat one (sb3-contrib for MultiDiscrete) or one array per head (Gymnasium)."""
         parts = [np.ravel(part) for part in mask] if isinstance(mask, tuple | list) else [np.ravel(mask)]
-        flat = np.concatenate(parts).astype(np.bool_)
-        spec = self.spaces.action
-        if spec.num_continuous and flat.size == spec.flat_size - spec.num_continuous:
-            flat = np.append(flat, np.ones(spec.num_continuous, dtype=np.bool_))  # masks are of choices alone
-        if flat.size != self.spaces.action.flat_size:
+        flat = np.concatenate([*parts, ()]).astype(np.bool_)
+        spec, dimensions = self.spaces.action, self.spaces.action.num_continuous
+        own = spec.sizes
+        if not self._has_choices:
+            own = own[1:]  # the first head has the only choice of a space without any
+            if flat.size in (0, dimensions):
+                flat = np.append(True, flat)
+        if dimensions and flat.size == spec.flat_size - dimensions:
+            flat = np.append(flat, np.ones(dimensions, dtype=np.bool_))  # masks are of choices alone
+        if flat.size != spec.flat_size:
             raise UserError(
-                f"{self.env_id} gave an action mask of {flat.size} entries for heads of "
-                f"{list(self.spaces.action.sizes)}: give one entry per choice, the heads of a MultiDiscrete space "
-                "concatenated"
+                f"{self.env_id} gave an action mask of {flat.size} entries for heads of {list(own)}: give one entry "
+                "per choice, the heads of a MultiDiscrete space concatenated"
             )
         return flat
 

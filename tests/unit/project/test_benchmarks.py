@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SLOW = ("env", "external", "memory", "race --sides tamiyo", "serve", "soak")
+SLOW = ("continuous --sides tamiyo control", "env", "external", "memory", "race --sides tamiyo", "serve", "soak")
 
 
 @pytest.mark.slow
@@ -43,3 +43,17 @@ def test_decisions_of_the_trained_policy_follow_the_price(tmp_path: Path) -> Non
     assert len(grows) == 5
     dear, cheap = grows["a doubling costs 8 points instead of 1"], grows["a doubling costs 1/4 point"]
     assert dear < grows["as it was"] < cheap
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_recurrent_policies_obey_masks_in_every_kind_of_action_space() -> None:
+    command = [sys.executable, "-m", "benchmarks.peers.ours"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    assert ended.returncode == 0, ended.stderr
+    claims = [json.loads(line) for line in ended.stdout.splitlines()][1:]
+    assert len(claims) == 4
+    for claim in claims:
+        assert claim["works"], claim
+        assert " updates" in claim["remark"]
+        assert ("0 of 512 steps illegal" in claim["remark"]) == ("box" not in claim["claim"])

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.env.gym.fleet import GymFleet
 from actors.env.gym.make import MaskInInfo
+from actors.env.gym.spaces import GymSpaces
 from actors.errors import UserError
 from tests.support.env.gym_envs import Scripted
 
@@ -169,3 +171,15 @@ class HidesTheEnd(SyncVectorEnv):
 def test_a_final_observation_that_is_missing_is_refused() -> None:
     with pytest.raises(UserError, match=r'gave no info\["final_obs"\]'):
         walk(scripted(HidesTheEnd, SAME_STEP, sizes=(4,)))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+@pytest.mark.parametrize("left_out", [True, False])
+def test_masks_of_a_space_without_choices_have_an_entry_per_dimension_or_none(dimensions: int, left_out: bool) -> None:
+    own = GymSpaces("box", spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (dimensions,), np.float32))
+    mask = own.flat_mask(np.ones(0 if left_out else dimensions))
+    assert mask.shape == (own.spaces.action.flat_size,)
+    assert mask.all()
+    assert np.array_equal(own.flat_mask(mask), mask)  # a vector environment's fleet flattens again
+    with pytest.raises(UserError, match=r"mask of 7 entries for heads of \[1(, 1)?\]"):
+        own.flat_mask(np.ones(7))

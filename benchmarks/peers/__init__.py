@@ -1,0 +1,1 @@
+"""What other libraries can do: each claim is a small run, `python -m benchmarks.peers.NAME`."""
