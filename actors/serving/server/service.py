@@ -318,8 +318,11 @@ class PolicyService:
             log_probs=outcome.log_probs[row],
             value=outcome.values[row],
             policy_version=outcome.model.version,
-            continuous=continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])),
         )
+        if session.layout.spaces.action.num_continuous:
+            response.continuous.extend(
+                continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])).tolist()
+            )
         session.last_response, session.last_digest = response.SerializeToString(), pending.digest
         session.next_index = pending.step_index + 1
         if session.training is not None and outcome.record is not None:
