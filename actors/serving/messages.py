@@ -105,17 +105,12 @@ class StepBatch:
 
 def request_digest(request: policy_pb2.StepRequest) -> bytes:
     """Hash the contents of a request. Requests with equal contents have equal digests, whatever their session."""
-    digest = hashlib.blake2b(digest_size=16)
     arrays = (request.obs, request.blueprint_indices, request.mask, request.slot_mask_by_op, request.rest_mask)
-    for array in arrays:
-        digest.update(b"%d:" % len(array.data))
-        digest.update(array.data)
-    digest.update(b"0" if request.HasField("deterministic") and not request.deterministic else b"1")
-    if request.HasField("reward"):
-        digest.update(struct.pack("<d", request.reward))
-    if request.record:
-        digest.update(b"r")
-    return digest.digest()
+    parts = [array.data for array in arrays]
+    sampled = request.HasField("deterministic") and not request.deterministic
+    reward = struct.pack("<d", request.reward) if request.HasField("reward") else b""
+    header = struct.pack("<5I??", *map(len, parts), sampled, request.record)
+    return hashlib.blake2b(b"".join((header, *parts, reward)), digest_size=16).digest()
 
 
 def end_digest(request: policy_pb2.EndEpisodeRequest) -> bytes:

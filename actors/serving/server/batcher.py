@@ -1,11 +1,17 @@
 """`Batcher`: runs the steps of many sessions in one forward pass.
 
-A batch runs as soon as one of these holds: it has a step of every session that was answered within the last
-`RECENT_S`, it is full, or `max_wait_s` have passed since its first step. A single session therefore never waits. If the
-event loop was busy for more than `BUSY` of that wait, further requests are probably waiting to be read, and the wait is
-extended to at most `BUSY_WAITS` times its length: a large batch costs little more than a small one, and small batches
-would make a loaded server fall further behind. The forward pass runs in the thread of the event loop: on a CPU it takes
-a few milliseconds, and running it in another thread would slow down both.
+A batch runs as soon as one of these holds: it has a step of every session that is expected, it is full, or `max_wait_s`
+have passed since its first step. A session is expected for `RECENT_S` after an answer if its last step also followed
+the answer before it that quickly: a session that steps twenty times per second will not come within milliseconds, and
+waiting for it would only delay the others. A single session therefore never waits.
+
+On a busy event loop, further requests are probably waiting to be read. A large batch costs little more than a small
+one, and small batches would make a loaded server fall further behind. So where no session is expected, a batch waits
+all the same if the loop was busy for more than `LOADED` of the last milliseconds; and if it was busy for more than
+`BUSY` of a wait, the wait is extended to at most `BUSY_WAITS` times its length.
+
+The forward pass runs in the thread of the event loop: on a CPU it takes a few milliseconds,
+and running it in another thread would slow down both.
 """
 
 from __future__ import annotations
@@ -30,9 +36,11 @@ from actors.serving.server.sessions import PendingStep, Session, StateTable
 from actors.serving.server.training import StepRecord, going_on
 from actors.types.actions import ActionMasks
 
-RECENT_S = 0.02  # a session answered within this time is expected to step again
+RECENT_S = 0.02  # a session that steps again within this time of an answer is expected to do so after the next one
 BUSY_WAITS = 8  # bound of an extended wait, in units of max_wait_s
-BUSY = 0.4  # CPU time of the thread over elapsed time, above which the loop counts as busy
+BUSY = 0.4  # CPU time of the thread over elapsed time, above which a wait is extended
+LOADED = 0.7  # the same over the last `LOAD_S`, above which a batch waits although no session is expected
+LOAD_S = 0.005
 RECHECK_S = 0.0005  # between two checks of an extended wait
 
 
@@ -76,8 +84,10 @@ class Batcher:
         self._waiting: list[QueuedStep] = []
         self._timer: asyncio.Handle | None = None
         self._first_s = self._worked_s = 0.0  # arrival of the first waiting step: wall clock, CPU time of the thread
+        self._loaded = False
+        self._load_from = (time.monotonic(), time.thread_time())  # where the current measurement of the load began
         self._answered: deque[tuple[float, Session]] = deque()
-        self._expected = 0  # sessions answered within RECENT_S
+        self._expected = 0  # sessions in `_answered`, each counted once
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -85,15 +95,25 @@ class Batcher:
     def submit(self, step: QueuedStep) -> None:
         """Add a step to the next batch."""
         self._waiting.append(step)
-        self._discard_old_answers(time.monotonic())
-        loop = asyncio.get_running_loop()
-        if len(self._waiting) >= min(self._expected, self._max_batch):
+        now, session = time.monotonic(), step.session
+        session.quick = not session.next_index or now - session.last_answered_s <= RECENT_S
+        self._discard_old_answers(now)
+        self._measure_load(now)
+        loop, count = asyncio.get_running_loop(), len(self._waiting)
+        complete = count >= self._expected if self._expected else not self._loaded
+        if complete or count >= self._max_batch:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_soon(self.flush)
         elif self._timer is None:
-            self._first_s, self._worked_s = time.monotonic(), time.thread_time()
+            self._first_s, self._worked_s = now, time.thread_time()
             self._timer = loop.call_later(self._max_wait_s, self._on_timer)
+
+    def _measure_load(self, now: float) -> None:
+        began, worked = self._load_from
+        if now - began >= LOAD_S:
+            self._load_from = now, time.thread_time()
+            self._loaded = self._load_from[1] - worked > LOADED * (now - began)
 
     def _on_timer(self) -> None:
         waited_s, worked_s = time.monotonic() - self._first_s, time.thread_time() - self._worked_s
@@ -115,14 +135,16 @@ class Batcher:
             self._record_answer(step.session, now)
 
     def _record_answer(self, session: Session, now: float) -> None:
-        self._expected += session.last_answered_s <= now - RECENT_S
+        if session.quick:
+            self._expected += session.expected_s <= now - RECENT_S
+            session.expected_s = now
+            self._answered.append((now, session))
         session.last_answered_s = now
-        self._answered.append((now, session))
 
     def _discard_old_answers(self, now: float) -> None:
         while self._answered and self._answered[0][0] <= now - RECENT_S:
             answered_s, session = self._answered.popleft()
-            self._expected -= session.last_answered_s == answered_s
+            self._expected -= session.expected_s == answered_s
 
     def _run(self, batch: Sequence[QueuedStep]) -> None:
         """Run one forward pass per model and spaces. Steps whose clients have all cancelled are dropped."""

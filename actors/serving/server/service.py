@@ -325,8 +325,11 @@ class PolicyService:
             log_probs=outcome.log_probs[row],
             value=outcome.values[row],
             policy_version=outcome.model.version,
-            continuous=continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])),
         )
+        if session.layout.spaces.action.num_continuous:
+            response.continuous.extend(
+                continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])).tolist()
+            )
         if pending.record and outcome.record is not None:
             response.record.CopyFrom(recorded_step(outcome.record, row))
         session.last_response, session.last_digest = response.SerializeToString(), pending.digest

@@ -53,7 +53,10 @@ class Session:
     last_response: bytes = b""  # serialized StepResponse without the exported state
     pending: PendingStep | None = None
     last_used_s: float = 0.0
-    last_answered_s: float = float("-inf")  # maintained by the batcher
+    # Maintained by the batcher:
+    last_answered_s: float = float("-inf")
+    quick: bool = True  # whether its last step came soon after the answer before it
+    expected_s: float = float("-inf")  # its last answer while it was quick
 
 
 class StateTable:

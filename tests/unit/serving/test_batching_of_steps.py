@@ -11,7 +11,7 @@ import torch
 
 from actors.serving.messages import MessageLayout, parse_step, step_request
 from actors.serving.server import batcher
-from actors.serving.server.batcher import BUSY_WAITS, Batcher, BatchResult, QueuedStep
+from actors.serving.server.batcher import BUSY_WAITS, LOAD_S, RECENT_S, Batcher, BatchResult, QueuedStep
 from actors.serving.server.models import ModelVersions
 from actors.serving.server.sessions import PendingStep, Session, StateTable
 from tests.support.learning.toy import SPACES
@@ -105,6 +105,42 @@ def test_an_idle_loop_runs_an_incomplete_batch_after_the_wait() -> None:
     asyncio.run(main())
 
 
+def test_sessions_that_step_rarely_are_not_waited_for() -> None:
+    """Three sessions step every 50 ms, out of phase, as in a loop with a fixed rate."""
+
+    async def main() -> None:
+        harness = BatcherHarness()
+        await harness.answered(0, 1, 2)
+        for session in (0, 1, 2):
+            harness.sessions[session].next_index = 1
+        await asyncio.sleep(2 * RECENT_S)
+        for session in (0, 1, 2, 0, 1, 2):
+            sent_s = time.monotonic() - harness.start_s
+            harness.step(session)
+            await asyncio.sleep(RECENT_S)
+            (taken_s, steps), *_ = harness.passes
+            harness.passes.clear()
+            assert steps == 1
+            assert taken_s - sent_s < WAIT_S / 2
+
+    asyncio.run(main())
+
+
+def test_a_loaded_loop_collects_steps_although_no_session_is_expected(busy_thread: None) -> None:
+    async def main() -> None:
+        harness = BatcherHarness()
+        harness.sessions[0].next_index = harness.sessions[1].next_index = 1  # of long ago
+        await work(2 * LOAD_S)
+        harness.step(0)
+        await work(WAIT_S / 2)
+        assert not harness.passes
+        harness.step(1)
+        await asyncio.sleep((BUSY_WAITS + 1) * WAIT_S)
+        assert [steps for _, steps in harness.passes] == [2]
+
+    asyncio.run(main())
+
+
 def test_a_busy_loop_extends_the_wait_so_that_a_late_step_shares_the_pass(busy_thread: None) -> None:
     async def main() -> None:
         harness = BatcherHarness()
@@ -113,7 +149,7 @@ def test_a_busy_loop_extends_the_wait_so_that_a_late_step_shares_the_pass(busy_t
         await work(3 * WAIT_S)
         assert not harness.passes
         harness.step(1)
-        await asyncio.sleep(WAIT_S)
+        await asyncio.sleep(BUSY_WAITS * WAIT_S)
         assert [steps for _, steps in harness.passes] == [2]
 
     asyncio.run(main())
