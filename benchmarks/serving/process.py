@@ -40,7 +40,10 @@ class ServerProcess(NamedTuple):
 def running_server(
     kind: str, metrics_port: int = 0, ttl_s: float = 3600.0, device: str = "cpu"
 ) -> Iterator[ServerProcess]:
-    """Run a server of this kind, `policy`, `traced` or `echo`, during a `with` block. Raises `RuntimeError` if it ends."""
+    """Run a server of this kind, `policy`, `traced` or `echo`, during a `with` block.
+
+    Raises `RuntimeError` if it ends.
+    """
     command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), str(ttl_s), device]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
