@@ -5,7 +5,7 @@ A batch runs as soon as one of these holds: it has a step of every session that 
 event loop was busy for more than `BUSY` of that wait, further requests are probably waiting to be read, and the wait is
 extended to at most `BUSY_WAITS` times its length: a large batch costs little more than a small one, and small batches
 would make a loaded server fall further behind. The forward pass runs in the thread of the event loop: on a CPU it takes
-a few milliseconds, and running it in another thread would slow down both.
+less than a handover to another thread, or a few milliseconds if the batch is large.
 """
 
 from __future__ import annotations

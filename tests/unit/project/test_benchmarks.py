@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SLOW = ("env", "external", "memory", "race --sides tamiyo", "serve", "soak")
+SLOW = ("acting --endpoint", "env", "external", "memory", "race --sides tamiyo", "serve", "soak")
 
 
 @pytest.mark.slow
