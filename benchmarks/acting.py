@@ -156,7 +156,7 @@ def main() -> None:
     if not have_sb3():
         print("sb3-contrib is not installed, so it is left out: pip install 'tamiyo[bench]'")
     if args.endpoint:
-        rows += endpoint(0.5 if args.quick else 3.0, 1 if args.quick else 5)
+        rows += endpoint(0.5 if args.quick else 1.5, 1 if args.quick else 5)
     publish(rows, targets, args.json)
 
 

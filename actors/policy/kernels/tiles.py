@@ -46,7 +46,7 @@ def pack(weight: Array) -> Array:
     outputs, inputs = weight.shape
     rows = np.zeros((padded(outputs), inputs), np.float32)
     rows[:outputs] = weight
-    whole = outputs // PANEL * PANEL
+    whole = len(rows) // PANEL * PANEL
     panels = [rows[:whole].reshape(-1, PANEL, inputs), rows[whole:].reshape(-1, LANES, inputs)]
     return np.concatenate([p.transpose(0, 2, 1).ravel() for p in panels])
 
@@ -83,7 +83,8 @@ def _sums(builder: ir.IRBuilder, inputs: list[Any], weights: Any, depth: Any, bi
     """Build the loop over inputs; return its sums by row and vector. `depth` is at least 1."""
     entry, loop, after = builder.block, builder.append_basic_block("inputs"), builder.append_basic_block("sums")
     kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-    fma = _insert(builder.module, kind, f"llvm.fma.v{LANES}f32")
+    # One operation where the processor has it, two otherwise.
+    multiply_add = _insert(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
     builder.branch(loop)
     builder.position_at_end(loop)
     k = builder.phi(_INDEX)
@@ -94,7 +95,7 @@ def _sums(builder: ir.IRBuilder, inputs: list[Any], weights: Any, depth: Any, bi
     sums = []
     for row, own in zip(inputs, before, strict=True):
         number = _broadcast(builder, builder.load(builder.gep(row, [k])))
-        sums.append([builder.call(fma, [number, w, total]) for w, total in zip(panel, own, strict=True)])
+        sums.append([builder.call(multiply_add, [number, w, total]) for w, total in zip(panel, own, strict=True)])
     following = builder.add(k, _INDEX(1))
     k.add_incoming(following, loop)
     for phis, totals in zip(before, sums, strict=True):

@@ -115,6 +115,22 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
         assert between <= 3e-6
 
 
+@pytest.mark.parametrize("sizes", [(61, 29, 13, 3), (5, 64, 1, 7), (127, 33, 50, 16), (16, 49, 63, 1)])
+def test_layers_of_any_width_are_multiplied(sizes: tuple[int, int, int, int]) -> None:
+    """Widths that fill the last panel of a product in part, or none of it, on processors with any width of vectors."""
+    names = ("encoder_size", "hidden_size", "head_size", "blueprint_embedding")
+    options: dict[str, Any] = {"core": "lstm+memory", "num_layers": 2, **dict(zip(names, sizes, strict=True))}
+    made, rng = trained_like(3, 0, **options), np.random.default_rng(0)
+    program, states = make_program(made), made.initial_state(11)
+    theirs = PolicyState(*(t.clone() for t in states))
+    for _ in range(3):
+        given = random_inputs(made.spaces, rng, 11)
+        expected, theirs = reference(made, given, theirs)
+        decision = program.run(*given[:3], states, np.arange(11), *given[3:])
+        for mine, other in zip((*decision, *states), (*expected, *theirs), strict=True):
+            assert greatest_error(mine, other) <= 1e-5
+
+
 @pytest.mark.parametrize(("spaces", "options"), KINDS)
 def test_every_kind_of_network_has_kernels(spaces: Spaces, options: dict[str, Any]) -> None:
     """That they compute what the network computes is tested in `test_stepper`, with every kind of them."""

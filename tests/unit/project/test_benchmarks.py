@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-SLOW = ("continuous --sides tamiyo control", "env", "external", "memory", "race --sides tamiyo", "serve", "soak")
+SLOW = (
+    "acting --endpoint", "continuous --sides tamiyo control", "env", "external", "memory", "race --sides tamiyo", "serve",
+    "soak",
+)  # fmt: skip
 
 
 @pytest.mark.slow
