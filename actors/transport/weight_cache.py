@@ -30,6 +30,7 @@ class WeightCache:
     def __init__(self, namespace: str, folder: Path | None = None) -> None:
         self._namespace = namespace
         self._folder = folder or SHARED_MEMORY / f"tamiyo-weights-{os.getuid()}"
+        self._lock_path = self._folder / f"{namespace}.lock"
         self._used = False
 
     def payload(self, sha256: str, read_store: Callable[[], bytes | None]) -> tuple[bytes | None, bool]:
@@ -55,7 +56,7 @@ class WeightCache:
     def clear(self) -> None:
         """Remove the files of this namespace if this process used them; other processes read the store again."""
         if self._used:
-            for path in self._files():
+            for path in (*self._files(), self._lock_path):
                 path.unlink(missing_ok=True)
 
     def _is_usable(self) -> bool:
@@ -76,7 +77,7 @@ class WeightCache:
             deadline = time.monotonic() + WAIT_S
             while not path.exists() and time.monotonic() < deadline:
                 if lock < 0:
-                    lock = os.open(self._folder / f"{self._namespace}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+                    lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR, 0o600)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
