@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from actors.config import MAX_FLOOR_MASS, PolicyConfig
 from actors.errors import UserError
@@ -78,10 +80,23 @@ def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:
         raise UserError(f"these weights have no valid description of their network ({error!r:.200})") from error
 
 
+class _WithoutInit(TorchFunctionMode):
+    """Leaves new parameters as they are. On the meta device they have no values, and PyTorch would import its compiler,
+    which takes more than a second, to draw them."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("normal_", "uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def _require_shapes(weights: WeightSet, spaces: Spaces, config: PolicyConfig) -> None:
     """Raise `UserError` if the tensors do not match the network, before memory is allocated for it."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _WithoutInit():
             expected = {
                 name: tuple(t.shape) for name, t in FactoredRecurrentActorCritic(spaces, config).state_dict().items()
             }

@@ -263,6 +263,7 @@ class RedisTransport:
         key = self._weights.key(f"weights:{weights.generation}:{weights.version}")
         arguments = (weights.generation, weights.version, blob.manifest, key, self._config.weights_kept)
         expiry_ms = int(1000 * self._config.payload_ttl_s)
+        self._cache.add(payload_hash(blob.manifest), blob.payload)
         for _ in range(1 + RETRIES):
             head, status = self._weights.store({key: blob.payload}, expiry_ms, "publish", *arguments)
             if status == b"OLD":

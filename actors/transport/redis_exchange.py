@@ -21,7 +21,7 @@ def exchange(pool: Any, commands: Sequence[Sequence[Argument]], failure: type[Ex
         commands: names and arguments.
         failure: the class of errors that are replies; they are returned in the place of the reply.
     """
-    writes = _pack(commands)
+    writes = join_commands(commands)
     connection = pool.get_connection()
 
     def run() -> list[Any]:
@@ -45,8 +45,8 @@ def exchange(pool: Any, commands: Sequence[Sequence[Argument]], failure: type[Ex
         pool.release(connection)
 
 
-def _pack(commands: Sequence[Sequence[Argument]]) -> list[bytes]:
-    """Serialize commands and join them to writes of up to `WRITE_BYTES`, because every write wakes the server."""
+def join_commands(commands: Sequence[Sequence[Argument]]) -> list[bytes]:
+    """Serialize commands and join them into writes of up to `WRITE_BYTES`, because every write wakes the server."""
     writes: list[bytes] = []
     parts: list[bytes] = []
     size = 0

@@ -1,8 +1,8 @@
 """`WeightCache`: payloads of weights that all processes of this user on this machine share, in the memory at /dev/shm.
 
-The first process that needs a version reads it from the store and checks its sha256; the others read the file, whose
-name is that hash. So a version crosses the network once per machine and is hashed once. Without a usable /dev/shm, each
-process reads the store.
+The learner adds what it publishes. On other machines, the first process that needs a version reads it from the store
+and checks its sha256. The others read the file, whose name is that hash. So a version crosses the network once per
+machine and is hashed once. Without a usable /dev/shm, each process reads the store.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class WeightCache:
     def __init__(self, namespace: str, folder: Path | None = None) -> None:
         self._namespace = namespace
         self._folder = folder or SHARED_MEMORY / f"tamiyo-weights-{os.getuid()}"
+        self._lock_path = self._folder / f"{namespace}.lock"
         self._used = False
 
     def payload(self, sha256: str, read_store: Callable[[], bytes | None]) -> tuple[bytes | None, bool]:
@@ -41,7 +42,7 @@ class WeightCache:
         if not self._is_usable():
             return read_store(), False
         self._used = True
-        path = self._folder / f"{self._namespace}~{sha256}"
+        path = self._path(sha256)
         with self._turn(path):
             with suppress(OSError):
                 return path.read_bytes(), True
@@ -52,11 +53,21 @@ class WeightCache:
                 self._write(path, payload)
             return payload, True
 
+    def add(self, sha256: str, payload: bytes) -> None:
+        """Keep a payload that this process has made, for the others on this machine."""
+        if self._is_usable():
+            self._used = True
+            with suppress(OSError):  # no memory left there
+                self._write(self._path(sha256), payload)
+
     def clear(self) -> None:
         """Remove the files of this namespace if this process used them; other processes read the store again."""
         if self._used:
-            for path in self._files():
+            for path in (*self._files(), self._lock_path):
                 path.unlink(missing_ok=True)
+
+    def _path(self, sha256: str) -> Path:
+        return self._folder / f"{self._namespace}~{sha256}"
 
     def _is_usable(self) -> bool:
         """Whether nobody else can write to the folder."""
@@ -76,7 +87,7 @@ class WeightCache:
             deadline = time.monotonic() + WAIT_S
             while not path.exists() and time.monotonic() < deadline:
                 if lock < 0:
-                    lock = os.open(self._folder / f"{self._namespace}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+                    lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR, 0o600)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break

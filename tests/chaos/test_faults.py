@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ import redis
 
 from actors.codec import encode_episode
 from actors.transport.base import EpisodeHeader, PutStatus
+from actors.transport.weight_cache import SHARED_MEMORY
 from actors.types.episode import Episode
 from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.config.flags import parse
@@ -166,6 +168,8 @@ def test_weights_with_a_flipped_bit_are_never_used(run: ChaosRun) -> None:
         payload = bytearray(client.get(key))
         payload[len(payload) // 2] ^= 1
         client.set(key, bytes(payload))
+        for intact in SHARED_MEMORY.glob(f"tamiyo-weights-{os.getuid()}/chaos~*"):
+            intact.unlink()
         known = {number for _, number in run.ledger().actors}
         for process in run.processes("RayRolloutWorker"):
             process.kill()

@@ -58,7 +58,7 @@ local function put_one(k, t, n, header, current, max_episodes, max_bytes, max_ep
     register(k, header.actor, header.incarnation, n.latest, n.listed)
     n.entered = true
   end
-  if is_fenced(k, header, current) then
+  if tonumber(header.generation) < current and is_fenced(k, header, current) then
     account(t, n, n.refused)
     return refuse(payload, 'FENCED')
   end

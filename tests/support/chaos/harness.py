@@ -126,7 +126,9 @@ class ChaosRun:
 
     def acting_again(self, since_s: float, known: set[int]) -> None:
         """Wait for an episode of an incarnation that is not among those `known`."""
-        self.wait_for(lambda: any(n not in known and a.accepted for (_, n), a in self.ledger().actors.items()))
+        self.wait_for(
+            lambda: any(n > max(known, default=-1) and a.accepted for (_, n), a in self.ledger().actors.items())
+        )
         self._judge("actor", since_s)
 
     def running_again(self, what: str, since_s: float, updates: int = 2) -> None:
