@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 import tomllib
+import zipfile
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.gpu import report
+from benchmarks.gpu import packages, report
 from benchmarks.gpu.packages import missing, normalized, required
 from benchmarks.gpu.runner import Outcome, run_step
 from benchmarks.gpu.steps import STEPS, TOTAL_S, Step
@@ -112,6 +113,28 @@ def test_all_steps_fit_their_limit() -> None:
 def test_missing_and_old_packages_are_found() -> None:
     wanted = {"Some_Thing": "1.2", "other": "2.10", "third": "3"}
     assert missing(wanted, {"some-thing": "1.10.0rc1", "other": "2.9.5"}) == ["other", "third"]
+
+
+def test_packages_are_installed_from_a_folder_and_what_it_lacks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels, target = tmp_path / "wheels", tmp_path / "target"
+    wheels.mkdir()
+    for name, requirement in (("some_thing", "Requires-Dist: torch"), ("broken", "")):
+        info = f"{name}-1.5.dist-info"
+        with zipfile.ZipFile(wheels / f"{name}-1.5-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}.py", "")
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n{requirement}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    monkeypatch.setattr(packages, "packages_dir", lambda: target)
+    said = packages.install(
+        ["Some-Thing", "absent", "broken"], {"Some-Thing": "1.2", "absent": "1", "broken": "2"}, wheels
+    )
+    assert said.startswith(f"{wheels} has no wheel of absent; ERROR: ")
+    assert "broken>=2" in said
+    assert packages.installed()["some-thing"] == "1.5"
+    assert not (target / "torch").exists()
 
 
 def test_the_requirements_are_complete_and_agree_with_the_package() -> None:
