@@ -42,7 +42,6 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Scripted
 from tests.support.learning.more_device_programs import LONG_PROGRAMS, MORE_PROGRAMS, same
-from tests.support.learning.pretend_device import register
 from tests.support.learning.sequences import evaluate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 from tests.support.serving.servers import serving, step_inputs
@@ -219,6 +218,8 @@ def without_fused_lstm() -> Iterator[None]:
 
 
 def main() -> None:
+    from tests.support.learning.pretend_device import register  # which not every release of PyTorch can do
+
     device, found = register(), {}
     for name in sys.argv[1:]:
         try:
