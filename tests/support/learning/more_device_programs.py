@@ -5,6 +5,7 @@ Each takes the device to run on.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -22,23 +24,28 @@ from torch.utils._pytree import tree_leaves
 from actors.config import ActingConfig, ActorsConfig, EnvConfig, PolicyConfig
 from actors.env import seed_fleet
 from actors.env.env import SeedTrainingEnv
+from actors.env.gym.fleet import GymFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import cuda_graph
 from actors.env.stacked.cuda_graph import CapturedStep, Step, StepResult
 from actors.env.stacked.networks import TorchNetworks
 from actors.policy.acting.exported import example_inputs
-from actors.policy.acting.programs import TracedPolicy
+from actors.policy.acting.programs import ActingPolicy, TracedPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
+from actors.rollout.stream import EpisodeStream
+from actors.rollout.wave import Provenance
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.server import server
 from actors.serving.server.models import ModelVersions, ServedRule
+from actors.types.episode import Episode
 from benchmarks.learning.in_process import Run
 from learner import train as learner_module
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
+from tests.support.env.gym_envs import Mixed
 from tests.support.growth import columns, growing
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 from tests.support.serving.servers import serving, step_inputs, weights
@@ -119,6 +126,31 @@ def update_without_waiting(device: torch.device) -> None:
     batch = make_batch(toy_wave(toy_network(), SEEDS), SPACES, config.chunk_length, config.burn_in)
     ppo(batch, update=0, version=0)
     assert mode.seen == [], mode.seen
+
+
+def continuous(device: torch.device) -> None:
+    """Acting and an update with an action that is partly continuous."""
+
+    def learned(to: torch.device) -> tuple[list[Episode], dict[str, float]]:
+        seeds, names = itertools.count(3), itertools.count()
+        envs = SyncVectorEnv([Mixed] * 2, autoreset_mode=AutoresetMode.DISABLED)
+        fleet = GymFleet("mixed", envs, lambda row: next(seeds))
+        torch.manual_seed(0)
+        network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=12)).to(to)
+        policy, source = ActingPolicy(network), Provenance(0, 1, 1, run_seed=5)
+        stream = EpisodeStream(fleet, policy, 5, 8)
+        episodes = [e for _ in range(20) for e in stream.advance(policy, source, lambda: f"r/a/0/{next(names)}")]
+        config = LearnerConfig(state_stride=1, target_kl=1e9, gamma=0.9)
+        ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
+        return episodes, ppo(make_batch(episodes, fleet.spaces), update=0, version=0)
+
+    (ours, metrics), (theirs, expected) = learned(device), learned(CPU)
+    assert len(ours) > 1
+    for a, b in zip(ours, theirs, strict=True):
+        same(a.log_probs, b.log_probs)
+        same(a.rewards, b.rewards)
+    for name, value in expected.items():
+        same(metrics[name], value)
 
 
 def whole_run(device: torch.device) -> None:
@@ -304,7 +336,7 @@ def rule(device: torch.device) -> None:
 
 
 MORE_PROGRAMS: tuple[Callable[[torch.device], None], ...] = (
-    update_options, update_without_waiting, growth, served_versions, rule,
+    update_options, update_without_waiting, continuous, growth, served_versions, rule,
 )  # fmt: skip
 LONG_PROGRAMS: tuple[Callable[[torch.device], None], ...] = (whole_run, loop, captured_steps, exported_session)
 """Those that take longer."""
