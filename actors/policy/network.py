@@ -99,6 +99,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         super().__init__()
         self.spaces, self.config = spaces, config
         self.floor_mass = floor_mass(config, spaces)
+        self.categorical = spaces.action.num_categorical  # torch.compile cannot compute a cached property
         self.encoder = make_encoder(spaces, config)
         self.core = make_core(self.encoder.core_input_size, config)
         self.norm = nn.LayerNorm(config.hidden_size)
@@ -184,7 +185,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         values, baselines = self._values(core, samples[0].choice, samples[0].log_probs)
         actions, log_probs = (torch.stack([s[k] for s in samples], -1) for k in (0, 1))
         if self.gaussian is not None:
-            first = self.spaces.action.num_categorical
+            first = self.categorical
             means = torch.cat([s.logits for s in samples[first:]], -1)
             cells, own = sample(means, self.gaussian.log_std(core), noise[:, first:], deterministic)
             actions, log_probs = torch.cat([actions[:, :first], cells], -1), torch.cat([log_probs[:, :first], own], -1)
@@ -228,7 +229,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         if self.config.critic == "q_op":  # must precede the scorer, whose graph captures `floor` under torch.compile
             with torch.no_grad():
                 op_log_probs = masked_log_probs(op_log_probs, masks[:, : op_log_probs.shape[1]], floor, mass)
-        first, gaussian = self.spaces.action.num_categorical, self.gaussian
+        first, gaussian = self.categorical, self.gaussian
         choices = (
             actions if gaussian is None else torch.cat([actions[:, :first], torch.zeros_like(actions[:, first:])], -1)
         )

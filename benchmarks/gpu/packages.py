@@ -52,28 +52,35 @@ def missing(wanted: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
 
 
 def install(names: list[str], wanted: Mapping[str, str], wheels: Path | None) -> str:
-    """Install packages, from the folder `wheels` alone if it is given. Return what pip said if it failed, or ""."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary=:all:", "--upgrade", "--target", str(packages_dir())]
+    """Install packages, from the folder `wheels` alone if it is given. Return what went wrong, or "".
+
+    From a folder, what is there is worth having though something else is not; a registry is asked once.
+    """
     if wheels is None:
-        command += ["--retries", "0", "--timeout", "10"]
-    else:
-        command += ["--no-index", "--find-links", str(wheels.resolve())]
-    # From a folder, what is there is worth having though something else is not; a registry is asked once.
-    parts = [names] if wheels is None else [[name] for name in names]
-    said = []
-    for part in parts:
-        try:
-            done = subprocess.run(
-                [*command, *(f"{name}>={wanted[name]}" for name in part)],
-                capture_output=True, text=True, timeout=INSTALL_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return f"pip took more than {INSTALL_S:g} s"
-        if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
-            said.append(lines[-1] if lines else f"pip ended with status {done.returncode}")
+        return _pip(names, wanted, ("--retries", "0", "--timeout", "10"))
+    source = ("--no-index", "--find-links", str(wheels.resolve()))
+    there = {normalized(wheel.name.split("-")[0]) for wheel in wheels.glob("*.whl")}
+    absent = [name for name in names if normalized(name) not in there]
+    present = [name for name in names if normalized(name) in there]
+    said = [f"{wheels} has no wheel of {', '.join(absent)}"] if absent else []
+    if present and _pip(present, wanted, source):
+        said += filter(None, [_pip([name], wanted, source) for name in present])
     return "; ".join(said)
+
+
+def _pip(names: list[str], wanted: Mapping[str, str], source: tuple[str, ...]) -> str:
+    """Install all of these packages or none. Return pip's error, or ""."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary=:all:", "--no-compile", "--upgrade", "--target", str(packages_dir()), *source]
+    command += [f"{name}>={wanted[name]}" for name in names]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"pip took more than {INSTALL_S:g} s"
+    if done.returncode == 0:
+        return ""
+    lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
+    return lines[-1] if lines else f"pip ended with status {done.returncode}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

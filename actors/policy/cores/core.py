@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,11 @@ class Recurrent(nn.Module):
         self.statistics = STATISTICS if self.memory is not None else ()
         self.sizes = StateSizes.of(config)
         self.hidden_size = hidden
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._weights = tuple(self.lstm.parameters())  # not every device keeps the parameters when they move
+        return self
 
     def step(self, x: Tensor, state: PolicyState) -> CoreOutput:
         """Run one step of N environments, `x [N, inputs]`."""

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.support.learning.device_programs import LONG_PROGRAMS, PROGRAMS, QUICK, stepper_left_behind
+from tests.support.learning.device_programs import LONG_HOSTS, PROGRAMS, QUICK, stepper_left_behind
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
-QUICK_NAMES, LONG_NAMES = ([own.__name__ for own in programs] for programs in (QUICK, LONG_PROGRAMS))
+QUICK_NAMES, LONG_NAMES = ([own.__name__ for own in programs] for programs in (QUICK, LONG_HOSTS))
 
 
 def run(names: Sequence[str]) -> dict[str, str]:

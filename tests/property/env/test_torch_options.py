@@ -14,11 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from actors.config import ConfigError, EnvConfig
+from actors.env import seed_fleet
 from actors.env.blueprints.vector import MLP_BLUEPRINTS
+from actors.env.layers import layer_norm
 from actors.env.layers.fusion import fusible, fusing
+from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked import cuda_graph
+from actors.env.stacked import cuda_graph, param_bank, slot_plan
 from actors.env.stacked.cuda_graph import CapturedStep, Step
+from actors.env.stacked.epoch import StackedEpoch
 from actors.env.stacked.networks import TorchNetworks
 
 ENVS = len(MLP_BLUEPRINTS) - 1
@@ -76,6 +80,50 @@ def test_a_fusible_function_is_compiled_only_if_requested() -> None:
     with fusing(False):
         doubled(x)
     assert traced == [False, False]
+
+
+def test_fused_functions_leave_no_tensor_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On `meta`, which has no values, a tensor that stayed behind is an error; as traced for the compiler."""
+    compile_function = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_function(function, backend="eager"))
+    torch.compiler.reset()
+    h = torch.zeros(3, 4, 5, device="meta")  # [E, B, W]
+    gate, alpha = (torch.zeros(3, 1, 1, dtype=dtype, device="meta") for dtype in (torch.bool, torch.float32))
+    units = layer_norm.Units(h[:, :1], h[:, 0, :, None])
+    blend, adam, norm = (  # again, so that the functions themselves do not stay compiled for `meta`
+        fusible(own.__wrapped__) for own in (slot_plan._blend, param_bank._adam_, layer_norm.layer_norm)
+    )
+    with fusing(True):
+        found = [blend(h, h, alpha, None, None, None), blend(h, h, alpha, gate, alpha, gate)]
+        found += [norm(h, h[:, :1], h[:, :1], own) for own in (None, units)]
+        adam(*(h[:, 0].clone() for _ in range(4)), alpha[:, 0], alpha[:, 0], 0.9)
+    assert {t.device.type for t in found} == {"meta"}
+    torch.compiler.reset()
+
+
+def test_hosts_are_trained_without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch lets cuDNN's convolutions use TF32, with which fleets on a GPU would differ from those on a CPU."""
+    seen, step = set(), StackedEpoch.step
+
+    def watched(*arguments: Any) -> Any:
+        seen.add((torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32))
+        return step(*arguments)
+
+    monkeypatch.setattr(StackedEpoch, "step", watched)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    fleet = SeedTrainingFleet(replace(CONFIG, tasks=("gratings",), host_width=4), 2, 0)
+    fleet.reset(range(2))
+    fleet.step(np.zeros((2, len(fleet.spaces.action.heads)), dtype=np.int64))
+    assert seen == {(False, False)}
+    assert torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize(("device", "kind"), [("cpu", MixedNetworks), ("meta", TorchNetworks)])
+def test_hosts_are_split_into_blocks_on_a_cpu_only(device: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks keep a CPU's cache; a GPU needs all environments at once."""
+    monkeypatch.setattr(seed_fleet, "_device", lambda config: torch.device(device))
+    fleet = SeedTrainingFleet(replace(CONFIG, tasks=("gratings",), host_width=4), 256, 0)
+    assert isinstance(fleet.networks, kind)
 
 
 def test_a_cuda_graph_needs_a_cuda_device() -> None:

@@ -41,8 +41,9 @@ from learner.ppo.imitation import imitate
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Scripted
-from tests.support.learning.more_device_programs import LONG_PROGRAMS, MORE_PROGRAMS, same
-from tests.support.learning.pretend_device import register
+from tests.support.learning.device_hosts import HOSTS, LONG_HOSTS
+from tests.support.learning.device_learning import LEARNING, same
+from tests.support.learning.device_serving import SERVING
 from tests.support.learning.sequences import evaluate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 from tests.support.serving.servers import serving, step_inputs
@@ -196,9 +197,9 @@ def stepper_left_behind(device: torch.device) -> None:
         act(device)
 
 
-QUICK = (act, stream, evaluate_sequences, update, imitation, fleet, serve, *MORE_PROGRAMS)
+QUICK = (act, stream, evaluate_sequences, update, imitation, fleet, serve, *LEARNING, *HOSTS, *SERVING)
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
-    own.__name__: own for own in (*QUICK, *LONG_PROGRAMS, stepper_left_behind)
+    own.__name__: own for own in (*QUICK, *LONG_HOSTS, stepper_left_behind)
 }
 
 
@@ -219,6 +220,8 @@ def without_fused_lstm() -> Iterator[None]:
 
 
 def main() -> None:
+    from tests.support.learning.pretend_device import register  # which not every release of PyTorch can do
+
     device, found = register(), {}
     for name in sys.argv[1:]:
         try:

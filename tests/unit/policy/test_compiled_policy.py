@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,19 @@ from torch._dynamo.utils import counters
 
 from actors.policy import compiled as compiled_module
 from actors.policy import network as network_module
-from actors.policy.cores import recurrence
+from actors.policy.acting.exported import example_inputs
+from actors.policy.compiled import compiled, dynamic
+from actors.policy.cores import core, recurrence
 from actors.policy.cores.memory import scan
-from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from actors.policy.cores.sequences import Steps
+from actors.policy.network import Evaluation, FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.state import PolicyState
+from actors.types.spaces import Spaces
 from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.learning.sequences import SequenceBatch, evaluate
+from tests.support.learning.sequences import SequenceBatch, evaluate, flatten
 from tests.support.learning.toy import CORES, SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 
 pytestmark = pytest.mark.timeout(400)  # the compiler needs minutes on a busy machine
@@ -284,3 +291,34 @@ def test_cached_casts_are_detected() -> None:
     network.core._all_weights = lambda: (kept, [])  # type: ignore[method-assign]
     with pytest.raises(AssertionError):
         check_casts_are_not_kept(network)
+
+
+def test_a_network_that_has_never_acted_is_compiled(compile_with: Callable[[str], None]) -> None:
+    """A learner evaluates first: nothing of its spaces is cached yet, and the compiler cannot compute what is not."""
+    compile_with("eager")
+    given = flatten(sequence(toy_network()))
+    network = FactoredRecurrentActorCritic(
+        Spaces.from_json(SPACES.to_json()), replace(toy_network().config, compile=True)
+    )
+    assert network.evaluate_steps(given).values.isfinite().all()
+
+
+def test_compiled_programs_leave_no_tensor_on_the_cpu(
+    compile_with: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On `meta`, which has neither values nor autocast, a tensor that stayed behind is an error."""
+    compile_with("eager")
+    monkeypatch.setattr(core, "_dtype", lambda x: x.dtype)
+    monkeypatch.setattr(torch, "autocast", lambda *arguments, **options: nullcontext())
+    options, meta = {"core": "lstm+memory", "critic": "q_op"}, torch.device("meta")
+    steps = flatten(sequence(toy_network(**options)))
+    state = PolicyState(*(t.to(meta) for t in steps.state))
+    moved = Steps(*(t.to(meta) for t in steps[:4]), state, steps.layout.to(meta))
+    network = toy_network(**options, compile=True).to(meta)
+    out = network.evaluate_steps(moved)
+    assert {t.device for t in (*out, *gradients(network, out))} == {meta}
+    inputs = [dynamic(t.to(meta)) for t in example_inputs(network, 2)[:11]]
+    state = PolicyState(*(dynamic(t.contiguous(), 1) for t in inputs[5:9]))
+    step = compiled(network_module._step)
+    stepped = step(network, *inputs[:2], MaskTensors(*inputs[2:5]), state, inputs[10], False)
+    assert {t.device for t in (*stepped[:5], *stepped.state)} == {meta}

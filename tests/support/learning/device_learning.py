@@ -1,0 +1,131 @@
+"""Programs of the learner for `device_programs`, and what may make a GPU wait. Each takes the device to run on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from actors.config import PolicyConfig
+from actors.env.gym.fleet import GymFleet
+from actors.policy.acting.programs import ActingPolicy
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.rollout.stream import EpisodeStream
+from actors.rollout.wave import Provenance
+from actors.types.episode import Episode
+from learner.config import LearnerConfig
+from learner.ppo.batch import make_batch
+from learner.ppo.optimizer import make_optimizer
+from learner.ppo.update import PPOUpdate
+from tests.support.env.gym_envs import Mixed
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+
+CPU = torch.device("cpu")
+SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((5, 3, 9, 4))]
+
+
+def same(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
+    a, b = (np.asarray(t.detach().cpu() if isinstance(t, Tensor) else t) for t in (ours, theirs))
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+class Crossings(TorchDispatchMode):
+    """Notes the operators for which the host waits: values that it reads, and blocking copies between devices."""
+
+    READS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name, given = func.overloadpacket.__name__, [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        kinds = {t.device.type for t in (*given, *tree_leaves(out)) if isinstance(t, Tensor)}
+        blocking = not (kwargs or {}).get("non_blocking", False) and not (name == "copy_" and True in args[2:])
+        if kinds != {"cpu"} and (name in self.READS or (name in ("_to_copy", "copy_") and len(kinds) > 1 and blocking)):
+            self.seen.append(f"{name} {[list(t.shape) for t in given]}")
+        return out
+
+
+def update_options(device: torch.device) -> None:
+    """The other objectives, with TF32 allowed, and bf16, whose rounding differs between devices."""
+    given: list[dict[str, Any]] = [
+        {"objective": "decoupled", "ratio": "joint", "tf32": True},
+        {"policy_denominator": "head_steps", "chunk_length": 3},
+    ]
+    if device.type == "cuda":  # autocast is for real devices alone
+        given.append({"chunk_length": 3, "burn_in": 2, "amp": "bf16"})
+    for options in given:
+        config = LearnerConfig(**({"state_stride": 1, "target_kl": 1e9, "gamma": 0.9, "minibatches": 2} | options))
+        batch = make_batch(toy_wave(toy_network(), SEEDS), SPACES, config.chunk_length, config.burn_in)
+
+        def updated(to: torch.device, config: LearnerConfig = config, batch: Any = batch) -> dict[str, float]:
+            network = toy_network().to(to)
+            return PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)(batch, update=0, version=0)
+
+        ours, theirs = updated(device), updated(CPU)
+        assert ours.keys() == theirs.keys()
+        rounded = device.type == "cuda" and (config.amp == "bf16" or config.tf32)
+        for name in ("loss_policy", "loss_value", "ratio_error") if rounded else theirs:
+            same(ours[name], theirs[name], 0.05 if rounded else 1e-4)
+
+
+def update_without_waiting(device: torch.device) -> None:
+    """From the plan of the minibatches to the metrics of all, an update neither reads a value nor copies one over."""
+    config = LearnerConfig(state_stride=1, target_kl=10.0, minibatches=3, update_epochs=2, chunk_length=3, burn_in=2)
+    network = toy_network().to(device)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
+    ppo.reads_flags = False
+    optimize, plan, mode = ppo._optimize, ppo._minibatches, Crossings()
+
+    def planned(*arguments: Any) -> Any:
+        found = plan(*arguments)
+        mode.__enter__()
+        return found
+
+    def loop(*arguments: Any) -> Any:
+        try:
+            return optimize(*arguments)
+        finally:
+            mode.__exit__(None, None, None)
+
+    ppo._minibatches, ppo._optimize = planned, loop  # type: ignore[method-assign]
+    batch = make_batch(toy_wave(toy_network(), SEEDS), SPACES, config.chunk_length, config.burn_in)
+    ppo(batch, update=0, version=0)
+    assert mode.seen == [], mode.seen
+
+
+def continuous(device: torch.device) -> None:
+    """Acting and an update with an action that is partly continuous."""
+
+    def learned(to: torch.device) -> tuple[list[Episode], dict[str, float]]:
+        seeds, names = itertools.count(3), itertools.count()
+        envs = SyncVectorEnv([Mixed] * 2, autoreset_mode=AutoresetMode.DISABLED)
+        fleet = GymFleet("mixed", envs, lambda row: next(seeds))
+        torch.manual_seed(0)
+        network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=12)).to(to)
+        policy, source = ActingPolicy(network), Provenance(0, 1, 1, run_seed=5)
+        stream = EpisodeStream(fleet, policy, 5, 8)
+        episodes = [e for _ in range(20) for e in stream.advance(policy, source, lambda: f"r/a/0/{next(names)}")]
+        config = LearnerConfig(state_stride=1, target_kl=1e9, gamma=0.9)
+        ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
+        return episodes, ppo(make_batch(episodes, fleet.spaces), update=0, version=0)
+
+    (ours, metrics), (theirs, expected) = learned(device), learned(CPU)
+    assert len(ours) > 1
+    for a, b in zip(ours, theirs, strict=True):
+        same(a.log_probs, b.log_probs)
+        same(a.rewards, b.rewards)
+    for name, value in expected.items():
+        same(metrics[name], value)
+
+
+LEARNING: tuple[Callable[[torch.device], None], ...] = (update_options, update_without_waiting, continuous)
