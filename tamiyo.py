@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from actors.growth.slots import SlotSpec
     from actors.serving.client.asynchronous import AsyncPolicyClient
     from actors.serving.client.blocking import PolicyClient
-    from actors.serving.client.episode import ClientEpisode
+    from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
     from actors.serving.client.local import LocalPolicy
     from actors.serving.client.serve_env import serve_env
     from actors.serving.client.session import Answer, PolicyError, PolicySession
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS",
     "Answer",
+    "AsyncClientEpisode",
     "AsyncPolicyClient",
     "Blueprint",
     "ClientEpisode",
@@ -110,6 +111,7 @@ _MODULES = {
     "Task": "actors.env.tasks.task",
     "TaskFamily": "actors.env.tasks.family",
     "draw_splits": "actors.env.tasks.task",
+    "AsyncClientEpisode": "actors.serving.client.episode",
     "AsyncPolicyClient": "actors.serving.client.asynchronous",
     "PolicyClient": "actors.serving.client.blocking",
     "ClientEpisode": "actors.serving.client.episode",

@@ -56,8 +56,8 @@ class GrowthController:
             grower.step(loss=..., accuracy=...)              # validation metrics; one decision
 
     Pass the model as the loop calls it: wrapped in `DistributedDataParallel`, compiled, or plain. Create the controller
-    before the first forward pass. Only the observation leaves the process, and only where the policy is served. `step`
-    always returns: if the policy is unreachable, that epoch is a no-op.
+    before the first forward pass. Only the observation leaves the process, and only where the policy is served, unless
+    `report` asks for more. `step` always returns: if the policy is unreachable, that epoch is a no-op.
     """
 
     def __init__(

@@ -12,7 +12,8 @@ const hidden = process.argv.includes("--hide-velocities");
 const definition = loader.loadSync("actors/wire/policy.proto", { includeDirs: [folder], keepCase: true, enums: String });
 const { PolicyService } = grpc.loadPackageDefinition(definition).tamiyo.v1;
 const client = new PolicyService(address, grpc.credentials.createInsecure());
-const TRANSIENT = [grpc.status.UNAVAILABLE, grpc.status.RESOURCE_EXHAUSTED, grpc.status.DEADLINE_EXCEEDED];
+const TRANSIENT = [grpc.status.UNAVAILABLE, grpc.status.RESOURCE_EXHAUSTED, grpc.status.DEADLINE_EXCEEDED,
+  grpc.status.CANCELLED];
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // Requests can be repeated: the server takes each step, and each reward, once.

@@ -41,9 +41,11 @@ with tamiyo.PolicyClient(address, deadline_s=120.0, attempt_s=0.5) as client:
 
 
 class ExternalRun(ChaosRun):
-    """A run whose environments are processes of this test, behind a network that can be cut."""
+    """A run whose environments are processes of this test, behind a network that can be cut. Another network lies
+    between the endpoint and the store."""
 
     network: Network
+    store_network: Network
     clients: list[subprocess.Popen[bytes]]
 
     def confirmed(self) -> list[float]:
@@ -83,13 +85,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalRun]:
         "--external.session_timeout_s": 5, "--run.root": root, "--learner.updates": 1_000_000,
         "--learner.batch_episodes": 4, "--learner.batch_steps": 8, "--learner.checkpoint_every": 4,
     }  # fmt: skip
-    with EmbeddedRedis() as server:
+    between = root / "s"
+    between.mkdir()
+    with EmbeddedRedis() as server, Network(server.socket_path, between, 1) as store_network:
         command = [str(part) for pair in flags.items() for part in pair]
-        with tamiyo(root, "train", *command, "--run.redis", server.url) as started:
+        command += ["--run.redis", server.url]
+        command += ["--run.actors_redis", server.url.replace(str(server.socket_path), str(store_network.paths[0]))]
+        with tamiyo(root, "train", *command) as started:
             started.wait_for((root / "e").exists, 60)
             with Network(root / "e", root, 2) as network:
                 run = ExternalRun(started, root / "chaos", server)
-                run.network, run.clients = network, []
+                run.network, run.store_network, run.clients = network, store_network, []
                 try:
                     for number in range(2):
                         run.start_client(number)
@@ -127,6 +133,30 @@ def test_replies_that_are_lost_change_nothing(run: ExternalRun) -> None:
         before = sum(r // 100_000 == 0 for r in run.confirmed())
         run.wait_for(lambda: sum(r // 100_000 == 0 for r in run.confirmed()) > before + 2)  # noqa: B023
     run.once()
+
+
+def test_an_endpoint_that_is_cut_off_from_its_store_ships_once(run: ExternalRun) -> None:
+    """The store takes episodes while its replies are lost, then nothing arrives. The endpoint puts them again."""
+    endpoint = run.endpoint()
+    for outage in ((MUTE, CUT), (CUT,), (HELD, CUT), (MUTE, CUT)):
+        accepted = run.ledger().accepted
+        for state in outage:
+            run.store_network.set(0, state)
+            time.sleep(2.0)
+        run.ledger().check()
+        at_rest = run.ledger().accepted
+        time.sleep(1.0)
+        assert run.ledger().accepted == at_rest  # nothing arrives
+        if MUTE in outage:
+            assert at_rest > accepted  # the store took what it did not confirm
+        run.store_network.set(0, OPEN)
+        before, updates = len(run.confirmed()), run.update
+        run.wait_for(lambda: run.ledger().accepted > at_rest + 4)  # noqa: B023
+        run.wait_for(lambda: len(run.confirmed()) > before + 4 and run.update > updates)  # noqa: B023
+        run.once()
+    assert run.endpoint().pid == endpoint.pid  # it waited, and was not restarted
+    ledger = run.ledger()
+    assert sum(a.dropped_backpressure + a.lost_with_actor for a in ledger.actors.values()) == 0
 
 
 def test_a_killed_endpoint_is_restarted(run: ExternalRun) -> None:

@@ -138,5 +138,6 @@ class EndpointReport(RunReport):
         self.session.close()
 
     def _cut(self) -> str:
+        _, steps = self.session.episode.position
         self.session.close()
-        return "the endpoint keeps the decisions before it"
+        return "the endpoint keeps the decisions before it" if steps > 1 else "nothing is reported"

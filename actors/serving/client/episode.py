@@ -211,7 +211,14 @@ class ClientEpisode(EpisodeProtocol):
 
 
 class AsyncClientEpisode(EpisodeProtocol):
-    """`ClientEpisode` for asyncio: `async with client.episode(seed) as episode`, and `await episode.act(...)`."""
+    """`ClientEpisode` for asyncio.
+
+    async with client.episode(seed) as episode:
+        while not done:
+            action = await episode.act(obs, mask)
+            obs, reward, done = await step(action)
+            episode.reward(reward)
+    """
 
     def __init__(
         self, perform: Callable[[Operation], Awaitable[Any]], prepare: Callable[[], Awaitable[SessionProtocol]]

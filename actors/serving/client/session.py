@@ -126,7 +126,10 @@ class PolicyError(RuntimeError):
         """Whether the same request may succeed if it is repeated, at this server or another."""
         if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             return self.reason in ("", Reason.CALLS_FULL, Reason.QUEUE_FULL) and "larger than max" not in str(self)
-        connection_lost = self.code is grpc.StatusCode.UNKNOWN and "stream removed" in str(self).lower()
+        text = str(self).lower()
+        if self.code is grpc.StatusCode.CANCELLED:  # by a server that stops; not by this client, whose texts these are
+            return "channel closed" not in text and "locally cancelled" not in text
+        connection_lost = self.code is grpc.StatusCode.UNKNOWN and "stream removed" in text
         return connection_lost or self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from actors.config import QueueConfig
+from actors.transport.redis import connect
+from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.run.checkpoint import load_checkpoint
 from tests.support.launching import rows, tamiyo
 from tests.support.serving.node import ROOT, install
@@ -61,6 +65,55 @@ def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
     assert all(p["return"] == p["steps"] >= 8 for p in played)
     assert json.loads(load_checkpoint(folder).weights.architecture)["spaces"]["base_size"] == 4
     assert (folder / "report.html").exists()
+
+
+def second_trained(folder: Path) -> bool:
+    """Whether an update has used episodes of a second endpoint."""
+    return len({e["episode_id"].split("/")[2] for e in rows(folder / "episodes.jsonl")}) == 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_the_endpoint_of_tamiyo_actors_serves_a_separate_learner(tmp_path: Path) -> None:
+    """The learner and the endpoint are processes of their own; either is started again without losing the count."""
+    spaces, address = tmp_path / "spaces.json", f"unix:{tmp_path / 'e'}"
+    spaces.write_text('{"observation_size": 4, "actions": [2]}')
+    flags = {
+        "--env": "external", "--spaces": spaces, "--external.listen": address, "--run.root": tmp_path,
+        "--run.name": "apart", "--learner.updates": 10_000, "--learner.batch_episodes": 4, "--learner.batch_steps": 64,
+    }  # fmt: skip
+    common = [str(part) for pair in flags.items() for part in pair]
+    folder = tmp_path / "apart"
+    with EmbeddedRedis() as server, tamiyo(tmp_path, "learner", *common, "--redis", server.url) as learner:
+        errors = (tmp_path / "client.err").open("wb")
+        client = subprocess.Popen([sys.executable, "-c", CLIENT, address], cwd=ROOT, stderr=errors)
+        try:
+            with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as first:
+                learner.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120)
+                first.process.send_signal(signal.SIGTERM)
+                assert first.wait(30) == 0, first.out + first.err
+                assert "endpoint: stopped; 0 episodes unsent" in first.out
+                assert first.left() == []
+            with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as second:
+                learner.wait_for(lambda: second_trained(folder), 90)
+                assert second.process.poll() is None
+                assert second.err == ""
+                learner.process.send_signal(signal.SIGTERM)
+                assert learner.wait(30) == 130, learner.out + learner.err
+        finally:
+            client.kill()
+            client.wait()
+        assert not (tmp_path / "client.err").read_text()  # it went on through the restart
+        transport = connect(server.url, QueueConfig(), "apart")
+        ledger = transport.ledger()
+        transport.close()
+    ledger.check()
+    episodes = rows(folder / "episodes.jsonl")
+    assert ledger.trained == len(episodes) == len({e["episode_id"] for e in episodes})
+    assert {e["episode_id"].split("/")[1] for e in episodes} == {"external"}
+    assert sum(a.dropped_backpressure + a.lost_with_actor for a in ledger.actors.values()) == 0
+    for m in rows(folder / "metrics.jsonl"):
+        assert m.get("ratio_error", 0.0) < 1e-4
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from actors.policy.publish import config_of, from_weights, to_weights
 from actors.policy.saved import TRAINED, read_weights
 from actors.policy.state import StateSizes
 from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.local import LocalPolicy
 from actors.serving.server.models import ServedRule
 from actors.serving.server.server import FixedWeights
 from actors.types.episode import EndReason, Episode
@@ -30,7 +31,8 @@ pytestmark = pytest.mark.integration
 HORIZON, PRICE = 8, 0.5
 SPACES = seed_spaces(2)
 TRAINED_WEIGHTS = read_weights(TRAINED)
-WEIGHTS = to_weights(from_weights(TRAINED_WEIGHTS, spaces=SPACES), 9, 1, TRAINED_WEIGHTS.state_stride)
+STRIDE = 2
+WEIGHTS = to_weights(from_weights(TRAINED_WEIGHTS, spaces=SPACES), 9, 1, STRIDE)
 COLUMN = Column(lambda scale: mlp(width=int(12 * scale)), count=1)
 EXACT = ("obs", "blueprint_indices", "actions", "masks", "rewards", "final_obs", "final_masks")
 CLOSE = ("log_probs", "values", "baseline_values")
@@ -60,9 +62,10 @@ def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeyp
     with serving(FixedWeights(WEIGHTS)) as running:
         start(running.address).epochs(HORIZON).grower.close()  # this server learns from no session
     served = written(tmp_path / "tamiyo-episodes")
-    start("trained", tmp_path / "local").epochs(HORIZON)
+    start(LocalPolicy(from_weights(WEIGHTS), 9, 1, STRIDE), tmp_path / "local").epochs(HORIZON)
     local = written(tmp_path / "local")
     same(served, local)
+    assert np.unique(served.states.h[0].round(3), axis=0).shape[0] == 4  # stored before steps 0, 2, 4 and 6
     assert set(served.policy_version) == {9}
     assert served.generation == 1
     EpisodeSchema(SPACES, StateSizes.of(config_of(TRAINED_WEIGHTS)), local.state_stride).check(served)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from actors.config import QueueConfig
 from actors.env.rng import Purpose, stream
 from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState
+from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.episode import ClientEpisode
 from actors.serving.client.session import PolicyError, SessionLost
@@ -40,6 +42,63 @@ def play(episode: ClientEpisode, steps: int, seed: int = 0, first: int = 0) -> N
         obs, blueprints, masks = step_inputs(seed, step)
         episode.act(obs, masks, blueprints)
         episode.reward(reward_of(step))
+
+
+def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
+    async def play_all(address: str) -> list[Any]:
+        actions: list[Any] = []
+        async with AsyncPolicyClient(address) as client:
+            async with client.episode(seed=5) as episode:
+                for step in range(6):
+                    obs, blueprints, masks = step_inputs(0, step)
+                    actions.append(await episode.act(obs, masks, blueprints))
+                    episode.reward(reward_of(step))
+            assert episode.summary is not None
+            assert (episode.summary.steps, episode.answer is not None) == (6, True)
+            async with client.episode(seed=6, spaces=SPACES) as episode:
+                for step in range(3):
+                    obs, blueprints, masks = step_inputs(1, step)
+                    await episode.act(obs, masks, blueprints)
+                    episode.reward(reward_of(step))
+                obs, blueprints, masks = step_inputs(1, 3)
+                await episode.truncate(obs, masks, blueprints)
+            with pytest.raises(PolicyError, match="call reward"):
+                await forget_a_reward(client)
+            with pytest.raises(ZeroDivisionError):
+                await fail(client)
+        return actions
+
+    async def forget_a_reward(client: AsyncPolicyClient) -> None:
+        async with client.episode() as episode:
+            for step in range(2):
+                obs, blueprints, masks = step_inputs(2, step)
+                await episode.act(obs, masks, blueprints)
+
+    async def fail(client: AsyncPolicyClient) -> None:
+        async with client.episode() as episode:
+            for step in range(3):
+                obs, blueprints, masks = step_inputs(2, step)
+                await episode.act(obs, masks, blueprints)
+                episode.reward(1 / (2 - step))
+
+    with endpoint() as own:
+        actions = asyncio.run(play_all(own.address))
+        found = own.episodes(3)
+    with endpoint() as own, PolicyClient(own.address) as client:
+        with client.episode(5) as episode:
+            play(episode, 6)
+        with client.episode(6) as episode:
+            play(episode, 3, seed=1)
+            obs, blueprints, masks = step_inputs(1, 3)
+            episode.truncate(obs, masks, blueprints)
+        expected = own.episodes(2)
+    np.testing.assert_array_equal(actions, expected[0].actions)
+    for one, other in zip(found, expected, strict=False):
+        np.testing.assert_array_equal(one.actions, other.actions)
+        np.testing.assert_array_equal(one.rewards, other.rewards)
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-6)
+        assert (one.terminated, one.bootstrap_value) == (other.terminated, pytest.approx(other.bootstrap_value))
+    assert (found[2].end_reason, len(found[2])) == (EndReason.CUT, 2)  # the client that left by an exception
 
 
 def oracle(network: Any, seed: int, steps: int, inputs: int = 0) -> dict[str, Any]:

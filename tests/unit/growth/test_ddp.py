@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from actors.rollout.episode_files import read_episode
+from actors.types.actions import Op
 from tests.support.growth.growing import GROWN, Run, Script, mlp
 
 ROOT = Path(__file__).parents[3]
@@ -50,9 +52,12 @@ torch.manual_seed(0)
 told["column"] = play(make(1.0), [*JOINED, grow(1), advance(1)], [], shape, 7, columns=Column(make))
 same = Run(mlp(), Script(GROWN if rank == 0 else []), ["3"], wrap=DistributedDataParallel).epochs(4)
 told["norm"] = same.grower._growth.slots[0].gradient_norm
+rule, folder = "periodic:start=1,every=1,seeds=1", rendezvous + ".episodes"
+reported = Run(mlp(), rule, ["3"], wrap=DistributedDataParallel, report=folder, horizon_epochs=4).epochs(4)
+told["accuracies"] = [d.accuracy for d in reported.grower.log]
 print(json.dumps(told), flush=True)
 dist.barrier()  # neither leaves while the other still talks to it
-del same
+del same, reported
 gc.collect()  # what holds the group goes before it does, not while the interpreter ends
 dist.destroy_process_group()
 """
@@ -62,7 +67,7 @@ dist.destroy_process_group()
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes tells of its runs."""
     command = [sys.executable, "-c", RANK]
-    meeting = str(tmp_path_factory.mktemp("ddp") / "meeting")
+    meeting = str(tmp_path_factory.getbasetemp() / "meeting")
     workers = [
         subprocess.Popen([*command, str(rank), meeting], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
         for rank in range(2)
@@ -98,3 +103,12 @@ def test_ranks_grow_the_same_column(ranks: list[dict[str, Any]]) -> None:
     own = first.pop("statistics"), second.pop("statistics")
     assert first == second
     assert own[0][4:] == own[1][4:]  # the model's own are shared only at its next forward pass
+
+
+def test_the_first_rank_reports_the_run(ranks: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    (path,) = (tmp_path_factory.getbasetemp() / "meeting.episodes").iterdir()
+    episode, accuracies = read_episode(path), ranks[0]["accuracies"]
+    assert ranks[1]["accuracies"] == accuracies  # those of the first rank's rows
+    assert len(episode) == len(accuracies) - 1 == 3
+    assert episode.telemetry["final_accuracy"] == accuracies[-1]
+    assert Op.GERMINATE in episode.actions[:, 0]

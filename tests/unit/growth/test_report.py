@@ -89,19 +89,20 @@ def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path
 @pytest.mark.parametrize("cut", [1, 3])
 def test_a_resumed_run_reports_the_same_bytes(tmp_path: Path, cut: int) -> None:
     whole, first, second = tmp_path / "whole", tmp_path / "first", tmp_path / "second"
-    own = start(whole)
+    policy = LocalPolicy(from_weights(read_weights(TRAINED)), 5, 1, 2)  # stores the states of every other step
+    own = start(whole, policy)
     own.epochs(cut)
     states = [part.state_dict() for part in (own.grower, own.model, own.optimizer)]
     states = torch.load(_saved(states, tmp_path / "states"), weights_only=True)
     own.epochs(HORIZON - cut)
-    resumed = start(second)
+    resumed = start(second, policy)
     for part, state in zip((resumed.grower, resumed.model, resumed.optimizer), states, strict=True):
         part.load_state_dict(state)
     resumed.epochs(HORIZON - cut)
     (expected,), (found,) = whole.glob("*"), second.glob("*")
     assert (found.name, found.read_bytes()) == (expected.name, expected.read_bytes())
 
-    closed = start(first)
+    closed = start(first, policy)
     for part, state in zip((closed.grower, closed.model, closed.optimizer), states, strict=True):
         part.load_state_dict(state)
     closed.grower.close()  # right after resuming
@@ -109,6 +110,7 @@ def test_a_resumed_run_reports_the_same_bytes(tmp_path: Path, cut: int) -> None:
         episode, complete = written(first), written(whole)
         assert len(episode) == cut - 1
         np.testing.assert_array_equal(episode.final_obs, complete.obs[cut - 1])
+        assert episode.bootstrap_value == pytest.approx(float(complete.baseline_values[cut - 1]))
     else:
         assert not list(first.iterdir())
 

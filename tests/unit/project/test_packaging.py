@@ -56,7 +56,7 @@ def test_public_names_are_lazy_and_complete() -> None:
 def test_an_unknown_public_name_lists_the_known_ones() -> None:
     import tamiyo
 
-    with pytest.raises(AttributeError, match="it exports PRESETS, Answer, AsyncPolicyClient"):
+    with pytest.raises(AttributeError, match="it exports PRESETS, Answer, AsyncClientEpisode"):
         tamiyo.nothing  # noqa: B018
 
 

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 
+import grpc
 import numpy as np
 import pytest
 import structlog
@@ -20,6 +21,7 @@ from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.programs import TracedPolicy
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
+from actors.serving.client.session import PolicyError
 from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
 from actors.serving.noise import step_noise
 from actors.serving.server.metrics import ServingMetrics
@@ -158,3 +160,15 @@ def test_the_log_goes_to_the_current_standard_error(monkeypatch: pytest.MonkeyPa
     finally:
         structlog.reset_defaults()
     assert json.loads(second.getvalue())["event"] == "new weights wait"
+
+
+@pytest.mark.parametrize(
+    ("text", "transient"),
+    [
+        ("CANCELLED [CANCELLED]", True),  # by a server that stops
+        ("Channel closed! [CANCELLED]", False),  # by `close` of this client
+        ("Locally cancelled by application! [CANCELLED]", False),
+    ],
+)
+def test_calls_that_a_stopping_server_cancels_are_repeated(text: str, transient: bool) -> None:
+    assert PolicyError(grpc.StatusCode.CANCELLED, text).transient is transient
