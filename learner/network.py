@@ -43,7 +43,7 @@ def first_network(
         return from_weights(init, spaces=spaces, config=policy).train()
     torch.manual_seed(seed)
     network = FactoredRecurrentActorCritic(spaces, policy)
-    # Before the first update, values have no scale: an untrained critic would be wrong by about 1, and where rewards are
+    # Before the first update, values have no scale: an untrained critic would be wrong by about 1. Where rewards are
     # much smaller, advantages and the value statistics would be its noise for dozens of updates.
     torch.nn.init.zeros_(network.value_output.weight)
     return network
