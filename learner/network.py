@@ -42,4 +42,8 @@ def first_network(
     if init is not None:
         return from_weights(init, spaces=spaces, config=policy).train()
     torch.manual_seed(seed)
-    return FactoredRecurrentActorCritic(spaces, policy)
+    network = FactoredRecurrentActorCritic(spaces, policy)
+    # Before the first update, values have no scale: an untrained critic would be wrong by about 1. Where rewards are
+    # much smaller, advantages and the value statistics would be its noise for dozens of updates.
+    torch.nn.init.zeros_(network.value_output.weight)
+    return network

@@ -106,8 +106,11 @@ def _accounts() -> str:
 CLAIMS: list[Claim] = [
     *((f"PPO with LSTM, {actions} actions", partial(_recurrent, actions)) for actions in ACTIONS),
     ("mask module, discrete actions", partial(_masked, "discrete", False)),
-    ("mask module with LSTM, discrete actions", partial(_masked, "discrete", True)),
-    ("mask module, factored actions", partial(_masked, "factored", False)),
+    *(
+        (f"mask module with LSTM, {actions} actions", partial(_masked, actions, True))
+        for actions in ACTIONS
+        if actions != "box"
+    ),
     ("external environment", _external),
     ("accounts, one runner killed", _accounts),
 ]
