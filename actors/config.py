@@ -97,11 +97,9 @@ class EnvConfig:
     profile: Literal["tamiyo", "classic"] = "tamiyo"
     """Action space: six heads and six ops, or (`classic`) four of each, with automatic advance."""
     reward: Literal["objective", "sparse", "contribution"] = "objective"
-    """J as a reward in every step, J as a single reward at the end, or `objective` with shaping by the seeds'
-    contributions."""
+    """J as a reward in every step, as a single reward at the end, or in every step with shaping by contributions."""
     shaping_gamma: float = 1.0
-    """Discount of the shaping in `reward: contribution`. It must equal the learner's, or the shaping would change the
-    optimal policy."""
+    """Discount of the shaping in `reward: contribution`; with another than the learner's, the optimal policy changes."""
     reference: Literal["untrained", "twin"] = "untrained"
     """Reference of the accuracy in rewards: only the untrained host, or also a twin that never grows."""
     twin_coef: float | None = None
@@ -329,9 +327,8 @@ class ActorsConfig:
     """Seconds without an environment step or an attempt to reach the server after which a busy actor is killed and
     restarted. One attempt to reach a server that never responds takes up to 190 s."""
     spares: int = 1
-    """Further processes that have started and wait to take the place of an actor that dies, which then plays again
-    within seconds. Each takes about 300 MB. Not used on a cluster or with `gpus_per_actor`, because a spare reserves no
-    resources."""
+    """Started processes, of about 300 MB each, that wait to take the place of an actor that dies. Not used on a cluster
+    or with `gpus_per_actor`, because a spare reserves no resources."""
 
     def __post_init__(self) -> None:
         require(self.at_least >= 1, f"actors.count is {self.count}: at least one actor is needed")
@@ -341,8 +338,8 @@ class ActorsConfig:
             self.buffer_episodes >= self.envs_per_actor,
             f"actors.buffer_episodes is {self.buffer_episodes}: it must hold one wave ({self.envs_per_actor} episodes)",
         )
-        require(self.fetch_timeout_s > 0, "actors.fetch_timeout_s must be positive")
-        require(self.hang_s > 0, f"actors.hang_s is {self.hang_s}: it must be positive")
+        for name in ("fetch_timeout_s", "hang_s"):
+            require(getattr(self, name) > 0, f"actors.{name} is {getattr(self, name)}: it must be positive")
         require(self.spares >= 0, f"actors.spares is {self.spares}: it must not be negative")
         require(
             0 <= self.gpus_per_actor < 1,

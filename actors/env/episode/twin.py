@@ -20,7 +20,7 @@ from actors.config import EnvConfig
 Trajectory = tuple[float, ...]  # [horizon + 1], validation accuracy in points; the untrained host first
 
 COEFFICIENTS = Path(__file__).with_name("twin_shares.json")
-"""Coefficients of every training family, fitted by `python -m benchmarks.fit_twin`."""
+"""Coefficients of every training family, fitted by `python -m benchmarks.environment.fit_twin`."""
 
 DEFAULT_COEFFICIENT = 1.0
 """For tasks without a fitted one: the whole gain of the twin, which a policy that always waits has too."""

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 SLOW = (
-    "acting --endpoint", "continuous --sides tamiyo control", "env", "external", "memory", "race --sides tamiyo", "serve",
+    "acting --endpoint",
+    "continuous --sides tamiyo control",
+    "env",
+    "external",
+    "memory",
+    "race --sides tamiyo",
+    "serve",
     "soak",
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow

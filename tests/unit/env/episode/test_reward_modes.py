@@ -33,7 +33,7 @@ from actors.rollout.sampler import WaveSampler, make_sampler
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
 from actors.types.actions import ActionMasks, Op
 from actors.types.episode import Episode
-from benchmarks import fit_twin
+from benchmarks.environment import fit_twin
 from deploy.config.schema import Config, ImitationConfig
 from learner.config import LearnerConfig
 from tests.support.env import walks

@@ -1,6 +1,6 @@
 """Fits the multiple of the never-grow twin's gain that rewards subtract, for every training family.
 
-    python -m benchmarks.fit_twin [--quick] [--json FILE]
+    python -m benchmarks.environment.fit_twin [--quick] [--json FILE]
 
 Each seed is played by the random policy, with which training begins, and without growth. The coefficient is the slope
 of the gain in accuracy of the former on that of the latter. A full run writes
@@ -73,7 +73,7 @@ def main() -> None:
     publish(rows, [Target("families whose J varies less with the twin", lower, len(fits))], args.json)
     if not args.quick:
         settings = {"policy": "random", "seeds": seeds, "horizon_epochs": horizon, "run_seed": RUN_SEED}
-        made = "python -m benchmarks.fit_twin: slope of the random policy's gain in accuracy on its twin's, by seed"
+        made = "python -m benchmarks.environment.fit_twin: slope of the random policy's gain on its twin's, by seed"
         content = {"made": made, "settings": settings, "families": {name: asdict(f) for name, f in fits.items()}}
         COEFFICIENTS.write_text(json.dumps(content, indent=1) + "\n")
 
