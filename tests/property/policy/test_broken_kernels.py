@@ -1,4 +1,4 @@
-"""Kernels with one mistake in their source fail the comparison with the network."""
+"""Kernels with one mistake in their source fail the comparison with the network; those for other processors pass it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import actors
+from actors.jit.cache import has_feature
 
 MISTAKES = {
     "the forget gate is the input gate": ("cores.py", "g[j] = f[j] * c[j]", "g[j] = i[j] * c[j]"),
@@ -26,6 +27,7 @@ from tests.property.policy.test_acting_kernels import (
 
 try:
     check(5)
+    print("right")
 except AssertionError:
     print("noticed")
 """
@@ -44,5 +46,20 @@ def test_a_mistake_in_a_kernel_is_noticed(mistake: str, tmp_path: Path) -> None:
     assert text.count(right) == 1
     source.write_text(text.replace(right, wrong))
     environ = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    found = subprocess.run([sys.executable, "-c", CHECK], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True)
-    assert found.stdout.strip() == "noticed"
+    assert _checked(tmp_path, environ) == "noticed"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not has_feature("avx2"), reason="this processor cannot run the code of the others")
+@pytest.mark.parametrize(("processor", "features"), [("haswell", "+avx2,+fma"), ("nehalem", "+sse4.2")])
+def test_kernels_for_processors_with_shorter_vectors_are_right(processor: str, features: str, tmp_path: Path) -> None:
+    """One of them has fused products, the other has not."""
+    chosen = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": features}
+    environ = {**os.environ, **chosen, "XDG_CACHE_HOME": str(tmp_path)}
+    assert _checked(Path(actors.__file__).parents[1], environ) == "right"
+
+
+def _checked(folder: Path, environ: dict[str, str]) -> str:
+    command = [sys.executable, "-c", CHECK]
+    return subprocess.run(command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True).stdout.strip()
