@@ -99,7 +99,7 @@ class EnvConfig:
     reward: Literal["objective", "sparse", "contribution"] = "objective"
     """J as a reward in every step, as a single reward at the end, or in every step with shaping by contributions."""
     shaping_gamma: float = 1.0
-    """Discount of the shaping in `reward: contribution`; with another than the learner's, the optimal policy changes."""
+    """Discount of the shaping in `reward: contribution`; if it is not the learner's, the optimal policy changes."""
     reference: Literal["untrained", "twin"] = "untrained"
     """Reference of the accuracy in rewards: only the untrained host, or also a twin that never grows."""
     twin_coef: float | None = None
