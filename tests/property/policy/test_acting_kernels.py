@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +13,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.config import PolicyConfig
+from actors.config import EnvConfig, PolicyConfig
 from actors.env.env import seed_spaces
+from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.acting.programs import ActingPolicy, make_program
 from actors.policy.kernels.cache import PRECISION
 from actors.policy.kernels.step import run_step
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.state import PolicyState
+from actors.rollout.wave import Provenance, run_wave
 from actors.types.actions import ActionMasks, Head, independent_spec
 from actors.types.spaces import Spaces
 from learner.ppo.batch import make_batch
@@ -155,6 +159,28 @@ def test_acting_log_probs_and_values_are_those_of_the_learner(options: dict[str,
     values = np.concatenate([e.values for e in episodes])
     assert greatest_error(log_probs, evaluation.log_probs.numpy()) <= 1e-5
     assert greatest_error(values, made.value_normalizer.denormalize(evaluation.values).numpy()) <= 1e-5
+
+
+def test_episodes_of_a_fleet_are_those_of_the_network_to_a_millionth() -> None:
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=6, inner_steps=1, device="cpu", backend="numba")
+    fleet = SeedTrainingFleet(config, 4, 0)
+    torch.manual_seed(0)
+    made = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig()).eval()
+    kernel = ActingPolicy(made)
+    assert kernel.form == "kernel"
+    played = []
+    for policy in (kernel, made):
+        names = map(str, itertools.count())
+        episodes = run_wave(fleet, policy, range(4), Provenance(1, 1, 8, 3), partial(next, names))
+        played.append(sorted(episodes, key=lambda e: e.seed))
+    for ours, expected in zip(*played, strict=True):
+        np.testing.assert_array_equal(ours.actions, expected.actions)
+        np.testing.assert_array_equal(ours.masks, expected.masks)
+        assert greatest_error(ours.log_probs, expected.log_probs) <= 1e-6
+        assert greatest_error(ours.values, expected.values) <= 1e-6
+    with torch.no_grad():
+        evaluation = evaluate_batch(made, make_batch(played[0], made.spaces))
+    assert greatest_error(np.concatenate([e.log_probs for e in played[0]]), evaluation.log_probs.numpy()) <= 1e-5
 
 
 def test_a_row_has_the_same_bits_alone_and_among_others_also_in_another_thread() -> None:
