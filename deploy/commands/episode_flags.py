@@ -41,7 +41,8 @@ def episode_flags(args: list[str]) -> EpisodeFlags:
         return _export(rest)
     if action == "import":
         return _import(rest)
-    raise UserError(f"{action!r} is no action: use `tamiyo episodes export` or `tamiyo episodes import`")
+    wrong = f"{action!r} is no action" if action else "the action is missing"
+    raise UserError(f"{wrong}: use `tamiyo episodes export` or `tamiyo episodes import`")
 
 
 def _export(args: list[str]) -> EpisodeFlags:

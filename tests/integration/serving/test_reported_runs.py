@@ -73,6 +73,7 @@ def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeyp
     assert served.telemetry["growth_ratio"] > 0
 
 
+@pytest.mark.long
 def test_a_served_rule_is_reported_as_a_demonstration(tmp_path: Path) -> None:
     with serving(ServedRule("fixed-column:double@2")) as running:
         start(running.address, tmp_path / "served").epochs(HORIZON).grower.close()
@@ -102,6 +103,7 @@ def test_an_endpoint_learns_from_a_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert abs(shipped.undiscounted_return - j) < 1e-6 * max(1.0, float(np.abs(shipped.rewards).sum()))
 
 
+@pytest.mark.long
 def test_an_endpoint_keeps_the_session_through_long_epochs() -> None:
     with endpoint(FixedWeights(WEIGHTS), session_timeout_s=0.6) as own:
         run = start(own.address, horizon_epochs=3)
@@ -133,6 +135,7 @@ def _next(own: Any, accepted: int) -> list[Episode]:
     return [decode_episode(d.payload) for d in own.transport.take(100, 0)]
 
 
+@pytest.mark.long
 def test_a_resumed_run_continues_its_session() -> None:
     with endpoint(FixedWeights(WEIGHTS)) as own:
         first = start(own.address).epochs(3)
@@ -149,6 +152,7 @@ def test_a_resumed_run_continues_its_session() -> None:
         whole.grower.close()
 
 
+@pytest.mark.long
 def test_a_lost_session_ends_the_report(caplog: pytest.LogCaptureFixture) -> None:
     with endpoint(FixedWeights(WEIGHTS)) as own:
         run = start(own.address).epochs(3)
@@ -171,6 +175,7 @@ def test_other_spaces_are_refused_in_one_line() -> None:
         Run(mlp(), own.address, ["1"], report=True)
 
 
+@pytest.mark.long
 def test_a_token_that_may_not_train_reports_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tokens = write_file(tmp_path / "tokens", "a" * 32 + "\n" + "b" * 32 + " train\n")

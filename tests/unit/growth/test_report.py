@@ -50,7 +50,7 @@ def rents(log: list[Decision]) -> list[float]:
     return [float(np.log2(1.0 + d.growth_ratio)) for d in log[:-1]]
 
 
-@pytest.mark.parametrize("untrained_first", [False, True])
+@pytest.mark.parametrize("untrained_first", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path, untrained_first: bool) -> None:
     weights = read_weights(TRAINED)
     spaces = seed_spaces(2)
@@ -86,7 +86,7 @@ def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path
     assert not np.allclose(episode.log_probs, 0.0)
 
 
-@pytest.mark.parametrize("cut", [1, 3])
+@pytest.mark.parametrize("cut", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_a_resumed_run_reports_the_same_bytes(tmp_path: Path, cut: int) -> None:
     whole, first, second = tmp_path / "whole", tmp_path / "first", tmp_path / "second"
     policy = LocalPolicy(from_weights(read_weights(TRAINED)), 5, 1, 2)  # stores the states of every other step
@@ -120,6 +120,7 @@ def _saved(states: Any, path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_run_that_is_closed_early_is_cut_before_its_last_decision(tmp_path: Path) -> None:
     complete, closed = start(tmp_path / "complete").epochs(HORIZON), start(tmp_path / "closed").epochs(4)
     closed.grower.close()
@@ -207,6 +208,7 @@ def test_other_policies_are_not_reported(tmp_path: Path, caplog: pytest.LogCaptu
     assert "does not say what an episode records" in caplog.text
 
 
+@pytest.mark.long
 def test_a_reported_run_is_sampled() -> None:
     def actions(**options: Any) -> list[str]:
         return [d.asked for d in start(False, **options).epochs(HORIZON).grower.log]
@@ -216,6 +218,7 @@ def test_a_reported_run_is_sampled() -> None:
     assert any(actions(deterministic=False, seed=seed) != greedy for seed in range(3))
 
 
+@pytest.mark.long
 def test_true_writes_into_the_default_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -246,6 +249,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         start(tmp_path / "file" / "folder")
 
 
+@pytest.mark.long
 def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     own = start(tmp_path).epochs(3)
     state = own.grower.state_dict()
@@ -255,6 +259,7 @@ def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
             start(tmp_path).grower.load_state_dict({**state, "report": damaged})
 
 
+@pytest.mark.long
 def test_a_run_that_was_not_reported_is_not_reported_from_its_middle(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,6 +271,7 @@ def test_a_run_that_was_not_reported_is_not_reported_from_its_middle(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_states_before_steps_are_those_of_the_policy(tmp_path: Path) -> None:
     own = start(tmp_path).epochs(HORIZON)
     episode = written(tmp_path)

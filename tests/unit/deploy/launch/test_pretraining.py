@@ -119,6 +119,7 @@ def write_demonstrations(config: Config, folder: Path, count: int) -> list[Path]
     return sorted(folder.iterdir())
 
 
+@pytest.mark.long
 def test_demonstrations_from_files_are_imitated_alone_or_beside_the_teachers(config: Config, tmp_path: Path) -> None:
     files = write_demonstrations(config, tmp_path / "files", 41)
     own = replace(config.imitation, files=(str(tmp_path / "files"), str(files[0])), passes=20, episodes=0)
