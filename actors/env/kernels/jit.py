@@ -14,7 +14,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Sums may be reordered and products fused; NaN and infinity keep their meaning.
 ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
-EXACT_ORDER = {"contract", "nsz"}
 
 
 class Kernel:
@@ -51,13 +50,12 @@ def kernel(function: F) -> F:
 
 
 def inner(function: F) -> F:
-    """Compile a function that only kernels call."""
-    return _compiled(function, ARITHMETIC, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    """Compile a function that only kernels call.
 
-
-def ordered(function: F) -> F:
-    """Compile as `inner` does, without reordering arithmetic."""
-    return _compiled(function, EXACT_ORDER, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    It cannot allocate, and does not count references to the rows that it cuts out of arrays, which would take longer
+    than the arithmetic on them.
+    """
+    return _compiled(function, ARITHMETIC, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
 
 
 def _compiled(function: F, arithmetic: set[str], **options: bool) -> F:

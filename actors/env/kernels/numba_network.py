@@ -51,8 +51,8 @@ class NumbaNetwork:
         largest = max(b.cost(width) for b in self.blueprints) + width + 1
         self.params = np.zeros(host.num_params(), self.dtype)
         draw_into(host.shapes(), self.params, episode.host_rng())
-        formula, hidden, blend, mode = (np.zeros(slots, np.int64) for _ in range(4))
-        self.seeds = Seeds(self._zeros(slots, largest), formula, hidden, blend, np.zeros(slots), mode)
+        size, formula, hidden, blend, mode = np.zeros((5, slots), np.int64)
+        self.seeds = Seeds(self._zeros(slots, largest), size, formula, hidden, blend, np.zeros(slots), mode)
         self.moments = Adam(
             np.zeros_like(self.params),
             np.zeros_like(self.params),
@@ -68,7 +68,7 @@ class NumbaNetwork:
         self.columns = ColumnArrays(self.column_slots, max(rows, ROWS_AT_ONCE), self.dtype)
         self.filled: set[int] = set()
         self.train_data = self._data(episode.task.train)
-        self.val_data = self._data(episode.task.val)
+        self.val_data = self._columns(episode.task.val)
         for new in episode.initial_seeds:
             self.germinate(new)
         self.commit()
@@ -76,6 +76,12 @@ class NumbaNetwork:
     def _data(self, split: Split) -> tuple[Array, Array]:
         """Return x and y as contiguous, writable arrays: kernels are compiled for one type of array."""
         return np.require(split.x, self.dtype, ["C", "W"]), np.require(split.y, np.int64, ["C", "W"])
+
+    def _columns(self, split: Split) -> tuple[Array, Array]:
+        """Return x [F, N] and y: rows of data as columns, with copies of the last one up to a whole number of blocks."""
+        padded = np.minimum(np.arange(-(-len(split.y) // ROWS_AT_ONCE) * ROWS_AT_ONCE), len(split.y) - 1)
+        x = split.x.T[:, padded]
+        return np.require(x, self.dtype, ["C", "W"]), np.require(split.y, np.int64, ["C", "W"])
 
     def _zeros(self, *shape: int) -> Array:
         return np.zeros(shape, self.dtype)
@@ -96,7 +102,7 @@ class NumbaNetwork:
         draw_into(gate_shapes(new.blend, width), q[len(q) - width - 1 :], new.rng)
         assert blueprint.formula is not None
         self.seeds.formula[s], self.seeds.hidden[s] = FORMULAS[blueprint.formula], blueprint.hidden(width)
-        self.seeds.blend[s] = new.blend
+        self.seeds.blend[s], self.seeds.size[s] = new.blend, blueprint.cost(width)
         self.moments.seed_first[s], self.moments.seed_second[s] = 0, 0
 
     def prune(self, slots: Iterable[int]) -> None:
@@ -137,7 +143,7 @@ class NumbaNetwork:
     def evaluate_test(self, alphas: Mapping[int, float]) -> EvalResult:
         """Evaluate the network with the seeds of `alphas` on the test rows."""
         on = frozenset(alphas)
-        return self._evaluate(*self._data(self.episode.task.test), alphas, [on])[on]
+        return self._evaluate(*self._columns(self.episode.task.test), alphas, [on])[on]
 
     def _evaluate(
         self, x: Array, y: Array, alphas: Mapping[int, float], subsets: Sequence[Subset]
