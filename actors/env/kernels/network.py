@@ -19,7 +19,7 @@ from actors.env.kernels.layers import (
     standardize,
     standardize_input,
 )
-from actors.env.kernels.products import add_product, affine, affine_at, affine_input, affine_params
+from actors.env.kernels.products import add_product, affine, affine_at, affine_input, affine_params, clear
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
 from actors.env.kernels.vectors import PADDING, exponential, lanes, load, maximum, splat, store
 
@@ -120,11 +120,7 @@ def head_back(
     affine_input(dlogits, p[n:last], inside)
     if with_params:
         scale_params(xhat, inside, dp[start:s], dp[s:n])
-    zero = splat(d.dtype.type(0))
-    for w in range(width):
-        row = d[w]
-        for i in range(0, row.size, lanes(d)):
-            store(row, i, zero)
+    clear(d)
     standardize_input(xhat, inverse, p[start:s], inside, d)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from actors.env.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
+from actors.env.fleet_networks import EpochMeasures
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host
 from actors.env.kernels.column_arrays import ColumnArrays
@@ -125,16 +126,38 @@ class NumbaNetwork:
         if plan.germinated is not None:
             self.germinate(plan.germinated)
         self._set_modes(plan.blended, plan.training)
-        o = self.optimizer_settings
-        slots = self.episode.host.slots + self.column_slots
-        norms, scores = self._zeros(len(plan.rows), slots), np.zeros(slots)
-        rates = (o.host_lr, o.seed_lr, o.weight_decay, o.clip_norm)
-        (x, y), columns, work = self.train_data, self.columns.arrays, self.training_work
-        loss = train_epoch(x, y, plan.rows, self.params, self.seeds, columns, self.moments, work, rates, norms, scores)
+        loss, norms, scores = self._train(plan.rows)
         alphas = plan.alphas
         known = {s: score for s, score in enumerate(scores.tolist()) if s not in alphas and not isnan(score)}
         results = self.evaluate(alphas, plan.subsets)
         return EpochResult(loss, {s: norms[:, s].tolist() for s in alphas}, known, results[plan.subsets[0]], results)
+
+    def train_twin(self, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+        """See `FleetNetworks.train_twin`."""
+        kept = self.params, self.moments
+        m = self.moments
+        self.params = self.params.copy()
+        self.moments = m._replace(
+            host_first=m.host_first.copy(), host_second=m.host_second.copy(), steps=m.steps.copy()
+        )
+        bare: Subset = frozenset()
+        measures = []
+        for epoch_rows in rows:
+            self._set_modes({}, {})
+            loss, _, _ = self._train(epoch_rows)
+            measures.append(EpochMeasures(loss, self.evaluate({}, [bare])[bare]))
+        self.params, self.moments = kept
+        return measures
+
+    def _train(self, rows: NDArray[np.int64]) -> tuple[float, Array, Array]:
+        """Train an epoch; return the mean loss, the gradient norms `[T, slots]` and the scores `[slots]`."""
+        o = self.optimizer_settings
+        slots = self.episode.host.slots + self.column_slots
+        norms, scores = self._zeros(len(rows), slots), np.zeros(slots)
+        rates = (o.host_lr, o.seed_lr, o.weight_decay, o.clip_norm)
+        (x, y), columns, work = self.train_data, self.columns.arrays, self.training_work
+        loss = train_epoch(x, y, rows, self.params, self.seeds, columns, self.moments, work, rates, norms, scores)
+        return loss, norms, scores
 
     def evaluate(self, alphas: Mapping[int, float], subsets: Sequence[Subset]) -> dict[Subset, EvalResult]:
         """Evaluate each of `subsets` of the seeds of `alphas` on the validation rows."""

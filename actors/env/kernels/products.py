@@ -178,6 +178,14 @@ def affine_at(x: Array, w: Array, b: Array, y: Array, offset: int) -> None:
 
 
 @inner
+def clear(x: Array) -> None:
+    """Set a tensor to 0."""
+    flat = x.reshape(x.size)
+    for i in range(flat.size):
+        flat[i] = 0
+
+
+@inner
 def add_affine_input(dy: Array, w: Array, dx: Array) -> None:
     """Add w dy to dx [in, B], for w [in, out] as a vector."""
     add_product(dy, w, dx, np.int64(0), np.int64(1), dy.shape[0])
@@ -186,12 +194,7 @@ def add_affine_input(dy: Array, w: Array, dx: Array) -> None:
 @inner
 def affine_input(dy: Array, w: Array, dx: Array) -> None:
     """Compute dx [in, B] = w dy, for w [in, out] as a vector."""
-    units, rows = dx.shape
-    zero = splat(dx.dtype.type(0))
-    for j in range(units):
-        row = dx[j]
-        for i in range(0, rows, lanes(dx)):
-            store(row, i, zero)
+    clear(dx)
     add_affine_input(dy, w, dx)
 
 
