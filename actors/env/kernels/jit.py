@@ -27,13 +27,16 @@ class Kernel:
         self.function = function
         self.compiled: dict[str, Any] = {}
         """By precision: what Numba returns."""
+        self._by_dtype: dict[Any, Any] = {}
 
     def __call__(self, *args: Any) -> Any:
         """Call the function, in the precision of its first array."""
-        precision = next(arg.dtype.name for arg in args if isinstance(arg, np.ndarray))
-        if precision not in self.compiled:
-            self.compiled[precision] = self._compile(precision)
-        return self.compiled[precision](*args)
+        first = next(arg for arg in args if isinstance(arg, np.ndarray))
+        compiled = self._by_dtype.get(first.dtype)  # its name takes microseconds
+        if compiled is None:
+            precision = first.dtype.name
+            compiled = self._by_dtype[first.dtype] = self.compiled[precision] = self._compile(precision)
+        return compiled(*args)
 
     def _compile(self, precision: str) -> Any:
         before = numba.config.CACHE_DIR  # type: ignore[attr-defined]

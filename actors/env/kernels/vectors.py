@@ -227,7 +227,7 @@ _divide = _elementwise(2, lambda builder, a, b: builder.fdiv(a, b))
 
 
 def _operator(python_operator: Callable[..., Any], function: Any) -> None:
-    @overload(python_operator, inline="always")
+    @overload(python_operator)
     def of_vectors(a, b):  # type: ignore[no-untyped-def]
         if isinstance(a, VectorType) and isinstance(b, VectorType):
             return lambda a, b: function(a, b)
