@@ -21,7 +21,7 @@ from actors.env.episode.twin import padded, twin_coefficient
 from actors.env.hosts.column import column_host
 from actors.env.hosts.make import make_host
 from actors.env.rendering.timeline import Timeline
-from actors.env.rng import Purpose, stream
+from actors.env.rng import Purpose, restart, stream
 from actors.env.slots.contributions import EvalResult, subsets_to_evaluate
 from actors.env.slots.growth_state import GrowthRules, GrowthState
 from actors.env.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
@@ -93,6 +93,7 @@ class HostEpisode:
         self.val_losses: list[float] = []
         self.rents: list[float] = []
         self._executed = SeedAction(Op.WAIT)
+        self._order = stream(run_seed, seed, Purpose.BATCH_ORDER)
         self._passes: dict[int, NDArray[np.int64]] = {}
 
     def host_rng(self) -> np.random.Generator:
@@ -250,8 +251,8 @@ class HostEpisode:
         """Return the order of the training rows in the n-th pass over them."""
         order = self._passes.get(n)
         if order is None:
-            order = stream(self.run_seed, self.seed, Purpose.BATCH_ORDER, n).permutation(len(self.task.train))
-            self._passes[n] = order
+            restart(self._order, self.run_seed, self.seed, Purpose.BATCH_ORDER, n)
+            order = self._passes[n] = self._order.permutation(len(self.task.train))
         return order
 
     def slot_params(self) -> list[int]:

@@ -294,9 +294,7 @@ def backward(
                 blend, alpha, q[gate:], h, work.change[s], work.gate_value[s], d, dc, dq[s, gate:], with_params, inside
             )
             first, second = work.first[s], work.second[s]
-            change_back(
-                seeds.formula[s], seeds.hidden[s], q, h, first, second, dc, d, dq[s], with_params, work.inside
-            )
+            change_back(seeds.formula[s], seeds.hidden[s], q, h, first, second, dc, d, dq[s], with_params, work.inside)
         if s != to_slot:
             start = block_offset(features, width, s)
             block_back(p, start, xhat[s], inverse[s], active[s], d, inside, dp, host)
