@@ -49,7 +49,7 @@ _NO_ENTROPY = _NoEntropy()
 
 def stream(run: int, env_seed: int, purpose: Purpose, counter: int = 0) -> np.random.Generator:
     """Return the generator for one purpose of one episode; it can draw 2**128 times before it meets another."""
-    generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))
+    generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))  # type: ignore[arg-type]
     restart(generator, run, env_seed, purpose, counter)
     return generator
 

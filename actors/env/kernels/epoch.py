@@ -29,6 +29,7 @@ from actors.env.kernels.network import (
     enter,
     forward,
 )
+from actors.env.kernels.products import zero_and_one
 from actors.env.kernels.seeds import GATE
 
 Array = NDArray[Any]
@@ -157,7 +158,8 @@ def train(
         if seeds.mode[s] == TRAINING:
             first_training = s
     last = BLENDED if first_training == slots and blended_columns == all_columns else TRAINING
-    total, first_column = 0.0, np.int64(0)
+    total = 0.0
+    first_column, _ = zero_and_one()
     for t in range(rows.shape[0]):
         gather(data, rows[t], x)
         for i in range(y.size):

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 import numpy as np
 
 from actors.env.kernels.cache import cache_dir
 
 F = TypeVar("F", bound=Callable[..., Any])
+intrinsic: Any = numba.extending.intrinsic
+"""Makes a function of argument types, which returns a signature and a generator of LLVM code, callable in kernels."""
 
 # Sums may be reordered and products fused; NaN and infinity keep their meaning.
 ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}

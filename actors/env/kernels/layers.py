@@ -1,7 +1,7 @@
 """LayerNorm and activations as kernels, forward and backward; `products.py` holds affine maps.
 
-Names of gradients begin with d. `*_input` computes the gradient of a layer's input, `*_params` of its parameters. Rows of
-hidden tensors have a multiple of `PADDING` numbers.
+Names of gradients begin with d. `*_input` computes the gradient of a layer's input, `*_params` of its parameters. The
+rows of hidden tensors have a multiple of `PADDING` numbers.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from actors.env.kernels.layers import (
     standardize,
     standardize_input,
 )
-from actors.env.kernels.products import add_product, affine, affine_at, affine_input, affine_params, clear
+from actors.env.kernels.products import add_product, affine, affine_at, affine_input, affine_params, clear, zero_and_one
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
 from actors.env.kernels.vectors import PADDING, exponential, lanes, load, maximum, splat, store
 
@@ -53,7 +53,8 @@ def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, activ
         x, y, b = h[w], out[w], splat(p[last + w])
         for i in range(0, rows, lanes(h)):
             store(y, i, load(x, i) + b)
-    add_product(active, p[n:last], out, np.int64(0), width, np.int64(1))
+    zero, one = zero_and_one()
+    add_product(active, p[n:last], out, zero, width, one)
 
 
 @inner

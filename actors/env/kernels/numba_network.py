@@ -79,7 +79,7 @@ class NumbaNetwork:
         return np.require(split.x, self.dtype, ["C", "W"]), np.require(split.y, np.int64, ["C", "W"])
 
     def _columns(self, split: Split) -> tuple[Array, Array]:
-        """Return x [F, N] and y: rows of data as columns, with copies of the last one up to a whole number of blocks."""
+        """Return x [F, N] and y: rows of data as columns, with copies of the last one to fill the last block."""
         padded = np.minimum(np.arange(-(-len(split.y) // ROWS_AT_ONCE) * ROWS_AT_ONCE), len(split.y) - 1)
         x = split.x.T[:, padded]
         return np.require(x, self.dtype, ["C", "W"]), np.require(split.y, np.int64, ["C", "W"])

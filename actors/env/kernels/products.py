@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba.core.cgutils
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from actors.env.kernels.jit import inner
+from actors.env.kernels.jit import inner, intrinsic
 from actors.env.kernels.vectors import (
     VectorType,
     call,
@@ -34,6 +33,7 @@ from actors.env.kernels.vectors import (
 Array = NDArray[Any]
 TILE = 4  # rows of a result that are computed together
 I64 = ir.IntType(64)
+cgutils: Any = numba.core.cgutils
 
 
 def _data(context: Any, builder: Any, sig: Any, args: Any, count: int) -> list[Any]:
@@ -88,7 +88,7 @@ def _outer_tile(height: int, width: int) -> Any:
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
             xs, ds, outs = _data(context, builder, sig, args, 3)
             k, j = args[3:]
-            units, rows = cgutils.unpack_tuple(builder, ds.shape)
+            _, rows = cgutils.unpack_tuple(builder, ds.shape)
             _, length = cgutils.unpack_tuple(builder, outs.shape)
 
             def line(array: Any, first: Any, n: int) -> Any:
@@ -161,9 +161,16 @@ def add_product(x: Array, w: Array, y: Array, offset: int, by_k: int, by_j: int)
 
 
 @inner
+def zero_and_one() -> tuple[Any, Any]:
+    """Return two integers; constants would compile kernels again."""
+    return np.int64(0), np.int64(1)
+
+
+@inner
 def affine(x: Array, w: Array, b: Array, y: Array) -> None:
     """Compute y [out, B] = w' x + b for x [in, B], w [in, out] as a vector, b [out]."""
-    affine_at(x, w, b, y, np.int64(0))
+    start, _ = zero_and_one()
+    affine_at(x, w, b, y, start)
 
 
 @inner
@@ -174,7 +181,8 @@ def affine_at(x: Array, w: Array, b: Array, y: Array, offset: int) -> None:
         row, value = y[j], splat(b[j])
         for i in range(0, rows, lanes(y)):
             store(row, i, value)
-    add_product(x, w, y, offset, units, np.int64(1))
+    _, one = zero_and_one()
+    add_product(x, w, y, offset, units, one)
 
 
 @inner
@@ -188,7 +196,8 @@ def clear(x: Array) -> None:
 @inner
 def add_affine_input(dy: Array, w: Array, dx: Array) -> None:
     """Add w dy to dx [in, B], for w [in, out] as a vector."""
-    add_product(dy, w, dx, np.int64(0), np.int64(1), dy.shape[0])
+    zero, one = zero_and_one()
+    add_product(dy, w, dx, zero, one, dy.shape[0])
 
 
 @inner

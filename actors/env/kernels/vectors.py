@@ -1,8 +1,8 @@
 """Vectors of numbers as a type of Numba, as wide as the processor's registers, so that loops state what runs at once.
 
 LLVM vectorizes a plain loop only behind checks that its arrays do not overlap and that there are enough numbers. With
-rows of 64 numbers these checks take longer than the arithmetic. Arrays that are read and written as vectors have rows of
-a multiple of `PADDING` numbers. Operations keep their order; a product and a sum may be fused.
+rows of 64 numbers these checks take longer than the arithmetic. Arrays that are read and written as vectors have rows
+of a multiple of `PADDING` numbers. Operations keep their order; a product and a sum may be fused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 
 from llvmlite import binding, ir
 from numba import types
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import models, overload, register_model
+
+from actors.env.kernels.jit import intrinsic
 
 PADDING = 32
 """The length of rows is a multiple of this."""
@@ -27,7 +29,7 @@ def register_bytes() -> int:
     return 64 if binding.get_host_cpu_features().get("avx512f") else 32
 
 
-class VectorType(types.Type):  # type: ignore[misc]
+class VectorType(types.Type):
     """A register full of numbers of one precision."""
 
     def __init__(self, real: Any) -> None:
@@ -36,9 +38,9 @@ class VectorType(types.Type):  # type: ignore[misc]
 
 
 @register_model(VectorType)
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, fe_type: VectorType) -> None:
-        super().__init__(manager, fe_type, vector_ir(fe_type))
+        super().__init__(manager, fe_type, vector_ir(fe_type))  # type: ignore[no-untyped-call]
 
 
 def vector_ir(vector: VectorType) -> ir.VectorType:
