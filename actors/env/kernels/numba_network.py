@@ -15,10 +15,10 @@ from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.fleet_networks import EpochMeasures
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host
+from actors.env.hosts.host import draw_into
 from actors.env.kernels.column_arrays import ColumnArrays
 from actors.env.kernels.epoch import Adam, train_epoch
 from actors.env.kernels.evaluate import evaluate
-from actors.env.kernels.flat_params import draw_into
 from actors.env.kernels.network import ABSENT, BLENDED, TRAINING, Seeds, make_work
 from actors.env.kernels.seeds import EXCITATION, GATED, NORM, RESIDUAL
 from actors.env.reference_network import OptimizerSettings
