@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.host_episode import HostEpisode
@@ -26,6 +28,13 @@ class NetworkSettings:
     cuda_graph: bool = False  # replay the steps of an epoch as a CUDA graph
 
 
+class EpochMeasures(NamedTuple):
+    """What an epoch of a host without seeds measured."""
+
+    train_loss: float  # mean over minibatches, nats
+    validation: EvalResult
+
+
 class FleetNetworks(Protocol):
     """The hosts and seeds of `num_envs` environments, one network per environment.
 
@@ -39,6 +48,17 @@ class FleetNetworks(Protocol):
 
         `episodes` holds the episode of every environment. Return the validation result of each new host without
         seeds, by environment; entries of other environments have no meaning.
+        """
+        ...
+
+    def can_train_twin(self, env: int) -> bool:
+        """Return whether `train_twin` works for this environment's host."""
+        ...
+
+    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+        """Train a copy of one environment's host alone, without seeds and columns, and evaluate it after each epoch.
+
+        `rows` holds the minibatches of each epoch, as in `EpochPlan`. The environment itself is unchanged, bit for bit.
         """
         ...
 

@@ -17,11 +17,11 @@ from actors.env.episode import governor
 from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
 from actors.env.episode.reward import EpisodeReward, objective, objective_reward, potential
 from actors.env.episode.settings import draw_settings
-from actors.env.episode.twin import twin_coefficient
+from actors.env.episode.twin import padded, twin_coefficient
 from actors.env.hosts.column import column_host
 from actors.env.hosts.make import make_host
 from actors.env.rendering.timeline import Timeline
-from actors.env.rng import Purpose, stream
+from actors.env.rng import Purpose, restart, stream
 from actors.env.slots.contributions import EvalResult, subsets_to_evaluate
 from actors.env.slots.growth_state import GrowthRules, GrowthState
 from actors.env.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
@@ -93,6 +93,8 @@ class HostEpisode:
         self.val_losses: list[float] = []
         self.rents: list[float] = []
         self._executed = SeedAction(Op.WAIT)
+        self._order = stream(run_seed, seed, Purpose.BATCH_ORDER)
+        self._passes: dict[int, NDArray[np.int64]] = {}
 
     def host_rng(self) -> np.random.Generator:
         """Return the generator of the host's parameters."""
@@ -101,14 +103,17 @@ class HostEpisode:
     def _new_seed(self, number: int, slot: int, blueprint: int, blend: int) -> NewSeed:
         return NewSeed(slot, blueprint, blend, stream(self.run_seed, self.seed, Purpose.SEED_INIT, number))
 
-    def begin(self, untrained: EvalResult, twin: Sequence[float] = ()) -> None:
+    def begin(self, untrained: EvalResult, twin: Sequence[float] | None = None) -> None:
         """Start with the validation result of the untrained host.
 
-        `twin` holds the accuracies `[horizon + 1]` of the never-grow twin, or nothing if rewards do not use one.
+        `twin` holds the accuracies `[horizon + 1]` of the never-grow twin. If rewards use a twin and none is given, the
+        episode's own accuracies are the twin's until a seed joins the host, when `set_twin` must be called.
         """
         accuracy, loss = untrained
         self.accuracies, self.val_losses = [accuracy], [loss]
         self.governor.begin(loss)
+        if twin is None:
+            twin = self.accuracies if self.config.reference == "twin" else ()
         self.reward = EpisodeReward(self.config, twin, twin_coefficient(self.config, self.task.task_id))
         self.timeline = Timeline(
             self.task.task_id,
@@ -144,7 +149,28 @@ class HostEpisode:
         due = (self.epoch + 1) % self.config.contribution_every == 0
         wanted = subsets_to_evaluate(blended, training) if due else []
         subsets = (current, *(subset for subset in wanted if subset != current))
-        return EpochPlan(pruned, germinated, blended, training, self._minibatches(), subsets), reason
+        return EpochPlan(pruned, germinated, blended, training, self._minibatches(self.epoch), subsets), reason
+
+    def parts_from_twin(self, plan: EpochPlan) -> bool:
+        """Return whether seeds join the host for the first time in this epoch, so that rewards need `set_twin`."""
+        return self.reward.twin is self.accuracies and bool(plan.blended)
+
+    def remaining_minibatches(self) -> list[NDArray[np.int64]]:
+        """Return the minibatches of each epoch that is left, the present one included, as `EpochPlan.rows`."""
+        return [self._minibatches(epoch) for epoch in range(self.epoch, self.horizon_epochs)]
+
+    def set_twin(self, train_losses: Sequence[float], results: Sequence[EvalResult]) -> None:
+        """Complete the twin by its losses and validation results in the epochs that are left."""
+        before = zip(self.train_losses, self.val_losses[1:], self.accuracies[1:], strict=True)
+        after = ((t, loss, accuracy) for t, (accuracy, loss) in zip(train_losses, results, strict=True))
+        watch = governor.Governor(self.task.num_classes, self.task.chance_loss)
+        watch.begin(self.val_losses[0])
+        accuracies = [self.accuracies[0]]
+        for train_loss, loss, accuracy in (*before, *after):
+            if watch.check(train_loss, loss, accuracy):
+                break
+            accuracies.append(accuracy)
+        self.reward.twin = padded(accuracies, self.horizon_epochs)
 
     def complete_epoch(
         self, plan: EpochPlan, result: EpochResult, roll_back: Callable[[tuple[int, ...]], EvalResult]
@@ -211,16 +237,23 @@ class HostEpisode:
         op_slot = self._executed.slot if op is not Op.WAIT else -1
         self.timeline.record(op.name, op_slot, self.lifecycle.slots, self._names, growth, accuracy, term)
 
-    def _minibatches(self) -> NDArray[np.int64]:
-        """Return this epoch's rows `[inner_steps, batch_size]`, cut from concatenated permutations of the split."""
+    def _minibatches(self, epoch: int) -> NDArray[np.int64]:
+        """Return an epoch's rows `[inner_steps, batch_size]`, cut from concatenated permutations of the split."""
         rows = len(self.task.train)
         shape = (self.settings.inner_steps, self.config.batch_size)
         count = shape[0] * shape[1]
-        position = self.epoch * count
+        position = epoch * count
         passes = range(position // rows, (position + count - 1) // rows + 1)
-        order = [stream(self.run_seed, self.seed, Purpose.BATCH_ORDER, n).permutation(rows) for n in passes]
         start = position % rows
-        return np.concatenate(order)[start : start + count].reshape(shape)
+        return np.concatenate([self._pass(n) for n in passes])[start : start + count].reshape(shape)
+
+    def _pass(self, n: int) -> NDArray[np.int64]:
+        """Return the order of the training rows in the n-th pass over them."""
+        order = self._passes.get(n)
+        if order is None:
+            restart(self._order, self.run_seed, self.seed, Purpose.BATCH_ORDER, n)
+            order = self._passes[n] = self._order.permutation(len(self.task.train))
+        return order
 
     def slot_params(self) -> list[int]:
         """Return the parameters that the seed of each slot adds, including the gate of its blend."""

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from actors.env.episode.epoch import EpochPlan, EpochResult
-from actors.env.fleet_networks import FleetNetworks
+from actors.env.fleet_networks import EpochMeasures, FleetNetworks
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
 from actors.env.slots.contributions import EvalResult
@@ -159,6 +162,16 @@ class MixedNetworks:
             envs += [None] * (least - len(envs))
             networks = spare.pop((kind, len(envs)), None) or self.make_block(kind, len(envs))
             yield Block(kind, networks, envs)
+
+    def can_train_twin(self, env: int) -> bool:
+        """See `FleetNetworks.can_train_twin`."""
+        block, row = self._position[env]
+        return block.networks.can_train_twin(row)
+
+    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+        """See `FleetNetworks.train_twin`."""
+        block, row = self._position[env]
+        return block.networks.train_twin(row, rows)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         """See `FleetNetworks.run_epoch`."""

@@ -7,8 +7,11 @@ Generators with the same four numbers draw the same values on every machine and 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import NDArray
 
 
 class Purpose(IntEnum):
@@ -31,9 +34,36 @@ class Purpose(IntEnum):
 
 
 _WORD = 2**64
+_NOTHING_BUFFERED = np.zeros(4, np.uint64)
+
+
+class _NoEntropy(ISeedSequence):
+    """Seeds a bit generator whose state is set afterwards, without asking the system for entropy."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        return np.zeros(n_words, dtype)
+
+
+_NO_ENTROPY = _NoEntropy()
 
 
 def stream(run: int, env_seed: int, purpose: Purpose, counter: int = 0) -> np.random.Generator:
     """Return the generator for one purpose of one episode; it can draw 2**128 times before it meets another."""
-    key = (run % _WORD, env_seed % _WORD)
-    return np.random.Generator(np.random.Philox(counter=[0, 0, int(purpose), counter % _WORD], key=key))
+    generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))  # type: ignore[arg-type]
+    restart(generator, run, env_seed, purpose, counter)
+    return generator
+
+
+def restart(generator: np.random.Generator, run: int, env_seed: int, purpose: Purpose, counter: int = 0) -> None:
+    """Make a generator that `stream` returned draw what the stream of these four numbers draws."""
+    generator.bit_generator.state = {
+        "bit_generator": "Philox",
+        "state": {
+            "counter": np.array((0, 0, int(purpose), counter % _WORD), np.uint64),
+            "key": np.array((run % _WORD, env_seed % _WORD), np.uint64),
+        },
+        "buffer": _NOTHING_BUFFERED,
+        "buffer_pos": len(_NOTHING_BUFFERED),
+        "has_uint32": 0,
+        "uinteger": 0,
+    }

@@ -100,13 +100,14 @@ class SeedTrainingFleet:
             raise ValueError("the first reset must be of all environments")
         self.episodes = [new.get(e) or self.episodes[e] for e in range(self.num_envs)]
         untrained = self.networks.reset(self.episodes, list(new))
-        twins = (
-            self._twins.trajectories([ep.seed for ep in new.values()])
-            if self.config.reference == "twin"
-            else [()] * len(new)
-        )
-        for (e, episode), twin in zip(new.items(), twins, strict=True):
-            episode.begin(untrained[e], twin)
+        apart = {
+            e: episode.seed
+            for e, episode in new.items()
+            if self.config.reference == "twin" and not self.networks.can_train_twin(e)
+        }
+        twins = dict(zip(apart, self._twins.trajectories(list(apart.values())), strict=True))
+        for e, episode in new.items():
+            episode.begin(untrained[e], twins.get(e))
             self._running[e] = True
             self._last[e] = (episode.observation(), episode.masks())
         zeros, none = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
@@ -121,6 +122,10 @@ class SeedTrainingFleet:
             plans[e], reason = self.episodes[e].plan_epoch(actions[e], masks=self._last[e][1])
             if reason:
                 self.illegal[e] = reason
+        for e, plan in enumerate(plans):
+            if plan is not None and self.episodes[e].parts_from_twin(plan):
+                twin = self.networks.train_twin(e, self.episodes[e].remaining_minibatches())
+                self.episodes[e].set_twin([m.train_loss for m in twin], [m.validation for m in twin])
         results = self.networks.run_epoch(plans)
         rewards, terminated, truncated = np.zeros(n), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
         reasons: list[EndReason | None] = [None] * n
@@ -149,7 +154,7 @@ class SeedTrainingFleet:
         return tuple(episode.timeline for episode in self.episodes)
 
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
-        """Play never-grow episodes in a fleet of their own."""
+        """Play never-grow episodes in a fleet of their own, for hosts whose backend cannot train a twin beside them."""
         width = max(2, len(seeds))  # a stack of one rounds differently
         fleet = SeedTrainingFleet(
             twin_config(self.config), width, self.run_seed, self.dtype, width_scale=self.width_scale

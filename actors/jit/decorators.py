@@ -27,10 +27,15 @@ class Kernel:
         self.function, self.folder = function, folder
         self.compiled: dict[str, Any] = {}
         """By precision: what Numba returns."""
+        self._by_dtype: dict[Any, Any] = {}  # the same
 
     def __call__(self, *args: Any) -> Any:
         """Call the function, in the precision of its first array."""
-        return self.of(next(arg.dtype.name for arg in args if isinstance(arg, np.ndarray)))(*args)
+        dtype = next(arg.dtype for arg in args if isinstance(arg, np.ndarray))
+        compiled = self._by_dtype.get(dtype)  # the name of a dtype takes microseconds
+        if compiled is None:
+            compiled = self._by_dtype[dtype] = self.of(dtype.name)
+        return compiled(*args)
 
     def of(self, precision: str) -> Any:
         """Return the function in one precision."""
@@ -50,6 +55,15 @@ class Kernel:
 def inner(function: F) -> F:
     """Compile a function that only kernels call."""
     return _compiled(function, ARITHMETIC, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def allocation_free(function: F) -> F:
+    """Compile as `inner` does a function that does not allocate.
+
+    It does not count references to the rows that it cuts out of arrays, which would take longer than the arithmetic on
+    them.
+    """
+    return _compiled(function, ARITHMETIC, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
 
 
 def ordered(function: F) -> F:

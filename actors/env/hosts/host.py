@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.env.blueprints.blueprint import Param, Params
@@ -91,3 +92,11 @@ class Host(Protocol):
 def draw_params(shapes: Mapping[str, Param], rng: np.random.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
     """Draw leaf tensors that require gradients, in the order of `shapes`."""
     return {name: torch.tensor(p.draw(rng), dtype=dtype).requires_grad_() for name, p in shapes.items()}
+
+
+def draw_into(shapes: Mapping[str, Param], into: NDArray[Any], rng: np.random.Generator) -> None:
+    """Draw parameters into the beginning of a vector, in the order of `shapes`."""
+    start = 0
+    for p in shapes.values():
+        into[start : start + p.size] = p.draw(rng).ravel()
+        start += p.size

@@ -1,12 +1,14 @@
 """The numba backend: compiled CPU kernels that train and evaluate one MLP host with its seeds and columns.
 
 On a CPU these networks are so small that a tensor library spends most of its time between operations. Here an epoch is
-one call: Numba compiles plain loops, BLAS multiplies the matrices, and the tensors of a network stay in the cache.
-Hidden tensors are `[units, rows]`, so that norms average over the first dimension and every loop runs along the second.
+one call: Numba compiles loops over vectors of the processor, and the tensors of a network stay in the cache. Matrix
+products are loops too, since a BLAS takes as long to be called as to multiply matrices of this size. Hidden tensors are
+`[units, rows]`, so that norms average over the first dimension and every loop runs along the second.
 Environments share nothing: the results of one do not depend on the others.
 
 Read `networks.py` (`NumbaNetworks`, the `FleetNetworks` of this backend) and `numba_network.py`, then the kernels that
 it calls, `epoch.py` and `evaluate.py`; they rest on `network.py` (host), `columns.py` (the same for columns of any
-width), `seeds.py` (seeds and blends) and `layers.py`. `jit.py`, `compile.py` and `cache.py` compile kernels, in a
-process of their own, and cache them on disk, keyed by a hash of all files in this folder.
+width), `seeds.py` (seeds and blends), `layers.py`, `products.py` and `vectors.py`. `jit.py`, `compile.py` and
+`cache.py` compile kernels, in a process of their own, and cache them on disk, keyed by a hash of all files in this
+folder.
 """

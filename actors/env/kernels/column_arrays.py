@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.hosts.column import column_shapes
-from actors.env.hosts.host import Host
+from actors.env.hosts.host import Host, draw_into
 from actors.env.kernels.columns import Columns, work_size
-from actors.env.kernels.flat_params import draw_into
 
 Array = NDArray[Any]
 

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.kernels.jit import inner
-from actors.env.kernels.network import ABSENT, BLENDED, Seeds, Work, backward, block_offset, enter, forward
+from actors.env.kernels.layers import copy
+from actors.env.kernels.network import ABSENT, BLENDED, Seeds, Work, backward, block_offset, enter, forward, padded
+from actors.env.kernels.vectors import lanes, load, splat, store
 
 Array = NDArray[Any]
 
@@ -31,30 +33,39 @@ class Columns(NamedTuple):
 
 def work_size(blocks: int, width: int, classes: int, rows: int) -> int:
     """Return how many numbers `column_work` cuts out of a row of `Columns.work`."""
-    return rows * ((blocks + 1) * (3 * width + 1) + 2 * classes)
+    return padded(rows) * ((blocks + 1) * (3 * width + 1) + 2 * classes + 4 * width + 2)
 
 
 @inner
-def column_work(columns: Columns, c: int, blocks: int, classes: int, rows: int) -> Work:
-    """Return the work space of a column, without room for seeds."""
+def column_work(columns: Columns, c: int, blocks: int, classes: int, length: int) -> Work:
+    """Return the work space of a column, for rows of this length, without room for seeds."""
     flat, width = columns.work[c], columns.width[c]
-    n, m = (blocks + 1) * width * rows, classes * rows
+    hidden_size, logits_size = (blocks + 1) * width * length, classes * length
+    n = hidden_size
     leaving, xhat, active = flat[:n], flat[n : 2 * n], flat[2 * n : 3 * n]
-    logits, total = flat[3 * n : 3 * n + m], flat[3 * n + m : 3 * n + 2 * m]
-    inverse = flat[3 * n + 2 * m : 3 * n + 2 * m + (blocks + 1) * rows]
-    hidden = leaving.reshape(blocks + 1, width, rows)
+    n = 3 * hidden_size
+    logits, summed = flat[n : n + logits_size], flat[n + logits_size : n + 2 * logits_size]
+    n += 2 * logits_size
+    inverse = flat[n : n + (blocks + 1) * length]
+    n += (blocks + 1) * length
+    flow, inside = flat[n : n + 2 * width * length], flat[n + 2 * width * length : n + 4 * width * length]
+    n += 4 * width * length
+    hidden = leaving.reshape(blocks + 1, width, length)
     return Work(
         hidden,
         hidden,
-        xhat.reshape(blocks + 1, width, rows),
-        inverse.reshape(blocks + 1, rows),
-        active.reshape(blocks + 1, width, rows),
+        xhat.reshape(blocks + 1, width, length),
+        inverse.reshape(blocks + 1, length),
+        active.reshape(blocks + 1, width, length),
         hidden[:0],
         hidden[:0],
         hidden[:0],
-        logits.reshape(classes, rows)[:0],
-        logits.reshape(classes, rows),
-        total.reshape(classes, rows),
+        logits.reshape(classes, length)[:0],
+        logits.reshape(classes, length),
+        summed.reshape(classes, length),
+        flow.reshape(2, width, length),
+        inside.reshape(2, width, length),
+        flat[n : n + 2 * length].reshape(2, length),
     )
 
 
@@ -71,9 +82,9 @@ def num_params(features: int, width: int, classes: int, blocks: int) -> int:
 
 
 @inner
-def without_seeds(seeds: Seeds) -> Seeds:
-    """Return the slots of a column, in which nothing grows."""
-    return Seeds(seeds.q, seeds.formula, seeds.hidden, seeds.blend, seeds.alpha, np.zeros_like(seeds.mode))
+def without_seeds(seeds: Seeds, absent: Array) -> Seeds:
+    """Return the slots of a column, in which nothing grows; `absent [S]` is 0."""
+    return Seeds(seeds.q, seeds.size, seeds.formula, seeds.hidden, seeds.blend, seeds.alpha, absent)
 
 
 @inner
@@ -87,46 +98,45 @@ def columns_up_to(columns: Columns, mode: int) -> int:
 
 
 @inner
-def run_columns(columns: Columns, bits: int, bare: Seeds, x: Array, classes: int) -> None:
-    """Compute the logits of each column in `bits` for x [F, B], and keep what the backward pass needs."""
-    features, rows = x.shape
+def run_columns(columns: Columns, bits: int, bare: Seeds, x: Array, offset: int, classes: int, length: int) -> None:
+    """Compute the logits of each column in `bits`, and keep what the backward pass needs.
+
+    The input are columns `offset` to `offset` + `length` of x [F, N].
+    """
     for c in range(columns.mode.size):
         if bits >> c & 1:
-            work = column_work(columns, c, bare.mode.size, classes, rows)
-            enter(columns.q[c], x, work.leaving[0])
+            work = column_work(columns, c, bare.mode.size, classes, length)
+            enter(columns.q[c], x, offset, work.leaving[0])
             mode, slot = whole_pass()
-            forward(columns.q[c], bare, mode, slot, work, features)
+            forward(columns.q[c], bare, mode, slot, work, x.shape[0])
 
 
 @inner
 def add_columns(columns: Columns, bits: int, blocks: int, work: Work) -> None:
     """Compute `work.total`: the host's logits plus those of each column in `bits`, scaled by its alpha."""
-    classes, rows = work.logits.shape
-    for k in range(classes):
-        row, out = work.logits[k], work.total[k]
-        for i in range(rows):
-            out[i] = row[i]
+    classes, length = work.logits.shape
+    copy(work.logits, work.total)
     for c in range(columns.mode.size if bits else 0):
         if bits >> c & 1:
-            logits = column_work(columns, c, blocks, classes, rows).logits
-            alpha = logits.dtype.type(columns.alpha[c])
+            logits = column_work(columns, c, blocks, classes, length).logits
+            alpha = splat(logits.dtype.type(columns.alpha[c]))
             for k in range(classes):
                 row, out = logits[k], work.total[k]
-                for i in range(rows):
-                    out[i] += alpha * row[i]
+                for i in range(0, length, lanes(logits)):
+                    store(out, i, load(out, i) + alpha * load(row, i))
 
 
 @inner
 def columns_back(columns: Columns, mode: int, bare: Seeds, x: Array, dlogits: Array, dq: Array) -> None:
     """Write the parameter gradients of the columns of this mode to `dq [C, Q]`, given those of the summed logits."""
-    classes, rows = dlogits.shape
+    classes, length = dlogits.shape
     for c in range(columns.mode.size):
         if columns.mode[c] == mode:
-            work = column_work(columns, c, bare.mode.size, classes, rows)
-            alpha = dlogits.dtype.type(columns.alpha[c])
+            work = column_work(columns, c, bare.mode.size, classes, length)
+            alpha = splat(dlogits.dtype.type(columns.alpha[c]))
             for k in range(classes):
                 row, out = dlogits[k], work.total[k]
-                for i in range(rows):
-                    out[i] = alpha * row[i]
+                for i in range(0, length, lanes(dlogits)):
+                    store(out, i, alpha * load(row, i))
             host, slot = whole_pass()
             backward(columns.q[c], bare, host, slot, x, work, dq[c], bare.q, columns.alpha[:0])

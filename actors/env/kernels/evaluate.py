@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.kernels.columns import Columns, add_columns, run_columns, without_seeds
-from actors.env.kernels.epoch import gather
 from actors.env.kernels.jit import inner, kernel
-from actors.env.kernels.layers import exponential
-from actors.env.kernels.network import Seeds, Work, block_offset, enter, grow, head, run_block
+from actors.env.kernels.layers import copy
+from actors.env.kernels.network import (
+    Seeds,
+    Work,
+    block_offset,
+    enter,
+    grow,
+    head,
+    highest_and_sum,
+    log_losses,
+    run_block,
+)
 
 Array = NDArray[Any]
 
 
+class Variants(NamedTuple):
+    """Subsets that share the work up to the first slot in which they differ.
+
+    After slot s of the stream there is one variant for each distinct set of slots up to s.
+    """
+
+    sets: Array  # [S + 1, N] as bits, after each slot
+    counts: Array  # [S + 1] how many there are
+    hidden: Array  # [2, N, W, B]
+    entering: Array  # [N, W, B]
+
+
 @kernel
 def evaluate(
-    data: Array,
+    x: Array,
     labels: Array,
     p: Array,
     seeds: Seeds,
@@ -31,39 +51,58 @@ def evaluate(
 ) -> None:
     """Compute, for each of `subsets` (bit s for slot s), the number of `correct` rows and the summed cross-entropy.
 
-    Subsets share the work up to the first slot in which they differ: after slot s of the stream there is one variant
-    for each distinct set of slots up to s. Columns are run once, and each subset adds the logits of its own.
+    The rows of data are the first columns of x [F, N], where N is a multiple of the length of rows in `work`. Columns
+    of the host are run once, and each subset adds the logits of its own.
     """
-    slots, features, size = seeds.mode.size, data.shape[1], work.logits.shape[1]
-    bare = without_seeds(seeds)
+    slots, width, length = seeds.mode.size, work.leaving.shape[1], work.logits.shape[1]
+    variants = Variants(
+        np.zeros((slots + 1, subsets.size), np.int64),
+        np.ones(slots + 1, np.int64),
+        np.empty((2, subsets.size, width, length), p.dtype),
+        np.empty((subsets.size, width, length), p.dtype),
+    )
+    absent = np.zeros_like(seeds.mode)
+    evaluate_variants(x, labels, p, seeds, columns, work, subsets, correct, losses, variants, absent)
+
+
+@inner
+def evaluate_variants(
+    x: Array,
+    labels: Array,
+    p: Array,
+    seeds: Seeds,
+    columns: Columns,
+    work: Work,
+    subsets: Array,
+    correct: Array,
+    losses: Array,
+    variants: Variants,
+    absent: Array,
+) -> None:
+    """Evaluate, see `evaluate`; `absent [S]` is 0."""
+    slots, features, width = seeds.mode.size, x.shape[0], work.leaving.shape[1]
+    classes, length = work.logits.shape
+    bare = without_seeds(seeds, absent)
+    sets, counts, hidden, entering = variants
     used = 0
     for n in range(subsets.size):
         used |= subsets[n]
-    width = work.leaving.shape[1]
-    x = np.zeros((features, size), p.dtype)
-    index = np.zeros(size, np.int64)
-    correct[:] = 0
-    losses[:] = 0.0
-    sets = np.zeros((slots + 1, subsets.size), np.int64)
-    counts = np.ones(slots + 1, np.int64)
+        correct[n], losses[n] = 0, 0.0
     for s in range(slots):
         counts[s + 1] = 0
         for n in range(subsets.size):
-            prefix = subsets[n] & ((1 << (s + 1)) - 1)
-            if not (sets[s + 1, : counts[s + 1]] == prefix).any():
-                sets[s + 1, counts[s + 1]] = prefix
+            prefix, known = subsets[n] & ((1 << (s + 1)) - 1), 0
+            while known < counts[s + 1] and sets[s + 1, known] != prefix:
+                known += 1
+            if known == counts[s + 1]:
+                sets[s + 1, known] = prefix
                 counts[s + 1] += 1
-    variants = np.empty((2, subsets.size, width, size), p.dtype)
-    entering = np.empty((subsets.size, width, size), p.dtype)
-    for start in range(0, data.shape[0], size):
-        rows = min(size, data.shape[0] - start)
-        for i in range(rows):
-            index[i] = start + i
-        gather(data, index, x)
-        run_columns(columns, used >> slots, bare, x, work.logits.shape[0])
-        enter(p, x, variants[0, 0])
+    for start in range(0, labels.size, length):
+        y = labels[start : min(start + length, labels.size)]
+        run_columns(columns, used >> slots, bare, x, start, classes, length)
+        enter(p, x, start, hidden[0, 0])
         for s in range(slots):
-            before, after = variants[s % 2], variants[(s + 1) % 2]
+            before, after = hidden[s % 2], hidden[(s + 1) % 2]
             offset = block_offset(features, width, s)
             grown = used >> s & 1
             for v in range(counts[s]):
@@ -77,10 +116,10 @@ def evaluate(
                 if subset >> s & 1:
                     grow(seeds, s, work, entering[parent], after[n])
                 else:
-                    after[n][:] = entering[parent]
+                    copy(entering[parent], after[n])
         offset = block_offset(features, width, slots)
         for v in range(counts[slots]):
-            last = variants[slots % 2, v]
+            last = hidden[slots % 2, v]
             head(p, offset, last, work.xhat[0], work.inverse[0], work.active[0], work.logits)
             for n in range(subsets.size):
                 if subsets[n] & ((1 << slots) - 1) == sets[slots, v]:
@@ -88,23 +127,20 @@ def evaluate(
                     if beside:
                         add_columns(columns, beside, slots, work)
                     summed = work.total if beside else work.logits
-                    right, total = _score(summed, labels[start : start + rows])
-                    correct[n] += right
-                    losses[n] += total
+                    highest, mass = work.by_row
+                    highest_and_sum(summed, highest, mass)
+                    losses[n] += log_losses(summed, y, highest, mass)
+                    correct[n] += count_correct(summed, y, highest)
 
 
 @inner
-def _score(logits: Array, y: Array) -> tuple[int, float]:
-    """Return the number of correct rows and the summed cross-entropy of logits [C, B]."""
-    right, total = 0, 0.0
+def count_correct(logits: Array, y: Array, highest: Array) -> int:
+    """Return for how many rows of y the first of the highest logits [C, B] is that of the label."""
+    result = 0
     for i in range(y.size):
-        best = 0
-        for c in range(1, logits.shape[0]):
-            if logits[c, i] > logits[best, i]:
-                best = c
-        right += best == y[i]
-        summed = logits.dtype.type(0)
-        for c in range(logits.shape[0]):
-            summed += exponential(logits[c, i] - logits[best, i])
-        total += math.log(summed) - (logits[y[i], i] - logits[best, i])
-    return right, total
+        if logits[y[i], i] == highest[i]:
+            first = 0
+            while logits[first, i] != highest[i]:
+                first += 1
+            result += first == y[i]
+    return result

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from actors.env.kernels.jit import inner
 from actors.env.kernels.layers import (
-    affine,
-    affine_input,
-    affine_params,
-    exponential,
+    copy,
+    norm,
+    rectified_scale_and_shift,
     rectify_input,
     scale_and_shift,
     scale_params,
-    scale_rows,
     standardize,
     standardize_input,
 )
+from actors.env.kernels.products import add_product, affine, affine_at, affine_input, affine_params, clear, zero_and_one
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
+from actors.env.kernels.vectors import PADDING, exponential, lanes, load, maximum, splat, store
 
 Array = NDArray[Any]
 ABSENT, BLENDED, TRAINING = range(3)
@@ -35,52 +35,54 @@ def block_offset(features: int, width: int, slot: int) -> int:
 
 
 @inner
-def enter(p: Array, x: Array, h: Array) -> None:
-    """Compute the input layer, h [W, B] of x [F, B]."""
+def enter(p: Array, x: Array, offset: int, h: Array) -> None:
+    """Compute the input layer, h [W, B] of x [F, N], columns `offset` to `offset` + B."""
     n = x.shape[0] * h.shape[0]
-    affine(x, p[:n].reshape(x.shape[0], h.shape[0]), p[n : n + h.shape[0]], h)
+    affine_at(x, p[:n], p[n : n + h.shape[0]], h, offset)
 
 
 @inner
 def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Array, out: Array) -> None:
     """Compute out = h + w' ReLU(LayerNorm(h)) + b, for the block whose parameters begin at `start`."""
-    width = h.shape[0]
+    width, rows = h.shape
     standardize(h, xhat, inverse)
-    scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, True)
+    rectified_scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active)
     n = start + 2 * width
-    affine(
-        active, p[n : n + width * width].reshape(width, width), p[n + width * width : n + width * width + width], out
-    )
+    last = n + width * width
     for w in range(width):
-        x, y = h[w], out[w]
-        for i in range(y.size):
-            y[i] += x[i]
+        x, y, b = h[w], out[w], splat(p[last + w])
+        for i in range(0, rows, lanes(h)):
+            store(y, i, load(x, i) + b)
+    zero, one = zero_and_one()
+    add_product(active, p[n:last], out, zero, width, one)
 
 
 @inner
 def block_back(
-    p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, dp: Array, with_params: bool
+    p: Array,
+    start: int,
+    xhat: Array,
+    inverse: Array,
+    active: Array,
+    d: Array,
+    inside: Array,
+    dp: Array,
+    with_params: bool,
 ) -> None:
-    """Turn the gradient `d` of a block's output into that of its input, in place.
+    """Turn the gradient `d` of a block's output into that of its input, in place; `inside [W, B]` is overwritten.
 
     Write parameter gradients to `dp` if `with_params`.
     """
-    width, rows = d.shape
+    width = d.shape[0]
     n, s = start + 2 * width, start + width
+    last = n + width * width
     if with_params:
-        last = n + width * width
-        affine_params(active, d, dp[n:last].reshape(width, width), dp[last : last + width])
-    inner = np.empty((width, rows), d.dtype)
-    affine_input(d, p[n : n + width * width].reshape(width, width), inner)
-    rectify_input(active, inner)
+        affine_params(active, d, dp[n:last], dp[last : last + width])
+    affine_input(d, p[n:last], inside)
+    rectify_input(active, inside)
     if with_params:
-        scale_params(xhat, inner, dp[start:s], dp[s:n])
-    scale_rows(inner, p[start:s])
-    standardize_input(xhat, inverse, inner)
-    for w in range(width):
-        x, y = inner[w], d[w]
-        for i in range(rows):
-            y[i] += x[i]
+        scale_params(xhat, inside, dp[start:s], dp[s:n])
+    standardize_input(xhat, inverse, p[start:s], inside, d)
 
 
 @inner
@@ -88,10 +90,10 @@ def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Ar
     """Compute logits [C, B] of the last hidden tensor; the parameters are gain, bias, matrix, offset."""
     width, classes = h.shape[0], logits.shape[0]
     standardize(h, xhat, inverse)
-    scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, False)
+    scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active)
     n = start + 2 * width
     last = n + width * classes
-    affine(active, p[n:last].reshape(width, classes), p[last : last + classes], logits)
+    affine(active, p[n:last], p[last : last + classes], logits)
 
 
 @inner
@@ -103,60 +105,82 @@ def head_back(
     active: Array,
     dlogits: Array,
     d: Array,
+    inside: Array,
     dp: Array,
     with_params: bool,
 ) -> None:
-    """Compute the gradient d [W, B] of the last hidden tensor; write parameter gradients if `with_params`."""
+    """Compute the gradient d [W, B] of the last hidden tensor; write parameter gradients if `with_params`.
+
+    `inside [W, B]` is overwritten.
+    """
     width, classes = d.shape[0], dlogits.shape[0]
-    n = start + 2 * width
+    n, s = start + 2 * width, start + width
     last = n + width * classes
     if with_params:
-        affine_params(active, dlogits, dp[n:last].reshape(width, classes), dp[last : last + classes])
-    affine_input(dlogits, p[n:last].reshape(width, classes), d)
+        affine_params(active, dlogits, dp[n:last], dp[last : last + classes])
+    affine_input(dlogits, p[n:last], inside)
     if with_params:
-        scale_params(xhat, d, dp[start : start + width], dp[start + width : n])
-    scale_rows(d, p[start : start + width])
-    standardize_input(xhat, inverse, d)
+        scale_params(xhat, inside, dp[start:s], dp[s:n])
+    clear(d)
+    standardize_input(xhat, inverse, p[start:s], inside, d)
 
 
 @inner
-def cross_entropy(logits: Array, y: Array, count: int) -> float:
-    """Return the mean cross-entropy of the first `count` rows; replace the logits by its gradient."""
-    classes = logits.shape[0]
-    total = 0.0
-    share = logits.dtype.type(1.0 / count)
-    for i in range(count):
-        highest = logits[0, i]
-        for c in range(1, classes):
-            if logits[c, i] > highest:
-                highest = logits[c, i]
-        label_logit = logits[y[i], i] - highest
-        summed = logits.dtype.type(0)
+def highest_and_sum(logits: Array, highest: Array, summed: Array) -> None:
+    """Compute, for each row of data, the `highest [B]` of its logits [C, B], and the sum of exp(logit - highest)."""
+    for i in range(0, logits.shape[1], lanes(logits)):
+        top = load(logits[0], i)
+        for c in range(1, logits.shape[0]):
+            top = maximum(top, load(logits[c], i))
+        mass = splat(logits.dtype.type(0))
+        for c in range(logits.shape[0]):
+            mass = mass + exponential(load(logits[c], i) - top)
+        store(highest, i, top)
+        store(summed, i, mass)
+
+
+@inner
+def log_losses(logits: Array, y: Array, highest: Array, summed: Array) -> float:
+    """Return the sum of the cross-entropies of the rows of y, given the results of `highest_and_sum`."""
+    result, product = 0.0, 1.0
+    for i in range(y.size):
+        # The sums lie between 1 and C: the product of eight cannot overflow, and a logarithm of it costs one of eight.
+        product *= summed[i]
+        if i % 8 == 7:
+            result += math.log(product)
+            product = 1.0
+        result -= logits[y[i], i] - highest[i]
+    return result + math.log(product)
+
+
+@inner
+def cross_entropy(logits: Array, y: Array, highest: Array, summed: Array) -> float:
+    """Return the mean cross-entropy of the rows of y; replace the logits by its gradient, which is 0 in other columns.
+
+    `highest` and `summed [B]` are overwritten.
+    """
+    classes, rows = logits.shape
+    highest_and_sum(logits, highest, summed)
+    result = log_losses(logits, y, highest, summed)
+    real = logits.dtype.type
+    share = real(1.0 / y.size)
+    for i in range(0, rows, lanes(logits)):
+        scale, top = splat(share) / load(summed, i), load(highest, i)
         for c in range(classes):
-            logits[c, i] = exponential(logits[c, i] - highest)
-            summed += logits[c, i]
-        total += math.log(summed) - label_logit
-        for c in range(classes):
-            logits[c, i] = logits[c, i] / summed * share
+            store(logits[c], i, exponential(load(logits[c], i) - top) * scale)
+    for i in range(y.size):
         logits[y[i], i] -= share
-    return total / count
-
-
-@inner
-def norm(x: Array) -> float:
-    """Return the Euclidean norm of x [N, B]."""
-    squares = x.dtype.type(0)
-    for n in range(x.shape[0]):
-        row = x[n]
-        for i in range(row.size):
-            squares += row[i] * row[i]
-    return float(np.sqrt(squares))
+    for c in range(classes):
+        for i in range(y.size, rows):
+            logits[c, i] = real(0)
+    return result / y.size
 
 
 class Seeds(NamedTuple):
     """The seeds in S slots."""
 
     q: Array  # [S, Q] parameters; the last width + 1 of a row are the gate of its blend
+    size: Array  # [S] parameters, without the gate, which are the first of a row
     formula: Array  # [S] NORM, RESIDUAL, GATED or EXCITATION, see `kernels.seeds`
     hidden: Array  # [S] width of the inner layer
     blend: Array  # [S] index into BLENDS
@@ -165,7 +189,7 @@ class Seeds(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Intermediate results that the backward pass needs.
+    """Intermediate results that the backward pass needs, and space for its own.
 
     In tensors of S + 1 entries, index 0 is the input layer and s + 1 is slot s.
     """
@@ -181,27 +205,38 @@ class Work(NamedTuple):
     gate_value: Array  # [S, B] after the sigmoid
     logits: Array  # [C, B] of the stream
     total: Array  # [C, B] with those of columns added; then the gradient of the loss with respect to them
+    flow: Array  # [2, W, B] gradients of a hidden tensor and of a seed's change
+    inside: Array  # [2, largest hidden, B] gradients inside blocks and seeds
+    by_row: Array  # [2, B]
+
+
+def padded(rows: int) -> int:
+    """Return the length of hidden tensors' rows for so many rows of data."""
+    return -(-rows // PADDING) * PADDING
 
 
 def make_work(slots: int, width: int, max_hidden: int, classes: int, rows: int, dtype: Any) -> Work:
     """Allocate a work space for minibatches of `rows` rows."""
+    length, largest = padded(rows), max(max_hidden, 2 * width)  # a gated seed also keeps its product
 
     def zeros(*shape: int) -> Array:
-        return np.zeros(shape, dtype)
+        return np.zeros((*shape, length), dtype)
 
-    hidden, inner = (slots + 1, width, rows), (slots, max(max_hidden, width), rows)
     return Work(
-        zeros(*hidden),
-        zeros(*hidden),
-        zeros(*hidden),
-        zeros(slots + 1, rows),
-        zeros(*hidden),
-        zeros(*inner),
-        zeros(*inner),
-        zeros(slots, width, rows),
-        zeros(slots, rows),
-        zeros(classes, rows),
-        zeros(classes, rows),
+        entering=zeros(slots + 1, width),
+        leaving=zeros(slots + 1, width),
+        xhat=zeros(slots + 1, width),
+        inverse=zeros(slots + 1),
+        active=zeros(slots + 1, width),
+        first=zeros(slots, largest),
+        second=zeros(slots, largest),
+        change=zeros(slots, width),
+        gate_value=zeros(slots),
+        logits=zeros(classes),
+        total=zeros(classes),
+        flow=zeros(2, width),
+        inside=zeros(2, largest),
+        by_row=zeros(2),
     )
 
 
@@ -229,7 +264,7 @@ def forward(p: Array, seeds: Seeds, mode: int, from_slot: int, work: Work, featu
         if ABSENT < seeds.mode[s] <= mode:
             grow(seeds, s, work, here, leaving)
         elif seeds.mode[s] != ABSENT:
-            leaving[:] = here
+            copy(here, leaving)
     start = block_offset(features, work.leaving.shape[1], slots)
     head(p, start, work.leaving[slots], work.xhat[slots], work.inverse[slots], work.active[slots], work.logits)
 
@@ -245,22 +280,25 @@ def backward(
     """
     slots, features, width = seeds.mode.size, x.shape[0], work.leaving.shape[1]
     host = mode == BLENDED
-    d, dc = np.empty_like(work.leaving[0]), np.empty_like(work.leaving[0])
+    d, dc, inside = work.flow[0], work.flow[1], work.inside[0, :width]
     start, gate = block_offset(features, width, slots), seeds.q.shape[1] - width - 1
-    head_back(p, start, work.xhat[slots], work.inverse[slots], work.active[slots], work.total, d, dp, host)
+    xhat, inverse, active = work.xhat, work.inverse, work.active
+    head_back(p, start, xhat[slots], inverse[slots], active[slots], work.total, d, inside, dp, host)
     for s in range(slots - 1, max(to_slot, 0) - 1, -1):
         if at_slots.size > 0:
             at_slots[s] = norm(d)
         if ABSENT < seeds.mode[s] <= mode:
             h, q, with_params = work.entering[s + 1], seeds.q[s], seeds.mode[s] == mode
             blend, alpha = seeds.blend[s], seeds.alpha[s]
-            blend_back(blend, alpha, q[gate:], h, work.change[s], work.gate_value[s], d, dc, dq[s, gate:], with_params)
-            change_back(
-                seeds.formula[s], seeds.hidden[s], q, h, work.first[s], work.second[s], dc, d, dq[s], with_params
+            # Nothing inside blocks is kept here, so that `inside` is free.
+            blend_back(
+                blend, alpha, q[gate:], h, work.change[s], work.gate_value[s], d, dc, dq[s, gate:], with_params, inside
             )
+            first, second = work.first[s], work.second[s]
+            change_back(seeds.formula[s], seeds.hidden[s], q, h, first, second, dc, d, dq[s], with_params, work.inside)
         if s != to_slot:
             start = block_offset(features, width, s)
-            block_back(p, start, work.xhat[s], work.inverse[s], work.active[s], d, dp, host)
+            block_back(p, start, xhat[s], inverse[s], active[s], d, inside, dp, host)
     if host:
         n = features * width
-        affine_params(x, d, dp[:n].reshape(features, width), dp[n : n + width])
+        affine_params(x, d, dp[:n], dp[n : n + width])

@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from actors.env.blueprints.blueprint import NOOP
 from actors.env.episode.epoch import EpochPlan, EpochResult
+from actors.env.fleet_networks import EpochMeasures
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
 from actors.env.kernels.compile import compile_kernels
@@ -42,6 +44,14 @@ class NumbaNetworks:
         bare: Subset = frozenset()
         idle = EvalResult(0.0, 0.0)
         return [n.evaluate({}, [bare])[bare] if e in envs else idle for e, n in enumerate(self.networks)]
+
+    def can_train_twin(self, env: int) -> bool:
+        """See `FleetNetworks.can_train_twin`."""
+        return True
+
+    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+        """See `FleetNetworks.train_twin`."""
+        return self.networks[env].train_twin(rows)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         """See `FleetNetworks.run_epoch`."""

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from actors.env.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
+from actors.env.fleet_networks import EpochMeasures
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host
+from actors.env.hosts.host import draw_into
 from actors.env.kernels.column_arrays import ColumnArrays
 from actors.env.kernels.epoch import Adam, train_epoch
 from actors.env.kernels.evaluate import evaluate
-from actors.env.kernels.flat_params import draw_into
 from actors.env.kernels.network import ABSENT, BLENDED, TRAINING, Seeds, make_work
 from actors.env.kernels.seeds import EXCITATION, GATED, NORM, RESIDUAL
 from actors.env.reference_network import OptimizerSettings
@@ -51,8 +52,8 @@ class NumbaNetwork:
         largest = max(b.cost(width) for b in self.blueprints) + width + 1
         self.params = np.zeros(host.num_params(), self.dtype)
         draw_into(host.shapes(), self.params, episode.host_rng())
-        formula, hidden, blend, mode = (np.zeros(slots, np.int64) for _ in range(4))
-        self.seeds = Seeds(self._zeros(slots, largest), formula, hidden, blend, np.zeros(slots), mode)
+        size, formula, hidden, blend, mode = np.zeros((5, slots), np.int64)
+        self.seeds = Seeds(self._zeros(slots, largest), size, formula, hidden, blend, np.zeros(slots), mode)
         self.moments = Adam(
             np.zeros_like(self.params),
             np.zeros_like(self.params),
@@ -68,7 +69,7 @@ class NumbaNetwork:
         self.columns = ColumnArrays(self.column_slots, max(rows, ROWS_AT_ONCE), self.dtype)
         self.filled: set[int] = set()
         self.train_data = self._data(episode.task.train)
-        self.val_data = self._data(episode.task.val)
+        self.val_data = self._columns(episode.task.val)
         for new in episode.initial_seeds:
             self.germinate(new)
         self.commit()
@@ -76,6 +77,12 @@ class NumbaNetwork:
     def _data(self, split: Split) -> tuple[Array, Array]:
         """Return x and y as contiguous, writable arrays: kernels are compiled for one type of array."""
         return np.require(split.x, self.dtype, ["C", "W"]), np.require(split.y, np.int64, ["C", "W"])
+
+    def _columns(self, split: Split) -> tuple[Array, Array]:
+        """Return x [F, N] and y: rows of data as columns, with copies of the last one to fill the last block."""
+        padded = np.minimum(np.arange(-(-len(split.y) // ROWS_AT_ONCE) * ROWS_AT_ONCE), len(split.y) - 1)
+        x = split.x.T[:, padded]
+        return np.require(x, self.dtype, ["C", "W"]), np.require(split.y, np.int64, ["C", "W"])
 
     def _zeros(self, *shape: int) -> Array:
         return np.zeros(shape, self.dtype)
@@ -96,7 +103,7 @@ class NumbaNetwork:
         draw_into(gate_shapes(new.blend, width), q[len(q) - width - 1 :], new.rng)
         assert blueprint.formula is not None
         self.seeds.formula[s], self.seeds.hidden[s] = FORMULAS[blueprint.formula], blueprint.hidden(width)
-        self.seeds.blend[s] = new.blend
+        self.seeds.blend[s], self.seeds.size[s] = new.blend, blueprint.cost(width)
         self.moments.seed_first[s], self.moments.seed_second[s] = 0, 0
 
     def prune(self, slots: Iterable[int]) -> None:
@@ -119,16 +126,38 @@ class NumbaNetwork:
         if plan.germinated is not None:
             self.germinate(plan.germinated)
         self._set_modes(plan.blended, plan.training)
-        o = self.optimizer_settings
-        slots = self.episode.host.slots + self.column_slots
-        norms, scores = self._zeros(len(plan.rows), slots), np.zeros(slots)
-        rates = (o.host_lr, o.seed_lr, o.weight_decay, o.clip_norm)
-        (x, y), columns, work = self.train_data, self.columns.arrays, self.training_work
-        loss = train_epoch(x, y, plan.rows, self.params, self.seeds, columns, self.moments, work, rates, norms, scores)
+        loss, norms, scores = self._train(plan.rows)
         alphas = plan.alphas
         known = {s: score for s, score in enumerate(scores.tolist()) if s not in alphas and not isnan(score)}
         results = self.evaluate(alphas, plan.subsets)
         return EpochResult(loss, {s: norms[:, s].tolist() for s in alphas}, known, results[plan.subsets[0]], results)
+
+    def train_twin(self, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+        """See `FleetNetworks.train_twin`."""
+        kept = self.params, self.moments
+        m = self.moments
+        self.params = self.params.copy()
+        self.moments = m._replace(
+            host_first=m.host_first.copy(), host_second=m.host_second.copy(), steps=m.steps.copy()
+        )
+        bare: Subset = frozenset()
+        measures = []
+        for epoch_rows in rows:
+            self._set_modes({}, {})
+            loss, _, _ = self._train(epoch_rows)
+            measures.append(EpochMeasures(loss, self.evaluate({}, [bare])[bare]))
+        self.params, self.moments = kept
+        return measures
+
+    def _train(self, rows: NDArray[np.int64]) -> tuple[float, Array, Array]:
+        """Train an epoch; return the mean loss, the gradient norms `[T, slots]` and the scores `[slots]`."""
+        o = self.optimizer_settings
+        slots = self.episode.host.slots + self.column_slots
+        norms, scores = self._zeros(len(rows), slots), np.zeros(slots)
+        rates = (o.host_lr, o.seed_lr, o.weight_decay, o.clip_norm)
+        (x, y), columns, work = self.train_data, self.columns.arrays, self.training_work
+        loss = train_epoch(x, y, rows, self.params, self.seeds, columns, self.moments, work, rates, norms, scores)
+        return loss, norms, scores
 
     def evaluate(self, alphas: Mapping[int, float], subsets: Sequence[Subset]) -> dict[Subset, EvalResult]:
         """Evaluate each of `subsets` of the seeds of `alphas` on the validation rows."""
@@ -137,7 +166,7 @@ class NumbaNetwork:
     def evaluate_test(self, alphas: Mapping[int, float]) -> EvalResult:
         """Evaluate the network with the seeds of `alphas` on the test rows."""
         on = frozenset(alphas)
-        return self._evaluate(*self._data(self.episode.task.test), alphas, [on])[on]
+        return self._evaluate(*self._columns(self.episode.task.test), alphas, [on])[on]
 
     def _evaluate(
         self, x: Array, y: Array, alphas: Mapping[int, float], subsets: Sequence[Subset]

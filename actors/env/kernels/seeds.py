@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.kernels.jit import inner
 from actors.env.kernels.layers import (
-    affine,
-    affine_input,
-    affine_params,
     rectify,
     rectify_input,
     scale_and_shift,
@@ -24,9 +20,10 @@ from actors.env.kernels.layers import (
     sigmoid,
     standardize,
     standardize_input,
-    sum_rows,
     tanh,
 )
+from actors.env.kernels.products import add_affine_input, affine, affine_input, affine_params, sum_rows
+from actors.env.kernels.vectors import lanes, load, splat, store, total
 
 Array = NDArray[Any]
 NORM, RESIDUAL, GATED, EXCITATION = range(4)
@@ -38,38 +35,39 @@ ADD, MULTIPLY, GATE = range(3)
 @inner
 def change(formula: int, hidden: int, q: Array, h: Array, first: Array, second: Array, c: Array) -> None:
     """Compute c [W, B] = s - h; `first` and `second [largest hidden, B]` keep what the backward pass needs."""
-    width = h.shape[0]
+    width, rows = h.shape
     if formula == NORM:
         standardize(h, first[:width], second[0])
-        scale_and_shift(first[:width], q[:width], q[width : 2 * width], c, False)
+        scale_and_shift(first[:width], q[:width], q[width : 2 * width], c)
         scale_rows(c, q[2 * width : 3 * width])
         return
     n = width * hidden
-    w1, b1 = q[:n].reshape(width, hidden), q[n : n + hidden]
-    if formula == GATED:
-        m = n + hidden
-        affine(h, w1, b1, first[:hidden])
-        sigmoid(first[:hidden])
-        affine(h, q[m : m + n].reshape(width, hidden), q[m + n : 2 * m], second[:hidden])
-        product = np.empty((hidden, h.shape[1]), h.dtype)
-        for k in range(hidden):
-            a, b, out = first[k], second[k], product[k]
-            for i in range(out.size):
-                out[i] = a[i] * b[i]
-        affine(product, q[2 * m : 2 * m + n].reshape(hidden, width), q[2 * m + n : 2 * m + n + width], c)
-        return
-    affine(h, w1, b1, first[:hidden])
-    rectify(first[:hidden])
     m = n + hidden
-    affine(first[:hidden], q[m : m + n].reshape(hidden, width), q[m + n : m + n + width], c)
+    affine(h, q[:n], q[n:m], first[:hidden])
+    if formula == GATED:
+        sigmoid(first[:hidden])
+        affine(h, q[m : m + n], q[m + n : 2 * m], second[:hidden])
+        _multiply(first[:hidden], second[:hidden], first[hidden : 2 * hidden])
+        affine(first[hidden : 2 * hidden], q[2 * m : 2 * m + n], q[2 * m + n : 2 * m + n + width], c)
+        return
+    rectify(first[:hidden])
+    affine(first[:hidden], q[m : m + n], q[m + n : m + n + width], c)
     if formula == EXCITATION:
-        one, two = h.dtype.type(1), h.dtype.type(2)
+        one, two = splat(h.dtype.type(1)), splat(h.dtype.type(2))
         sigmoid(c)
         for w in range(width):
             row, x, out = second[w], h[w], c[w]
-            for i in range(out.size):
-                row[i] = out[i]
-                out[i] = x[i] * (two * out[i] - one)
+            for i in range(0, rows, lanes(h)):
+                a = load(out, i)
+                store(row, i, a)
+                store(out, i, load(x, i) * (two * a - one))
+
+
+@inner
+def _multiply(a: Array, b: Array, out: Array) -> None:
+    for k in range(a.shape[0]):
+        for i in range(0, a.shape[1], lanes(a)):
+            store(out[k], i, load(a[k], i) * load(b[k], i))
 
 
 @inner
@@ -84,77 +82,62 @@ def change_back(
     dh: Array,
     dq: Array,
     with_params: bool,
+    inside: Array,
 ) -> None:
-    """Add the gradient of h to `dh`, given that of the change, `dc`; write `dq` if `with_params`. Overwrite `dc`."""
+    """Add the gradient of h to `dh`, given that of the change, `dc`; write `dq` if `with_params`.
+
+    Overwrite `dc` and `inside [2, largest hidden, B]`.
+    """
     width, rows = h.shape
-    through = np.empty((width, rows), h.dtype)
     if formula == NORM:
         if with_params:
             # c = scale * (gain * xhat + bias)
-            plain = np.empty((width, rows), h.dtype)
-            scale_and_shift(first[:width], q[:width], q[width : 2 * width], plain, False)
+            plain = inside[0, :width]
+            scale_and_shift(first[:width], q[:width], q[width : 2 * width], plain)
             for w in range(width):
-                total, a, b = h.dtype.type(0), dc[w], plain[w]
-                for i in range(rows):
-                    total += a[i] * b[i]
-                dq[2 * width + w] = total
+                summed = splat(h.dtype.type(0))
+                for i in range(0, rows, lanes(h)):
+                    summed = summed + load(dc[w], i) * load(plain[w], i)
+                dq[2 * width + w] = total(summed)
         scale_rows(dc, q[2 * width : 3 * width])
         if with_params:
             scale_params(first[:width], dc, dq[:width], dq[width : 2 * width])
-        scale_rows(dc, q[:width])
-        standardize_input(first[:width], second[0], dc)
-        _add(dc, dh)
+        standardize_input(first[:width], second[0], q[:width], dc, dh)
         return
     n = width * hidden
     m = n + hidden
-    w1 = q[:n].reshape(width, hidden)
-    inner = np.empty((hidden, rows), h.dtype)
+    within = inside[0, :hidden]
+    one, two = splat(h.dtype.type(1)), splat(h.dtype.type(2))
     if formula == GATED:
-        one = h.dtype.type(1)
-        product = np.empty((hidden, rows), h.dtype)
-        for k in range(hidden):
-            a, b, out = first[k], second[k], product[k]
-            for i in range(rows):
-                out[i] = a[i] * b[i]
+        gates, values, through = first[:hidden], second[:hidden], inside[1, :hidden]
         if with_params:
-            affine_params(product, dc, dq[2 * m : 2 * m + n].reshape(hidden, width), dq[2 * m + n : 2 * m + n + width])
-        affine_input(dc, q[2 * m : 2 * m + n].reshape(hidden, width), inner)
-        for k in range(hidden):  # reuse `product` for the gradient of the gate, `inner` for that of the value
-            a, b, d, out = first[k], second[k], inner[k], product[k]
-            for i in range(rows):
-                out[i] = d[i] * b[i] * a[i] * (one - a[i])
-                d[i] = d[i] * a[i]
+            product = first[hidden : 2 * hidden]
+            affine_params(product, dc, dq[2 * m : 2 * m + n], dq[2 * m + n : 2 * m + n + width])
+        affine_input(dc, q[2 * m : 2 * m + n], within)
+        for k in range(hidden):  # `through` becomes the gradient before the gate, `within` that of the value
+            for i in range(0, rows, lanes(h)):
+                a, d = load(gates[k], i), load(within[k], i)
+                store(through[k], i, d * load(values[k], i) * a * (one - a))
+                store(within[k], i, d * a)
         if with_params:
-            affine_params(h, product, dq[:n].reshape(width, hidden), dq[n:m])
-            affine_params(h, inner, dq[m : m + n].reshape(width, hidden), dq[m + n : 2 * m])
-        affine_input(product, w1, through)
-        _add(through, dh)
-        affine_input(inner, q[m : m + n].reshape(width, hidden), through)
-        _add(through, dh)
+            affine_params(h, through, dq[:n], dq[n:m])
+            affine_params(h, within, dq[m : m + n], dq[m + n : 2 * m])
+        add_affine_input(through, q[:n], dh)
+        add_affine_input(within, q[m : m + n], dh)
         return
     if formula == EXCITATION:
-        one, two = h.dtype.type(1), h.dtype.type(2)
         for w in range(width):
-            a, x, d, out = second[w], h[w], dc[w], dh[w]
-            for i in range(rows):
-                out[i] += d[i] * (two * a[i] - one)
-                d[i] = d[i] * x[i] * two * a[i] * (one - a[i])
+            for i in range(0, rows, lanes(h)):
+                a, d = load(second[w], i), load(dc[w], i)
+                store(dh[w], i, load(dh[w], i) + d * (two * a - one))
+                store(dc[w], i, d * load(h[w], i) * two * a * (one - a))
     if with_params:
-        affine_params(first[:hidden], dc, dq[m : m + n].reshape(hidden, width), dq[m + n : m + n + width])
-    affine_input(dc, q[m : m + n].reshape(hidden, width), inner)
-    rectify_input(first[:hidden], inner)
+        affine_params(first[:hidden], dc, dq[m : m + n], dq[m + n : m + n + width])
+    affine_input(dc, q[m : m + n], within)
+    rectify_input(first[:hidden], within)
     if with_params:
-        affine_params(h, inner, dq[:n].reshape(width, hidden), dq[n:m])
-    affine_input(inner, w1, through)
-    _add(through, dh)
-
-
-@inner
-def _add(x: Array, into: Array) -> None:
-    for w in range(x.shape[0]):
-        row, out = x[w], into[w]
-        for i in range(out.size):
-            out[i] += row[i]
+        affine_params(h, within, dq[:n], dq[n:m])
+    add_affine_input(within, q[:n], dh)
 
 
 @inner
@@ -163,30 +146,27 @@ def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_val
 
     `multiply` replaces c by its tanh; `gated` stores its gate, after the sigmoid, in `gate_value [B]`.
     """
-    real = h.dtype.type
-    a = real(alpha)
     width, rows = h.shape
+    a = splat(h.dtype.type(alpha))
     if blend == MULTIPLY:
-        tanh(c, c)
+        tanh(c)
         for w in range(width):
-            x, t, y = h[w], c[w], out[w]
-            for i in range(rows):
-                y[i] = x[i] + x[i] * (a * t[i])
+            for i in range(0, rows, lanes(h)):
+                x = load(h[w], i)
+                store(out[w], i, x + x * (a * load(c[w], i)))
         return
-    for i in range(rows):
-        gate_value[i] = real(1)
+    for i in range(0, rows, lanes(h)):
+        store(gate_value, i, splat(h.dtype.type(1)))
     if blend == GATE:
-        for i in range(rows):
-            gate_value[i] = gate[width]
-        for w in range(width):
-            x, weight = h[w], gate[w]
-            for i in range(rows):
-                gate_value[i] += weight * x[i]
+        for i in range(0, rows, lanes(h)):
+            value = splat(gate[width])
+            for w in range(width):
+                value = value + splat(gate[w]) * load(h[w], i)
+            store(gate_value, i, value)
         sigmoid(gate_value.reshape(1, rows))
     for w in range(width):
-        x, t, y = h[w], c[w], out[w]
-        for i in range(rows):
-            y[i] = x[i] + a * gate_value[i] * t[i]
+        for i in range(0, rows, lanes(h)):
+            store(out[w], i, load(h[w], i) + a * load(gate_value, i) * load(c[w], i))
 
 
 @inner
@@ -201,39 +181,39 @@ def blend_back(
     dc: Array,
     dgate: Array,
     with_params: bool,
+    inside: Array,
 ) -> None:
     """Turn the gradient `d` of the output into that of h that does not pass through the seed, in place.
 
-    Write the gradient of the change to `dc [W, B]` and, if `with_params`, that of the gate to `dgate`.
+    Write the gradient of the change to `dc [W, B]` and, if `with_params`, that of the gate to `dgate`. Overwrite
+    `inside [W, B]`.
     """
-    real = h.dtype.type
-    a, one = real(alpha), real(1)
     width, rows = h.shape
+    a, one, zero = splat(h.dtype.type(alpha)), splat(h.dtype.type(1)), splat(h.dtype.type(0))
     if blend == MULTIPLY:
         for w in range(width):
-            x, t, flow, out = h[w], c[w], d[w], dc[w]
-            for i in range(rows):
-                out[i] = flow[i] * x[i] * a * (one - t[i] * t[i])
-                flow[i] = flow[i] * (one + a * t[i])
+            for i in range(0, rows, lanes(h)):
+                t, flow = load(c[w], i), load(d[w], i)
+                store(dc[w], i, flow * load(h[w], i) * a * (one - t * t))
+                store(d[w], i, flow * (one + a * t))
         return
     for w in range(width):
-        flow, out = d[w], dc[w]
-        for i in range(rows):
-            out[i] = a * gate_value[i] * flow[i]
+        for i in range(0, rows, lanes(h)):
+            store(dc[w], i, a * load(gate_value, i) * load(d[w], i))
     if blend == GATE:
-        summed = np.zeros((1, rows), h.dtype)
+        before_gate = inside[:1]
+        for i in range(0, rows, lanes(h)):
+            summed, value = zero, load(gate_value, i)
+            for w in range(width):
+                summed = summed + load(c[w], i) * load(d[w], i)
+            store(before_gate[0], i, summed * a * value * (one - value))
         for w in range(width):
-            t, flow = c[w], d[w]
-            for i in range(rows):
-                summed[0, i] += t[i] * flow[i]
-        for i in range(rows):
-            summed[0, i] *= a * gate_value[i] * (one - gate_value[i])
-        for w in range(width):
-            x, flow, weight, total = h[w], d[w], gate[w], real(0)
-            for i in range(rows):
-                total += x[i] * summed[0, i]
-                flow[i] += weight * summed[0, i]
+            along, weight = zero, splat(gate[w])
+            for i in range(0, rows, lanes(h)):
+                flow = load(before_gate[0], i)
+                along = along + load(h[w], i) * flow
+                store(d[w], i, load(d[w], i) + weight * flow)
             if with_params:
-                dgate[w] = total
+                dgate[w] = total(along)
         if with_params:
-            sum_rows(summed, dgate[width:])
+            sum_rows(before_gate, dgate[width:])

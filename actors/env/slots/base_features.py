@@ -32,6 +32,13 @@ def _accuracies(v: ModelView) -> list[float]:
     return [0.0 if x is None else x / 100.0 for x in history(v.training.accuracies)]
 
 
+def _stage_counts(v: ModelView) -> list[float]:
+    counts = [0] * len(Stage)
+    for slot in v.slots:
+        counts[slot.stage] += 1
+    return [count / len(v.slots) for count in counts]
+
+
 def _time(v: ModelView) -> list[float]:
     return [0.0 if v.training.time_hidden else v.training.epoch / v.training.horizon_epochs]
 
@@ -72,18 +79,18 @@ BASE: tuple[BaseFeature, ...] = (
         0,
         1,
         "share of slots in each stage",
-        lambda v: [sum(s.stage is stage for s in v.slots) / len(v.slots) for stage in Stage],
+        _stage_counts,
     ),
     BaseFeature("last_op", len(Op), 0, 1, "last executed op, one-hot", lambda v: one_hot(v.last_op, len(Op))),
     BaseFeature("last_success", 1, 0, 1, "whether that op had an effect", lambda v: [float(v.last_success)]),
-    BaseFeature("budget_used", 1, 0, 1, "added parameters / budget", lambda v: [sum(v.slot_params) / v.budget_params]),
+    BaseFeature("budget_used", 1, 0, 1, "added parameters / budget", lambda v: [v.added_params / v.budget_params]),
     BaseFeature(
         "growth",
         1,
         0,
         2,
         "log2((host + added) / host parameters) / 4",
-        lambda v: [clip(doublings(v.host_params, sum(v.slot_params)) / 4.0, 2.0)],
+        lambda v: [clip(doublings(v.host_params, v.added_params) / 4.0, 2.0)],
     ),
     BaseFeature(
         "train_loss",
@@ -134,8 +141,6 @@ BASE: tuple[BaseFeature, ...] = (
         -1,
         1,
         "known; log2((host + added parameters) / rows of training data) / 16",
-        lambda v: known(
-            v.training.train_rows, lambda rows: log2_scaled((v.host_params + sum(v.slot_params)) / rows, 16.0)
-        ),
+        lambda v: known(v.training.train_rows, lambda rows: log2_scaled((v.host_params + v.added_params) / rows, 16.0)),
     ),
 )

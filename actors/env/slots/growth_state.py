@@ -67,7 +67,8 @@ class GrowthState:
         """Set what may grow in each slot; later, only the costs may change."""
         self.slot_shapes = tuple(slot_shapes)
         dearest = [[inf if cost is None else cost + shape.gate_params for cost in shape.costs] for shape in slot_shapes]
-        self._max_params = np.array(dearest).T  # [num_blueprints, S], with the dearest blend
+        self._max_params = dearest  # [S][num_blueprints], with the dearest blend
+        self._affordable_after = -1  # added parameters
         self._sorted_costs = [sorted(float(cost) for cost in costs if cost < inf) for costs in dearest]  # by slot
 
     @property
@@ -185,13 +186,20 @@ class GrowthState:
         """Return the legal choices of the next action."""
         return self.lifecycle.masks(self._affordable()).narrowed(self.profile.ops, self.spec.rest_size)
 
-    def _affordable(self) -> NDArray[np.bool_]:
-        """Return `[num_blueprints, S]`: which seeds the budget permits."""
-        return np.asarray(self._max_params <= self.budget_params - self.added_params())
-
-    def _cost_ranges(self) -> list[tuple[float, float] | None]:
-        """Return, by slot, the rents that the cheapest and the dearest legal seed would add; None if none is legal."""
+    def _affordable(self) -> list[tuple[bool, ...]]:
+        """Return for each slot which blueprints, without NOOP, the budget permits."""
         added = self.added_params()
+        if added != self._affordable_after:
+            self._affordable_after = added
+            left = self.budget_params - added
+            self._by_slot = [tuple([cost <= left for cost in costs[1:]]) for costs in self._max_params]
+        return self._by_slot
+
+    def _cost_ranges(self, added: int) -> list[tuple[float, float] | None]:
+        """Return, by slot, the rents that the cheapest and the dearest legal seed would add; None if none is legal.
+
+        `added` is the number of parameters that all seeds add.
+        """
         left, now = self.budget_params - added, doublings(self.host_params, added)
 
         def more(cost: float) -> float:
@@ -214,6 +222,7 @@ class GrowthState:
         `hidden` names groups of slot features (keys of `HIDDEN`) that read as unknown.
         """
         unknown: dict[str, Any] = {name: None for group in hidden for name in HIDDEN.get(group, ())}
+        slot_params = self.slot_params()
         view = ModelView(
             training=training,
             last_op=self.last_op,
@@ -221,9 +230,9 @@ class GrowthState:
             host_params=self.host_params,
             budget_params=self.budget_params,
             rent_weight=self.rent_weight,
-            slot_params=self.slot_params(),
+            slot_params=slot_params,
             slot_kinds=self._slot_kinds,
-            cost_ranges=self._cost_ranges(),
+            cost_ranges=self._cost_ranges(sum(slot_params)),
             slots=[replace(slot, **unknown) for slot in self.slots] if unknown else self.slots,
         )
         blueprints = np.array([s.blueprint for s in self.slots], dtype=np.int64)

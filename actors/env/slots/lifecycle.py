@@ -121,13 +121,13 @@ class Lifecycle:
         self.embargo_epochs = embargo_epochs
         self.automatic_advance = automatic_advance
 
-    def masks(self, affordable: NDArray[np.bool_]) -> ActionMasks:
+    def masks(self, affordable: Sequence[tuple[bool, ...]]) -> ActionMasks:
         """Return the legal choices.
 
-        `affordable` is bool `[num_blueprints, S]`: which seeds the budget permits (NOOP's row is ignored).
+        `affordable` says for each slot which blueprints, without NOOP, the budget permits.
         """
-        by_slot = zip(self.slots, affordable.T.tolist(), self.blends, strict=True)
-        return _masks(tuple(self._legal(slot, tuple(column[1:]), blends) for slot, column, blends in by_slot))
+        by_slot = zip(self.slots, affordable, self.blends, strict=True)
+        return _masks(tuple([self._legal(slot, own, blends) for slot, own, blends in by_slot]))
 
     def _legal(self, slot: Slot, affordable: tuple[bool, ...], blends: tuple[bool, ...]) -> LegalOps:
         free = not slot.pruning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import copysign, isnan, log1p, log2
 from typing import NamedTuple
 
@@ -43,6 +43,11 @@ class ModelView:
     slot_kinds: Sequence[SlotKind]
     cost_ranges: Sequence[tuple[float, float] | None]  # of legal seeds, in doublings; None if none is legal
     slots: Sequence[Slot]
+
+    @cached_property
+    def added_params(self) -> int:
+        """Parameters that all seeds add."""
+        return sum(self.slot_params)
 
 
 class BaseFeature(NamedTuple):
@@ -92,5 +97,5 @@ def known(x: float | None, scale: Callable[[float], float]) -> list[float]:
 
 def history(values: Sequence[float | None]) -> list[float | None]:
     """Return the last `HISTORY` values, newest first; None where there are fewer."""
-    newest_first = list(values[::-1][:HISTORY])
+    newest_first = list(values[: -HISTORY - 1 : -1])
     return newest_first + [None] * (HISTORY - len(newest_first))

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.env.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
-from actors.env.fleet_networks import NetworkSettings
+from actors.env.fleet_networks import EpochMeasures, NetworkSettings
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host
@@ -74,6 +75,14 @@ class TorchNetworks(StackedParameters):
         self._save_snapshot()
         bare: list[Subset] = [frozenset()]
         return [untrained for untrained, _ in self.evaluation([], [bare] * len(episodes))]
+
+    def can_train_twin(self, env: int) -> bool:
+        """See `FleetNetworks.can_train_twin`: a host's bits depend on the size of its stack."""
+        return False
+
+    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+        """Not available, see `can_train_twin`."""
+        raise NotImplementedError("the torch backend trains all hosts of a stack together")
 
     @tf32(False)
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:

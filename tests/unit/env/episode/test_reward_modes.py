@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -23,10 +24,13 @@ from actors.env.episode.twin import (
     fit_coefficient,
     fitted_coefficients,
     twin_coefficient,
+    twin_config,
 )
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.slots.contributions import EvalResult
 from actors.env.slots.stage import Stage
+from actors.env.slots.topology import GrownSeed
 from actors.env.tasks import families, make_task
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.rollout.sampler import WaveSampler, make_sampler
@@ -198,6 +202,51 @@ def test_a_policy_that_always_waits_equals_its_twin() -> None:
         for episode in wave(fleet, NeverGrow, range(fleet.num_envs)):
             assert not episode.rewards.any()
             assert episode.telemetry["objective"] != 0.0
+
+
+def test_a_twin_that_parts_from_its_host_equals_one_that_is_played_alone() -> None:
+    """Bit for bit: a fleet trains a twin only from the epoch in which a seed or column joins the host.
+
+    Some hosts never grow, some grow at once, in the stream or beside it, and one starts with a seed.
+    """
+    config = EnvConfig(tasks=("spirals", "wine"), horizon_epochs=8, inner_steps=3, reference="twin", twin_coef=1.0)
+    seeds = range(6)
+    grown, alone = SeedTrainingFleet(config, 6, 0), SeedTrainingFleet(twin_config(config), 6, 0)
+    plain = SeedTrainingFleet(twin_config(config), 6, 0)
+    start = (GrownSeed(slot=1, blueprint=2, blend=0, alpha=0.7),)
+    for fleet in (grown, plain):
+        fleet.set_topologies([(), (), (), (), (), start])
+        fleet.reset(seeds)
+    alone.reset(seeds)
+    germinate, advance, wait = [1, 0, 3, 0, 2, 0], [5, 0, 0, 0, 0, 0], [0] * 6
+    column = [1, 3, 8, 0, 2, 0], [5, 3, 0, 0, 0, 0]
+    scripts = [[], [germinate, advance, advance], [wait, wait, germinate, advance], [column[0], column[1], column[1]]]
+    scripts += [[wait, germinate, advance, advance], []]
+    for t in range(8):
+        actions = np.array([script[t] if t < len(script) else wait for script in scripts])
+        before = np.array([episode.accuracies[-1] for episode in alone.episodes])
+        alone.step(np.zeros_like(actions))
+        gains = np.array([episode.accuracies[-1] for episode in alone.episodes]) - before
+        own, without = grown.step(actions), plain.step(actions)
+        assert not grown.illegal
+        np.testing.assert_array_equal(own.obs, without.obs)
+        np.testing.assert_allclose(own.rewards, without.rewards - gains, rtol=1e-6, atol=1e-5)
+    twins = [episode.reward.twin for episode in grown.episodes]
+    assert [list(twin) for twin in twins] == [episode.accuracies for episode in alone.episodes]
+    parted = [twin is not episode.accuracies for twin, episode in zip(twins, grown.episodes, strict=True)]
+    assert parted == [False, True, False, True, True, True]
+
+
+def test_a_twin_ends_where_the_governor_would_end_its_episode() -> None:
+    """Its last accuracy then holds to the horizon."""
+    config = EnvConfig(tasks=("wine",), horizon_epochs=5, inner_steps=2, reference="twin")
+    fleet = SeedTrainingFleet(config, 1, 0)
+    fleet.reset([0])
+    (episode,) = fleet.episodes
+    first = episode.accuracies[0]
+    results = [(50.0, 1.0), (60.0, 0.9), (0.0, math.inf), (90.0, 0.1), (95.0, 0.1)]
+    episode.set_twin([1.0] * 5, [EvalResult(*r) for r in results])
+    assert episode.reward.twin == (first, 50.0, 60.0, 60.0, 60.0, 60.0)
 
 
 def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it() -> None:

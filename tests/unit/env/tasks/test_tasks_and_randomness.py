@@ -62,7 +62,7 @@ def test_minibatches_cover_the_training_rows_and_wrap() -> None:
     rows = len(env.task.train)
     drawn: list[int] = []
     honest = env.episode._minibatches
-    env.episode._minibatches = lambda: drawn.extend(honest().ravel()) or honest()  # type: ignore[method-assign, func-returns-value]
+    env.episode._minibatches = lambda epoch: drawn.extend(honest(epoch).ravel()) or honest(epoch)  # type: ignore[method-assign, func-returns-value]
     for _ in range(10):
         env.step(act(Op.WAIT))
     assert len(drawn) == 10 * 96
