@@ -261,3 +261,19 @@ def test_numbers_that_are_not_finite_are_noticed() -> None:
     assert np.isfinite(decision.log_probs).all(1).tolist() == [True, False, True]
     assert np.isfinite(decision.values).tolist() == [True, False, True]
     assert torch.isfinite(states.h).all(-1)[0].tolist() == [True, False, True]
+
+
+def test_inputs_that_do_not_fit_are_refused_before_anything_is_read_beyond_an_array() -> None:
+    made, rng = network(SPACES, {}, seed=0), np.random.default_rng(0)
+    acting, given = ActingPolicy(made), random_inputs(SPACES, rng, 3)
+    state = acting.initial_state(3)
+    for blueprint in (-2, SPACES.num_blueprints):
+        with pytest.raises(IndexError):
+            acting.act(given.obs, np.full_like(given.blueprints, blueprint), given.masks, state, given.noise)
+    for wrong in (
+        given._replace(obs=given.obs[:, 1:]),
+        given._replace(noise=given.noise[:2]),
+        given._replace(masks=given.masks._replace(rest=given.masks.rest[..., 1:])),
+    ):
+        with pytest.raises(ValueError, match="do not fit the network"):
+            acting.act(*wrong[:3], state, wrong.noise)
