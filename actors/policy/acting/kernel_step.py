@@ -23,6 +23,9 @@ class KernelStep:
     def __init__(self, network: FactoredRecurrentActorCritic) -> None:
         spec = network.spaces.action
         self._run, self._heads, self._choices = load_kernels(), len(spec.heads), spec.flat_size
+        self._shapes = network.spaces.obs_size, network.spaces.slots, spec.num_ops, len(spec.heads)
+        self._slot_mask = spec.num_ops * spec.num_slots  # numbers per row
+        self._rest_mask = max(1, self._slot_mask) * spec.rest_size
         self._bootstrap = 0 if network.config.bootstrap == "sampled" else 1
         self.load(network)
 
@@ -58,6 +61,8 @@ class KernelStep:
         """Run a step of N rows and return the decision, the state after it, and whether every relevant head had a legal
         choice."""
         before = tuple(_plain(t.numpy()) for t in state)
+        if any(a.shape[1] != len(obs) for a in before):
+            raise ValueError(f"{len(obs)} rows need a state of as many: it has {before[0].shape[1]}")
         after = tuple(np.empty_like(a) for a in before)
         rows = np.arange(len(obs))
         decision, all_legal = self.decide(obs, blueprint_indices, masks, rows, before, after, noise, greedy)
@@ -78,11 +83,21 @@ class KernelStep:
         write those after the step to `after`, which may be the same arrays.
 
         Returns the decision, and whether every relevant head had a legal choice; where not, log-probs are not finite.
+        Raises `ValueError` for inputs of other shapes, which kernels do not check, and `IndexError` for a blueprint
+        that there is not.
         """
         n = len(obs)
+        slot = masks.op[:, :0] if masks.slot is None else masks.slot
+        given = obs.shape[1], blueprint_indices.shape[1], masks.op.shape[1], noise.shape[1]
+        lengths = {n, *map(len, (blueprint_indices, masks.op, slot, masks.rest, rows, noise, greedy))}
+        if (
+            given != self._shapes
+            or len(lengths) > 1
+            or (slot.size, masks.rest.size) != (n * self._slot_mask, n * self._rest_mask)
+        ):
+            raise ValueError(f"inputs for {n} rows do not fit the network: widths {given}, expected {self._shapes}")
         actions, log_probs = np.empty((n, self._heads), np.int64), np.empty((n, self._heads), np.float32)
         in_force, values = np.empty((n, self._choices), np.bool_), np.empty((2, n), np.float32)
-        slot = masks.op[:, :0] if masks.slot is None else masks.slot
         legal = (_flat(mask, n) for mask in (masks.op, slot, masks.rest))
         inputs = (_plain(obs), _plain(blueprint_indices), *legal, rows, *before, _plain(noise), greedy)
         all_legal = self._run(*self._weights, *inputs, actions, log_probs, in_force, values, *after)

@@ -49,8 +49,14 @@ def _run_step(
     new_cells: Array,
     new_usage: Array,
 ) -> bool:
-    """Run a step. Return whether every relevant head had a legal choice; where not, log-probs are NaN."""
+    """Run a step. Return whether every relevant head had a legal choice; where not, log-probs are NaN.
+
+    Raises `IndexError` for a blueprint that there is not, which would be read from beyond its table.
+    """
     net = net_of(plan)
+    for index in blueprints.flat:
+        if index < -1 or index >= net.blueprints - 1:
+            raise IndexError("a blueprint index is out of range")
     dist = Distribution(sizes, relevance, numbers[0], numbers[1])
     for first in range(0, rows.size, CHUNK):
         part = slice(first, min(first + CHUNK, rows.size))
