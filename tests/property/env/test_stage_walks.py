@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -40,7 +41,8 @@ def walk(seed: int, gates: str, embargo: int, epochs: int = 40) -> list[list[tup
             lane.append((slot.stage.name, slot.alpha))
 
     for _ in range(epochs):
-        masks = machine.masks(rng.random((7, 3)) < 0.7)
+        affordable = rng.random((7, 3)) < 0.7
+        masks = machine.masks([tuple(own) for own in affordable[1:].T.tolist()])
         actions = legal_actions(masks, SIZES)
         ops = sorted({int(a[0]) for a in actions})
         op = int(rng.choice(ops))
@@ -116,7 +118,7 @@ def test_a_lifecycle_that_skips_the_embargo_is_detected(monkeypatch: pytest.Monk
 def test_a_lifecycle_that_ignores_the_gates_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     masks = Lifecycle.masks
 
-    def open_gates(self: Lifecycle, affordable: np.ndarray) -> object:
+    def open_gates(self: Lifecycle, affordable: Sequence[tuple[bool, ...]]) -> object:
         legal = ActionMasks(*(mask.copy() for mask in masks(self, affordable) if mask is not None))
         assert legal.slot is not None
         legal.op[Op.FOSSILIZE] = legal.slot[Op.FOSSILIZE, 0] = True
