@@ -105,6 +105,7 @@ SERVICE = Board(
         "Actors": (
             Panel("Restarts", ("actor_restarts", "learner_restarts"), View.TOTALS),
             Panel("Actors running and requested", ("actors_alive", "actors_wanted")),
+            Panel("Spare actors", ("actors_spare",)),
             Panel("Episodes by actor", ("actor_episodes",), by="role"),
             Panel("Steps per second by actor", ("actor_steps_per_s",), by="role"),
             Panel("Wait time by actor", ("actor_wait_s",), by="role"),

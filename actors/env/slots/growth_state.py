@@ -68,7 +68,7 @@ class GrowthState:
         self.slot_shapes = tuple(slot_shapes)
         dearest = [[inf if cost is None else cost + shape.gate_params for cost in shape.costs] for shape in slot_shapes]
         self._max_params = dearest  # [S][num_blueprints], with the dearest blend
-        self._affordable_after = -1  # added parameters
+        self._left: float | None = None  # parameters that the budget permitted when `_by_slot` was computed
         self._sorted_costs = [sorted(float(cost) for cost in costs if cost < inf) for costs in dearest]  # by slot
 
     @property
@@ -188,10 +188,9 @@ class GrowthState:
 
     def _affordable(self) -> list[tuple[bool, ...]]:
         """Return for each slot which blueprints, without NOOP, the budget permits."""
-        added = self.added_params()
-        if added != self._affordable_after:
-            self._affordable_after = added
-            left = self.budget_params - added
+        left = self.budget_params - self.added_params()
+        if left != self._left:
+            self._left = left
             self._by_slot = [tuple([cost <= left for cost in costs[1:]]) for costs in self._max_params]
         return self._by_slot
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
-from actors.config import PolicyConfig
-from actors.policy.acting.exported import example_inputs
-from actors.policy.acting.programs import TracedPolicy
-from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.acting.programs import Program
 from actors.policy.state import PolicyState
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.server import server
 from actors.serving.server.models import ModelVersions, ServedRule
+from actors.types.actions import ActionMasks
+from actors.types.spaces import Spaces
 from tests.support.learning.device_learning import CPU, same
 from tests.support.learning.toy import SPACES, toy_network
 from tests.support.serving.servers import serving, step_inputs, weights
@@ -28,10 +28,8 @@ def served_versions(device: torch.device) -> None:
         models, found = ModelVersions(weights(1, 1), to, max_versions=2), []
         for version in range(2, 5):
             models.adopt(models.build(weights(version, version)))
-            programs = models.newest.programs(SPACES)
-            assert isinstance(programs, TracedPolicy)
-            inputs = [t.to(to) for t in example_inputs(toy_network(), 2)]
-            found += programs.greedy(*inputs[:9])
+            states = toy_network().initial_state(2)
+            found += _steps(models.newest.programs(SPACES), SPACES, PolicyState(*(t.to(to) for t in states)), 1)
         return found
 
     for ours, theirs in zip(answers(device), answers(CPU), strict=True):
@@ -61,18 +59,29 @@ def rule(device: torch.device) -> None:
 
     def answers(to: torch.device) -> list[Any]:
         models = ModelVersions(ServedRule("fixed-column:double@1"), to, max_versions=2)
-        network = FactoredRecurrentActorCritic(models.spaces, PolicyConfig(hidden_size=4))
-        inputs = [t.to(to) for t in example_inputs(network, 2)[:5]]
-        program, state, found = models.newest.programs(models.spaces), PolicyState.zeros(models.state_sizes, 2, to), []
-        for _ in range(3):
-            *chosen, h, c, cells, usage = program.greedy(*inputs, *state)
-            state = PolicyState(h, c, cells, usage)
-            found += [*chosen, *state]
-        assert {t.device.type for t in found} == {to.type}
-        return found
+        states = PolicyState.zeros(models.state_sizes, 2, to)
+        return _steps(models.newest.programs(models.spaces), models.spaces, states, 3)
 
     for ours, theirs in zip(answers(device), answers(CPU), strict=True):
         same(ours, theirs)
+
+
+def _steps(program: Program, spaces: Spaces, states: PolicyState, count: int) -> list[Any]:
+    """Run greedy steps of two sessions, in which everything is legal. Returns the decisions and the states after each,
+    which are updated in place."""
+    spec = spaces.action
+    slotted = (2, spec.num_ops, spec.num_slots)
+    shapes = ((2, spec.num_ops), slotted, (*slotted, spec.rest_size))
+    masks = ActionMasks(*(np.ones(shape, dtype=np.bool_) for shape in shapes))
+    obs = np.random.default_rng(0).standard_normal((2, spaces.obs_size)).astype(np.float32)  # equal slots would tie
+    blueprints, noise = np.full((2, spaces.slots), -1), np.full((2, len(spec.heads)), 0.5)
+    device, found = states.h.device, list[Any]()
+    for _ in range(count):
+        decision = program.run(obs, blueprints, masks, states, np.arange(2), noise, np.ones(2, dtype=np.bool_))
+        assert {t.device.type for t in states} == {device.type}
+        found += [torch.from_numpy(a) for a in (decision.actions, decision.log_probs, decision.values)]
+        found += [t.clone() for t in states]
+    return found
 
 
 SERVING: tuple[Callable[[torch.device], None], ...] = (served_versions, exported_session, rule)
