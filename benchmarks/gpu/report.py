@@ -37,7 +37,7 @@ def line(outcome: Outcome) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the lines at the end: what failed, targets that were missed, what was left out, and what is well."""
+    """Return the lines at the end: what failed, missed targets, what was left out, and targets that were met."""
     lines: list[str] = []
     for outcome in filter(lambda o: o.bad, outcomes):
         lines += ["", f"FAILED {line(outcome)}", f"  {outcome.command}", *(f"  | {text}" for text in outcome.tail)]

@@ -33,7 +33,7 @@ class Masks(NamedTuple):
     rest: Array  # [n, ops * S * R], or [n, R]
 
 
-class Decision(NamedTuple):
+class StepArrays(NamedTuple):
     """Output of n rows; `in_force` is `ActionMasks.in_force`."""
 
     actions: Array  # [n, H] int64
@@ -72,7 +72,7 @@ def decide(
     masks: Masks,
     noise: Array,
     greedy: Array,
-    out: Decision,
+    out: StepArrays,
 ) -> None:
     """Choose for the rows of `core [n * hidden]`, with slot encodings `slots [n * S * encoder]`."""
     n = noise.shape[0]
@@ -100,7 +100,7 @@ def _choose_op(
     masks: Masks,
     noise: Array,
     greedy: Array,
-    out: Decision,
+    out: StepArrays,
 ) -> None:
     """Choose the op, and compute the values."""
     n, op, critic = noise.shape[0], matrix(plan, OP), matrix(plan, CRITIC)
@@ -135,7 +135,7 @@ def _choose_slot(
     masks: Masks,
     noise: Array,
     greedy: Array,
-    out: Decision,
+    out: StepArrays,
 ) -> None:
     n, width, count, m = noise.shape[0], net.head, net.slots, matrix(plan, POINTER)
     pointed = np.empty(n * count * m.width, np.float32)
@@ -175,7 +175,7 @@ def _choose_rest(
     masks: Masks,
     noise: Array,
     greedy: Array,
-    out: Decision,
+    out: StepArrays,
 ) -> None:
     """Choose the remaining heads, whose hidden layers begin at `first` in each row of `hidden`."""
     n, width = noise.shape[0], net.rest * net.head
@@ -203,7 +203,7 @@ def _choose_rest(
 
 @inner
 def _add_choices(
-    net: Net, plan: Array, w: Array, hidden: Array, stride: int, first: int, slots: Array, out: Decision
+    net: Net, plan: Array, w: Array, hidden: Array, stride: int, first: int, slots: Array, out: StepArrays
 ) -> None:
     """Add to the hidden layers of the rest heads what they read of the chosen op and slot."""
     n, size, width, m = out.actions.shape[0], net.encoder, net.rest * net.head, matrix(plan, REST_SLOT)

@@ -12,7 +12,7 @@ from actors.policy.kernels.cache import cache_dir
 from actors.policy.kernels.cores import feedforward, lstm, memory
 from actors.policy.kernels.encoder import encode
 from actors.policy.kernels.functions import layer_norm
-from actors.policy.kernels.heads import Decision, Distribution, Masks, decide
+from actors.policy.kernels.heads import Distribution, Masks, StepArrays, decide
 from actors.policy.kernels.net import FEEDFORWARD, MEMORY, Net, net_of
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ def _run_step(
     usage: Array,
     noise: Array,  # float64 [N, H]
     greedy: Array,  # bool [N]: rows that take the most likely choices
-    actions: Array,  # from here on output: see `Decision`
+    actions: Array,  # from here on output: see `StepArrays`
     log_probs: Array,
     in_force: Array,
     values: Array,
@@ -76,7 +76,7 @@ def _run_step(
             memory(net, plan, w, own, core, cells, usage, new_cells, new_usage)
         _normalize(net, w, core)
         masks = Masks(op[part], slot[part], rest[part])
-        out = Decision(actions[part], log_probs[part], in_force[part], values[:, part])
+        out = StepArrays(actions[part], log_probs[part], in_force[part], values[:, part])
         decide(net, plan, w, dist, core, slots, masks, noise[part], greedy[part], out)
     return _finish(net, numbers, relevance, actions, log_probs, values)
 

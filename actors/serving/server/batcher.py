@@ -33,7 +33,7 @@ from actors.serving.noise import SERVING_SEED, step_noise
 from actors.serving.refusal import Refusal
 from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import PendingStep, Session, StateTable
-from actors.serving.server.training import StepRecord, going_on
+from actors.serving.server.training import StepRecord, unfinished_step
 from actors.types.actions import ActionMasks
 
 RECENT_S = 0.02  # a session that steps again within this time of an answer is expected to do so after the next one
@@ -205,7 +205,7 @@ class Batcher:
         decision = program.run(obs, blueprints, masks, states, rows, noise, greedy)
         record = None
         if before is not None:
-            record = StepRecord(going_on(obs, blueprints, masks), decision, before, model)
+            record = StepRecord(unfinished_step(obs, blueprints, masks), decision, before, model)
         actions, log_probs, values = (a.tolist() for a in (decision.actions, decision.log_probs, decision.values))
         return BatchResult(actions, log_probs, values, model, record)
 

@@ -188,7 +188,7 @@ def final_step(
     )
 
 
-def going_on(obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks) -> FleetStep:
+def unfinished_step(obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks) -> FleetStep:
     """Return observations `[N, D]` of episodes that did not end as a `FleetStep`."""
     n = len(obs)
     no = np.zeros(n, dtype=np.bool_)
