@@ -58,7 +58,7 @@ def run_step(step: Step, flags: Sequence[str], limit_s: float, folder: Path) -> 
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environ, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=_accept_interrupts,
         )  # fmt: skip
         try:
             status = process.wait(limit_s)
@@ -86,6 +86,11 @@ def run_step(step: Step, flags: Sequence[str], limit_s: float, folder: Path) -> 
         last = outcome.tail[-1].strip() if outcome.tail else f"it ended with status {status}"
         outcome.why = f"more than {limit_s:.0f} s" if timed_out else outcome.why or last
     return outcome
+
+
+def _accept_interrupts() -> None:
+    """Let SIGINT interrupt a new process, also where a shell started this one in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:

@@ -70,7 +70,7 @@ def test_a_step_beyond_its_limit_ends_with_all_that_it_started_and_shows_where_i
     began, left_by_child = time.monotonic(), tmp_path / "left"
     outcome = run("child", str(left_by_child), limit_s=1.5)
     assert outcome.status == "timed out"
-    assert "KeyboardInterrupt" in outcome.tail[-1]
+    assert any("KeyboardInterrupt" in line for line in outcome.tail)
     time.sleep(max(0.0, began + 5 - time.monotonic()))
     assert not left_by_child.exists()
 
