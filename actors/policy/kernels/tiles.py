@@ -83,7 +83,7 @@ def _sums(builder: ir.IRBuilder, inputs: list[Any], weights: Any, depth: Any, bi
     """Build the loop over inputs; return its sums by row and vector. `depth` is at least 1."""
     entry, loop, after = builder.block, builder.append_basic_block("inputs"), builder.append_basic_block("sums")
     kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-    # One operation where the processor has it, two otherwise.
+    # One instruction if the processor has a fused one, two otherwise.
     multiply_add = _insert(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
     builder.branch(loop)
     builder.position_at_end(loop)
