@@ -23,7 +23,6 @@ import psutil
 import torch
 
 from actors.config import PolicyConfig
-from actors.policy.acting import programs
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
@@ -40,7 +39,7 @@ Call = Callable[[], object]
 
 def without_kernels(network: FactoredRecurrentActorCritic) -> ActingPolicy:
     """Return a policy that acts by a traced program, as where there are no kernels."""
-    with patch.object(programs, "has_kernels", return_value=False):
+    with patch.object(FactoredRecurrentActorCritic, "has_kernels", False):
         return ActingPolicy(network)
 
 

@@ -73,7 +73,7 @@ class Evaluation(NamedTuple):
     entropies: Tensor  # [N, H] normalized, 0 where irrelevant; of continuous heads in nats
     values: Tensor  # [N] in normalized units: V, or Q of the given op
     baseline_values: Tensor  # [N] in normalized units, without gradient: V, or the expectation of Q over legal ops
-    hidden: Tensor  # [N, hidden] output of the core before its LayerNorm; of an LSTM, its state h
+    hidden: Tensor  # [N, hidden] output of the core before its LayerNorm, without gradient; of an LSTM, its state h
     memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory (names in `network.core.statistics`)
 
 
@@ -204,6 +204,10 @@ class FactoredRecurrentActorCritic(nn.Module):
 
         Under autocast, encoder and LSTM run in the autocast dtype; memory, heads and values in float32.
         """
+        if self._uses_kernels(steps):
+            from actors.policy.gradients.function import kernels_of  # imports Numba
+
+            return kernels_of(self).evaluate(steps)
         if not self.config.compile or len(steps.obs) < 2:  # see `actors.policy.compiled`
             return _evaluate(self, *steps)
         state = steps.state
@@ -213,6 +217,26 @@ class FactoredRecurrentActorCritic(nn.Module):
         state = PolicyState(*(dynamic(t.contiguous(), 1) for t in state))
         layout = [dynamic(t) for t in steps.layout.pack()]
         return compiled(_evaluate)(self, obs, blueprints, actions, masks, state, layout)
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether there are kernels for this network: not for continuous heads, devices other than CPUs,
+        `policy.compile`, nor for spaces that mix slots with independent heads."""
+        spec, slots, weight = self.spaces.action, self.spaces.slots, self.norm.weight
+        usual = spec.conditioned == (slots > 0) and (spec.conditioned or bool(spec.relevance_table.all()))
+        on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+        return usual and on_cpu and not spec.num_continuous and not self.config.compile
+
+    def _uses_kernels(self, steps: Steps) -> bool:
+        """Whether kernels evaluate these steps: not with an external memory, nor in reduced precision."""
+        return (
+            steps.layout.time_order is not None
+            and len(steps.obs) > 0
+            and self.config.core != "lstm+memory"
+            and steps.obs.dtype == torch.float32
+            and not torch.is_autocast_enabled("cpu")
+            and self.has_kernels
+        )
 
     @torch.no_grad()
     def advance(self, steps: Steps) -> PolicyState:
@@ -240,7 +264,7 @@ class FactoredRecurrentActorCritic(nn.Module):
             scores = HeadScores(*(torch.cat([s[:, :first], t], -1) for s, t in zip(scores, own, strict=True)))
         values, baselines = self._values(core, actions[:, 0], op_log_probs)
         none = core.new_zeros(core.shape[0], 0)
-        return Evaluation(scores.log_probs, scores.entropies, values, baselines, output, none)
+        return Evaluation(scores.log_probs, scores.entropies, values, baselines, output.detach(), none)
 
     def update_normalizer(self, obs: Tensor) -> Tensor:
         """Update the running statistics with `obs [N, D]`, unless the policy is blind.

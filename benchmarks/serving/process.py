@@ -17,7 +17,6 @@ import torch
 
 from actors.config import PolicyConfig
 from actors.env.env import seed_spaces
-from actors.policy.acting import programs
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.serving.options import ServeOptions, server_channel_options
@@ -126,5 +125,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     configure_log("json")
     kind, metrics_port, ttl_s, device = sys.argv[1:]
-    with patch.object(programs, "has_kernels", return_value=False) if kind == "traced" else nullcontext():
+    with patch.object(FactoredRecurrentActorCritic, "has_kernels", False) if kind == "traced" else nullcontext():
         asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), float(ttl_s), device))

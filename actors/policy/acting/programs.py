@@ -52,23 +52,13 @@ class Program(Protocol):
         ...
 
 
-def has_kernels(network: FactoredRecurrentActorCritic) -> bool:
-    """Return whether there are kernels for this network: not for continuous heads, devices other than CPUs,
-    `policy.compile`, nor for spaces that mix slots with independent heads."""
-    spec, slots = network.spaces.action, network.spaces.slots
-    usual = spec.conditioned == (slots > 0) and (spec.conditioned or bool(spec.relevance_table.all()))
-    weight = network.norm.weight
-    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
-    return usual and on_cpu and not spec.num_continuous and not network.config.compile
-
-
 def make_program(network: FactoredRecurrentActorCritic) -> KernelStep | TracedPolicy:
     """Return the fastest program for a network, ready to run: a `KernelStep`, or a `TracedPolicy`."""
     return _kernel_step(network) or TracedPolicy(network).prepare()
 
 
 def _kernel_step(network: FactoredRecurrentActorCritic) -> KernelStep | None:
-    if not has_kernels(network):
+    if not network.has_kernels:
         return None
     from actors.policy.acting.kernel_step import KernelStep  # imports Numba
 

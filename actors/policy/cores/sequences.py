@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.policy.state import PolicyState
+
+Indices = NDArray[np.int64]
 
 
 class Bucket(NamedTuple):
@@ -23,12 +26,38 @@ class Bucket(NamedTuple):
     place: Tensor | None  # [n] positions in [steps * r], time outermost; None if there is no padding
 
 
+class TimeOrder(NamedTuple):
+    """The N flat steps of R rows by time, and at each time from the longest row to the shortest, so that the rows that
+    go on are always the first ones."""
+
+    order: Indices  # [N] index of the flat step at each place
+    times: Indices  # [T + 1] place of the first step of each time, then N
+    rows: Indices  # the rows with at least one step, from the longest to the shortest
+
+    @classmethod
+    def of(cls, lengths: Indices) -> TimeOrder:
+        """Return the order of rows of these lengths."""
+        rows = (-lengths).argsort(kind="stable")
+        ordered = lengths[rows]
+        rows = rows[: int(np.count_nonzero(ordered))]
+        ordered = ordered[: len(rows)]
+        longest = int(ordered[0]) if len(rows) else 0
+        going_on = np.searchsorted(-ordered, -np.arange(longest), side="left")  # [T] rows with more than t steps
+        times = np.zeros(longest + 1, np.int64)
+        going_on.cumsum(out=times[1:])
+        start = lengths.cumsum() - lengths
+        rank = np.arange(times[-1]) - np.repeat(times[:-1], going_on)
+        order = start[rows][rank] + np.repeat(np.arange(longest), going_on)
+        return cls(order, times, rows)
+
+
 class BucketLayout(NamedTuple):
     """Assignment of the N flat steps of R rows to length buckets, computed on the CPU without waiting for a device."""
 
     buckets: tuple[Bucket, ...]
     restore: Tensor | None  # [N] from bucket order to flat order; None if they are the same
     padded: int  # number of steps that the buckets run, including padding
+    time_order: TimeOrder | None = None  # on a CPU
 
     def to(self, device: torch.device) -> BucketLayout:
         """Move all index tensors to `device`."""
@@ -39,7 +68,7 @@ class BucketLayout(NamedTuple):
         buckets = [
             b._replace(rows=b.rows.to(device), source=b.source.to(device), place=move(b.place)) for b in self.buckets
         ]
-        return BucketLayout(tuple(buckets), move(self.restore), self.padded)
+        return BucketLayout(tuple(buckets), move(self.restore), self.padded, self.time_order)
 
     def pack(self) -> list[Tensor]:
         """Pack the layout into two tensors of at least two entries: all indices, and on the CPU a table of buckets."""
@@ -163,7 +192,8 @@ def make_layout(lengths: Sequence[int], max_waste: float, device: torch.device) 
         padded += inside.size
     flat = np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
     restore = None if _start(flat) == 0 else torch.from_numpy(flat.argsort())
-    return BucketLayout(tuple(buckets), restore, padded).to(device)
+    time_order = TimeOrder.of(size) if device.type == "cpu" else None
+    return BucketLayout(tuple(buckets), restore, padded, time_order).to(device)
 
 
 def _start(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int | None:

@@ -1,0 +1,1 @@
+"""Compiled evaluation of whole sequences on a CPU, with its gradient."""

@@ -1,0 +1,122 @@
+"""`SequenceKernels`: evaluates a network at given actions of whole sequences by the kernels of this folder."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from actors.policy.cores.sequences import Steps
+from actors.policy.encoder import FlatEncoder
+from actors.policy.gradients.architecture import parameters_in_order, sizes
+from actors.policy.gradients.compile import load_kernels
+from actors.policy.gradients.sizes import Sizes
+from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+
+Array = NDArray[Any]
+
+
+class SequenceKernels:
+    """The kernels with what is constant of one network. Its parameters are read where they are at each call."""
+
+    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
+        self.kernels = load_kernels()
+        self.encoder = network.encoder
+        self.parameters = parameters_in_order(network)
+        self.plan = np.array(sizes(network), np.int64)
+        self.counts = np.array([0 if p is None else p.numel() for p in self.parameters], np.int64)
+        self.given = [p for p in self.parameters if p is not None]
+        spec, config = network.spaces.action, network.config
+        limits = np.array([config.probability_floor, network.floor_mass])
+        self.rules = np.array(spec.sizes), network.counted.numpy(), limits
+        self.like = np.zeros(0, np.float32)
+        self._stats: tuple[tuple[int, ...], Array] | None = None
+
+    def evaluate(self, steps: Steps) -> Evaluation:
+        """Return `Evaluation` of `steps`, whose layout has a time order."""
+        log_probs, entropies, values, baselines, hidden = _Evaluate.apply(self, steps, *self.given)  # type: ignore[no-untyped-call]
+        return Evaluation(log_probs, entropies, values, baselines, hidden, hidden[:, :0])
+
+    def addresses(self, tensors: list[Tensor]) -> Array:
+        """Return the addresses of the tensors of all parameters that the network has, and 0 for the others."""
+        found = iter(tensors)
+        return np.array([0 if p is None else next(found).data_ptr() for p in self.parameters], np.int64)
+
+    def statistics(self) -> Array:
+        """Return mean, scale and clip of the normalization of a whole observation."""
+        normalizers = (
+            [self.encoder.normalizer]
+            if isinstance(self.encoder, FlatEncoder)
+            else [self.encoder.base_normalizer, self.encoder.slot_normalizer]
+        )
+        versions = tuple(t._version for own in normalizers for t in (own.mean, own.variance))
+        if self._stats is None or self._stats[0] != versions:
+            slots = int(self.plan[Sizes._fields.index("slots")])
+            times = [1, slots][: len(normalizers)]
+            parts = [t.repeat(k) for own, k in zip(normalizers, times, strict=True) for t in (own.mean,)]
+            parts += [t.repeat(k) for own, k in zip(normalizers, times, strict=True) for t in (own.scale(),)]
+            self._stats = versions, np.concatenate([*(t.numpy() for t in parts), [normalizers[0].clip]])
+        return self._stats[1]
+
+
+class _Evaluate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: SequenceKernels, steps: Steps, *parameters: Tensor) -> tuple[Tensor, ...]:
+        inputs = [_plain(t) for t in (steps.obs, steps.blueprint_indices, steps.actions, steps.masks)]
+        h, c = _plain(steps.state.h), _plain(steps.state.c)
+        n, heads = steps.actions.shape
+        time_order = steps.layout.time_order
+        assert time_order is not None
+        size = own.kernels.activation_size(own.like, own.plan, n)
+        act = np.empty(size, np.float32)
+        hidden_size = int(own.plan[Sizes._fields.index("hidden")])
+        shapes = (n, heads), (n, heads), (n,), (n,), (n, hidden_size)
+        results = [np.empty(shape, np.float32) for shape in shapes]
+        addresses = own.addresses(list(parameters))
+        own.kernels.evaluate(
+            own.like, own.plan, addresses, own.counts, own.statistics(), *own.rules, *time_order, *inputs, h, c, act,
+            *results,
+        )  # fmt: skip
+        outputs = tuple(map(torch.from_numpy, results))
+        ctx.mark_non_differentiable(*outputs[3:])
+        ctx.set_materialize_grads(True)
+        ctx.own, ctx.kept = own, (addresses, time_order, inputs, c, act)
+        ctx.save_for_backward(*parameters)  # autograd refuses to go back through parameters that have changed
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        own: SequenceKernels = ctx.own
+        if ctx.kept is None:
+            raise RuntimeError("the activations of an evaluation serve one backward pass")
+        addresses, time_order, inputs, c, act = ctx.kept
+        ctx.kept = None
+        flat = torch.zeros(int(own.counts.sum()))
+        parts = [part.view_as(p) for part, p in zip(flat.split([p.numel() for p in ctx.saved_tensors]), ctx.saved_tensors, strict=True)]
+        own.kernels.differentiate(
+            own.like, own.plan, addresses, own.counts, *own.rules, *time_order, *inputs, c, act,
+            *map(_plain, grads[:3]), own.addresses(parts),
+        )  # fmt: skip
+        return None, None, *parts
+
+
+def _plain(t: Tensor) -> Array:
+    """Return a tensor as the kernels are compiled for: contiguous and writable."""
+    array = t.detach().numpy()
+    flags = array.flags
+    return array if flags.c_contiguous and flags.writeable else array.copy("C")
+
+
+_OF: WeakKeyDictionary[nn.Module, SequenceKernels] = WeakKeyDictionary()
+
+
+def kernels_of(network: FactoredRecurrentActorCritic) -> SequenceKernels:
+    """Return the kernels of a network that `has_gradient_kernels`."""
+    own = _OF.get(network)
+    if own is None or own.given[0] is not network.encoder.base[0].weight:
+        own = _OF[network] = SequenceKernels(network)
+    return own

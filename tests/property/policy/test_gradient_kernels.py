@@ -1,0 +1,97 @@
+"""The kernels of training compute what the network computes in float64, and its gradients by autograd."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from actors.policy.cores.sequences import Steps, TimeOrder, make_layout
+from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
+from actors.types.spaces import Spaces
+from tests.property.policy.test_stepper import KINDS, network
+from tests.support.learning.toy import SPACES
+
+LENGTHS = [3, 0, 7, 1, 7, 2]
+CASES = [
+    *((spaces, options) for spaces, options in KINDS if options.get("core") != "lstm+memory"),
+    (SPACES, {"num_layers": 2}),
+    (SPACES, {"num_layers": 3, "core": "feedforward", "critic": "q_op"}),
+    (SPACES, {"probability_floor": 0.05, "floor_mass": 0.02}),  # every floor is at its limit
+]
+
+
+def random_steps(spaces: Spaces, made: FactoredRecurrentActorCritic, seed: int, lengths: list[int]) -> Steps:
+    rng, spec, count = np.random.default_rng(seed), spaces.action, sum(lengths)
+    actions = np.stack([rng.integers(n, size=count) for n in spec.sizes], 1)
+    legal = rng.random((count, spec.flat_size)) < 0.5
+    for head, first in enumerate(spec.offsets):
+        legal[np.arange(count), first + actions[:, head]] = True
+    state = PolicyState(*(t + torch.randn_like(t) for t in made.initial_state(len(lengths))))
+    return Steps(
+        torch.from_numpy(3 * rng.standard_normal((count, spaces.obs_size)).astype(np.float32)),
+        torch.from_numpy(rng.integers(-1, max(1, spaces.num_blueprints), (count, spaces.slots))),
+        torch.from_numpy(actions),
+        torch.from_numpy(legal),
+        state,
+        make_layout(lengths, 1.3, torch.device("cpu")),
+    )
+
+
+def gradients(
+    made: FactoredRecurrentActorCritic, steps: Steps, seed: int
+) -> tuple[Evaluation, dict[str, Tensor]]:
+    """An evaluation, and the gradient of a random function of its results."""
+    made.zero_grad(set_to_none=True)
+    out = made.evaluate_steps(steps)
+    generator = torch.Generator().manual_seed(seed)
+    parts = [t * torch.randn(t.shape, generator=generator) for t in (out.log_probs, out.entropies, out.values)]
+    torch.stack([p.sum() for p in parts]).sum().backward()  # type: ignore[no-untyped-call]
+    return out, {name: p.grad for name, p in made.named_parameters() if p.grad is not None}
+
+
+def in_double(steps: Steps) -> Steps:
+    return steps._replace(obs=steps.obs.double(), state=PolicyState(*(t.double() for t in steps.state)))
+
+
+@pytest.mark.parametrize(("spaces", "options"), CASES)
+def test_results_and_gradients_equal_those_of_the_network_in_float64(spaces: Spaces, options: dict[str, Any]) -> None:
+    made = network(spaces, options, seed=0)
+    steps = random_steps(spaces, made, 1, LENGTHS)
+    exact = copy.deepcopy(made).double()
+    assert made._uses_kernels(steps) and not exact._uses_kernels(in_double(steps))
+    ours, own = gradients(made, steps, 2)
+    theirs, reference = gradients(exact, in_double(steps), 2)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.double(), other.double(), rtol=1e-4, atol=2e-5)
+    assert all(name in own for name in reference)
+    for name, grad in own.items():
+        other = reference.get(name, torch.zeros_like(grad))  # of an unused parameter, autograd has none
+        scale = float(other.abs().max()) + 0.1  # some are exactly 0, such as those of a bias that moves all logits
+        torch.testing.assert_close(grad.double() / scale, other.double() / scale, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_time_order() -> None:
+    """Against a loop over times and rows."""
+    for lengths in (LENGTHS, [4], [0, 0], [], [1, 2, 3]):
+        start = np.cumsum([0, *lengths])
+        rows = sorted((r for r, n in enumerate(lengths) if n), key=lambda r: -lengths[r])
+        order, times = [], [0]
+        for t in range(max(lengths, default=0)):
+            order += [start[r] + t for r in rows if lengths[r] > t]
+            times.append(len(order))
+        found = TimeOrder.of(np.array(lengths, dtype=np.int64))
+        assert [list(part) for part in found] == [order, times, rows]
+
+
+def test_activations_serve_one_backward_pass() -> None:
+    made = network(SPACES, {}, seed=0)
+    total = made.evaluate_steps(random_steps(SPACES, made, 1, [2, 3])).values.sum()
+    total.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="one backward pass"):
+        total.backward()
