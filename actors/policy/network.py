@@ -209,13 +209,13 @@ class FactoredRecurrentActorCritic(nn.Module):
 
             return kernels_of(self).evaluate(steps)
         if not self.config.compile or len(steps.obs) < 2:  # see `actors.policy.compiled`
-            return _evaluate(self, *steps)
+            return _evaluate(self, *steps[:5], steps.layout.buckets)
         state = steps.state
         if state.h.shape[1] < 2:
             state = PolicyState(*(torch.cat([t, t], 1) for t in state))  # the layout does not refer to the second row
         obs, blueprints, actions, masks = (dynamic(t.contiguous()) for t in steps[:4])
         state = PolicyState(*(dynamic(t.contiguous(), 1) for t in state))
-        layout = [dynamic(t) for t in steps.layout.pack()]
+        layout = [dynamic(t) for t in steps.layout.buckets.pack()]
         return compiled(_evaluate)(self, obs, blueprints, actions, masks, state, layout)
 
     @property
@@ -228,12 +228,13 @@ class FactoredRecurrentActorCritic(nn.Module):
         return usual and on_cpu and not spec.num_continuous and not self.config.compile
 
     def _uses_kernels(self, steps: Steps) -> bool:
-        """Whether kernels evaluate these steps: not with an external memory, nor in reduced precision."""
+        """Whether kernels evaluate these steps: not with an external memory, in reduced precision, nor if gradients with
+        respect to inputs are wanted."""
         return (
-            steps.layout.time_order is not None
-            and len(steps.obs) > 0
+            len(steps.obs) > 0
             and self.config.core != "lstm+memory"
             and steps.obs.dtype == torch.float32
+            and not any(t.requires_grad for t in (steps.obs, *steps.state))
             and not torch.is_autocast_enabled("cpu")
             and self.has_kernels
         )
@@ -242,7 +243,7 @@ class FactoredRecurrentActorCritic(nn.Module):
     def advance(self, steps: Steps) -> PolicyState:
         """Return the state after each row's last step, without gradient. The layout's buckets must have no padding."""
         encoded = self._encode(steps.obs, steps.blueprint_indices)
-        return self.core.sequence(encoded.core_input, steps.layout, steps.state).state
+        return self.core.sequence(encoded.core_input, steps.layout.buckets, steps.state).state
 
     def score(self, output: Tensor, slots: Tensor, actions: Tensor, masks: Tensor) -> Evaluation:
         """Return `Evaluation` from the core's output `[N, hidden]` and slot encodings `[N, S, encoder]`."""

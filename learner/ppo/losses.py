@@ -40,7 +40,7 @@ def entropy_bonus(entropies: Tensor, counted: Tensor, denominator: Tensor | floa
 def k3(log_ratio: Tensor, counted: Tensor) -> Tensor:
     """Mean of (r - 1) - log r over counted entries (Schulman's k3 estimator of the KL divergence); 0 if none is
     counted."""
-    terms = (log_ratio.exp() - 1.0 - log_ratio).masked_fill(~counted, 0.0)
+    terms = (log_ratio.expm1() - log_ratio).masked_fill(~counted, 0.0)
     return terms.sum() / counted.sum().clamp(min=1)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.policy.cores.sequences import BucketLayout, Steps, make_layout
+from actors.policy.cores.sequences import SequenceLayout, Steps
 from actors.policy.state import PolicyState
 from learner.ppo.batch import Batch, Counts
 
@@ -23,7 +23,7 @@ class Minibatch(NamedTuple):
 
     rows: Tensor  # [r]
     source: Tensor | None  # [n] of the batch's N steps; None = all of them, in order
-    layout: BucketLayout
+    layout: SequenceLayout
     burn_in: Minibatch | None  # steps that are replayed before some of the rows
 
     def select(self, steps: Tensor) -> Tensor:
@@ -70,14 +70,14 @@ def _minibatch(batch: Batch, chunks: Counts, max_waste: float) -> Minibatch:
     if len(rows):
         source = torch.from_numpy(_ranges(first[rows] - before[rows], before[rows])).to(device)
         # Padding would change the state after the last step, so each bucket has a single length.
-        layout = make_layout(before[rows].tolist(), 1.0, device)
+        layout = SequenceLayout(before[rows], 1.0, device)
         burn_in = Minibatch(torch.from_numpy(rows).to(device), source, layout, None)
     index = _ranges(first, lengths)
     in_order = len(index) == batch.size and bool((index == np.arange(batch.size)).all())
     return Minibatch(
         torch.from_numpy(chunks).to(device),
         None if in_order else torch.from_numpy(index).to(device),
-        make_layout(lengths.tolist(), max_waste, device),
+        SequenceLayout(lengths, max_waste, device),
         burn_in,
     )
 

@@ -36,8 +36,9 @@ def entropy_coefficient(config: LearnerConfig, update: int) -> float:
 
 class Loss(NamedTuple):
     total: Tensor
-    policy: Tensor  # without gradient
-    value: Tensor  # without gradient
+    policy: Tensor  # without gradient, as are the next two
+    value: Tensor
+    kl: Tensor  # KL divergence of the policy from the proximal one
 
 
 def joined(columns: Tensor, continuous: int) -> Tensor:
@@ -60,6 +61,10 @@ def objective(
     The last `continuous` heads have one ratio, and an entropy coefficient of their own.
     """
     reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
+    if has_kernel(out, config, denominators, continuous):
+        from learner.ppo.compiled_objective import compiled_loss  # imports Numba
+
+        return Loss(*compiled_loss(out, t, reference, config, entropy_coef, denominators))
     moved, counted = out.log_probs - reference, t.counted
     advantages, share = t.advantages, denominators.policy
     if config.ratio == "joint":
@@ -77,7 +82,15 @@ def objective(
         per_head = denominators.policy[..., columns] if denominators.policy.dim() else denominators.policy
         bonus = losses.entropy_bonus(out.entropies[:, columns], t.counted[:, columns], per_head)
         total = total - coefficient * bonus
-    return Loss(total, policy.detach(), value.detach())
+    kl = losses.k3((out.log_probs.detach() - t.proximal_log_probs).sum(-1), t.unforced)
+    return Loss(total, policy.detach(), value.detach(), kl)
+
+
+def has_kernel(out: Evaluation, config: LearnerConfig, denominators: Denominators, continuous: int) -> bool:
+    """Return whether there is a kernel for this loss: on a CPU, without continuous heads, and with one denominator if
+    there is one ratio."""
+    plain = out.values.device.type == "cpu" and all(t.dtype == torch.float32 for t in out[:3])
+    return plain and not continuous and (config.ratio == "per_head" or not denominators.policy.dim())
 
 
 @torch.no_grad()

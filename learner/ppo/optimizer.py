@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -36,8 +37,9 @@ def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float)
 
 
 class GatedAdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW(fused=True)` with one fused call for all groups that share a weight decay, instead of one call
-    each. `found_inf` (0 or 1, on the device) skips a step, including moments and counters."""
+    """`torch.optim.AdamW(fused=True)` with one call for all groups: by a kernel on a CPU, by PyTorch's fused call, once
+    for each weight decay, elsewhere. `found_inf` (0 or 1, on the device) skips a step, including moments and
+    counters."""
 
     found_inf: torch.Tensor | None = None
 
@@ -45,9 +47,12 @@ class GatedAdamW(torch.optim.AdamW):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         merged: dict[tuple[float, ...], list[torch.Tensor]] = {}
         for group in self.param_groups:
-            settings = (group["lr"], *group["betas"], group["weight_decay"], group["eps"])
+            settings = (group["lr"], *group["betas"], group["eps"], group["weight_decay"])
             merged.setdefault(settings, []).extend(p for p in group["params"] if p.grad is not None)
-        for (lr, beta1, beta2, decay, eps), parameters in merged.items():
+        if on_cpu(p for parameters in merged.values() for p in parameters):
+            self._compiled_step(merged)
+            return
+        for (lr, beta1, beta2, eps, decay), parameters in merged.items():
             states = [self.state[p] or self._start(p) for p in parameters]
             adamw(
                 parameters,
@@ -66,6 +71,14 @@ class GatedAdamW(torch.optim.AdamW):
                 eps=eps,
                 maximize=False,
             )
+
+    def _compiled_step(self, merged: dict[tuple[float, ...], list[torch.Tensor]]) -> None:
+        if self.found_inf is not None and bool(self.found_inf):
+            return
+        from learner.kernels.call import adamw_step  # imports Numba
+
+        for (*settings, decay), parameters in merged.items():
+            adamw_step(parameters, [self.state[p] or self._start(p) for p in parameters], settings, decay)
 
     def _start(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
         state = {
@@ -86,12 +99,28 @@ def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torc
     `grad_norm_GROUP`."""
     grads = {id(g): [p.grad for p in g["params"] if p.grad is not None] for g in optimizer.param_groups}
     everything = [grad for own in grads.values() for grad in own]
-    squares = torch.stack(list(torch._foreach_norm(everything))).square()
+    squares = _limit(everything, limit)
     total = squares.sum().sqrt()
-    torch._foreach_mul_(everything, (limit / (total + 1e-6)).clamp(max=1.0))
     by_name: dict[str, torch.Tensor] = {}
     parts = torch.split(squares, [len(own) for own in grads.values()])
     for group, part in zip(optimizer.param_groups, parts, strict=True):
         name = f"grad_norm_{group['name']}"
         by_name[name] = part.sum() + by_name.get(name, 0.0)
     return total, {name: square.sqrt() for name, square in by_name.items()}
+
+
+def _limit(grads: list[torch.Tensor], limit: float) -> torch.Tensor:
+    """Scale gradients in place so that their global norm is at most `limit`. Return the squares of their norms before
+    scaling, one per tensor."""
+    if on_cpu(grads):
+        from learner.kernels.call import limit_norm  # imports Numba
+
+        return limit_norm(grads, limit)
+    squares = torch.stack(list(torch._foreach_norm(grads))).square()
+    torch._foreach_mul_(grads, (limit / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0))
+    return squares
+
+
+def on_cpu(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether the kernels take these tensors: contiguous float32 on a CPU."""
+    return all(t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)

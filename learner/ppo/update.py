@@ -127,12 +127,11 @@ class PPOUpdate:
             t = Targets(*map(part.select, targets))
             out = self._evaluate(batch, part)
             log_probs.append(out.log_probs.detach())
-            kl = losses.k3((log_probs[-1] - t.proximal_log_probs).sum(-1), t.unforced)
-            stopped = torch.maximum(stopped, (kl > KL_STOP * c.target_kl).to(zero.dtype))
+            loss = objective(out, t, c, entropy_coef, denominators, spec.num_continuous)
+            stopped = torch.maximum(stopped, (loss.kl > KL_STOP * c.target_kl).to(zero.dtype))
             flags.append(1.0 - stopped)
             if self.reads_flags and stopped > 0:
                 break
-            loss = objective(out, t, c, entropy_coef, denominators, spec.num_continuous)
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss.total)
             norm, by_group = clip_gradients(self.optimizer, c.grad_clip)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +58,6 @@ class BucketLayout(NamedTuple):
     buckets: tuple[Bucket, ...]
     restore: Tensor | None  # [N] from bucket order to flat order; None if they are the same
     padded: int  # number of steps that the buckets run, including padding
-    time_order: TimeOrder | None = None  # on a CPU
 
     def to(self, device: torch.device) -> BucketLayout:
         """Move all index tensors to `device`."""
@@ -68,7 +68,7 @@ class BucketLayout(NamedTuple):
         buckets = [
             b._replace(rows=b.rows.to(device), source=b.source.to(device), place=move(b.place)) for b in self.buckets
         ]
-        return BucketLayout(tuple(buckets), move(self.restore), self.padded, self.time_order)
+        return BucketLayout(tuple(buckets), move(self.restore), self.padded)
 
     def pack(self) -> list[Tensor]:
         """Pack the layout into two tensors of at least two entries: all indices, and on the CPU a table of buckets."""
@@ -115,6 +115,42 @@ def _or_minus_one(index: int | None) -> int:
     return -1 if index is None else index
 
 
+class SequenceLayout:
+    """How the N flat steps of R rows are run: in length buckets by PyTorch, in the order of time by compiled kernels.
+
+    On a CPU, each form is made when it is first used; for other devices, the buckets are made at once, so that no step
+    of the optimizer waits for them.
+    """
+
+    def __init__(self, lengths: Indices | Sequence[int], max_waste: float, device: torch.device) -> None:
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self._max_waste, self._device = max_waste, device
+        self._buckets: BucketLayout | None = None
+        if device.type != "cpu":
+            self._buckets = bucket_layout(self.lengths, max_waste, device)
+
+    @property
+    def buckets(self) -> BucketLayout:
+        if self._buckets is None:
+            self._buckets = bucket_layout(self.lengths, self._max_waste, self._device)
+        return self._buckets
+
+    @cached_property
+    def time_order(self) -> TimeOrder:
+        return TimeOrder.of(self.lengths)
+
+    @property
+    def padded(self) -> int:
+        """Number of steps that are run, including padding; kernels have none."""
+        return int(self.lengths.sum()) if self._buckets is None else self._buckets.padded
+
+    def to(self, device: torch.device) -> SequenceLayout:
+        """Return a copy for computation on `device`."""
+        moved = SequenceLayout(self.lengths, self._max_waste, torch.device("cpu"))
+        moved._device, moved._buckets = device, self.buckets.to(device)
+        return moved
+
+
 class Steps(NamedTuple):
     """The N valid steps of R rows, row by row, without padding."""
 
@@ -123,7 +159,7 @@ class Steps(NamedTuple):
     actions: Tensor  # [N, H]
     masks: Tensor  # [N, A] in force
     state: PolicyState  # before each row's first step, [n, R, width]
-    layout: BucketLayout
+    layout: SequenceLayout
 
 
 class CallCost(NamedTuple):
@@ -167,12 +203,12 @@ def length_buckets(
     return buckets
 
 
-def make_layout(lengths: Sequence[int], max_waste: float, device: torch.device) -> BucketLayout:
-    """Build the layout of rows with the given `lengths`, for computation on `device`."""
+def bucket_layout(lengths: Indices | Sequence[int], max_waste: float, device: torch.device) -> BucketLayout:
+    """Build the buckets of rows of these lengths, for computation on `device`. For `max_waste` see `length_buckets`."""
     size = np.asarray(lengths, dtype=np.int64)
     first = size.cumsum() - size
     buckets, order, padded = [], [], 0
-    for rows, steps in length_buckets(lengths, max_waste, CPU_CALL if device.type == "cpu" else CallCost()):
+    for rows, steps in length_buckets(size.tolist(), max_waste, CPU_CALL if device.type == "cpu" else CallCost()):
         own = size[rows]
         inside = np.arange(steps)[None, :] < own[:, None]  # [r, steps]
         source = (first[rows][:, None] + np.arange(steps))[inside]
@@ -192,8 +228,7 @@ def make_layout(lengths: Sequence[int], max_waste: float, device: torch.device) 
         padded += inside.size
     flat = np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
     restore = None if _start(flat) == 0 else torch.from_numpy(flat.argsort())
-    time_order = TimeOrder.of(size) if device.type == "cpu" else None
-    return BucketLayout(tuple(buckets), restore, padded, time_order).to(device)
+    return BucketLayout(tuple(buckets), restore, padded).to(device)
 
 
 def _start(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int | None:

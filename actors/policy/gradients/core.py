@@ -128,38 +128,38 @@ def core_gradient(
     dout: Array, drows: Array, grads: Array,
 ) -> None:  # fmt: skip
     """Write the gradient with respect to the core's inputs to `drows [N, core_input]`, and add those of the parameters.
-    `dout [N, hidden]`, that with respect to the outputs, and the kept gates are overwritten."""
+    `dout [N, hidden]`, that with respect to the outputs, is overwritten."""
     n, hidden = times[-1], z.hidden
+    dgates = np.empty(n * 4 * hidden if z.recurrent else 0, np.float32)
     for layer in range(z.layers - 1, -1, -1):
         stride, x0 = row_width(z, layer), rows_of(z, a, n, layer)
         inputs = stride - hidden if z.recurrent else stride
         if z.recurrent:
-            index, width, d, d0 = first_core(z) + 4 * layer, 4 * hidden, act, a.gates + layer * n * 4 * hidden
-            _lstm_gradient(z, a, floats(params, counts, index + 1), layer, times, rows, c0, act, dout)
+            index, width, d = first_core(z) + 4 * layer, 4 * hidden, dgates
+            _lstm_gradient(z, a, floats(params, counts, index + 1), layer, times, rows, c0, act, dout, dgates)
             own = floats(grads, counts, index + 1)
-            weight_gradient(d, d0, width, act, x0 + inputs, stride, n, hidden, width, own, 0, hidden)
-            bias_gradient(d, d0, width, n, width, floats(grads, counts, index + 2))
-            bias_gradient(d, d0, width, n, width, floats(grads, counts, index + 3))
+            weight_gradient(d, 0, width, act, x0 + inputs, stride, n, hidden, width, own, 0, hidden)
+            bias_gradient(d, 0, width, n, width, floats(grads, counts, index + 2))
+            bias_gradient(d, 0, width, n, width, floats(grads, counts, index + 3))
         else:
-            index, width, d, d0 = first_core(z) + 2 * layer, hidden, dout, 0
+            index, width, d = first_core(z) + 2 * layer, hidden, dout
             y0 = a.out if layer + 1 == z.layers else rows_of(z, a, n, layer + 1)
-            rectify_gradient(d, d0, act, y0, n * hidden)
-            bias_gradient(d, d0, width, n, width, floats(grads, counts, index + 1))
-        weight_gradient(
-            d, d0, width, act, x0, stride, n, inputs, width, floats(grads, counts, index), 0, inputs
-        )
+            rectify_gradient(d, 0, act, y0, n * hidden)
+            bias_gradient(d, 0, width, n, width, floats(grads, counts, index + 1))
+        weight_gradient(d, 0, width, act, x0, stride, n, inputs, width, floats(grads, counts, index), 0, inputs)
         below = drows if layer == 0 else np.zeros(n * hidden, np.float32)
         if layer == 0:
             drows[:] = _ZERO
-        input_gradient(floats(params, counts, index), 0, inputs, d, d0, width, below, 0, inputs, n, inputs, width)
+        input_gradient(floats(params, counts, index), 0, inputs, d, 0, width, below, 0, inputs, n, inputs, width)
         dout = below
 
 
 @inner
 def _lstm_gradient(
-    z: Sizes, a: Activations, w: Array, layer: int, times: Array, rows: Array, c0: Array, act: Array, dout: Array
-) -> None:
-    """Replace the kept gates of one layer by the gradients with respect to them before their nonlinearity; `w` are the
+    z: Sizes, a: Activations, w: Array, layer: int, times: Array, rows: Array, c0: Array, act: Array, dout: Array,
+    dgates: Array,
+) -> None:  # fmt: skip
+    """Write the gradients with respect to the gates of one layer before their nonlinearity to `dgates`; `w` are the
     recurrent weights `[4 hidden, hidden]`."""
     n, hidden = times[-1], z.hidden
     gates, cells, squashed = (
@@ -172,7 +172,7 @@ def _lstm_gradient(
         first, count = times[t], times[t + 1] - times[t]
         if after > 0:
             input_gradient(
-                w, 0, hidden, act, gates + times[t + 1] * 4 * hidden, 4 * hidden, dout, first * hidden, hidden, after,
+                w, 0, hidden, dgates, times[t + 1] * 4 * hidden, 4 * hidden, dout, first * hidden, hidden, after,
                 hidden, 4 * hidden,
             )  # fmt: skip
         for i in range(count):
@@ -181,20 +181,21 @@ def _lstm_gradient(
             _cell_gradient(
                 act[gates + p * 4 * hidden : gates + (p + 1) * 4 * hidden], c, act[squashed + p * hidden :][:hidden],
                 dout[p * hidden : (p + 1) * hidden], dcells[i * hidden : (i + 1) * hidden],
+                dgates[p * 4 * hidden : (p + 1) * 4 * hidden],
             )  # fmt: skip
         after = count
 
 
 @inner
-def _cell_gradient(gates: Array, c: Array, squashed: Array, dh: Array, dc: Array) -> None:
-    """Replace gates by their gradients, and `dc`, the gradient with respect to c after the step, by that before it."""
+def _cell_gradient(gates: Array, c: Array, squashed: Array, dh: Array, dc: Array, d: Array) -> None:
+    """Write the gradients with respect to the gates to `d`, and replace `dc`, the gradient with respect to c after the
+    step, by that before it."""
     width = dh.size
     i, f, g, o = gates[:width], gates[width : 2 * width], gates[2 * width : 3 * width], gates[3 * width :]
     for j in range(width):
         own = dc[j] + dh[j] * o[j] * (_ONE - squashed[j] * squashed[j])
         dc[j] = own * f[j]
-        o[j] = dh[j] * squashed[j] * o[j] * (_ONE - o[j])
-        f[j] = own * c[j] * f[j] * (_ONE - f[j])
-        di = own * g[j] * i[j] * (_ONE - i[j])
-        g[j] = own * i[j] * (_ONE - g[j] * g[j])
-        i[j] = di
+        d[j] = own * g[j] * i[j] * (_ONE - i[j])
+        d[width + j] = own * c[j] * f[j] * (_ONE - f[j])
+        d[2 * width + j] = own * i[j] * (_ONE - g[j] * g[j])
+        d[3 * width + j] = dh[j] * squashed[j] * o[j] * (_ONE - o[j])

@@ -37,7 +37,7 @@ class SequenceKernels:
         self._stats: tuple[tuple[int, ...], Array] | None = None
 
     def evaluate(self, steps: Steps) -> Evaluation:
-        """Return `Evaluation` of `steps`, whose layout has a time order."""
+        """Return `Evaluation` of `steps`."""
         log_probs, entropies, values, baselines, hidden = _Evaluate.apply(self, steps, *self.given)  # type: ignore[no-untyped-call]
         return Evaluation(log_probs, entropies, values, baselines, hidden, hidden[:, :0])
 
@@ -70,7 +70,6 @@ class _Evaluate(torch.autograd.Function):
         h, c = _plain(steps.state.h), _plain(steps.state.c)
         n, heads = steps.actions.shape
         time_order = steps.layout.time_order
-        assert time_order is not None
         size = own.kernels.activation_size(own.like, own.plan, n)
         act = np.empty(size, np.float32)
         hidden_size = int(own.plan[Sizes._fields.index("hidden")])
@@ -91,10 +90,7 @@ class _Evaluate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         own: SequenceKernels = ctx.own
-        if ctx.kept is None:
-            raise RuntimeError("the activations of an evaluation serve one backward pass")
         addresses, time_order, inputs, c, act = ctx.kept
-        ctx.kept = None
         flat = torch.zeros(int(own.counts.sum()))
         parts = [part.view_as(p) for part, p in zip(flat.split([p.numel() for p in ctx.saved_tensors]), ctx.saved_tensors, strict=True)]
         own.kernels.differentiate(

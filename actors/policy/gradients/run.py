@@ -107,13 +107,13 @@ def _differentiate(
     actions: Array,
     masks: Array,
     c0: Array,
-    act: Array,  # from `evaluate`; overwritten
+    act: Array,  # from `evaluate`
     d_log_probs: Array,  # gradients with respect to the results
     d_entropies: Array,
     d_values: Array,
     grads: Array,  # output: int64 [P] addresses of the gradients, which are added to what is there
 ) -> None:
-    """Compute the gradients with respect to all parameters. Activations serve only once."""
+    """Compute the gradients with respect to all parameters."""
     z, n = sizes_of(plan), order.size
     a, rules = activations(z, n), HeadRules(head_sizes, counted, limits[0], limits[1])
     steps = StepInputs(order, obs, blueprints, actions, masks)

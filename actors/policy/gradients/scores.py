@@ -58,11 +58,6 @@ def _share(rules: HeadRules, count: int) -> Any:
     return min(np.float32(rules.floor), np.float32(rules.mass) / np.float32(max(count, 1)))
 
 
-@ordered
-def _log_prob(p: Any, log_p: Any, share: Any, kept: Any, floor: int) -> Any:
-    return np.log(kept * p + share) if floor else log_p
-
-
 @inner
 def score(z: Sizes, a: Activations, rules: HeadRules, steps: StepInputs, act: Array, out: StepScores) -> None:
     """Score the actions of all steps, and replace the kept logits by probabilities."""
@@ -73,7 +68,7 @@ def score(z: Sizes, a: Activations, rules: HeadRules, steps: StepInputs, act: Ar
             size = rules.sizes[head]
             x = act[a.probs + p * z.choices + column : a.probs + p * z.choices + column + size]
             legal, choice = steps.masks[step, column : column + size], steps.actions[step, head]
-            chosen = x[choice] if legal[choice] else np.float32(-np.inf)
+            chosen = x[choice]
             shift, count = _softmax(x, legal)
             share = _share(rules, count)
             kept = _ONE - np.float32(count) * share
@@ -81,8 +76,9 @@ def score(z: Sizes, a: Activations, rules: HeadRules, steps: StepInputs, act: Ar
             if not rules.counted[op, head]:
                 out.log_probs[step, head] = out.entropies[step, head] = _ZERO
                 continue
-            floor = z.floor and legal[choice]
-            out.log_probs[step, head] = _log_prob(x[choice], chosen - shift, share, kept, floor)
+            out.log_probs[step, head] = np.float32(-np.inf)
+            if legal[choice]:
+                out.log_probs[step, head] = np.log(kept * x[choice] + share) if z.floor else chosen - shift
             entropy = _ZERO
             for j in range(size):
                 if legal[j] and x[j] > _ZERO or legal[j] and z.floor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.policy.cores.sequences import Steps, make_layout
+from actors.policy.cores.sequences import SequenceLayout, Steps
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.types.episode import Episode
@@ -170,7 +170,7 @@ def test_burn_in_steps_that_are_counted_are_caught(monkeypatch: pytest.MonkeyPat
         wide = batch.chunk_lengths[chunks] + batch.burn_in[chunks]
         first = batch.first_steps[chunks] - batch.burn_in[chunks]
         source = torch.cat([torch.arange(a, a + n) for a, n in zip(first, wide, strict=True)])
-        layout = make_layout(wide.tolist(), max_waste, torch.device("cpu"))
+        layout = SequenceLayout(wide, max_waste, torch.device("cpu"))
         return Minibatch(torch.from_numpy(chunks), source, layout, None)
 
     monkeypatch.setattr(update_module, "minibatch", longer)
@@ -185,7 +185,7 @@ def test_a_minibatch_holds_each_chunk_once_sorted_by_length() -> None:
     lengths = batch.chunk_lengths[part.rows.numpy()]
     assert sorted(part.rows.tolist()) == list(range(len(chunks)))
     assert (lengths[:-1] >= lengths[1:]).all()
-    assert all(b.first_row is not None and b.first_step is not None for b in part.layout.buckets)  # no gathers
+    assert all(b.first_row is not None and b.first_step is not None for b in part.layout.buckets.buckets)  # no gathers
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 12])

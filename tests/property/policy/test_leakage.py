@@ -11,11 +11,12 @@ from torch import Tensor
 
 from actors.policy.cores import core as core_module
 from actors.policy.cores.recurrence import recur_sequence
-from actors.policy.cores.sequences import BucketLayout, make_layout
+from actors.policy.cores.sequences import BucketLayout, bucket_layout
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from tests.support.learning.sequences import SequenceBatch, evaluate
 from tests.support.learning.toy import POLICIES, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.learning.without_kernels import without_kernels
 
 LENGTHS = (4, 9, 5, 4, 7)
 
@@ -83,7 +84,7 @@ Leaky = Callable[..., tuple[Tensor, PolicyState]]
 
 def one_long_sequence(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
     """Run all episodes of a batch as one sequence."""
-    return recur_sequence(x, make_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state)), *rest)
+    return recur_sequence(x, bucket_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state)), *rest)
 
 
 def neighbors_states(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
@@ -99,5 +100,5 @@ def batch_statistics(x: Tensor, layout: BucketLayout, state: PolicyState, *rest:
 @pytest.mark.parametrize("leaky", [one_long_sequence, neighbors_states, batch_statistics])
 def test_leaks_are_detected(leaky: Leaky, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_module, "recur_sequence", leaky)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError), without_kernels():
         check_no_leak(core=core)

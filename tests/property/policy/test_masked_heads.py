@@ -19,6 +19,7 @@ from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorC
 from actors.types.actions import ActionMasks, forced_steps
 from tests.support.learning.sequences import SequenceBatch, evaluate
 from tests.support.learning.toy import POLICIES, SPACES, SPEC, random_masks, toy_network
+from tests.support.learning.without_kernels import without_kernels
 
 FLOOR = 0.02
 JOINT = np.array(list(itertools.product(*map(range, SPEC.sizes))), dtype=np.int64)  # [36, H]
@@ -109,6 +110,8 @@ def check_joint(**options: Any) -> None:
 @pytest.mark.parametrize("options", [*POLICIES, {"heads": "independent"}, {"encoder": "flat"}])
 def test_probabilities_of_legal_joint_actions_sum_to_one_and_match_enumeration(options: dict[str, str]) -> None:
     check_joint(**options)
+    with without_kernels():
+        check_joint(**options)
 
 
 def without_mask(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
@@ -137,7 +140,7 @@ def small_penalty(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float 
 def test_wrong_masking_is_detected(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "masked_log_probs", wrong)
     monkeypatch.setattr(scoring_module, "masked_log_probs", wrong)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError), without_kernels():
         check_joint()
 
 

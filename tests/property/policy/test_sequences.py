@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from actors.policy.cores.recurrence import recur_sequence
-from actors.policy.cores.sequences import BucketLayout, length_buckets, make_layout
+from actors.policy.cores.sequences import BucketLayout, bucket_layout, length_buckets
 from actors.policy.state import PolicyState
 from tests.support.examples import examples
 
@@ -19,7 +19,7 @@ Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
 
 
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    layout = make_layout(valid.sum(1).tolist(), max_waste, valid.device)
+    layout = bucket_layout(valid.sum(1).tolist(), max_waste, valid.device)
     return recur_sequence(inputs, layout, state, list(lstm.parameters()), [], inputs.dtype)[0]
 
 
@@ -161,7 +161,7 @@ def test_wrong_buckets_are_detected(wrong: Buckets) -> None:
 @settings(max_examples=examples(50), deadline=None)
 @given(lengths=st.lists(st.integers(0, 9), max_size=8), max_waste=st.sampled_from([1.0, 1.3, 9.0]))
 def test_unpacking_a_packed_layout_restores_it(lengths: list[int], max_waste: float) -> None:
-    layout = make_layout(lengths, max_waste, torch.device("cpu"))
+    layout = bucket_layout(lengths, max_waste, torch.device("cpu"))
     again = BucketLayout.unpack(layout.pack())
     assert again.padded == layout.padded
     assert (again.restore is None) == (layout.restore is None)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from actors.policy.cores.sequences import Steps, make_layout
+from actors.policy.cores.sequences import Steps, SequenceLayout
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 
@@ -31,7 +31,7 @@ def flatten(sequence: SequenceBatch, max_waste: float = 1.3) -> Steps:
         sequence.actions[valid],
         sequence.masks[valid],
         sequence.state,
-        make_layout(valid.sum(1).tolist(), max_waste, valid.device),
+        SequenceLayout(valid.sum(1).tolist(), max_waste, valid.device),
     )
 
 

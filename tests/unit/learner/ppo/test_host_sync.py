@@ -15,6 +15,7 @@ from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.without_kernels import without_kernels
 
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
 OPTIONS: list[dict[str, Any]] = [{}, {"chunk_length": 3, "burn_in": 2}, {"objective": "decoupled", "ratio": "joint"}]
@@ -67,7 +68,7 @@ def waits_in_loop(ppo: PPOUpdate) -> list[str]:
         if loads == 7:
             mode.__exit__(None, None, None)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, without_kernels():
         patch.setattr(ppo, "_evaluate", first)
         patch.setattr(ppo.optimizer, "step", last)
         metrics = ppo(batch(ppo.config), update=0, version=0)

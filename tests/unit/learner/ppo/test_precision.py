@@ -18,6 +18,7 @@ from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.without_kernels import without_kernels
 
 LENGTHS = (5, 9, 4, 7)
 
@@ -64,7 +65,8 @@ def check_dtypes(monkeypatch: pytest.MonkeyPatch, amp: str, core: torch.dtype) -
 
 def test_only_the_core_is_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     check_dtypes(monkeypatch, "bf16", torch.bfloat16)
-    check_dtypes(monkeypatch, "off", torch.float32)
+    with without_kernels():
+        check_dtypes(monkeypatch, "off", torch.float32)
 
 
 def test_heads_in_bf16_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,4 +154,6 @@ def test_an_update_of_a_compiled_policy_is_the_same_update(critic: str) -> None:
         ours, theirs = (ppo(batch(), update=update, version=update) for ppo in (eager, compiled))
         assert ours.keys() == theirs.keys()
         for name, value in ours.items():
+            if name == "padding_waste":  # kernels have none
+                continue
             assert theirs[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
