@@ -23,9 +23,11 @@ import structlog
 
 from actors.config import QueueConfig
 from actors.env.kernels.cache import is_compiled
+from actors.policy.gradients import cache as gradients_cache
 from actors.policy.kernels import cache as policy_cache
 from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
+from learner.kernels import cache as update_cache
 from tests.support.examples import EXPLORE, exploring
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the kernels before the first test, so that no test's time limit includes it. CUDA needs none."""
     if not hasattr(session.config, "workerinput") and not only_cuda(session.config):
         missing = [COMPILE.format(dtype) for dtype in ("float32", "float64") if not is_compiled(dtype)]
-        missing += [] if policy_cache.is_compiled() else [COMPILE_POLICY]
+        missing += [COMPILE_POLICY.format(folder) for folder, cache in CACHES.items() if not cache.is_compiled()]
         compiling = [subprocess.Popen([sys.executable, "-c", command]) for command in missing]
         statuses = [process.wait() for process in compiling]
         if any(statuses):
@@ -101,7 +103,12 @@ def is_property_test(item: pytest.Item) -> bool:
 
 
 COMPILE = "import torch; from actors.env.seed_fleet import compile_kernels; compile_kernels(torch.{})"
-COMPILE_POLICY = "from actors.policy.kernels.compile import compile_kernels; compile_kernels()"
+COMPILE_POLICY = "from {}.compile import compile_kernels; compile_kernels()"
+CACHES = {
+    "actors.policy.kernels": policy_cache,
+    "actors.policy.gradients": gradients_cache,
+    "learner.kernels": update_cache,
+}
 Connect = Callable[..., Transport]
 """`open_transport(**QueueConfig fields)` opens another handle on the test's own store."""
 

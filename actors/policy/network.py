@@ -205,9 +205,10 @@ class FactoredRecurrentActorCritic(nn.Module):
         Under autocast, encoder and LSTM run in the autocast dtype; memory, heads and values in float32.
         """
         if self._uses_kernels(steps):
-            from actors.policy.gradients.function import kernels_of  # imports Numba
+            from actors.policy.gradients.function import evaluate_steps  # imports Numba
 
-            return kernels_of(self).evaluate(steps)
+            log_probs, entropies, values, baselines, hidden = evaluate_steps(self, steps)
+            return Evaluation(log_probs, entropies, values, baselines, hidden, hidden[:, :0])
         if not self.config.compile or len(steps.obs) < 2:  # see `actors.policy.compiled`
             return _evaluate(self, *steps[:5], steps.layout.buckets)
         state = steps.state
@@ -228,8 +229,8 @@ class FactoredRecurrentActorCritic(nn.Module):
         return usual and on_cpu and not spec.num_continuous and not self.config.compile
 
     def _uses_kernels(self, steps: Steps) -> bool:
-        """Whether kernels evaluate these steps: not with an external memory, in reduced precision, nor if gradients with
-        respect to inputs are wanted."""
+        """Whether kernels evaluate these steps: not with an external memory, in reduced precision, nor where gradients
+        with respect to inputs are wanted."""
         return (
             len(steps.obs) > 0
             and self.config.core != "lstm+memory"

@@ -2,11 +2,9 @@
 
 import importlib
 
-import torch
 from ray.dashboard.utils import DashboardAgentModule, DashboardHeadModule, get_all_modules
 
-from actors.env import seed_fleet
-from actors.policy.kernels.compile import compile_kernels
+from deploy.launch.kernels import COMPILE
 
 MODULES = (
     "deploy.commands.admin.health",
@@ -24,5 +22,5 @@ for module in MODULES:
     importlib.import_module(module)
 for kind in (DashboardAgentModule, DashboardHeadModule):  # Ray waits only 30 s for them at start
     get_all_modules(kind)
-seed_fleet.compile_kernels(torch.float32)
-compile_kernels()
+for compile_kernels in COMPILE.values():
+    compile_kernels()

@@ -5,22 +5,25 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from actors.env.kernels.cache import is_compiled
+from actors.env.kernels import cache as environments
 from actors.errors import UserError
 from actors.metrics.prometheus import ProcessMetrics
-from actors.policy.kernels import cache as policy_cache
+from actors.policy.gradients import cache as gradients
+from actors.policy.kernels import cache as acting
 from actors.policy.publish import from_weights
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.config.yaml import to_yaml
 from deploy.launch.process_settings import checked_spaces, namespace
-from learner.network import resumed_network
+from learner.kernels import cache as update
+from learner.network import pick_device, resumed_network
 from learner.run.checkpoint import list_checkpoints, load_checkpoint
 from learner.run.lineage import forget_untrained, has_trained, start_from
 
@@ -71,18 +74,23 @@ def open_run(config: Config, resume: Path | None) -> Path:
     return run_dir
 
 
-def compile_kernels(config: Config, console: Console) -> None:
-    """Compile policy and environments once, before actors start; otherwise every actor would wait for it in the run."""
-    if not config.policy.compile and not policy_cache.is_compiled():
-        console.print("compiling the policy's step for this machine (once, about 20 s) ...")
-        from actors.policy.kernels.compile import compile_kernels  # imports Numba
+def compile_kernels(config: Config, console: Console, actors: bool = True, learner: bool = True) -> None:
+    """Compile what actors and learner need before any of them starts; otherwise each would wait for it in the run."""
+    missing = ["the policy's step"] if actors and not config.policy.compile and not acting.is_compiled() else []
+    if learner and not config.policy.compile and pick_device(config.learner.device).type == "cpu":
+        missing += ["the policy's gradient"] if not gradients.is_compiled() else []
+        missing += ["the update"] if not update.is_compiled() else []
+    if actors and not (config.gym.id or config.external.spaces) and config.env.backend != "torch":
+        missing += ["the environments"] if not environments.is_compiled("float32") else []
+    if not missing:
+        return
+    parts = f"{', '.join(missing[:-1])} and {missing[-1]}" if len(missing) > 1 else missing[0]
+    console.print(f"compiling {parts} for this machine (once, about {10 + 10 * len(missing)} s) ...", soft_wrap=True)
+    from deploy.launch.kernels import COMPILE  # imports Numba
 
-        compile_kernels()
-    if not (config.gym.id or config.external.spaces) and config.env.backend != "torch" and not is_compiled("float32"):
-        console.print("compiling the environments for this machine (once, about 20 s) ...")
-        from actors.env import seed_fleet  # imports Numba
-
-        seed_fleet.compile_kernels()
+    with ThreadPoolExecutor() as threads:  # each waits for a process of its own
+        for done in [threads.submit(COMPILE[name]) for name in missing]:
+            done.result()
 
 
 def pretrain(config: Config, run_dir: Path, console: Console) -> Config:

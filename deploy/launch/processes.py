@@ -50,6 +50,7 @@ def _learn(config: Config, resume: Path | None) -> int:
     check_machine(config)
     run_dir = open_run(config, resume)
     console = Console(highlight=False)
+    compile_kernels(config, console, actors=False)
     config = pretrain(config, run_dir, console)
     with stop_on_signal() as stop, process_metrics(config) as metrics, _run_monitor(config, metrics):
         report = metrics.reporter("learner")
@@ -97,7 +98,7 @@ def run_actors(config: Config) -> int:
     require_free_port(config.run.metrics_port, "run.metrics_port")
     connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
-    compile_kernels(config, console)
+    compile_kernels(config, console, learner=False)
     ray_context: AbstractContextManager[str | None] = (
         cluster(config.run.address, log=line_printer(console)) if config.run.address else local_ray(config)
     )

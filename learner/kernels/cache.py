@@ -16,3 +16,8 @@ def cache_dir() -> Path:
     """Return the folder."""
     functions = Path(actors.policy.kernels.__file__).parent
     return cache.kernel_folder("update", Path(__file__).parent, functions, functions.parent / "gradients")
+
+
+def is_compiled() -> bool:
+    """Return whether the kernels are compiled."""
+    return cache.is_compiled(cache_dir(), PRECISION)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -24,16 +23,16 @@ def adamw_step(parameters: list[Tensor], states: list[dict[str, Any]], settings:
     load_kernels().adamw(_LIKE, _counts(parameters), *places, decay, *settings)
 
 
-def limit_norm(grads: list[Tensor], limit: float) -> Tensor:
-    """Scale gradients in place so that their global norm is at most `limit`. Return the squares of their norms before
-    scaling, one per tensor."""
+def limit_norm(grads: list[Tensor], limit: float, groups: list[int]) -> Tensor:
+    """Scale gradients in place so that their global norm is at most `limit`. Return the norms before scaling, of each
+    group and of everything; `groups` are the groups of the gradients, from 0 on."""
     squares, places, counts = np.empty(len(grads)), _addresses(grads), _counts(grads)
     kernels = load_kernels()
     kernels.squares(_LIKE, places, counts, squares)
-    norm = sqrt(squares.sum())
-    if not norm + 1e-6 <= limit:  # NaN too
-        kernels.scale(_LIKE, places, counts, limit / (norm + 1e-6))
-    return torch.from_numpy(squares).float()
+    norms = np.sqrt([*np.bincount(groups, squares), squares.sum()])
+    if not norms[-1] + 1e-6 <= limit:  # NaN too
+        kernels.scale(_LIKE, places, counts, limit / (norms[-1] + 1e-6))
+    return torch.from_numpy(norms).float()
 
 
 def _addresses(tensors: Iterable[Tensor]) -> NDArray[np.int64]:

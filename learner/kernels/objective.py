@@ -37,7 +37,7 @@ def _loss(
     """Compute losses and gradients."""
     heads, value_denominator = log_probs.shape[1], np.float32(numbers[4])
     clip, value_coef, entropy_coef = np.float32(numbers[0]), np.float32(numbers[2]), np.float32(numbers[3])
-    policy, value, bonus, kl, count = 0.0, 0.0, 0.0, 0.0, 0
+    policy, value, bonus, kl, count = np.float64(0.0), np.float64(0.0), np.float64(0.0), np.float64(0.0), 0
     for n in range(values.size):
         moved = np.float32(0.0)
         if joint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,10 +36,20 @@ def entropy_coefficient(config: LearnerConfig, update: int) -> float:
 
 
 class Loss(NamedTuple):
+    """Losses of a minibatch. Only `total` may have a gradient."""
+
     total: Tensor
-    policy: Tensor  # without gradient, as are the next two
+    policy: Tensor
     value: Tensor
     kl: Tensor  # KL divergence of the policy from the proximal one
+    outputs: tuple[Tensor, ...] = ()
+    """Log-probs, entropies and values, if `gradients` are given."""
+    gradients: tuple[Tensor, ...] = ()
+    """Of the total with respect to `outputs`, from a kernel; without them, autograd finds them."""
+
+    def backward(self) -> None:
+        """Add the gradients of the total to those of the parameters."""
+        torch.autograd.backward(self.outputs or self.total, self.gradients or None)
 
 
 def joined(columns: Tensor, continuous: int) -> Tensor:
@@ -62,9 +73,7 @@ def objective(
     """
     reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
     if has_kernel(out, config, denominators, continuous):
-        from learner.ppo.compiled_objective import compiled_loss  # imports Numba
-
-        return Loss(*compiled_loss(out, t, reference, config, entropy_coef, denominators))
+        return _compiled(out, t, reference, config, entropy_coef, denominators)
     moved, counted = out.log_probs - reference, t.counted
     advantages, share = t.advantages, denominators.policy
     if config.ratio == "joint":
@@ -91,6 +100,28 @@ def has_kernel(out: Evaluation, config: LearnerConfig, denominators: Denominator
     there is one ratio."""
     plain = out.values.device.type == "cpu" and all(t.dtype == torch.float32 for t in out[:3])
     return plain and not continuous and (config.ratio == "per_head" or not denominators.policy.dim())
+
+
+def _compiled(
+    out: Evaluation,
+    t: Targets,
+    reference: Tensor,
+    config: LearnerConfig,
+    entropy_coef: float,
+    denominators: Denominators,
+) -> Loss:
+    """Return the loss by a kernel; `reference [N, H]` are the log-probs that ratios refer to."""
+    from learner.kernels.compile import load_kernels  # imports Numba
+
+    share = np.full(out.log_probs.shape[1], denominators.policy.numpy(), np.float32)
+    value_clip = np.inf if config.value_clip is None else config.value_clip
+    numbers = np.array([config.clip, value_clip, config.value_coef, entropy_coef, denominators.value])
+    given = (reference, t.proximal_log_probs, t.advantages, t.counted, t.unforced, t.returns, t.proximal_values)
+    arrays = [x.detach().contiguous().numpy() for x in (*out[:3], *given)]
+    gradients, results = [np.empty_like(x) for x in arrays[:3]], np.empty(4, np.float32)
+    load_kernels().loss(*arrays, share, numbers, config.ratio == "joint", *gradients, results)
+    total, policy, value, kl = torch.from_numpy(results)
+    return Loss(total, policy, value, kl, tuple(out[:3]), tuple(map(torch.from_numpy, gradients)))
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ class GatedAdamW(torch.optim.AdamW):
         for group in self.param_groups:
             settings = (group["lr"], *group["betas"], group["eps"], group["weight_decay"])
             merged.setdefault(settings, []).extend(p for p in group["params"] if p.grad is not None)
-        if on_cpu(p for parameters in merged.values() for p in parameters):
+        if on_cpu([p for parameters in merged.values() for p in parameters]):
             self._compiled_step(merged)
             return
         for (lr, beta1, beta2, eps, decay), parameters in merged.items():
@@ -80,6 +80,15 @@ class GatedAdamW(torch.optim.AdamW):
         for (*settings, decay), parameters in merged.items():
             adamw_step(parameters, [self.state[p] or self._start(p) for p in parameters], settings, decay)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in PyTorch, without its hooks."""
+        if not set_to_none:
+            super().zero_grad(set_to_none)
+            return
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
+
     def _start(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
         state = {
             "step": torch.zeros((), device=p.device),
@@ -97,30 +106,26 @@ def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_deca
 def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Scale all gradients so that their global norm is at most `limit`. Returns the norm before scaling, and
     `grad_norm_GROUP`."""
-    grads = {id(g): [p.grad for p in g["params"] if p.grad is not None] for g in optimizer.param_groups}
-    everything = [grad for own in grads.values() for grad in own]
-    squares = _limit(everything, limit)
-    total = squares.sum().sqrt()
-    by_name: dict[str, torch.Tensor] = {}
-    parts = torch.split(squares, [len(own) for own in grads.values()])
-    for group, part in zip(optimizer.param_groups, parts, strict=True):
-        name = f"grad_norm_{group['name']}"
-        by_name[name] = part.sum() + by_name.get(name, 0.0)
-    return total, {name: square.sqrt() for name, square in by_name.items()}
-
-
-def _limit(grads: list[torch.Tensor], limit: float) -> torch.Tensor:
-    """Scale gradients in place so that their global norm is at most `limit`. Return the squares of their norms before
-    scaling, one per tensor."""
+    owners, grads = [], []
+    for group in optimizer.param_groups:
+        own = [p.grad for p in group["params"] if p.grad is not None]
+        owners += [f"grad_norm_{group['name']}"] * len(own)
+        grads += own
+    names = list(dict.fromkeys(owners))
     if on_cpu(grads):
         from learner.kernels.call import limit_norm  # imports Numba
 
-        return limit_norm(grads, limit)
+        norms = limit_norm(grads, limit, [names.index(owner) for owner in owners])
+        return norms[-1], dict(zip(names, norms, strict=False))
     squares = torch.stack(list(torch._foreach_norm(grads))).square()
-    torch._foreach_mul_(grads, (limit / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0))
-    return squares
+    total = squares.sum().sqrt()
+    torch._foreach_mul_(grads, (limit / (total + 1e-6)).clamp(max=1.0))
+    by_name: dict[str, torch.Tensor] = {}
+    for owner, square in zip(owners, squares, strict=True):
+        by_name[owner] = square + by_name.get(owner, 0.0)
+    return total, {name: square.sqrt() for name, square in by_name.items()}
 
 
-def on_cpu(tensors: Iterable[torch.Tensor]) -> bool:
-    """Return whether the kernels take these tensors: contiguous float32 on a CPU."""
-    return all(t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
+def on_cpu(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether the kernels take these tensors, which are all alike: float32 on a CPU."""
+    return bool(tensors) and tensors[0].device.type == "cpu" and tensors[0].dtype == torch.float32

@@ -133,7 +133,7 @@ class PPOUpdate:
             if self.reads_flags and stopped > 0:
                 break
             self.optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss.total)
+            loss.backward()
             norm, by_group = clip_gradients(self.optimizer, c.grad_clip)
             broken = (~norm.isfinite()).to(zero.dtype)
             self.optimizer.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]

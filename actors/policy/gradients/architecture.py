@@ -1,21 +1,43 @@
-"""What the kernels need of a network: whether there are any for it, its sizes, and its parameters in their order."""
+"""What the kernels need of a network: its sizes, and its parameters in their order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
-from actors.policy.cores.core import Recurrent
-from actors.policy.encoder import SlotEncoder
+from actors.config import PolicyConfig
+from actors.policy.cores.core import Feedforward, Recurrent
+from actors.policy.encoder import FlatEncoder, SlotEncoder
 from actors.policy.gradients.sizes import Sizes
-from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.heads import FactoredHeads
+from actors.types.spaces import Spaces
 
 Parameters = list[nn.Parameter | None]
 
 
-def sizes(network: FactoredRecurrentActorCritic) -> Sizes:
+class SequenceNetwork(Protocol):
+    """The parts of `actors.policy.network.FactoredRecurrentActorCritic` that the kernels compute."""
+
+    spaces: Spaces
+    config: PolicyConfig
+    floor_mass: float
+    encoder: SlotEncoder | FlatEncoder
+    core: Feedforward | Recurrent
+    norm: nn.LayerNorm
+    heads: FactoredHeads
+    critic: nn.Sequential
+
+    @property
+    def counted(self) -> Tensor: ...
+
+    @property
+    def value_output(self) -> nn.Linear: ...
+
+
+def sizes(network: SequenceNetwork) -> Sizes:
+    """Return the sizes of a network."""
     config, spaces, spec = network.config, network.spaces, network.spaces.action
     slotted = isinstance(network.encoder, SlotEncoder)
     return Sizes(
@@ -43,7 +65,7 @@ def sizes(network: FactoredRecurrentActorCritic) -> Sizes:
     )
 
 
-def parameters_in_order(network: FactoredRecurrentActorCritic) -> Parameters:
+def parameters_in_order(network: SequenceNetwork) -> Parameters:
     """Return the parameters in the order of `actors.policy.gradients.sizes`, None for those that the network lacks."""
     encoder, heads = network.encoder, network.heads
     slotted, slots = isinstance(encoder, SlotEncoder), network.spaces.slots > 0

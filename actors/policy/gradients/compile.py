@@ -49,9 +49,7 @@ def fill_cache(precision: str) -> None:
     evaluate.of(precision)(
         *given, *network, *order, *steps, reals(0, 0, 0), reals(0, 0, 0), reals(0), *results, reals(0), reals(0, 0)
     )
-    differentiate.of(precision)(
-        *given, *network[1:], *order, *steps, reals(0, 0, 0), reals(0), *results, params
-    )
+    differentiate.of(precision)(*given, *network[1:], *order, *steps, reals(0, 0, 0), reals(0), *results, params)
 
 
 def _empty(dtype: type, *shape: int) -> NDArray[Any]:

@@ -103,7 +103,7 @@ def _lstm(
 
 @inner
 def _cell(gates: Array, c: Array, new_c: Array, squashed: Array, h: Array) -> None:
-    """Apply the nonlinearities of the gates (input, forget, candidate, output) in place, and compute c, tanh c and h."""
+    """Apply the nonlinearities of the gates (input, forget, candidate, output) in place; compute c, tanh c and h."""
     width = h.size
     i, f, g, o = gates[:width], gates[width : 2 * width], gates[2 * width : 3 * width], gates[3 * width :]
     for j in range(width):

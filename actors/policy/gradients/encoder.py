@@ -146,7 +146,9 @@ def encode_gradient(
                          p * inputs + z.base + s * z.embedding)  # fmt: skip
         return
     for p in range(n):
-        _pool_gradient(z, act, a.slots + p * z.slots * width, dslots, p * z.slots * width, drows, p * z.core_input + width)
+        _pool_gradient(
+            z, act, a.slots + p * z.slots * width, dslots, p * z.slots * width, drows, p * z.core_input + width
+        )
     rows = n * z.slots
     _encode_gradient(
         params, counts, grads, SLOT, act, a.slot_in, features, rows, width, a.slot_hat, a.slot_inv, a.slots, width,

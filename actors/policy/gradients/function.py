@@ -8,14 +8,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from actors.policy.cores.sequences import Steps
 from actors.policy.encoder import FlatEncoder
-from actors.policy.gradients.architecture import parameters_in_order, sizes
+from actors.policy.gradients.architecture import SequenceNetwork, parameters_in_order, sizes
 from actors.policy.gradients.compile import load_kernels
 from actors.policy.gradients.sizes import Sizes
-from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 
 Array = NDArray[Any]
 
@@ -23,7 +22,7 @@ Array = NDArray[Any]
 class SequenceKernels:
     """The kernels with what is constant of one network. Its parameters are read where they are at each call."""
 
-    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
+    def __init__(self, network: SequenceNetwork) -> None:
         self.kernels = load_kernels()
         self.encoder = network.encoder
         self.parameters = parameters_in_order(network)
@@ -36,10 +35,10 @@ class SequenceKernels:
         self.like = np.zeros(0, np.float32)
         self._stats: tuple[tuple[int, ...], Array] | None = None
 
-    def evaluate(self, steps: Steps) -> Evaluation:
-        """Return `Evaluation` of `steps`."""
-        log_probs, entropies, values, baselines, hidden = _Evaluate.apply(self, steps, *self.given)  # type: ignore[no-untyped-call]
-        return Evaluation(log_probs, entropies, values, baselines, hidden, hidden[:, :0])
+    def evaluate(self, steps: Steps) -> tuple[Tensor, ...]:
+        """Return the first five fields of `actors.policy.network.Evaluation`."""
+        results: tuple[Tensor, ...] = _Evaluate.apply(self, steps, *self.given)  # type: ignore[no-untyped-call]
+        return results
 
     def addresses(self, tensors: list[Tensor]) -> Array:
         """Return the addresses of the tensors of all parameters that the network has, and 0 for the others."""
@@ -92,7 +91,12 @@ class _Evaluate(torch.autograd.Function):
         own: SequenceKernels = ctx.own
         addresses, time_order, inputs, c, act = ctx.kept
         flat = torch.zeros(int(own.counts.sum()))
-        parts = [part.view_as(p) for part, p in zip(flat.split([p.numel() for p in ctx.saved_tensors]), ctx.saved_tensors, strict=True)]
+        parts = [
+            part.view_as(p)
+            for part, p in zip(
+                torch.split(flat, [p.numel() for p in ctx.saved_tensors]), ctx.saved_tensors, strict=True
+            )
+        ]
         own.kernels.differentiate(
             own.like, own.plan, addresses, own.counts, *own.rules, *time_order, *inputs, c, act,
             *map(_plain, grads[:3]), own.addresses(parts),
@@ -107,12 +111,12 @@ def _plain(t: Tensor) -> Array:
     return array if flags.c_contiguous and flags.writeable else array.copy("C")
 
 
-_OF: WeakKeyDictionary[nn.Module, SequenceKernels] = WeakKeyDictionary()
+_OF: WeakKeyDictionary[SequenceNetwork, SequenceKernels] = WeakKeyDictionary()
 
 
-def kernels_of(network: FactoredRecurrentActorCritic) -> SequenceKernels:
-    """Return the kernels of a network that `has_gradient_kernels`."""
+def evaluate_steps(network: SequenceNetwork, steps: Steps) -> tuple[Tensor, ...]:
+    """Return the first five fields of `actors.policy.network.Evaluation`, the first three with gradient."""
     own = _OF.get(network)
     if own is None or own.given[0] is not network.encoder.base[0].weight:
         own = _OF[network] = SequenceKernels(network)
-    return own
+    return own.evaluate(steps)

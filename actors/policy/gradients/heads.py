@@ -38,7 +38,14 @@ _ZERO = np.float32(0.0)
 
 @inner
 def run_heads(
-    z: Sizes, a: Activations, params: Array, counts: Array, rules: HeadRules, steps: StepInputs, act: Array, values: Array
+    z: Sizes,
+    a: Activations,
+    params: Array,
+    counts: Array,
+    rules: HeadRules,
+    steps: StepInputs,
+    act: Array,
+    values: Array,
 ) -> None:
     """Compute the logits of all heads, at `act[a.probs:]`, and the critic's outputs `values [N * z.values]`."""
     n, hidden, head = steps.order.size, z.hidden, z.head
@@ -131,9 +138,7 @@ def heads_gradient(
     slots and of the parameters, given those of logits and of the critic's outputs."""
     n, hidden = steps.order.size, z.hidden
     dout[:] = _ZERO
-    _mlp_gradient(
-        z, params, counts, grads, OP, act, a.core, hidden, a.op_hidden, n, z.ops, dlogits, 0, z.choices, dout
-    )
+    _mlp_gradient(z, params, counts, grads, OP, act, a.core, hidden, a.op_hidden, n, z.ops, dlogits, 0, z.choices, dout)
     _mlp_gradient(
         z, params, counts, grads, CRITIC, act, a.core, hidden, a.critic_hidden, n, z.values, dvalues, 0, z.values, dout
     )
@@ -185,7 +190,11 @@ def _point_gradient(
     dslots: Array, grads: Array,
 ) -> None:  # fmt: skip
     n, head, stride, rows = steps.order.size, z.head, z.hidden + z.encoder + z.context, steps.order.size * z.slots
-    w, dw, db = floats(params, counts, POINTER + 2), floats(grads, counts, POINTER + 2), floats(grads, counts, POINTER + 3)
+    w, dw, db = (
+        floats(params, counts, POINTER + 2),
+        floats(grads, counts, POINTER + 2),
+        floats(grads, counts, POINTER + 3),
+    )
     own, shared = np.empty(rows * head, np.float32), np.zeros(n * head, np.float32)
     for p in range(n):
         for s in range(z.slots):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core.cgutils import get_or_insert_function
@@ -32,8 +31,11 @@ _VECTOR, _MASK = ir.VectorType(_REAL, LANES), ir.VectorType(_BIT, LANES)
 _ALIGN = ir.IntType(32)(4)
 
 
-def _tile(rows: int, vectors: int, masked: bool) -> Callable[..., None]:
-    """Build the function that computes `rows` rows of `vectors` vectors, or of the first `count` numbers of a vector."""
+def _tile(rows: int, vectors: int, masked: bool = False) -> Callable[..., None]:
+    """Build the function that computes `rows` rows of `vectors` vectors, or of the first `count` numbers of a vector.
+
+    More vectors than a panel has come from panels `wp` apart.
+    """
 
     @intrinsic
     def tile(
@@ -48,6 +50,7 @@ def _tile(rows: int, vectors: int, masked: bool) -> Callable[..., None]:
         w: Any,
         w0: Any,
         wk: Any,
+        wp: Any,
         depth: Any,
         y: Any,
         y0: Any,
@@ -55,21 +58,21 @@ def _tile(rows: int, vectors: int, masked: bool) -> Callable[..., None]:
         count: Any,
     ) -> Any:
         """Compute `y[y0 + r yr + j] = s[s0 + r sr + j] + sum over k of x[x0 + r xr + k xk] w[w0 + k wk + j]`."""
-        signature = types.void(s, s0, sr, x, x0, xr, xk, w, w0, wk, depth, y, y0, yr, count)
+        signature = types.void(s, s0, sr, x, x0, xr, xk, w, w0, wk, wp, depth, y, y0, yr, count)
 
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            s, x, w, y = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3, 7, 11))
-            s0, sr, x0, xr, xk, w0, wk, depth, y0, yr, count = (args[k] for k in (1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14))
+            s, x, w, y = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3, 7, 12))
+            s0, sr, x0, xr, xk, w0 = (args[k] for k in (1, 2, 4, 5, 6, 8))
+            wk, wp, depth, y0, yr, count = (args[k] for k in (9, 10, 11, 13, 14, 15))
             memory = _Memory(builder, _first_lanes(builder, count) if masked else None)
 
             def at(base: Any, start: Any, stride: Any, r: int) -> Any:
                 return builder.gep(base, [builder.add(start, builder.mul(stride, _INDEX(r)))])
 
-            sums = [
-                [memory.load(at(s, s0, sr, r), _INDEX(v * LANES)) for v in range(vectors)] for r in range(rows)
-            ]
+            sums = [[memory.load(at(s, s0, sr, r), _INDEX(v * LANES)) for v in range(vectors)] for r in range(rows)]
             inputs = [at(x, x0, xr, r) for r in range(rows)]
-            sums = _sums(builder, memory, inputs, xk, builder.gep(w, [w0]), wk, depth, sums)
+            panels = [at(w, w0, wp, p) for p in range(-(-vectors // VECTORS))]
+            sums = _sums(builder, memory, inputs, xk, panels, wk, depth, sums)
             for r, own in enumerate(sums):
                 for v, total in enumerate(own):
                     memory.store(total, at(y, y0, yr, r), _INDEX(v * LANES))
@@ -120,7 +123,7 @@ def _sums(
     memory: _Memory,
     inputs: list[Any],
     xk: Any,
-    weights: Any,
+    panels: list[Any],
     wk: Any,
     depth: Any,
     start: list[list[Any]],
@@ -134,8 +137,8 @@ def _sums(
     k = builder.phi(_INDEX)
     k.add_incoming(_INDEX(0), entry)
     before = [[builder.phi(_VECTOR) for _ in own] for own in start]
-    panel = builder.gep(weights, [builder.mul(k, wk)])
-    loaded = [memory.load(panel, _INDEX(v * LANES)) for v in range(len(start[0]))]
+    own = [builder.gep(panel, [builder.mul(k, wk)]) for panel in panels]
+    loaded = [memory.load(own[v // VECTORS], _INDEX(v % VECTORS * LANES)) for v in range(len(start[0]))]
     sums = []
     for row, own in zip(inputs, before, strict=True):
         number = _broadcast(builder, builder.load(builder.gep(row, [builder.mul(k, xk)])), _VECTOR)
@@ -157,7 +160,8 @@ def _broadcast(builder: ir.IRBuilder, number: Any, kind: ir.VectorType) -> Any:
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(whole, LANES), [0] * LANES))
 
 
-_tile6, _tile5, _tile4, _tile3, _tile2, _tile1 = (_tile(rows, VECTORS, False) for rows in (ROWS, 5, 4, 3, 2, 1))
+_tile6, _tile5, _tile4, _tile3, _tile2, _tile1 = (_tile(rows, VECTORS) for rows in (ROWS, 5, 4, 3, 2, 1))
+_pair1 = _tile(1, 2 * VECTORS)  # sums of a single row wait for each other less
 _edge6, _edge2, _edge1 = (_tile(rows, 1, True) for rows in (ROWS, 2, 1))
 
 
@@ -188,43 +192,67 @@ def matmul(
     later: PANEL in a matrix by rows, more in one from `pack_transposed`.
     """
     j = 0
+    while rows == 1 and j + 2 * PANEL <= width:
+        at = w0 + j // PANEL * wp
+        _pair1(s, s0 + j, sr, x, x0, xr, xk, w, at, wk, wp, depth, y, y0 + j, yr, 0)
+        j += 2 * PANEL
     while j + PANEL <= width:
         at, r = w0 + j // PANEL * wp, 0
         while r + ROWS <= rows:
-            _tile6(
-                s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, depth, y, y0 + r * yr + j, yr, 0
-            )
+            _tile6(s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, wp, depth, y, y0 + r * yr + j, yr, 0)
             r += ROWS
         left = rows - r
         si, xi, yi = s0 + r * sr + j, x0 + r * xr, y0 + r * yr + j
         if left == 5:
-            _tile5(s, si, sr, x, xi, xr, xk, w, at, wk, depth, y, yi, yr, 0)
+            _tile5(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
         elif left == 4:
-            _tile4(s, si, sr, x, xi, xr, xk, w, at, wk, depth, y, yi, yr, 0)
+            _tile4(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
         elif left == 3:
-            _tile3(s, si, sr, x, xi, xr, xk, w, at, wk, depth, y, yi, yr, 0)
+            _tile3(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
         elif left == 2:
-            _tile2(s, si, sr, x, xi, xr, xk, w, at, wk, depth, y, yi, yr, 0)
+            _tile2(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
         elif left == 1:
-            _tile1(s, si, sr, x, xi, xr, xk, w, at, wk, depth, y, yi, yr, 0)
+            _tile1(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
         j += PANEL
     while j < width:
         at, r, count = w0 + j // PANEL * wp + j % PANEL, 0, width - j
         while r + ROWS <= rows:
-            _edge6(
-                s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, depth, y, y0 + r * yr + j, yr, count
-            )
+            _edge6(s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, wp, depth, y, y0 + r * yr + j, yr, count)
             r += ROWS
         while r + 2 <= rows:
-            _edge2(
-                s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, depth, y, y0 + r * yr + j, yr, count
-            )
+            _edge2(s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, wp, depth, y, y0 + r * yr + j, yr, count)
             r += 2
         if r < rows:
-            _edge1(
-                s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, depth, y, y0 + r * yr + j, yr, count
-            )
+            _edge1(s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, wp, depth, y, y0 + r * yr + j, yr, count)
         j += LANES
+
+
+def _transposed_block(typing: Any, x: Any, x0: Any, xr: Any, y: Any, y0: Any, yr: Any) -> Any:
+    """Write the transpose of the block `x[x0 + r xr + j]` of LANES by LANES to `y[y0 + j yr + r]`."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        x, y = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3))
+        memory, half = _Memory(builder, None), LANES // 2
+
+        def at(base: Any, start: Any, stride: Any, r: int) -> Any:
+            return builder.gep(base, [builder.add(start, builder.mul(stride, _INDEX(r)))])
+
+        def zipped(a: Any, b: Any, first: int) -> Any:
+            order = [first + k // 2 + (LANES if k % 2 else 0) for k in range(LANES)]
+            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), LANES), order))
+
+        rows = [memory.load(at(x, args[1], args[2], r), _INDEX(0)) for r in range(LANES)]
+        # Each round moves one bit of a number's row into its column, and one bit of its column into its row.
+        for _ in range(LANES.bit_length() - 1):
+            rows = [zipped(rows[r // 2], rows[r // 2 + half], half * (r % 2)) for r in range(LANES)]
+        for r, row in enumerate(rows):
+            memory.store(row, at(y, args[4], args[5], r), _INDEX(0))
+        return context.get_dummy_value()
+
+    return types.void(x, x0, xr, y, y0, yr), generate
+
+
+_transpose: Any = intrinsic(_transposed_block)
 
 
 @inner
@@ -248,29 +276,3 @@ def pack_transposed(w: Array, w0: int, stride: int, outputs: int, inputs: int, p
         for p in range(min(LANES, outputs - o)):
             for i in range(done, inputs):
                 packed[start + p + i * PANEL] = w[row + p * stride + i]
-
-
-@intrinsic
-def _transpose(typing: Any, x: Any, x0: Any, xr: Any, y: Any, y0: Any, yr: Any) -> Any:
-    """Write the transpose of the block `x[x0 + r xr + j]` of LANES by LANES to `y[y0 + j yr + r]`."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        x, y = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3))
-        memory, half = _Memory(builder, None), LANES // 2
-
-        def at(base: Any, start: Any, stride: Any, r: int) -> Any:
-            return builder.gep(base, [builder.add(start, builder.mul(stride, _INDEX(r)))])
-
-        def zipped(a: Any, b: Any, first: int) -> Any:
-            order = [first + k // 2 + (LANES if k % 2 else 0) for k in range(LANES)]
-            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), LANES), order))
-
-        rows = [memory.load(at(x, args[1], args[2], r), _INDEX(0)) for r in range(LANES)]
-        # Each round moves one bit of a number's row into its column, and one bit of its column into its row.
-        for _ in range(LANES.bit_length() - 1):
-            rows = [zipped(rows[r // 2], rows[r // 2 + half], half * (r % 2)) for r in range(LANES)]
-        for r, row in enumerate(rows):
-            memory.store(row, at(y, args[4], args[5], r), _INDEX(0))
-        return context.get_dummy_value()
-
-    return types.void(x, x0, xr, y, y0, yr), generate

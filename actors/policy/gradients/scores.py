@@ -81,7 +81,7 @@ def score(z: Sizes, a: Activations, rules: HeadRules, steps: StepInputs, act: Ar
                 out.log_probs[step, head] = np.log(kept * x[choice] + share) if z.floor else chosen - shift
             entropy = _ZERO
             for j in range(size):
-                if legal[j] and x[j] > _ZERO or legal[j] and z.floor:
+                if (legal[j] and x[j] > _ZERO) or (legal[j] and z.floor):
                     q = kept * x[j] + share if z.floor else x[j]
                     entropy -= q * np.log(q)
             out.entropies[step, head] = entropy / np.log(np.float32(max(count, 2)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
-from numba import carray, types
 from numba.extending import intrinsic
 from numba.np.unsafe.ndarray import to_fixed_tuple
 from numpy.typing import NDArray
@@ -47,6 +47,8 @@ class Sizes(NamedTuple):
 
 
 _first: Any = to_fixed_tuple
+_array: Any = numba.carray  # type: ignore[attr-defined]
+_FLOATS: Any = numba.types.CPointer(numba.types.float32)  # type: ignore[no-untyped-call]
 SIZES = len(Sizes._fields)
 
 
@@ -147,15 +149,18 @@ def first_core(z: Sizes) -> int:
     return LATER + 4 * z.rest
 
 
-@intrinsic
-def _pointer(typing: Any, address: Any) -> Any:
+def _from_address(typing: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
-    return types.CPointer(types.float32)(types.int64), generate
+    return _FLOATS(numba.types.int64), generate
+
+
+_pointer: Any = intrinsic(_from_address)
 
 
 @inner
 def floats(addresses: Array, counts: Array, k: int) -> Array:
     """Return the k-th of some arrays of float32, flat; `counts` are their sizes."""
-    return carray(_pointer(addresses[k]), (counts[k],), np.float32)
+    found: Array = _array(_pointer(addresses[k]), (counts[k],), np.float32)
+    return found

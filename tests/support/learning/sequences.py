@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from actors.policy.cores.sequences import Steps, SequenceLayout
+from actors.policy.cores.sequences import SequenceLayout, Steps
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 

@@ -197,7 +197,8 @@ def test_minibatches_hold_whole_episodes_each_once_in_an_order_of_seed_and_updat
 
         def watch(steps: Any) -> Any:
             places = [
-                b.place if b.place is not None else torch.arange(b.steps * len(b.rows)) for b in steps.layout.buckets.buckets
+                b.place if b.place is not None else torch.arange(b.steps * len(b.rows))
+                for b in steps.layout.buckets.buckets
             ]
             rows = [torch.bincount(p % len(b.rows)) for p, b in zip(places, steps.layout.buckets.buckets, strict=True)]
             seen.append(torch.cat(rows).tolist())
