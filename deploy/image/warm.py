@@ -4,8 +4,6 @@ import importlib
 
 from ray.dashboard.utils import DashboardAgentModule, DashboardHeadModule, get_all_modules
 
-from deploy.launch.kernels import COMPILE
-
 MODULES = (
     "deploy.commands.admin.health",
     "deploy.launch.processes",
@@ -17,10 +15,16 @@ MODULES = (
     "ray.scripts.scripts",
     "torch.utils.tensorboard",
 )
+KERNELS = (
+    "actors.env.seed_fleet",
+    "actors.policy.kernels.compile",
+    "actors.policy.gradients.compile",
+    "learner.kernels.compile",
+)
 
 for module in MODULES:
     importlib.import_module(module)
 for kind in (DashboardAgentModule, DashboardHeadModule):  # Ray waits only 30 s for them at start
     get_all_modules(kind)
-for compile_kernels in COMPILE.values():
-    compile_kernels()
+for name in KERNELS:
+    importlib.import_module(name).compile_kernels()
