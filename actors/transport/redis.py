@@ -38,6 +38,7 @@ from actors.transport.redis_entries import decode_dead_letter, decode_ref, encod
 from actors.transport.redis_exchange import Argument
 from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
 from actors.transport.weight_cache import WeightCache
+from actors.transport.weight_head import SharedHead
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
@@ -105,6 +106,7 @@ class RedisTransport:
         self._head = -1  # newest weights, as of the last put
         self._eviction_checked = False
         self._cache = WeightCache(weights.namespace)
+        self._shared_head = SharedHead(self._cache, weights.address)
         self._unreadable: dict[str, int] = {}  # part of the store -> unreadable rows when last read
 
     def close(self) -> None:
@@ -272,15 +274,20 @@ class RedisTransport:
                 break
         else:
             raise UserError(f"Redis repeatedly lost {key} before it was accepted: {NOEVICTION}")
+        self._shared_head.saw(weights.version)
         if self._weights is not self._queue:
             self._queue.call("announce", weights.generation, weights.version)
 
     def head(self) -> int:
         head = self._weights.read("HGET", self._weights.key("weights"), "head")
-        return -1 if head is None else int(head)
+        version = -1 if head is None else int(head)
+        self._shared_head.saw(version)
+        return version
 
     def fetch(self, newer_than: int) -> WeightSet | None:
-        while (version := self.head()) > newer_than:
+        recent = self._shared_head.recent()
+        version = self.head() if recent is None else recent
+        while version > newer_than:
             names = (f"manifest:{version}", f"payload:{version}")
             found = self._weights.read("HMGET", self._weights.key("weights"), *names)
             manifest, key = found[0] or b"", found[1]
@@ -289,7 +296,8 @@ class RedisTransport:
             payload, checked = self._cache.payload(sha256, read) if sha256 else (read(), False)
             if payload is not None:
                 return decode_weights(WeightBlob(manifest, payload), checked)
-            if self.head() == version:
+            before, version = version, self.head()
+            if version == before:
                 raise InvalidWeights(
                     f"the store lost the payload of weights {version}; the learner's next version replaces it"
                 )

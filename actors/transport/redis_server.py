@@ -66,6 +66,7 @@ class RedisServer:
         even if the server supports functions. Raises `UserError` if it does not answer or refuses the login."""
         self.client: Any = _client(url, variable)  # untyped, as the types of replies depend on its options
         self.namespace = namespace
+        self.address = url.rpartition("@")[2]  # without user and password
         self._tag = f"{{{namespace}}}:"
         self._scripts = scripts
 

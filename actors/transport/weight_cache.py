@@ -60,10 +60,19 @@ class WeightCache:
             with suppress(OSError):  # no memory left there
                 self._write(self._path(sha256), payload)
 
+    def shared_file(self, name: str) -> Path | None:
+        """Return the path of another file of this namespace, which `clear` removes, or None if there is no usable
+        folder. `name` is 16 characters long."""
+        if not self._is_usable():
+            return None
+        self._used = True
+        return self._folder / f"{self._namespace}.{name}.shared"
+
     def clear(self) -> None:
         """Remove the files of this namespace if this process used them; other processes read the store again."""
         if self._used:
-            for path in (*self._files(), self._lock_path):
+            shared = self._folder.glob(f"{self._namespace}.{'?' * 16}.shared")
+            for path in (*self._files(), *shared, self._lock_path):
                 path.unlink(missing_ok=True)
 
     def _path(self, sha256: str) -> Path:
