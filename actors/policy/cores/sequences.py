@@ -36,9 +36,10 @@ class TimeOrder(NamedTuple):
     rows: Indices  # the rows with at least one step, from the longest to the shortest
 
     @classmethod
-    def of(cls, lengths: Indices) -> TimeOrder:
-        """Return the order of rows of these lengths."""
-        rows = (-lengths).argsort(kind="stable")
+    def of(cls, lengths: Indices, among: slice = slice(None)) -> TimeOrder:
+        """Return the order of rows of these lengths, or of the steps of some of the rows."""
+        rows = np.arange(len(lengths))[among]
+        rows = rows[(-lengths[rows]).argsort(kind="stable")]
         ordered = lengths[rows]
         rows = rows[: int(np.count_nonzero(ordered))]
         ordered = ordered[: len(rows)]
@@ -138,6 +139,16 @@ class SequenceLayout:
     @cached_property
     def time_order(self) -> TimeOrder:
         return TimeOrder.of(self.lengths)
+
+    def time_orders(self, most: int) -> list[TimeOrder]:
+        """Return one order after the other that together have all steps, each at most `most` or those of one row."""
+        orders, first, steps = [], 0, 0
+        for row, length in enumerate(self.lengths.tolist()):
+            if row > first and steps + length > most:
+                orders.append(TimeOrder.of(self.lengths, slice(first, row)))
+                first, steps = row, 0
+            steps += length
+        return [*orders, TimeOrder.of(self.lengths, slice(first, None))]
 
     @property
     def padded(self) -> int:

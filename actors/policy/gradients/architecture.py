@@ -59,7 +59,6 @@ def sizes(network: SequenceNetwork) -> Sizes:
         choices=spec.flat_size,
         context=config.choice_embedding if network.heads.conditioned else 0,
         values=network.value_output.out_features,
-        causal=int(config.causal_masks),
         blind=int(config.blind),
         floor=int(config.probability_floor > 0),
     )

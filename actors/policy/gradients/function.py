@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -10,13 +11,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.policy.cores.sequences import Steps
+from actors.policy.cores.sequences import Steps, TimeOrder
 from actors.policy.encoder import FlatEncoder
 from actors.policy.gradients.architecture import SequenceNetwork, parameters_in_order, sizes
 from actors.policy.gradients.compile import load_kernels
 from actors.policy.gradients.sizes import Sizes
 
 Array = NDArray[Any]
+
+
+MOST_STEPS = 4096
+"""Steps that are evaluated together where nothing is kept of them; the activations of one take about 15 KB."""
+
+
+class StepArguments(NamedTuple):
+    """The fields of `Steps` as the kernels take them."""
+
+    obs: Array
+    blueprint_indices: Array
+    actions: Array
+    masks: Array
+    h: Array
+    c: Array
+
+    @classmethod
+    def of(cls, steps: Steps) -> StepArguments:
+        return cls(*map(_plain, (*steps[:4], steps.state.h, steps.state.c)))
 
 
 class SequenceKernels:
@@ -36,11 +56,30 @@ class SequenceKernels:
         self._stats: tuple[tuple[int, ...], Array] | None = None
 
     def evaluate(self, steps: Steps) -> tuple[Tensor, ...]:
-        """Return the first five fields of `actors.policy.network.Evaluation`."""
-        results: tuple[Tensor, ...] = _Evaluate.apply(self, steps, *self.given)  # type: ignore[no-untyped-call]
-        return results
+        """Return the first five fields of `actors.policy.network.Evaluation`.
 
-    def addresses(self, tensors: list[Tensor]) -> Array:
+        Without gradient, steps are evaluated in parts, since nothing is kept of them.
+        """
+        if torch.is_grad_enabled():
+            results: tuple[Tensor, ...] = _Evaluate.apply(self, steps, *self.given)  # type: ignore[no-untyped-call]
+            return results
+        orders = steps.layout.time_orders(MOST_STEPS)
+        return self.run(StepArguments.of(steps), orders, self.addresses(self.given))[0]
+
+    def run(self, steps: StepArguments, orders: list[TimeOrder], addresses: Array) -> tuple[tuple[Tensor, ...], Array]:
+        """Return results and activations, those of the last of the orders."""
+        n, heads = steps.actions.shape
+        sizes = Sizes(*self.plan.tolist())
+        shapes = (n, heads), (n, heads), (n,), (n,), (n, sizes.hidden)
+        results = [np.empty(shape, np.float32) for shape in shapes]
+        most = max(len(own.order) for own in orders)
+        activations = np.empty(self.kernels.activation_size(self.like, self.plan, most), np.float32)
+        given = self.like, self.plan, addresses, self.counts, self.statistics(), *self.rules
+        for own in orders:
+            self.kernels.evaluate(*given, *own, *steps, activations, *results)
+        return tuple(map(torch.from_numpy, results)), activations
+
+    def addresses(self, tensors: Sequence[Tensor]) -> Array:
         """Return the addresses of the tensors of all parameters that the network has, and 0 for the others."""
         found = iter(tensors)
         return np.array([0 if p is None else next(found).data_ptr() for p in self.parameters], np.int64)
@@ -65,43 +104,24 @@ class SequenceKernels:
 class _Evaluate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: SequenceKernels, steps: Steps, *parameters: Tensor) -> tuple[Tensor, ...]:
-        inputs = [_plain(t) for t in (steps.obs, steps.blueprint_indices, steps.actions, steps.masks)]
-        h, c = _plain(steps.state.h), _plain(steps.state.c)
-        n, heads = steps.actions.shape
-        time_order = steps.layout.time_order
-        size = own.kernels.activation_size(own.like, own.plan, n)
-        act = np.empty(size, np.float32)
-        hidden_size = int(own.plan[Sizes._fields.index("hidden")])
-        shapes = (n, heads), (n, heads), (n,), (n,), (n, hidden_size)
-        results = [np.empty(shape, np.float32) for shape in shapes]
-        addresses = own.addresses(list(parameters))
-        own.kernels.evaluate(
-            own.like, own.plan, addresses, own.counts, own.statistics(), *own.rules, *time_order, *inputs, h, c, act,
-            *results,
-        )  # fmt: skip
-        outputs = tuple(map(torch.from_numpy, results))
+        arguments, order, addresses = StepArguments.of(steps), steps.layout.time_order, own.addresses(parameters)
+        outputs, activations = own.run(arguments, [order], addresses)
         ctx.mark_non_differentiable(*outputs[3:])
-        ctx.set_materialize_grads(True)
-        ctx.own, ctx.kept = own, (addresses, time_order, inputs, c, act)
+        ctx.own, ctx.kept = own, (addresses, arguments, order, activations)
         ctx.save_for_backward(*parameters)  # autograd refuses to go back through parameters that have changed
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         own: SequenceKernels = ctx.own
-        addresses, time_order, inputs, c, act = ctx.kept
+        addresses, steps, order, activations = ctx.kept
         flat = torch.zeros(int(own.counts.sum()))
-        parts = [
-            part.view_as(p)
-            for part, p in zip(
-                torch.split(flat, [p.numel() for p in ctx.saved_tensors]), ctx.saved_tensors, strict=True
-            )
-        ]
-        own.kernels.differentiate(
-            own.like, own.plan, addresses, own.counts, *own.rules, *time_order, *inputs, c, act,
-            *map(_plain, grads[:3]), own.addresses(parts),
-        )  # fmt: skip
-        return None, None, *parts
+        parts = torch.split(flat, [p.numel() for p in ctx.saved_tensors])
+        wanted = [part.view_as(p) for part, p in zip(parts, ctx.saved_tensors, strict=True)]
+        given = own.like, own.plan, addresses, own.counts, *own.rules
+        inputs = *order, *steps[:4], steps.c, activations
+        own.kernels.differentiate(*given, *inputs, *map(_plain, grads[:3]), own.addresses(wanted))
+        return None, None, *wanted
 
 
 def _plain(t: Tensor) -> Array:

@@ -31,10 +31,10 @@ def _evaluate(
     head_sizes: Array,  # int64 [H]
     counted: Array,  # bool [ops, H]
     limits: Array,  # float64 [2]: probability floor and its largest total
-    order: Array,  # int64 [N], see `StepInputs`
+    order: Array,  # int64 [n], see `StepInputs`
     times: Array,  # int64 [T + 1], see `run_core`
     rows: Array,  # int64 [R]
-    obs: Array,
+    obs: Array,  # [N, D]; this and what follows hold the n steps and perhaps others
     blueprints: Array,
     actions: Array,
     masks: Array,
@@ -73,7 +73,8 @@ def _check(z: Sizes, rules: HeadRules, steps: StepInputs) -> None:
             raise IndexError("a blueprint index is out of range")
     for p in range(steps.order.size):
         for head in range(z.heads):
-            if steps.actions[p, head] < 0 or steps.actions[p, head] >= rules.sizes[head]:
+            action = steps.actions[steps.order[p], head]
+            if action < 0 or action >= rules.sizes[head]:
                 raise IndexError("an action is out of range")
 
 

@@ -41,7 +41,6 @@ class Sizes(NamedTuple):
     choices: int  # of all heads together
     context: int  # width of an op's embedding; 0 if later heads do not read the op
     values: int  # outputs of the critic
-    causal: int  # whether irrelevant heads take no part in log-probs and entropies
     blind: int
     floor: int  # whether probabilities have a floor
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from actors.policy.cores.sequences import SequenceLayout, Steps, TimeOrder
+from actors.policy.gradients import function
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.types.spaces import Spaces
@@ -86,6 +87,18 @@ def test_time_order() -> None:
             times.append(len(order))
         found = TimeOrder.of(np.array(lengths, dtype=np.int64))
         assert [list(part) for part in found] == [order, times, rows]
+
+
+def test_parts_without_gradient_are_evaluated_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = network(SPACES, {"num_layers": 2}, seed=0)
+    steps = random_steps(SPACES, made, 1, LENGTHS)
+    assert [len(o.order) for o in steps.layout.time_orders(8)] == [3, 8, 7, 2]
+    whole = made.evaluate_steps(steps)
+    monkeypatch.setattr(function, "MOST_STEPS", 8)
+    with torch.no_grad():
+        parts = made.evaluate_steps(steps)
+    for mine, other in zip(parts, whole, strict=True):
+        torch.testing.assert_close(mine, other.detach(), rtol=0.0, atol=0.0)
 
 
 def test_a_second_backward_pass_gives_the_same_gradients() -> None:
