@@ -181,6 +181,10 @@ def _where_positive(builder: Any, condition: Any, a: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", condition, zero), a, zero)
 
 
+def _where_at_least(builder: Any, a: Any, b: Any, value: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">=", a, b), value, constant(a.type, 0.0))
+
+
 def _exponential(builder: Any, x: Any) -> Any:
     """Return exp(x); in single precision to about one unit in the last place.
 
@@ -221,6 +225,8 @@ rectified = _elementwise(1, _rectified)
 """a, or 0 where a is negative."""
 where_positive = _elementwise(2, _where_positive)
 """where_positive(condition, a): a where the condition is positive, else 0."""
+where_at_least = _elementwise(3, _where_at_least)
+"""where_at_least(a, b, value): value where a >= b, else 0."""
 exponential = _elementwise(1, _exponential)
 _add = _elementwise(2, lambda builder, a, b: builder.fadd(a, b, flags=FLAGS))
 _subtract = _elementwise(2, lambda builder, a, b: builder.fsub(a, b, flags=FLAGS))

@@ -1,0 +1,179 @@
+"""The kernels as functions of torch tensors, with gradients.
+
+Tensors are those of `actors.env.layers.convolution`, `[M, E, C, *space]` and planes `[M, E * C, height, width]`, whose
+rows of data M are innermost in memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from actors.env.channels.convolution import convolution, convolution_back
+from actors.env.channels.norm import calibrate, normalize, normalize_back, rescale
+from actors.env.channels.space import window_mean, window_mean_back
+from actors.env.channels.tiles import LANES, NARROW, TILE, WIDE
+
+Array = NDArray[Any]
+Window = tuple[int, int]
+
+
+def suits(h: Tensor) -> bool:
+    """Return whether the kernels can compute with a tensor whose first dimension is rows of data."""
+    return h.is_cpu and h.dtype is torch.float32 and h.shape[0] % NARROW == 0 and h.shape[0] > 0
+
+
+def rows_innermost(h: Tensor) -> bool:
+    """Return whether rows of data are innermost in the memory of `h`, and the kernels can compute with it."""
+    return h.stride(0) == 1 and suits(h) and h.movedim(0, -1).is_contiguous()
+
+
+def with_rows_innermost(h: Tensor) -> Tensor:
+    """Return `h` with rows of data innermost in memory."""
+    return h.movedim(0, -1).contiguous().movedim(-1, 0)
+
+
+def _array(h: Tensor) -> Array:
+    """Return `h` as an array with rows of data last, copied if they are not innermost in memory."""
+    return np.asarray(h.detach().movedim(0, -1).contiguous().numpy())
+
+
+def _vector(t: Tensor) -> Array:
+    return np.asarray(t.detach().contiguous().numpy())
+
+
+_workspace = threading.local()
+
+
+def _scratch(name: str, size: int) -> Array:
+    """Return an array of at least `size` numbers, which this thread uses again and again."""
+    known: Array | None = getattr(_workspace, name, None)
+    if known is None or len(known) < size:
+        known = np.zeros(size, np.float32)
+        setattr(_workspace, name, known)
+    return known
+
+
+def _packed(h: Array, w: Array) -> tuple[Array, Array]:
+    """Return space for the rows of an environment, and for its weights, in the order of tiles."""
+    most = max(w.shape[1:3])
+    return _scratch("rows", most * h.shape[2] * h.shape[3] * max(WIDE, NARROW)), _scratch(
+        "weights", (most + TILE) * most * w.shape[3] * w.shape[4]
+    )
+
+
+class Convolve(torch.autograd.Function):
+    """`apply(h, w, b, groups)` convolves `h [M, E, G * I, H, W]` with `w [E, G * O, I, TH, TW]` and adds `b [E, G * O]`,
+    or nothing if it is None."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, w: Tensor, b: Tensor | None, groups: int) -> Tensor:
+        x, filters = _array(h), _vector(w)
+        offset = np.zeros(w.shape[:2], np.float32) if b is None else _vector(b)
+        y = np.empty((*filters.shape[:2], *x.shape[2:]), np.float32)
+        convolution(x, filters, offset, y, groups, *_packed(x, filters))
+        ctx.x, ctx.w, ctx.groups = x, filters, groups
+        return torch.from_numpy(y).movedim(-1, 0)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, w = ctx.x, ctx.w
+        input_too, weights_too, bias_too, _ = ctx.needs_input_grad
+        dx = np.empty(x.shape if input_too else (1,) * 5, np.float32)
+        dw, db = np.empty_like(w), np.empty(w.shape[:2], np.float32)
+        sums = _scratch("sums", w[0].size * LANES)
+        zeros = _scratch("zeros", max(w.shape[1:3]) + TILE)
+        convolution_back(
+            x, w, _array(d), dx, dw, db, ctx.groups, input_too, weights_too or bias_too, *_packed(x, w), sums, zeros
+        )
+        return (
+            torch.from_numpy(dx).movedim(-1, 0) if input_too else None,
+            torch.from_numpy(dw) if weights_too else None,
+            torch.from_numpy(db) if bias_too else None,
+            None,
+        )
+
+
+class NormalizeBatch(torch.autograd.Function):
+    """`apply(h, gain, bias, mean, var, window, relu, momentum, eps)` normalizes a plane `h` by its statistics.
+
+    Running statistics `mean` and `var [C]` are updated in place unless they are None. Max-pooling over `window`
+    follows, and ReLU if `relu`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        gain: Tensor,
+        bias: Tensor,
+        mean: Tensor | None,
+        var: Tensor | None,
+        window: Window,
+        relu: bool,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        x, a, b = _array(h), _vector(gain), _vector(bias)
+        y = _pooled(x, window)
+        batch_mean, inverse = np.empty_like(a), np.empty_like(a)
+        none = np.empty(0, np.float32)
+        running = (none, none) if mean is None or var is None else (mean.numpy(), var.numpy())
+        normalize(x, a, b, y, batch_mean, inverse, *running, *window, relu, momentum, eps)
+        ctx.saved = x, a, b, batch_mean, inverse
+        ctx.window, ctx.relu = window, relu
+        return torch.from_numpy(y).movedim(-1, 0)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, bias, mean, inverse = ctx.saved
+        dx, dgain, dbias = np.empty_like(x), np.empty_like(gain), np.empty_like(bias)
+        normalize_back(x, _array(d), gain, bias, mean, inverse, dx, dgain, dbias, *ctx.window, ctx.relu)
+        return (torch.from_numpy(dx).movedim(-1, 0), torch.from_numpy(dgain), torch.from_numpy(dbias), *(None,) * 6)
+
+
+def rescaled(h: Tensor, scale: Tensor, shift: Tensor, window: Window, relu: bool) -> Tensor:
+    """Multiply a plane by `scale [C, V]` and add `shift`, for V groups of rows of data; then pool, and apply ReLU."""
+    x = _array(h)
+    y = _pooled(x, window)
+    rescale(x, _vector(scale), _vector(shift), y, *window, relu)
+    return torch.from_numpy(y).movedim(-1, 0)
+
+
+def calibration(h: Tensor, gain: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
+    """Return the scale and shift `[C, groups]` that normalize a plane by the statistics of each group of rows."""
+    scale, shift = np.empty((2, h.shape[1], groups), np.float32)
+    calibrate(_array(h), _vector(gain), _vector(bias), scale, shift, eps)
+    return torch.from_numpy(scale), torch.from_numpy(shift)
+
+
+def _pooled(x: Array, window: Window) -> Array:
+    """Return an array for the output of pooling `x [C, H, W, M]`."""
+    return np.empty((x.shape[0], x.shape[1] // window[0], x.shape[2] // window[1], x.shape[3]), np.float32)
+
+
+class WindowMean(torch.autograd.Function):
+    """`apply(h, window)` average-pools a plane; what is left over at the end is dropped."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, window: Window) -> Tensor:
+        x = _array(h)
+        y = _pooled(x, window)
+        window_mean(x, y, *window)
+        ctx.shape, ctx.window = x.shape, window
+        return torch.from_numpy(y).movedim(-1, 0)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        dx = np.empty(ctx.shape, np.float32)
+        window_mean_back(_array(d), dx, *ctx.window)
+        return torch.from_numpy(dx).movedim(-1, 0), None
