@@ -20,6 +20,7 @@ from actors.env.blueprints.blueprint import Blueprint
 from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host, draw_params
 from actors.env.layers.batch_norm import (
+    NOTHING,
     Moments,
     Normalize,
     batch_statistics,
@@ -94,8 +95,10 @@ class ReferenceColumn:
     def logits(self, x: Tensor, normalize: Normalize) -> Tensor:
         """Return the column's logits, before they are scaled by alpha."""
 
-        def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-            return normalize(self.prefix + name, h, gain, bias)
+        def own_norm(
+            name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING
+        ) -> Tensor:
+            return normalize(self.prefix + name, h, gain, bias, dims, after)
 
         return self.host.forward(self.group.params, x, lambda s, h: h, None, own_norm)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.channels.jit import kernel
@@ -56,7 +55,11 @@ def pack_weights(w: Array, outputs: int, inputs: int, all_inputs: int, taps: int
                     o = n * TILE + j
                     value = w.dtype.type(0)
                     if o < outputs:
-                        value = w[(k * all_inputs + o) * taps + taps - 1 - t] if back else w[(o * all_inputs + k) * taps + t]
+                        value = (
+                            w[(k * all_inputs + o) * taps + taps - 1 - t]
+                            if back
+                            else w[(o * all_inputs + k) * taps + t]
+                        )
                     packed[((n * taps + t) * inputs + k) * TILE + j] = value
 
 

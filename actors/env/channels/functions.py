@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from actors.env.channels.classes import classify, classify_back, losses
 from actors.env.channels.convolution import convolution, convolution_back
 from actors.env.channels.norm import calibrate, normalize, normalize_back, rescale
 from actors.env.channels.space import window_mean, window_mean_back
@@ -36,12 +37,15 @@ def rows_innermost(h: Tensor) -> bool:
 
 def with_rows_innermost(h: Tensor) -> Tensor:
     """Return `h` with rows of data innermost in memory."""
-    return h.movedim(0, -1).contiguous().movedim(-1, 0)
+    if rows_innermost(h) or not h.is_contiguous():
+        return h.movedim(0, -1).contiguous().movedim(-1, 0)
+    flat = h.flatten(1).t().contiguous()  # PyTorch transposes matrices faster than it reorders dimensions
+    return flat.view(*h.shape[1:], h.shape[0]).movedim(-1, 0)
 
 
 def _array(h: Tensor) -> Array:
     """Return `h` as an array with rows of data last, copied if they are not innermost in memory."""
-    return np.asarray(h.detach().movedim(0, -1).contiguous().numpy())
+    return np.asarray(with_rows_innermost(h.detach()).movedim(0, -1).numpy())
 
 
 def _vector(t: Tensor) -> Array:
@@ -177,3 +181,46 @@ class WindowMean(torch.autograd.Function):
         dx = np.empty(ctx.shape, np.float32)
         window_mean_back(_array(d), dx, *ctx.window)
         return torch.from_numpy(dx).movedim(-1, 0), None
+
+
+class Classify(torch.autograd.Function):
+    """`apply(h, w, b)` returns logits `[E, M, K]` of `h [M, E, C, *space]`: a global mean and a linear layer with
+    `w [E, C, K]` and `b [E, K]`."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        x, weights = _array(h), _vector(w)
+        ctx.shape = x.shape
+        x = x.reshape(*x.shape[:2], -1, x.shape[-1])
+        mean = np.empty((*x.shape[:2], x.shape[3]), np.float32)
+        y = np.empty((x.shape[0], weights.shape[2], x.shape[3]), np.float32)
+        classify(x, weights, _vector(b), mean, y)
+        ctx.saved = mean, weights
+        return torch.from_numpy(y).mT
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, w = ctx.saved
+        dx, dw, db = np.empty(ctx.shape, np.float32), np.empty_like(w), np.empty((w.shape[0], w.shape[2]), np.float32)
+        flow = dx.reshape(*dx.shape[:2], -1, dx.shape[-1])
+        classify_back(mean, w, _vector(d.mT), flow, dw, db)
+        return torch.from_numpy(dx).movedim(-1, 0), torch.from_numpy(dw), torch.from_numpy(db)
+
+
+class CrossEntropy(torch.autograd.Function):
+    """`apply(logits, labels, counts)` returns the mean cross-entropy of each environment `[E]`, of logits `[E, M, K]`
+    and `labels [E, M]`, among the first `counts [E]` classes."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        slope = logits.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
+        loss, (highest, summed) = np.empty(len(slope), np.float32), np.empty((2, slope.shape[2]), np.float32)
+        losses(slope, _vector(labels), _vector(counts), loss, highest, summed)
+        ctx.slope = torch.from_numpy(slope)
+        return torch.from_numpy(loss)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None, None]:
+        return (ctx.slope * d[:, None, None]).mT, None, None

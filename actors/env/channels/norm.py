@@ -1,7 +1,7 @@
 """BatchNorm with what follows it, max-pooling and ReLU, in one pass over each channel; and its gradients.
 
 `h [C, H, W, M]` has the channels of all environments; the output is `[C, H / tall, W / wide, M]`, where `tall` and
-`wide` are the window of the pooling, 1 for none. A last odd line or column is dropped. The rows of data are `[C, V]`
+`wide` are the window of the pooling: 1x1 for none, 1x2 or 2x2. A last odd line or column is dropped. The rows of data are `[C, V]`
 groups of M / V rows, each with its own statistics.
 """
 
@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from actors.env.channels.jit import kernel
 from actors.env.channels.tiles import LANES
 from actors.env.kernels.jit import inner
-from actors.env.kernels.vectors import fma, load, maximum, rectified, splat, store, total, where_at_least, where_positive
+from actors.env.kernels.vectors import (
+    fma,
+    load,
+    maximum,
+    rectified,
+    splat,
+    store,
+    total,
+    where_at_least,
+    where_positive,
+)
 
 Array = NDArray[Any]
 
@@ -46,9 +56,22 @@ def moments(h: Array, positions: int, rows: int, first: int, count: int) -> tupl
 def pooled(h: Array, at: int, row: int, rows: int, tall: int, wide: int, scale: Any, shift: Any) -> Any:
     """Return the largest normalized value of a window whose first vector is h[at:]; lines are `row` apart."""
     best = fma(scale, load(h, at), shift)
-    for k in range(1, tall * wide):
-        best = maximum(best, fma(scale, load(h, at + k // wide * row + k % wide * rows), shift))
+    if wide == 2:
+        best = maximum(best, fma(scale, load(h, at + rows), shift))
+        if tall == 2:
+            best = maximum(best, fma(scale, load(h, at + row), shift))
+            best = maximum(best, fma(scale, load(h, at + row + rows), shift))
     return best
+
+
+@inner
+def route(h: Array, at: int, out: Array, scale: Any, shift: Any, center: Any, best: Any, rest: Any, along: Any) -> Any:
+    """Write the part of a gradient that the value at h[at:] gets, if it is the largest, `best`; return what is left of
+    the gradient, and the sum `along` with the products of that part and the distance from the center."""
+    x = load(h, at)
+    taken = where_at_least(fma(scale, x, shift), best, rest)
+    store(out, at, taken)
+    return rest - taken, fma(taken, x - center, along)
 
 
 @inner
@@ -134,6 +157,8 @@ def normalize_back(
         scale = gain[c] * inverse[c]
         a, b, m, row = splat(scale), splat(bias[c] - mean[c] * scale), splat(mean[c]), width * rows
         summed, along = zero, zero
+        if high * tall < height or low * wide < width:
+            out[:] = 0
         for top in range(high):
             for left in range(low):
                 source, target = ((top * tall) * width + left * wide) * rows, (top * low + left) * rows
@@ -142,31 +167,22 @@ def normalize_back(
                     if relu:
                         rest = where_positive(best, rest)
                     summed = summed + rest
-                    for k in range(tall * wide):
-                        x = load(own, source + i + k // wide * row + k % wide * rows)
-                        taken = where_at_least(fma(a, x, b), best, rest)
-                        along = fma(taken, x - m, along)
-                        rest = rest - taken
+                    at = source + i
+                    if wide == 1:
+                        store(out, at, rest)
+                        along = fma(rest, load(own, at) - m, along)
+                    else:
+                        rest, along = route(own, at, out, a, b, m, best, rest, along)
+                        rest, along = route(own, at + rows, out, a, b, m, best, rest, along)
+                        if tall == 2:
+                            rest, along = route(own, at + row, out, a, b, m, best, rest, along)
+                            rest, along = route(own, at + row + rows, out, a, b, m, best, rest, along)
         dbias[c], dgain[c] = total(summed), total(along) * inverse[c]
         n = h.dtype.type(area * rows)
         slope = scale * inverse[c] * dgain[c] / n
         steep, offset = splat(-slope), splat(mean[c] * slope - scale * dbias[c] / n)
-        if high * tall < height or low * wide < width:
-            for i in range(0, area * rows, LANES):
-                store(out, i, fma(steep, load(own, i), offset))
-        for top in range(high):
-            for left in range(low):
-                source, target = ((top * tall) * width + left * wide) * rows, (top * low + left) * rows
-                for i in range(0, rows, LANES):
-                    best, rest = pooled(own, source + i, row, rows, tall, wide, a, b), load(flow, target + i)
-                    if relu:
-                        rest = where_positive(best, rest)
-                    for k in range(tall * wide):
-                        at = source + i + k // wide * row + k % wide * rows
-                        x = load(own, at)
-                        taken = where_at_least(fma(a, x, b), best, rest)
-                        store(out, at, fma(a, taken, fma(steep, x, offset)))
-                        rest = rest - taken
+        for i in range(0, area * rows, LANES):
+            store(out, i, fma(a, load(out, i), fma(steep, load(own, i), offset)))
 
 
 @kernel

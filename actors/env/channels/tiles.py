@@ -15,7 +15,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from actors.env.kernels.jit import inner, intrinsic
-from actors.env.kernels.vectors import VectorType, call, constant, read, register_bytes, spread, vector_ir, write
+from actors.env.kernels.vectors import VectorType, call, read, register_bytes, spread, vector_ir, write
 
 Array = NDArray[Any]
 TILE = 4  # output channels of a tile, and input channels of a tile of gradients

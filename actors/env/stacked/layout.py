@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from actors.env.channels.functions import rows_innermost, with_rows_innermost
+from actors.env.layers.convolution import with_kernels
 
 
 @dataclass(frozen=True)
 class StackLayout:
     """Where hidden tensors have environments (E) and rows of data (M).
 
-    MLPs have `[E, M, W]`. CNNs have `[M, E, C, *space]`, so that folding E into C gives an ordinary batch of images.
+    MLPs have `[E, M, W]`. CNNs have `[M, E, C, *space]`, so that folding E into C gives an ordinary batch of images. What
+    the kernels of `actors.env.channels` compute has rows of data innermost in memory, and keeps them there.
     """
 
     dims: int  # spatial dimensions; 0 for MLPs
@@ -24,12 +30,20 @@ class StackLayout:
     def row_dim(self) -> int:
         return int(self.dims == 0)
 
+    def arranged(self, x: Tensor) -> Tensor:
+        """Return the input of hosts with rows of data innermost in memory, if kernels will compute with it."""
+        return with_rows_innermost(x) if self.dims and with_kernels(x, self.dims) else x
+
     def select(self, h: Tensor, envs: Tensor) -> Tensor:
         """Return `h` of some environments, by index."""
+        if self.env_dim and rows_innermost(h):
+            return h.movedim(0, -1).index_select(0, envs).movedim(-1, 0)
         return h.index_select(self.env_dim, envs)
 
     def replace(self, h: Tensor, envs: Tensor, values: Tensor) -> Tensor:
         """Return `h` with the values of some environments replaced."""
+        if self.env_dim and rows_innermost(h):
+            return h.movedim(0, -1).index_copy(0, envs, values.movedim(0, -1)).movedim(-1, 0)
         return h.index_copy(self.env_dim, envs, values)
 
     def slice(self, h: Tensor, envs: slice) -> Tensor:
@@ -43,19 +57,28 @@ class StackLayout:
 
     def by_env(self, h: Tensor) -> Tensor:
         """Return the entries of each environment, `[E, -1]`, in an order that does not depend on the others."""
-        return h.transpose(0, self.env_dim).flatten(1)
+        return (h.movedim(0, -1) if self.env_dim and rows_innermost(h) else h.transpose(0, self.env_dim)).flatten(1)
 
     def variants(self, h: Tensor, count: int) -> Tensor:
         """Split rows that hold `count` variants one after the other; the variants become dimension `row_dim`."""
         r = self.row_dim
-        return h.reshape(*h.shape[:r], count, h.shape[r] // count, *h.shape[r + 1 :])
+        return h.unflatten(r, (count, h.shape[r] // count))
 
     def select_variants(self, h: Tensor, count: int, indices: list[int]) -> Tensor:
         """Return some of the `count` variants that the rows hold, one after the other."""
         if indices == list(range(count)):
             return h
+        if self.env_dim and rows_innermost(h):
+            rows = h.movedim(0, -1).unflatten(-1, (count, -1))
+            return rows[..., indices, :].flatten(-2).movedim(-1, 0)
         index = h.new_tensor(indices).long()
         return self.variants(h, count).index_select(self.row_dim, index).flatten(self.row_dim, self.row_dim + 1)
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the variants of several tensors, one after the other."""
+        if self.env_dim and all(rows_innermost(h) for h in parts):
+            return torch.cat([h.movedim(0, -1) for h in parts], -1).movedim(-1, 0)
+        return torch.cat(list(parts), self.row_dim)
 
     def batch(self, data: Tensor, rows: Tensor) -> Tensor:
         """Gather minibatches: rows `[..., E, B]` of every environment's `data [E, N, ...]`, in this layout."""
