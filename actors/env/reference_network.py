@@ -27,6 +27,7 @@ from actors.env.layers.batch_norm import (
     recorded_statistics,
     running_statistics,
 )
+from actors.env.layers.convolution import After
 from actors.env.slots.contributions import EvalResult
 
 Isolation = Literal["shadow", "straight_through"]
@@ -95,9 +96,7 @@ class ReferenceColumn:
     def logits(self, x: Tensor, normalize: Normalize) -> Tensor:
         """Return the column's logits, before they are scaled by alpha."""
 
-        def own_norm(
-            name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING
-        ) -> Tensor:
+        def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
             return normalize(self.prefix + name, h, gain, bias, dims, after)
 
         return self.host.forward(self.group.params, x, lambda s, h: h, None, own_norm)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 
 from actors.env.channels.functions import (
+    Blend,
     Classify,
     Convolve,
     CrossEntropy,
     NormalizeBatch,
+    TwoLayers,
     WindowMean,
     calibration,
     rescaled,
@@ -26,6 +28,8 @@ def fill_cache(precision: str) -> None:
     """Compile all kernels in this process, by a small pass forward and back."""
     h = torch.ones(16, 1, 1, 2, 2, requires_grad=True)
     one = torch.ones(1, 1, requires_grad=True)
+    h = TwoLayers.apply(h, one.view(1, 1, 1, 1, 1), one, one.view(1, 1, 1, 1, 1), one, 1)  # type: ignore[no-untyped-call]
+    h = Blend.apply(h, h, torch.zeros(1, dtype=torch.long), one[0], one, one[0])  # type: ignore[no-untyped-call]
     y = Convolve.apply(h, one.view(1, 1, 1, 1, 1), one, 1)  # type: ignore[no-untyped-call]
     mean, var = torch.zeros(1), torch.ones(1)
     y = NormalizeBatch.apply(y[:, 0], one[0], one[0], mean, var, (1, 1), True, 0.1, 1e-5)  # type: ignore[no-untyped-call]

@@ -16,6 +16,8 @@ from actors.env.kernels.jit import inner
 from actors.env.kernels.vectors import load, splat, store, total
 
 Array = NDArray[Any]
+Scratch = tuple[Array, Array, Array, Array]
+"""Space for the packed rows and weights of an environment, for sums of gradients, and zeros."""
 BLOCK = 1024
 """Numbers of each channel that a tile of gradients reads, so that those of eight channels fit into the first cache."""
 
@@ -175,25 +177,71 @@ def gradient_one(
                 dw[(j * all_inputs + k) * taps + tap] = total(load(sums, ((j * taps + tap) * inputs + k) * LANES))
 
 
-@kernel
-def convolution(x: Array, w: Array, b: Array, y: Array, groups: int, packed_x: Array, packed_w: Array) -> None:
-    """Compute y = w * x + b; `b [E, G * O]`."""
-    envs, outputs, inputs = w.shape[0], w.shape[1] // groups, w.shape[2]
-    size = (x.shape[2], x.shape[3], x.shape[4], w.shape[3], w.shape[4])
+@inner
+def convolve_env(x: Array, w: Array, b: Array, y: Array, groups: int, scratch: Scratch) -> None:
+    """Compute y [G * O, H, W, M] = w * x + b of one environment; `b [G * O]`."""
+    packed_x, packed_w, _, _ = scratch
+    outputs, inputs = w.shape[0] // groups, w.shape[1]
+    size = (x.shape[1], x.shape[2], x.shape[3], w.shape[2], w.shape[3])
     area = size[0] * size[1] * size[2]
     filters = inputs * size[3] * size[4]
-    for e in range(envs):
-        for g in range(groups):
-            own_x = x[e, g * inputs : (g + 1) * inputs].reshape(inputs * area)
-            own_w = w[e, g * outputs : (g + 1) * outputs].reshape(outputs * filters)
-            own_y = y[e, g * outputs : (g + 1) * outputs].reshape(outputs * area)
-            own_b = b[e, g * outputs : (g + 1) * outputs]
-            kept = live_channels(own_w, outputs, filters)
-            used = live_channels(own_x, inputs, area)
-            if used == 0:
-                kept = 0
-            convolve_one(own_x, own_w, own_b, own_y, size, used, kept, inputs, False, packed_x, packed_w)
-            fill_channels(own_y, own_b, kept, outputs, area)
+    for g in range(groups):
+        own_x = x[g * inputs : (g + 1) * inputs].reshape(inputs * area)
+        own_w = w[g * outputs : (g + 1) * outputs].reshape(outputs * filters)
+        own_y = y[g * outputs : (g + 1) * outputs].reshape(outputs * area)
+        own_b = b[g * outputs : (g + 1) * outputs]
+        kept, used = live_channels(own_w, outputs, filters), live_channels(own_x, inputs, area)
+        kept = kept if used else 0
+        convolve_one(own_x, own_w, own_b, own_y, size, used, kept, inputs, False, packed_x, packed_w)
+        fill_channels(own_y, own_b, kept, outputs, area)
+
+
+@inner
+def convolve_env_input(d: Array, w: Array, dx: Array, groups: int, scratch: Scratch) -> None:
+    """Compute the gradient of x [G * I, H, W, M] of one environment from that of y, `d`."""
+    packed_x, packed_w, _, zeros = scratch
+    outputs, inputs = w.shape[0] // groups, w.shape[1]
+    size = (d.shape[1], d.shape[2], d.shape[3], w.shape[2], w.shape[3])
+    area = size[0] * size[1] * size[2]
+    filters = inputs * size[3] * size[4]
+    for g in range(groups):
+        own_w = w[g * outputs : (g + 1) * outputs].reshape(outputs * filters)
+        own_d = d[g * outputs : (g + 1) * outputs].reshape(outputs * area)
+        own_dx = dx[g * inputs : (g + 1) * inputs].reshape(inputs * area)
+        kept = live_channels(own_d, outputs, area)
+        reached = inputs if kept else 0
+        convolve_one(own_d, own_w, zeros, own_dx, size, kept, reached, inputs, True, packed_x, packed_w)
+        fill_channels(own_dx, zeros, reached, inputs, area)
+
+
+@inner
+def convolve_env_weights(x: Array, d: Array, dw: Array, db: Array, groups: int, scratch: Scratch) -> None:
+    """Compute the gradients of w and b of one environment from that of y, `d`."""
+    _, _, sums, _ = scratch
+    outputs, inputs = dw.shape[0] // groups, dw.shape[1]
+    size = (x.shape[1], x.shape[2], x.shape[3], dw.shape[2], dw.shape[3])
+    area = size[0] * size[1] * size[2]
+    filters = inputs * size[3] * size[4]
+    for g in range(groups):
+        own_x = x[g * inputs : (g + 1) * inputs].reshape(inputs * area)
+        own_d = d[g * outputs : (g + 1) * outputs].reshape(outputs * area)
+        own_dw = dw[g * outputs : (g + 1) * outputs].reshape(outputs * filters)
+        kept, used = live_channels(own_d, outputs, area), live_channels(own_x, inputs, area)
+        own_dw[:] = 0
+        gradient_one(own_x, own_d, own_dw, size, used, kept, inputs, sums)
+        for j in range(outputs):
+            summed = splat(d.dtype.type(0))
+            if j < kept:
+                for i in range(j * area, (j + 1) * area, LANES):
+                    summed = summed + load(own_d, i)
+            db[g * outputs + j] = total(summed)
+
+
+@kernel
+def convolution(x: Array, w: Array, b: Array, y: Array, groups: int, scratch: Scratch) -> None:
+    """Compute y = w * x + b; `b [E, G * O]`."""
+    for e in range(len(x)):
+        convolve_env(x[e], w[e], b[e], y[e], groups, scratch)
 
 
 @kernel
@@ -207,35 +255,11 @@ def convolution_back(
     groups: int,
     input_too: bool,
     weights_too: bool,
-    packed_x: Array,
-    packed_w: Array,
-    sums: Array,
-    zeros: Array,
+    scratch: Scratch,
 ) -> None:
     """Compute the gradients of x if `input_too`, and of w and b if `weights_too`, from that of y, `d`."""
-    envs, outputs, inputs = w.shape[0], w.shape[1] // groups, w.shape[2]
-    size = (x.shape[2], x.shape[3], x.shape[4], w.shape[3], w.shape[4])
-    area = size[0] * size[1] * size[2]
-    filters = inputs * size[3] * size[4]
-    for e in range(envs):
-        for g in range(groups):
-            own_x = x[e, g * inputs : (g + 1) * inputs].reshape(inputs * area)
-            own_w = w[e, g * outputs : (g + 1) * outputs].reshape(outputs * filters)
-            own_d = d[e, g * outputs : (g + 1) * outputs].reshape(outputs * area)
-            kept = live_channels(own_d, outputs, area)
-            if input_too:
-                own_dx = dx[e, g * inputs : (g + 1) * inputs].reshape(inputs * area)
-                reached = inputs if kept else 0
-                convolve_one(own_d, own_w, zeros, own_dx, size, kept, reached, inputs, True, packed_x, packed_w)
-                fill_channels(own_dx, zeros, reached, inputs, area)
-            if weights_too:
-                used = live_channels(own_x, inputs, area)
-                own_dw = dw[e, g * outputs : (g + 1) * outputs].reshape(outputs * filters)
-                own_dw[:] = 0
-                gradient_one(own_x, own_d, own_dw, size, used, kept, inputs, sums)
-                for j in range(outputs):
-                    summed = splat(d.dtype.type(0))
-                    if j < kept:
-                        for i in range(j * area, (j + 1) * area, LANES):
-                            summed = summed + load(own_d, i)
-                    db[e, g * outputs + j] = total(summed)
+    for e in range(len(x)):
+        if input_too:
+            convolve_env_input(d[e], w[e], dx[e], groups, scratch)
+        if weights_too:
+            convolve_env_weights(x[e], d[e], dw[e], db[e], groups, scratch)

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from actors.env.channels.classes import classify, classify_back, losses
-from actors.env.channels.convolution import convolution, convolution_back
+from actors.env.channels.convolution import Scratch, convolution, convolution_back
 from actors.env.channels.norm import calibrate, normalize, normalize_back, rescale
+from actors.env.channels.seeds import blend, blend_back, two_layers, two_layers_back
 from actors.env.channels.space import window_mean, window_mean_back
 from actors.env.channels.tiles import LANES, NARROW, TILE, WIDE
 
@@ -64,11 +65,15 @@ def _scratch(name: str, size: int) -> Array:
     return known
 
 
-def _packed(h: Array, w: Array) -> tuple[Array, Array]:
-    """Return space for the rows of an environment, and for its weights, in the order of tiles."""
-    most = max(w.shape[1:3])
-    return _scratch("rows", most * h.shape[2] * h.shape[3] * max(WIDE, NARROW)), _scratch(
-        "weights", (most + TILE) * most * w.shape[3] * w.shape[4]
+def _spaces(h: Array, *weights: Array) -> Scratch:
+    """Return what the convolutions of `h [E, C, H, W, M]` with `weights` need."""
+    most = max(max(w.shape[1:3]) for w in weights)
+    taps = max(w.shape[3] * w.shape[4] for w in weights)
+    return (
+        _scratch("rows", most * h.shape[2] * h.shape[3] * max(WIDE, NARROW)),
+        _scratch("weights", (most + TILE) * most * taps),
+        _scratch("sums", max(w[0].size for w in weights) * LANES),
+        _scratch("zeros", most + TILE),
     )
 
 
@@ -81,7 +86,7 @@ class Convolve(torch.autograd.Function):
         x, filters = _array(h), _vector(w)
         offset = np.zeros(w.shape[:2], np.float32) if b is None else _vector(b)
         y = np.empty((*filters.shape[:2], *x.shape[2:]), np.float32)
-        convolution(x, filters, offset, y, groups, *_packed(x, filters))
+        convolution(x, filters, offset, y, groups, _spaces(x, filters))
         ctx.x, ctx.w, ctx.groups = x, filters, groups
         return torch.from_numpy(y).movedim(-1, 0)
 
@@ -92,17 +97,73 @@ class Convolve(torch.autograd.Function):
         input_too, weights_too, bias_too, _ = ctx.needs_input_grad
         dx = np.empty(x.shape if input_too else (1,) * 5, np.float32)
         dw, db = np.empty_like(w), np.empty(w.shape[:2], np.float32)
-        sums = _scratch("sums", w[0].size * LANES)
-        zeros = _scratch("zeros", max(w.shape[1:3]) + TILE)
-        convolution_back(
-            x, w, _array(d), dx, dw, db, ctx.groups, input_too, weights_too or bias_too, *_packed(x, w), sums, zeros
-        )
+        with_weights = weights_too or bias_too
+        convolution_back(x, w, _array(d), dx, dw, db, ctx.groups, input_too, with_weights, _spaces(x, w))
         return (
             torch.from_numpy(dx).movedim(-1, 0) if input_too else None,
             torch.from_numpy(dw) if weights_too else None,
             torch.from_numpy(db) if bias_too else None,
             None,
         )
+
+
+class TwoLayers(torch.autograd.Function):
+    """`apply(h, w1, b1, w2, b2, groups)` adds w2 * ReLU(w1 * h + b1) + b2 to `h`; the first convolution has groups."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, groups: int) -> Tensor:
+        x, first, second = _array(h), _vector(w1), _vector(w2)
+        hidden = np.empty((*first.shape[:2], *x.shape[2:]), np.float32)
+        y = np.empty_like(x)
+        two_layers(x, first, _vector(b1), second, _vector(b2), hidden, y, groups, _spaces(x, first, second))
+        ctx.saved, ctx.groups = (x, first, second, hidden), groups
+        return torch.from_numpy(y).movedim(-1, 0)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        x, first, second, hidden = ctx.saved
+        input_too, with_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
+        dx = np.empty(x.shape if input_too else (1,) * 5, np.float32)
+        grads = [np.empty(shape, np.float32) for w in (first, second) for shape in (w.shape, w.shape[:2])]
+        inside = _scratch("hidden", hidden[0].size)[: hidden[0].size].reshape(hidden[0].shape)
+        spaces = _spaces(x, first, second)
+        two_layers_back(
+            x, first, second, hidden, _array(d), dx, *grads, inside, ctx.groups, input_too, with_weights, spaces
+        )
+        own = [torch.from_numpy(g) if needed else None for g, needed in zip(grads, ctx.needs_input_grad[1:5])]  # noqa: B905
+        return (torch.from_numpy(dx).movedim(-1, 0) if input_too else None, *own, None)
+
+
+class Blend(torch.autograd.Function):
+    """`apply(h, s, kinds, alphas, weights, biases)` blends the outputs s of n seeds into `h [M, n, C, *space]`.
+
+    `kinds [n]` are indices into `BLENDS`, `alphas [n]` strengths; `weights [n, C]` and `biases [n]` are gates.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, s: Tensor, kinds: Tensor, alphas: Tensor, weights: Tensor, biases: Tensor
+    ) -> Tensor:
+        x, grown = _array(h), _array(s)
+        y = np.empty_like(x)
+        flat = (*x.shape[:2], -1)
+        values = np.empty((len(x), x[0, 0].size), np.float32)
+        seeds = _vector(kinds), _vector(alphas), _vector(weights)
+        blend(x.reshape(flat), grown.reshape(flat), *seeds, _vector(biases), values, y.reshape(flat))
+        ctx.saved = x, grown, *seeds, values
+        return torch.from_numpy(y).movedim(-1, 0)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        x, grown, kinds, alphas, weights, values = ctx.saved
+        dx, ds, flat = np.empty_like(x), np.empty_like(x), (*x.shape[:2], -1)
+        dweights, dbiases, flow = np.empty_like(weights), np.empty(len(x), np.float32), np.empty_like(values[0])
+        plain = x.reshape(flat), grown.reshape(flat), kinds, alphas, weights, values, _array(d).reshape(flat)
+        blend_back(*plain, dx.reshape(flat), ds.reshape(flat), dweights, dbiases, flow)
+        to_h, to_s = (torch.from_numpy(g).movedim(-1, 0) for g in (dx, ds))
+        return to_h, to_s, None, None, torch.from_numpy(dweights), torch.from_numpy(dbiases)
 
 
 class NormalizeBatch(torch.autograd.Function):

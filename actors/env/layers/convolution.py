@@ -18,7 +18,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.channels.functions import Classify, Convolve, WindowMean, rows_innermost, suits, with_rows_innermost
+from actors.env.blueprints.blueprint import Params
+from actors.env.channels.functions import (
+    Classify,
+    Convolve,
+    TwoLayers,
+    WindowMean,
+    rows_innermost,
+    suits,
+    with_rows_innermost,
+)
 
 
 class After(NamedTuple):
@@ -101,9 +110,21 @@ def convolve(h: Tensor, kernel: Tensor, bias: Tensor | None, dims: int, groups: 
     return unplane(F.conv2d(plane(h, dims), taps, offset, padding=padding, groups=envs * groups), h, dims)
 
 
-def pointwise(h: Tensor, matrix: Tensor, bias: Tensor | None, dims: int) -> Tensor:
-    """Apply a 1x1 convolution with `matrix [in, out]`."""
-    return convolve(h, matrix.mT[(..., *(None,) * dims)], bias, dims)
+def pointwise(matrix: Tensor, dims: int) -> Tensor:
+    """Return `matrix [in, out]` as the kernel of a 1x1 convolution."""
+    return matrix.mT[(..., *(None,) * dims)]
+
+
+def two_layers(h: Tensor, p: Params, dims: int, groups: int = 1) -> Tensor:
+    """Add conv(ReLU(conv(h))) to `h`, with kernels `w1`, `w2` and biases `b1`, `b2`; the first convolution has groups."""
+    if with_kernels(h, dims):
+        w1, w2, b1, b2 = p["w1"], p["w2"], p["b1"][:, 0], p["b2"][:, 0]
+        if dims == 2:
+            return TwoLayers.apply(h, w1, b1, w2, b2, groups)  # type: ignore[no-untyped-call,no-any-return]
+        y: Tensor = TwoLayers.apply(h.unsqueeze(3), w1.unsqueeze(3), b1, w2.unsqueeze(3), b2, groups)  # type: ignore[no-untyped-call]
+        return y.squeeze(3)
+    hidden = torch.relu(convolve(h, p["w1"], p["b1"], dims, groups))
+    return h + convolve(hidden, p["w2"], p["b2"], dims)
 
 
 def pool_mean(h: Tensor, dims: int) -> Tensor:

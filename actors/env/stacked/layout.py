@@ -50,6 +50,14 @@ class StackLayout:
         """Return `h` of consecutive environments."""
         return h[envs] if self.env_dim == 0 else h[:, envs]
 
+    def cat(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the environments of several tensors, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        if self.env_dim and all(rows_innermost(h) for h in parts):
+            return torch.cat([h.movedim(0, -1) for h in parts]).movedim(-1, 0)
+        return torch.cat(list(parts), self.env_dim)
+
     def doubled(self, h: Tensor) -> Tensor:
         """Return `h` of one environment as two equal ones."""
         shape = [2 if d == self.env_dim else -1 for d in range(h.dim())]
