@@ -13,6 +13,7 @@ from actors.env.channels.functions import (
     TwoLayers,
     WindowMean,
     calibration,
+    gathered,
     rescaled,
 )
 from actors.env.channels.jit import PRECISION, cache_dir
@@ -27,6 +28,7 @@ def compile_kernels() -> None:
 def fill_cache(precision: str) -> None:
     """Compile all kernels in this process, by a small pass forward and back."""
     h = torch.ones(16, 1, 1, 2, 2, requires_grad=True)
+    gathered(torch.ones(1, 1, 1, 2, 2), torch.zeros(1, 1, 16, dtype=torch.long))
     one = torch.ones(1, 1, requires_grad=True)
     h = TwoLayers.apply(h, one.view(1, 1, 1, 1, 1), one, one.view(1, 1, 1, 1, 1), one, 1)  # type: ignore[no-untyped-call]
     h = Blend.apply(h, h, torch.zeros(1, dtype=torch.long), one[0], one, one[0])  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ rows of data M are innermost in memory.
 from __future__ import annotations
 
 import threading
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from torch.autograd.function import once_differentiable
 
 from actors.env.channels.classes import classify, classify_back, losses
 from actors.env.channels.convolution import Scratch, convolution, convolution_back
+from actors.env.channels.memory import aligned, empty
 from actors.env.channels.norm import calibrate, normalize, normalize_back, rescale
+from actors.env.channels.rows import gather_rows
 from actors.env.channels.seeds import blend, blend_back, two_layers, two_layers_back
 from actors.env.channels.space import window_mean, window_mean_back
 from actors.env.channels.tiles import LANES, NARROW, TILE, WIDE
@@ -44,6 +47,14 @@ def with_rows_innermost(h: Tensor) -> Tensor:
     return flat.view(*h.shape[1:], h.shape[0]).movedim(-1, 0)
 
 
+def gathered(data: Tensor, rows: Tensor) -> Tensor:
+    """Return rows `[S, M, E, *sample]` of `data [E, N, *sample]`, by index `[S, E, M]`, with M innermost in memory."""
+    envs, _, *sample = data.shape
+    x = empty((len(rows), envs, prod(sample), rows.shape[2]))
+    gather_rows(data.flatten(2).numpy(), _vector(rows), x)
+    return torch.from_numpy(x.reshape(len(rows), envs, *sample, -1)).movedim(-1, 1)
+
+
 def _array(h: Tensor) -> Array:
     """Return `h` as an array with rows of data last, copied if they are not innermost in memory."""
     return np.asarray(with_rows_innermost(h.detach()).movedim(0, -1).numpy())
@@ -60,7 +71,8 @@ def _scratch(name: str, size: int) -> Array:
     """Return an array of at least `size` numbers, which this thread uses again and again."""
     known: Array | None = getattr(_workspace, name, None)
     if known is None or len(known) < size:
-        known = np.zeros(size, np.float32)
+        known = aligned(size)
+        known[:] = 0
         setattr(_workspace, name, known)
     return known
 
@@ -85,7 +97,7 @@ class Convolve(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, w: Tensor, b: Tensor | None, groups: int) -> Tensor:
         x, filters = _array(h), _vector(w)
         offset = np.zeros(w.shape[:2], np.float32) if b is None else _vector(b)
-        y = np.empty((*filters.shape[:2], *x.shape[2:]), np.float32)
+        y = empty((*filters.shape[:2], *x.shape[2:]))
         convolution(x, filters, offset, y, groups, _spaces(x, filters))
         ctx.x, ctx.w, ctx.groups = x, filters, groups
         return torch.from_numpy(y).movedim(-1, 0)
@@ -95,8 +107,8 @@ class Convolve(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, w = ctx.x, ctx.w
         input_too, weights_too, bias_too, _ = ctx.needs_input_grad
-        dx = np.empty(x.shape if input_too else (1,) * 5, np.float32)
-        dw, db = np.empty_like(w), np.empty(w.shape[:2], np.float32)
+        dx = empty(x.shape if input_too else (1,) * 5)
+        dw, db = empty(w.shape), empty(w.shape[:2])
         with_weights = weights_too or bias_too
         convolution_back(x, w, _array(d), dx, dw, db, ctx.groups, input_too, with_weights, _spaces(x, w))
         return (
@@ -113,8 +125,8 @@ class TwoLayers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, groups: int) -> Tensor:
         x, first, second = _array(h), _vector(w1), _vector(w2)
-        hidden = np.empty((*first.shape[:2], *x.shape[2:]), np.float32)
-        y = np.empty_like(x)
+        hidden = empty((*first.shape[:2], *x.shape[2:]))
+        y = empty(x.shape)
         two_layers(x, first, _vector(b1), second, _vector(b2), hidden, y, groups, _spaces(x, first, second))
         ctx.saved, ctx.groups = (x, first, second, hidden), groups
         return torch.from_numpy(y).movedim(-1, 0)
@@ -124,8 +136,8 @@ class TwoLayers(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         x, first, second, hidden = ctx.saved
         input_too, with_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
-        dx = np.empty(x.shape if input_too else (1,) * 5, np.float32)
-        grads = [np.empty(shape, np.float32) for w in (first, second) for shape in (w.shape, w.shape[:2])]
+        dx = empty(x.shape if input_too else (1,) * 5)
+        grads = [empty(shape) for w in (first, second) for shape in (w.shape, w.shape[:2])]
         inside = _scratch("hidden", hidden[0].size)[: hidden[0].size].reshape(hidden[0].shape)
         spaces = _spaces(x, first, second)
         two_layers_back(
@@ -146,9 +158,9 @@ class Blend(torch.autograd.Function):
         ctx: Any, h: Tensor, s: Tensor, kinds: Tensor, alphas: Tensor, weights: Tensor, biases: Tensor
     ) -> Tensor:
         x, grown = _array(h), _array(s)
-        y = np.empty_like(x)
+        y = empty(x.shape)
         flat = (*x.shape[:2], -1)
-        values = np.empty((len(x), x[0, 0].size), np.float32)
+        values = empty((len(x), x[0, 0].size))
         seeds = _vector(kinds), _vector(alphas), _vector(weights)
         blend(x.reshape(flat), grown.reshape(flat), *seeds, _vector(biases), values, y.reshape(flat))
         ctx.saved = x, grown, *seeds, values
@@ -158,8 +170,8 @@ class Blend(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         x, grown, kinds, alphas, weights, values = ctx.saved
-        dx, ds, flat = np.empty_like(x), np.empty_like(x), (*x.shape[:2], -1)
-        dweights, dbiases, flow = np.empty_like(weights), np.empty(len(x), np.float32), np.empty_like(values[0])
+        dx, ds, flat = empty(x.shape), empty(x.shape), (*x.shape[:2], -1)
+        dweights, dbiases, flow = empty(weights.shape), empty((len(x),)), empty(values[0].shape)
         plain = x.reshape(flat), grown.reshape(flat), kinds, alphas, weights, values, _array(d).reshape(flat)
         blend_back(*plain, dx.reshape(flat), ds.reshape(flat), dweights, dbiases, flow)
         to_h, to_s = (torch.from_numpy(g).movedim(-1, 0) for g in (dx, ds))
@@ -188,8 +200,8 @@ class NormalizeBatch(torch.autograd.Function):
     ) -> Tensor:
         x, a, b = _array(h), _vector(gain), _vector(bias)
         y = _pooled(x, window)
-        batch_mean, inverse = np.empty_like(a), np.empty_like(a)
-        none = np.empty(0, np.float32)
+        batch_mean, inverse = empty(a.shape), empty(a.shape)
+        none = empty((0,))
         running = (none, none) if mean is None or var is None else (mean.numpy(), var.numpy())
         normalize(x, a, b, y, batch_mean, inverse, *running, *window, relu, momentum, eps)
         ctx.saved = x, a, b, batch_mean, inverse
@@ -200,7 +212,7 @@ class NormalizeBatch(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         x, gain, bias, mean, inverse = ctx.saved
-        dx, dgain, dbias = np.empty_like(x), np.empty_like(gain), np.empty_like(bias)
+        dx, dgain, dbias = empty(x.shape), empty(gain.shape), empty(bias.shape)
         normalize_back(x, _array(d), gain, bias, mean, inverse, dx, dgain, dbias, *ctx.window, ctx.relu)
         return (torch.from_numpy(dx).movedim(-1, 0), torch.from_numpy(dgain), torch.from_numpy(dbias), *(None,) * 6)
 
@@ -215,14 +227,14 @@ def rescaled(h: Tensor, scale: Tensor, shift: Tensor, window: Window, relu: bool
 
 def calibration(h: Tensor, gain: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
     """Return the scale and shift `[C, groups]` that normalize a plane by the statistics of each group of rows."""
-    scale, shift = np.empty((2, h.shape[1], groups), np.float32)
+    scale, shift = empty((2, h.shape[1], groups))
     calibrate(_array(h), _vector(gain), _vector(bias), scale, shift, eps)
     return torch.from_numpy(scale), torch.from_numpy(shift)
 
 
 def _pooled(x: Array, window: Window) -> Array:
     """Return an array for the output of pooling `x [C, H, W, M]`."""
-    return np.empty((x.shape[0], x.shape[1] // window[0], x.shape[2] // window[1], x.shape[3]), np.float32)
+    return empty((x.shape[0], x.shape[1] // window[0], x.shape[2] // window[1], x.shape[3]))
 
 
 class WindowMean(torch.autograd.Function):
@@ -239,7 +251,7 @@ class WindowMean(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        dx = np.empty(ctx.shape, np.float32)
+        dx = empty(ctx.shape)
         window_mean_back(_array(d), dx, *ctx.window)
         return torch.from_numpy(dx).movedim(-1, 0), None
 
@@ -253,8 +265,8 @@ class Classify(torch.autograd.Function):
         x, weights = _array(h), _vector(w)
         ctx.shape = x.shape
         x = x.reshape(*x.shape[:2], -1, x.shape[-1])
-        mean = np.empty((*x.shape[:2], x.shape[3]), np.float32)
-        y = np.empty((x.shape[0], weights.shape[2], x.shape[3]), np.float32)
+        mean = empty((*x.shape[:2], x.shape[3]))
+        y = empty((x.shape[0], weights.shape[2], x.shape[3]))
         classify(x, weights, _vector(b), mean, y)
         ctx.saved = mean, weights
         return torch.from_numpy(y).mT
@@ -263,7 +275,7 @@ class Classify(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, w = ctx.saved
-        dx, dw, db = np.empty(ctx.shape, np.float32), np.empty_like(w), np.empty((w.shape[0], w.shape[2]), np.float32)
+        dx, dw, db = empty(ctx.shape), empty(w.shape), empty((w.shape[0], w.shape[2]))
         flow = dx.reshape(*dx.shape[:2], -1, dx.shape[-1])
         classify_back(mean, w, _vector(d.mT), flow, dw, db)
         return torch.from_numpy(dx).movedim(-1, 0), torch.from_numpy(dw), torch.from_numpy(db)
@@ -276,7 +288,7 @@ class CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         slope = logits.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
-        loss, (highest, summed) = np.empty(len(slope), np.float32), np.empty((2, slope.shape[2]), np.float32)
+        loss, (highest, summed) = empty((len(slope),)), empty((2, slope.shape[2]))
         losses(slope, _vector(labels), _vector(counts), loss, highest, summed)
         ctx.slope = torch.from_numpy(slope)
         return torch.from_numpy(loss)

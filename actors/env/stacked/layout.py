@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from actors.env.channels.functions import rows_innermost, with_rows_innermost
+from actors.env.channels.functions import gathered, rows_innermost, with_rows_innermost
+from actors.env.channels.tiles import NARROW
 from actors.env.layers.convolution import with_kernels
 
 
@@ -89,7 +90,9 @@ class StackLayout:
         return torch.cat(list(parts), self.row_dim)
 
     def batch(self, data: Tensor, rows: Tensor) -> Tensor:
-        """Gather minibatches: rows `[..., E, B]` of every environment's `data [E, N, ...]`, in this layout."""
+        """Gather minibatches: rows `[S, E, B]` of every environment's `data [E, N, ...]`, in this layout."""
+        if self.dims and rows.shape[2] % NARROW == 0 and data.is_cpu and data.dtype is torch.float32:
+            return gathered(data, rows)
         if self.env_dim:
             rows = rows.mT
         envs = rows.new_tensor(range(data.shape[0]))
