@@ -10,14 +10,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from actors.env.channels.jit import kernel
+from actors.env.channels.jit import inner, kernel
 from actors.env.channels.tiles import LANES, NARROW, TILE, WIDE, outer, pixel
-from actors.env.kernels.jit import inner
-from actors.env.kernels.vectors import load, splat, store, total
+from actors.jit.vectors import load, splat, store, total
 
 Array = NDArray[Any]
 Scratch = tuple[Array, Array, Array, Array]
 """Space for the packed rows and weights of an environment, for sums of gradients, and zeros."""
+Size = tuple[int, int, int, int, int]
+"""Height, width, rows of data, and the two sizes of the filters."""
 BLOCK = 1024
 """Numbers of each channel that a tile of gradients reads, so that those of eight channels fit into the first cache."""
 
@@ -67,7 +68,7 @@ def pack_weights(w: Array, outputs: int, inputs: int, all_inputs: int, taps: int
 
 @inner
 def convolve_packed(
-    packed: Array, w: Array, b: Array, y: Array, size: Array, inputs: int, outputs: int, first: int, lanes: int
+    packed: Array, w: Array, b: Array, y: Array, size: Size, inputs: int, outputs: int, first: int, lanes: int
 ) -> None:
     """Write `lanes` rows of data of y [O, H, W, M], from `first`; size is (H, W, M, TH, TW)."""
     height, width, rows, tall, wide = size
@@ -103,7 +104,7 @@ def convolve_one(
     w: Array,
     b: Array,
     y: Array,
-    size: Array,
+    size: Size,
     inputs: int,
     outputs: int,
     all_inputs: int,
@@ -133,7 +134,7 @@ def fill_channels(y: Array, b: Array, start: int, stop: int, size: int) -> None:
 
 @inner
 def gradient_one(
-    x: Array, d: Array, dw: Array, size: Array, inputs: int, outputs: int, all_inputs: int, sums: Array
+    x: Array, d: Array, dw: Array, size: Size, inputs: int, outputs: int, all_inputs: int, sums: Array
 ) -> None:
     """Write dw [O, I, TH, TW] of the first `outputs` and `inputs` channels; `sums` has a vector for each weight."""
     height, width, rows, tall, wide = size

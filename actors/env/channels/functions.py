@@ -90,8 +90,10 @@ def _spaces(h: Array, *weights: Array) -> Scratch:
 
 
 class Convolve(torch.autograd.Function):
-    """`apply(h, w, b, groups)` convolves `h [M, E, G * I, H, W]` with `w [E, G * O, I, TH, TW]` and adds `b [E, G * O]`,
-    or nothing if it is None."""
+    """`apply(h, w, b, groups)` convolves `h [M, E, G * I, H, W]` with `w [E, G * O, I, TH, TW]`.
+
+    It adds `b [E, G * O]`, or nothing if that is None.
+    """
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, w: Tensor, b: Tensor | None, groups: int) -> Tensor:
@@ -103,7 +105,7 @@ class Convolve(torch.autograd.Function):
         return torch.from_numpy(y).movedim(-1, 0)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, w = ctx.x, ctx.w
         input_too, weights_too, bias_too, _ = ctx.needs_input_grad
@@ -132,18 +134,17 @@ class TwoLayers(torch.autograd.Function):
         return torch.from_numpy(y).movedim(-1, 0)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         x, first, second, hidden = ctx.saved
         input_too, with_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         dx = empty(x.shape if input_too else (1,) * 5)
-        grads = [empty(shape) for w in (first, second) for shape in (w.shape, w.shape[:2])]
+        dw1, db1, dw2, db2 = (empty(shape) for w in (first, second) for shape in (w.shape, w.shape[:2]))
         inside = _scratch("hidden", hidden[0].size)[: hidden[0].size].reshape(hidden[0].shape)
-        spaces = _spaces(x, first, second)
-        two_layers_back(
-            x, first, second, hidden, _array(d), dx, *grads, inside, ctx.groups, input_too, with_weights, spaces
-        )
-        own = [torch.from_numpy(g) if needed else None for g, needed in zip(grads, ctx.needs_input_grad[1:5])]  # noqa: B905
+        grads, spaces = (dw1, db1, dw2, db2), _spaces(x, first, second)
+        outer = x, first, second, hidden, _array(d)
+        two_layers_back(*outer, dx, *grads, inside, ctx.groups, input_too, with_weights, spaces)
+        own = [torch.from_numpy(g) if ctx.needs_input_grad[n + 1] else None for n, g in enumerate(grads)]
         return (torch.from_numpy(dx).movedim(-1, 0) if input_too else None, *own, None)
 
 
@@ -167,7 +168,7 @@ class Blend(torch.autograd.Function):
         return torch.from_numpy(y).movedim(-1, 0)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         x, grown, kinds, alphas, weights, values = ctx.saved
         dx, ds, flat = empty(x.shape), empty(x.shape), (*x.shape[:2], -1)
@@ -202,18 +203,20 @@ class NormalizeBatch(torch.autograd.Function):
         y = _pooled(x, window)
         batch_mean, inverse = empty(a.shape), empty(a.shape)
         none = empty((0,))
-        running = (none, none) if mean is None or var is None else (mean.numpy(), var.numpy())
-        normalize(x, a, b, y, batch_mean, inverse, *running, *window, relu, momentum, eps)
+        m, v = (none, none) if mean is None or var is None else (mean.numpy(), var.numpy())
+        tall, wide = window
+        normalize(x, a, b, y, batch_mean, inverse, m, v, tall, wide, relu, momentum, eps)
         ctx.saved = x, a, b, batch_mean, inverse
         ctx.window, ctx.relu = window, relu
         return torch.from_numpy(y).movedim(-1, 0)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         x, gain, bias, mean, inverse = ctx.saved
         dx, dgain, dbias = empty(x.shape), empty(gain.shape), empty(bias.shape)
-        normalize_back(x, _array(d), gain, bias, mean, inverse, dx, dgain, dbias, *ctx.window, ctx.relu)
+        tall, wide = ctx.window
+        normalize_back(x, _array(d), gain, bias, mean, inverse, dx, dgain, dbias, tall, wide, ctx.relu)
         return (torch.from_numpy(dx).movedim(-1, 0), torch.from_numpy(dgain), torch.from_numpy(dbias), *(None,) * 6)
 
 
@@ -249,7 +252,7 @@ class WindowMean(torch.autograd.Function):
         return torch.from_numpy(y).movedim(-1, 0)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
         dx = empty(ctx.shape)
         window_mean_back(_array(d), dx, *ctx.window)
@@ -272,7 +275,7 @@ class Classify(torch.autograd.Function):
         return torch.from_numpy(y).mT
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, w = ctx.saved
         dx, dw, db = empty(ctx.shape), empty(w.shape), empty((w.shape[0], w.shape[2]))
@@ -288,12 +291,12 @@ class CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         slope = logits.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
-        loss, (highest, summed) = empty((len(slope),)), empty((2, slope.shape[2]))
-        losses(slope, _vector(labels), _vector(counts), loss, highest, summed)
+        loss = empty((len(slope),))
+        losses(slope, _vector(labels), _vector(counts), loss, empty(slope.shape[2:]))
         ctx.slope = torch.from_numpy(slope)
         return torch.from_numpy(loss)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None, None]:
         return (ctx.slope * d[:, None, None]).mT, None, None

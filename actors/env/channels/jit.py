@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from actors.env import kernels
 from actors.jit import cache
 from actors.jit.decorators import Kernel
+from actors.jit.decorators import allocation_free as inner
+
+__all__ = ["inner", "kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 PRECISION = "float32"
@@ -18,7 +20,7 @@ PRECISION = "float32"
 @functools.cache
 def cache_dir() -> Path:
     """Return the folder, in the user's cache; in the temporary folder if that is not writable."""
-    return cache.kernel_folder("channels", Path(__file__).parent, Path(str(kernels.__file__)).parent)
+    return cache.kernel_folder("channels", Path(__file__).parent)
 
 
 def is_compiled() -> bool:

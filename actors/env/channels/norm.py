@@ -1,8 +1,8 @@
 """BatchNorm with what follows it, max-pooling and ReLU, in one pass over each channel; and its gradients.
 
 `h [C, H, W, M]` has the channels of all environments; the output is `[C, H / tall, W / wide, M]`, where `tall` and
-`wide` are the window of the pooling: 1x1 for none, 1x2 or 2x2. A last odd line or column is dropped. The rows of data are `[C, V]`
-groups of M / V rows, each with its own statistics.
+`wide` are the window of the pooling: 1x1 for none, 1x2 or 2x2. A last odd line or column is dropped. Rows of data
+may be V groups of M / V rows, each with its own statistics.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.channels.jit import kernel
+from actors.env.channels.jit import inner, kernel
 from actors.env.channels.tiles import LANES
-from actors.env.kernels.jit import inner
-from actors.env.kernels.vectors import (
+from actors.jit.vectors import (
     fma,
     load,
     maximum,
@@ -28,6 +27,8 @@ from actors.env.kernels.vectors import (
 )
 
 Array = NDArray[Any]
+Size = tuple[int, int, int, int, int]
+"""Height, width, rows of data, and the window."""
 
 
 @inner
@@ -76,7 +77,7 @@ def route(h: Array, at: int, out: Array, scale: Any, shift: Any, center: Any, be
 
 @inner
 def rescale_channel(
-    h: Array, y: Array, size: Any, first: int, count: int, scale: float, shift: float, relu: bool
+    h: Array, y: Array, size: Size, first: int, count: int, scale: float, shift: float, relu: bool
 ) -> None:
     """Write y [H / tall, W / wide, M] of one channel and `count` rows of data; size is (H, W, M, tall, wide)."""
     height, width, rows, tall, wide = size

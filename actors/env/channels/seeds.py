@@ -10,13 +10,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from actors.env.channels.convolution import Scratch, convolve_env, convolve_env_input, convolve_env_weights
-from actors.env.channels.jit import kernel
+from actors.env.channels.jit import inner, kernel
 from actors.env.channels.tiles import LANES
-from actors.env.kernels.jit import inner
-from actors.env.kernels.seeds import GATE, MULTIPLY
-from actors.env.kernels.vectors import exponential, fma, load, rectified, splat, store, total, where_positive
+from actors.jit.vectors import exponential, fma, load, rectified, splat, store, total, where_positive
+from actors.types.actions import BLENDS
 
 Array = NDArray[Any]
+MULTIPLY, GATE = BLENDS.index("multiply"), BLENDS.index("gated")
 
 
 @kernel

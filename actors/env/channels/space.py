@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from actors.env.channels.jit import kernel
 from actors.env.channels.tiles import LANES
-from actors.env.kernels.vectors import load, splat, store
+from actors.jit.vectors import load, splat, store
 
 Array = NDArray[Any]
 

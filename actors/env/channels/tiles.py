@@ -14,8 +14,9 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
-from actors.env.kernels.jit import inner, intrinsic
-from actors.env.kernels.vectors import VectorType, call, read, register_bytes, spread, vector_ir, write
+from actors.env.channels.jit import inner
+from actors.jit.decorators import intrinsic
+from actors.jit.vectors import VectorType, call, read, register_bytes, spread, vector_ir, write
 
 Array = NDArray[Any]
 TILE = 4  # output channels of a tile, and input channels of a tile of gradients
@@ -115,8 +116,8 @@ def _gradient_tile(height: int, width: int) -> Any:
 
 
 _wide_4, _wide_3, _wide_2, _wide_1 = (_convolution_tile(n, WIDE // LANES) for n in (4, 3, 2, 1))
-_narrow_4, _narrow_3, _narrow_2, _narrow_1 = (_convolution_tile(n, NARROW // LANES) for n in (4, 3, 2, 1))
-_outer_4_4, _outer_4_3, _outer_4_2, _outer_4_1 = (_gradient_tile(4, n) for n in (4, 3, 2, 1))
+_narrow_4, _narrow_1 = (_convolution_tile(n, NARROW // LANES) for n in (4, 1))
+_outer_4_4, _outer_4_3, _outer_4_1 = (_gradient_tile(4, n) for n in (4, 3, 1))
 _outer_2_4, _outer_2_1, _outer_1_4, _outer_1_1 = (_gradient_tile(*n) for n in ((2, 4), (2, 1), (1, 4), (1, 1)))
 
 
@@ -150,12 +151,9 @@ def pixel(
             _wide_1(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
     elif channels >= 4:
         _narrow_4(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
-    elif channels == 3:
-        _narrow_3(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
-    elif channels == 2:
-        _narrow_2(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
     else:
-        _narrow_1(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
+        for j in range(channels):
+            _narrow_1(x, w, b, y, x_at, w_at + j, b_at + j, y_at + j * y_channel, x_row, w_row, y_channel, rows, steps)
 
 
 @inner
@@ -190,9 +188,6 @@ def outer(
             elif high == 4 and left == 3:
                 _outer_4_3(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
                 k += 3
-            elif high == 4 and left == 2:
-                _outer_4_2(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
-                k += 2
             elif high == 4:
                 _outer_4_1(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
                 k += 1

@@ -1,7 +1,8 @@
 """BatchNorm (Ioffe & Szegedy, 2015) as functions: the source of its statistics is an argument of a forward pass.
 
 A `Normalize` takes the name of a norm, a plane `h [M, C, height, width]` (environments folded into C), gain and bias,
-the number of its dimensions in space, and what follows the norm. Only the main pass of the training loop updates running statistics.
+the number of its dimensions in space, and what follows the norm. Only the main pass of the training loop updates
+running statistics.
 """
 
 from __future__ import annotations

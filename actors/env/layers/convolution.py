@@ -12,13 +12,13 @@ order instead, since channels-last sums round depending on the position of a cha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blueprints.blueprint import Params
 from actors.env.channels.functions import (
     Classify,
     Convolve,
@@ -115,8 +115,8 @@ def pointwise(matrix: Tensor, dims: int) -> Tensor:
     return matrix.mT[(..., *(None,) * dims)]
 
 
-def two_layers(h: Tensor, p: Params, dims: int, groups: int = 1) -> Tensor:
-    """Add conv(ReLU(conv(h))) to `h`, with kernels `w1`, `w2` and biases `b1`, `b2`; the first convolution has groups."""
+def two_layers(h: Tensor, p: Mapping[str, Tensor], dims: int, groups: int = 1) -> Tensor:
+    """Add conv(ReLU(conv(h))) to `h`, with kernels `w1`, `w2` and biases `b1`, `b2`; the first one has groups."""
     if with_kernels(h, dims):
         w1, w2, b1, b2 = p["w1"], p["w2"], p["b1"][:, 0], p["b2"][:, 0]
         if dims == 2:

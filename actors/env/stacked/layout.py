@@ -17,8 +17,8 @@ from actors.env.layers.convolution import with_kernels
 class StackLayout:
     """Where hidden tensors have environments (E) and rows of data (M).
 
-    MLPs have `[E, M, W]`. CNNs have `[M, E, C, *space]`, so that folding E into C gives an ordinary batch of images. What
-    the kernels of `actors.env.channels` compute has rows of data innermost in memory, and keeps them there.
+    MLPs have `[E, M, W]`. CNNs have `[M, E, C, *space]`, so that folding E into C gives an ordinary batch of images.
+    Tensors of the kernels in `actors.env.channels` have rows of data innermost in memory, and keep them there.
     """
 
     dims: int  # spatial dimensions; 0 for MLPs
@@ -71,15 +71,16 @@ class StackLayout:
     def variants(self, h: Tensor, count: int) -> Tensor:
         """Split rows that hold `count` variants one after the other; the variants become dimension `row_dim`."""
         r = self.row_dim
-        return h.unflatten(r, (count, h.shape[r] // count))
+        return h.reshape(*h.shape[:r], count, h.shape[r] // count, *h.shape[r + 1 :])
 
     def select_variants(self, h: Tensor, count: int, indices: list[int]) -> Tensor:
         """Return some of the `count` variants that the rows hold, one after the other."""
         if indices == list(range(count)):
             return h
         if self.env_dim and rows_innermost(h):
-            rows = h.movedim(0, -1).unflatten(-1, (count, -1))
-            return rows[..., indices, :].flatten(-2).movedim(-1, 0)
+            last = h.movedim(0, -1)
+            chosen: Tensor = last.reshape(*last.shape[:-1], count, -1)[..., indices, :]
+            return chosen.flatten(-2).movedim(-1, 0)
         index = h.new_tensor(indices).long()
         return self.variants(h, count).index_select(self.row_dim, index).flatten(self.row_dim, self.row_dim + 1)
 

@@ -100,9 +100,13 @@ def test_what_is_not_a_number_stays_in_its_environment() -> None:
     assert torch.equal(plain[:, [0, 2]], broken[:, [0, 2]])
     assert broken[:, 1, 2].isnan().any()
     h[0, 1] = torch.nan
-    assert NormalizeBatch.apply(
-        with_rows_innermost(h).flatten(1, 2), torch.ones(12), torch.zeros(12), None, None, (1, 1), True, 0.1, EPS
-    )[:, 4:8].isnan().all()
+    assert (
+        NormalizeBatch.apply(
+            with_rows_innermost(h).flatten(1, 2), torch.ones(12), torch.zeros(12), None, None, (1, 1), True, 0.1, EPS
+        )[:, 4:8]
+        .isnan()
+        .all()
+    )
 
 
 @pytest.mark.parametrize("groups", [1, 4])
@@ -145,7 +149,9 @@ def test_calibration_of_groups_of_rows(window: tuple[int, int]) -> None:
     h = torch.cat([drawn(32, 4, 5, 6), 5.0 * drawn(32, 4, 5, 6, seed=2)])
     gain, bias = drawn(4), drawn(4)
     found = calibration(with_rows_innermost(h), gain, bias, 2, EPS)
-    parts = [F.batch_norm(part.double(), None, None, gain.double(), bias.double(), True, 0.1, EPS) for part in h.split(32)]
+    parts = [
+        F.batch_norm(part.double(), None, None, gain.double(), bias.double(), True, 0.1, EPS) for part in h.split(32)
+    ]
     ours = rescaled(with_rows_innermost(h), *found, window, True)
     truth = torch.relu(F.max_pool2d(torch.cat(parts), window))
     torch.testing.assert_close(ours.double(), truth, rtol=1e-4, atol=1e-4)

@@ -16,7 +16,7 @@ from llvmlite import binding, ir
 from numba import types
 from numba.extending import models, overload, register_model
 
-from actors.env.kernels.jit import intrinsic
+from actors.jit.decorators import intrinsic
 
 PADDING = 32
 """The length of rows is a multiple of this."""
