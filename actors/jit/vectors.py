@@ -12,10 +12,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.extending import models, overload, register_model
 
+from actors.jit.cache import has_feature
 from actors.jit.decorators import intrinsic
 
 PADDING = 32
@@ -26,7 +27,7 @@ FLAGS = ("contract", "nsz")
 @cache
 def register_bytes() -> int:
     """Return the width of this processor's vector registers."""
-    return 64 if binding.get_host_cpu_features().get("avx512f") else 32
+    return 64 if has_feature("avx512f") else 32
 
 
 class VectorType(types.Type):
