@@ -139,6 +139,19 @@ def total(typingctx, vector):  # type: ignore[no-untyped-def]
     return vector.real(vector), lambda context, builder, sig, args: reduced(builder, args[0])
 
 
+@intrinsic
+def any_nonzero(typingctx, vector):  # type: ignore[no-untyped-def]
+    """Return whether any of a vector's numbers differs from 0, or is not a number."""
+
+    def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        t = args[0].type
+        different = builder.fcmp_unordered("!=", args[0], constant(t, 0.0))
+        bits = builder.bitcast(different, ir.IntType(t.count))
+        return builder.icmp_unsigned("!=", bits, ir.IntType(t.count)(0))
+
+    return types.boolean(vector), generate
+
+
 def _elementwise(count: int, generate: Callable[..., Any]) -> Any:
     """Return an intrinsic of `count` vectors, whose code is `generate(builder, *vectors)`."""
 

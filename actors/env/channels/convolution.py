@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actors.env.channels.jit import inner, kernel
 from actors.env.channels.tiles import LANES, NARROW, TILE, WIDE, outer, pixel
-from actors.jit.vectors import load, splat, store, total
+from actors.jit.vectors import any_nonzero, load, splat, store, total
 
 Array = NDArray[Any]
 Scratch = tuple[Array, Array, Array, Array]
@@ -27,9 +27,30 @@ BLOCK = 1024
 def live_channels(x: Array, channels: int, size: int) -> int:
     """Return the number of channels up to the last one that is not 0 everywhere; `x` is flat."""
     for c in range(channels - 1, -1, -1):
-        for i in range(c * size, (c + 1) * size):
-            if x[i] != 0:  # also if it is not a number
+        for i in range(c * size, (c + 1) * size, LANES):
+            if any_nonzero(load(x, i)):
                 return c + 1
+    return 0
+
+
+@inner
+def live_filters(w: Array, filters: int, size: int) -> int:
+    """Return the number of filters up to the last one that is not 0 everywhere; `w` is flat."""
+    for o in range(filters - 1, -1, -1):
+        for i in range(o * size, (o + 1) * size):
+            if w[i] != 0:  # also if it is not a number
+                return o + 1
+    return 0
+
+
+@inner
+def live_inputs(w: Array, filters: int, inputs: int, taps: int) -> int:
+    """Return the number of input channels up to the last one of which any filter has a weight that is not 0."""
+    for k in range(inputs - 1, -1, -1):
+        for o in range(filters):
+            for i in range((o * inputs + k) * taps, (o * inputs + k + 1) * taps):
+                if w[i] != 0:  # also if it is not a number
+                    return k + 1
     return 0
 
 
@@ -191,7 +212,7 @@ def convolve_env(x: Array, w: Array, b: Array, y: Array, groups: int, scratch: S
         own_w = w[g * outputs : (g + 1) * outputs].reshape(outputs * filters)
         own_y = y[g * outputs : (g + 1) * outputs].reshape(outputs * area)
         own_b = b[g * outputs : (g + 1) * outputs]
-        kept, used = live_channels(own_w, outputs, filters), live_channels(own_x, inputs, area)
+        kept, used = live_filters(own_w, outputs, filters), live_channels(own_x, inputs, area)
         kept = kept if used else 0
         convolve_one(own_x, own_w, own_b, own_y, size, used, kept, inputs, False, packed_x, packed_w)
         fill_channels(own_y, own_b, kept, outputs, area)
@@ -210,7 +231,7 @@ def convolve_env_input(d: Array, w: Array, dx: Array, groups: int, scratch: Scra
         own_d = d[g * outputs : (g + 1) * outputs].reshape(outputs * area)
         own_dx = dx[g * inputs : (g + 1) * inputs].reshape(inputs * area)
         kept = live_channels(own_d, outputs, area)
-        reached = inputs if kept else 0
+        reached = live_inputs(own_w, outputs, inputs, size[3] * size[4]) if kept else 0
         convolve_one(own_d, own_w, zeros, own_dx, size, kept, reached, inputs, True, packed_x, packed_w)
         fill_channels(own_dx, zeros, reached, inputs, area)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.env.channels.convolution import live_channels
 from actors.env.channels.jit import inner, kernel
 from actors.env.channels.tiles import LANES
 from actors.jit.vectors import (
@@ -114,7 +115,8 @@ def normalize(
     momentum: float,
     eps: float,
 ) -> None:
-    """Normalize by the statistics of the batch, written to `mean` and `inverse [C]` (1 / standard deviation).
+    """Normalize by the statistics of the batch, written to `mean` and `inverse [C]` (1 / standard deviation; 0 for a
+    channel that a stack pads).
 
     Update the running statistics `[C]`, if they are not empty.
     """
@@ -123,13 +125,17 @@ def normalize(
     size = (height, width, rows, tall, wide)
     for c in range(channels):
         own, out = h[c].reshape(area * rows), y[c].reshape(y.shape[1] * y.shape[2] * rows)
-        m, v = moments(own, area, rows, 0, rows)
-        mean[c], inverse[c] = m, 1 / np.sqrt(v + eps)
+        padded = gain[c] == 0 and bias[c] == 0 and live_channels(own, 1, area * rows) == 0
+        m, v = (gain[c], gain[c]) if padded else moments(own, area, rows, 0, rows)
+        mean[c], inverse[c] = m, 0 if padded else 1 / np.sqrt(v + eps)
         if running_mean.size:
             n = area * rows
             unbiased = v * n / max(1, n - 1)
             running_mean[c] += momentum * (m - running_mean[c])
             running_var[c] += momentum * (unbiased - running_var[c])
+        if padded:
+            out[:] = 0
+            continue
         scale = gain[c] * inverse[c]
         rescale_channel(own, out, size, 0, rows, scale, bias[c] - mean[c] * scale, relu)
 
@@ -155,6 +161,9 @@ def normalize_back(
     zero = splat(h.dtype.type(0))
     for c in range(channels):
         own, flow, out = h[c].reshape(area * rows), d[c].reshape(high * low * rows), dh[c].reshape(area * rows)
+        if inverse[c] == 0:
+            out[:], dgain[c], dbias[c] = 0, 0, flow.sum()
+            continue
         scale = gain[c] * inverse[c]
         a, b, m, row = splat(scale), splat(bias[c] - mean[c] * scale), splat(mean[c]), width * rows
         summed, along = zero, zero
