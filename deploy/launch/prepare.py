@@ -83,6 +83,19 @@ def compile_kernels(config: Config, console: Console) -> None:
         from actors.env import seed_fleet  # imports Numba
 
         seed_fleet.compile_kernels()
+    if not (config.gym.id or config.external.spaces) and _has_cnns(config) and config.env.device != "cuda":
+        from actors.env.channels import compile, jit  # imports Numba
+
+        if not jit.is_compiled():
+            console.print("compiling convolutional hosts for this machine (once, about 15 s) ...")
+            compile.compile_kernels()
+
+
+def _has_cnns(config: Config) -> bool:
+    """Return whether a task has a convolutional host."""
+    from actors.env.tasks import find_family
+
+    return any(find_family(task).kind != "vector" for task in config.env.tasks)
 
 
 def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
