@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from actors.env.channels.jit import kernel
 
 Array = NDArray[Any]
-LINE = 16
-"""Numbers of a row that are copied together: those of a line of the cache."""
+BLOCK = 64
+"""Numbers of a row that are copied together: those of four lines of the cache."""
 
 
 @kernel
@@ -20,8 +20,8 @@ def gather_rows(data: Array, rows: Array, x: Array) -> None:
     size = data.shape[2]
     for s in range(steps):
         for e in range(envs):
-            for first in range(0, size, LINE):
-                last = min(size, first + LINE)
+            for first in range(0, size, BLOCK):
+                last = min(size, first + BLOCK)
                 for m in range(count):
                     row = rows[s, e, m]
                     for p in range(first, last):

@@ -144,6 +144,20 @@ def test_norm_with_pooling_and_relu(window: tuple[int, int], relu: bool) -> None
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
 
 
+def test_norm_of_channels_that_are_padded_and_of_those_whose_gain_is_zero() -> None:
+    """The last two channels have gain and bias 0; only the last is 0 everywhere. Gains and biases still get gradients."""
+    h, gain, bias = drawn(32, 4, 3, 4), drawn(4), drawn(4)
+    gain[2:], bias[2:], h[:, 3] = 0.0, 0.0, 0.0
+
+    def ours(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return NormalizeBatch.apply(with_rows_innermost(x), a, b, None, None, (2, 2), False, 0.1, EPS)
+
+    def truth(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return F.max_pool2d(F.batch_norm(x, None, None, a, b, True, 0.1, EPS), 2)
+
+    assert_same(ours, truth, h, gain, bias)
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 def test_calibration_of_groups_of_rows(window: tuple[int, int]) -> None:
     h = torch.cat([drawn(32, 4, 5, 6), 5.0 * drawn(32, 4, 5, 6, seed=2)])
