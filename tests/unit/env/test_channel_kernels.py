@@ -145,7 +145,7 @@ def test_norm_with_pooling_and_relu(window: tuple[int, int], relu: bool) -> None
 
 
 def test_norm_of_channels_that_are_padded_and_of_those_whose_gain_is_zero() -> None:
-    """The last two channels have gain and bias 0; only the last is 0 everywhere. Gains and biases still get gradients."""
+    """The last two channels have gain and bias 0, and only the last is 0 everywhere."""
     h, gain, bias = drawn(32, 4, 3, 4), drawn(4), drawn(4)
     gain[2:], bias[2:], h[:, 3] = 0.0, 0.0, 0.0
 
