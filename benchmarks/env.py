@@ -1,6 +1,6 @@
 """Speed of seed-training environments: inner steps and decisions per second, a fleet against a loop over hosts.
 
-    python -m benchmarks.env [--quick] [--hosts mlp,cnn1d,cnn2d] [--budget S] [--json FILE]
+    python -m benchmarks.env [--quick] [--hosts mlp,cnn1d,cnn2d] [--small-cnns] [--budget S] [--json FILE]
                              [--device cuda] [--cuda-graph] [--backend torch] [--sizes 256,1024]
 
 The loop is the one-environment reference, itself tuned: fused AdamW, active seeds only, channels last in memory. Both
@@ -23,7 +23,7 @@ from actors.config import EnvConfig
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from benchmarks.environment.growth import MIXES, grown, parameters, settings
-from benchmarks.environment.hosts import HOSTS, BenchHost, few_images
+from benchmarks.environment.hosts import HOSTS, BenchHost, few_images, sequences, small_images
 from benchmarks.environment.memory import bytes_per_env
 from benchmarks.environment.roofline import roofline
 from benchmarks.environment.rounds import Cell, compare
@@ -39,6 +39,11 @@ KINDS = 6  # blueprints; the loop with all kinds has a host for each
 PEER_DECISIONS_S = 16.0
 """Published speed of the fastest public single-process implementation, on one core: 4 environments with CNN hosts of
 6,418 parameters on 3x32x32 images; a decision is 3 steps of 64 training samples, and 50 validation samples."""
+PEER_GOAL = 2.0  # times the loop, for the same work
+RESEARCH_HOSTS = {"small images": ("cnn2d", small_images), "sequences": ("cnn1d", sequences)}
+"""Convolutional hosts of the size of the training families."""
+RESEARCH_WIDTHS, RESEARCH_ENVS = (1, 16), 16
+RESEARCH_GOAL = 1000 / 6  # decisions/s: 6 ms each
 COLUMNS = MIXES[3]
 SPEEDS = ("parameters", "inner steps/s", "decisions/s")
 Row = dict[str, Any]
@@ -168,8 +173,23 @@ def speed_row(host: str, runner: str, fleet: Fleet, mix: str, env_s: float, rati
     }
 
 
-def peer_rows(budget_s: float) -> Iterator[Row]:
-    """Yield rows with the work of the public implementation's decision, and its published figure."""
+def research_rows(budget_s: float, targets: list[Target]) -> Iterator[Row]:
+    """Yield rows of fleets of small convolutional hosts of drawn widths without seeds; add a target for each."""
+    for name, (kind, factory) in RESEARCH_HOSTS.items():
+        host = replace(HOSTS[kind], name=name, factory=factory)
+        config = settings(host.task, width=RESEARCH_WIDTHS)
+        loop, fleet = (
+            grown(fleet_kind, config, host, RESEARCH_ENVS, MIXES[0])
+            for fleet_kind in (ReferenceFleet, SeedTrainingFleet)
+        )
+        cell = compare(loop, fleet, budget_s / 2, "cpu")
+        named = f"{name}, {RESEARCH_WIDTHS[0]} to {RESEARCH_WIDTHS[1]} channels, E = {RESEARCH_ENVS}, decisions/s"
+        targets.append(Target(named, 1 / cell.fleet_s, RESEARCH_GOAL))
+        yield speed_row(name, "fleet", fleet, MIXES[0], cell.fleet_s, cell.ratio, config.max_inner_steps)
+
+
+def peer_rows(budget_s: float, targets: list[Target]) -> Iterator[Row]:
+    """Yield rows with the work of the public implementation's decision, and its published figure; add targets."""
     config: EnvConfig = settings("benchmarks.environment.hosts:few_images", inner_steps=3)
     host = replace(HOSTS["cnn2d"], name="cnn2d, 3 steps", factory=few_images)
     for mix in MIXES[:2]:
@@ -177,6 +197,7 @@ def peer_rows(budget_s: float) -> Iterator[Row]:
             grown(kind, config, host, envs, mix) for kind, envs in ((ReferenceFleet, 1), (SeedTrainingFleet, 4))
         )
         cell = compare(loop, fleet, budget_s / 2, "cpu")
+        targets.append(Target(f"{host.name}, E = 4, seeds: {mix}, over the loop", cell.ratio, PEER_GOAL))
         yield speed_row(host.name, "fleet", fleet, mix, cell.fleet_s, cell.ratio, 3)
     published = {
         "host": "public implementation, as published",
@@ -200,6 +221,9 @@ def main() -> None:
     known.add_argument("--budget", type=float, default=20.0, help="approximate seconds for each row")
     known.add_argument("--sizes", type=_sizes, help="numbers of environments in a fleet, such as 256,1024")
     known.add_argument("--backend", choices=("auto", "torch"), default="auto", help="torch: as on a GPU, on any device")
+    known.add_argument(
+        "--small-cnns", action="store_true", help="time only small CNNs, and the public implementation's work"
+    )
     known.add_argument("--cuda-graph", action="store_true", help="replay an epoch's minibatches as a CUDA graph")
     args = known.parse_args()
     names = args.hosts.split(",")
@@ -212,15 +236,16 @@ def main() -> None:
     hosts = [HOSTS[name] for name in names]
     if args.quick:
         hosts = [replace(host, factory=few_images) if host.name == "cnn2d" else host for host in hosts]
-    benches = [Bench(host, args) for host in hosts]
+    benches = [] if args.small_cnns else [Bench(host, args) for host in hosts]
     for bench in benches:
         bench.run()
     rows = [row for bench in benches for row in bench.speed]
     widths = [row for bench in benches for row in bench.widths]
-    if "cnn2d" in names and args.device == "cpu" and args.backend == "auto" and not args.quick:
-        rows += peer_rows(benches[0].budget_s)
+    targets = [target for bench in benches for target in bench.targets]
+    if args.small_cnns or ("cnn2d" in names and args.device == "cpu" and args.backend == "auto" and not args.quick):
+        rows += [*peer_rows(args.budget, targets), *research_rows(args.budget, targets)]
     inside = sorted((row for bench in benches for row in bench.inside), key=lambda row: list(row)[2])
-    publish(rows + widths + inside, [target for bench in benches for target in bench.targets], args.json)
+    publish(rows + widths + inside, targets, args.json)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput") and not only_cuda(session.config):
         missing = [COMPILE.format(dtype) for dtype in ("float32", "float64") if not is_compiled(dtype)]
         missing += [COMPILE_POLICY.format(folder) for folder, cache in CACHES.items() if not cache.is_compiled()]
+        from actors.env.channels import jit  # imports Numba
+
+        missing += [] if jit.is_compiled() else [COMPILE_POLICY.format("actors.env.channels")]
         compiling = [subprocess.Popen([sys.executable, "-c", command]) for command in missing]
         statuses = [process.wait() for process in compiling]
         if any(statuses):

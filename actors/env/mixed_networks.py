@@ -18,7 +18,9 @@ from actors.env.slots.contributions import EvalResult
 
 T = TypeVar("T")
 MAX_BLOCK_ENVS, MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS = 16, 4, 4096
-LEAST_CHANNELS = 4
+LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS = 4, 8
+"""CNNs are padded to this width at least. Kernels leave padded channels out, so that fewer and larger stacks are
+faster."""
 
 
 class HostKind(NamedTuple):
@@ -29,26 +31,28 @@ class HostKind(NamedTuple):
     """CNNs are padded to this width or less; 0 for MLPs, which are padded to the largest."""
 
 
-def host_kind(host: Host, sample: tuple[int, ...]) -> HostKind:
+def host_kind(host: Host, sample: tuple[int, ...], least_channels: int = LEAST_CHANNELS) -> HostKind:
     """Return the kind of a host on samples of this shape.
 
     Padding a CNN to twice its width costs up to four times the work, so that narrow and wide ones are not stacked.
     """
-    return HostKind(sample[1:], _channel_class(host.width) if sample[1:] else 0)
+    return HostKind(sample[1:], _channel_class(host.width, least_channels) if sample[1:] else 0)
 
 
-def host_kinds(narrowest: Host, widest: Host, sample: tuple[int, ...]) -> dict[HostKind, Host]:
+def host_kinds(
+    narrowest: Host, widest: Host, sample: tuple[int, ...], least_channels: int = LEAST_CHANNELS
+) -> dict[HostKind, Host]:
     """Return the kinds of the hosts between two that differ in width, and the widest host of each kind."""
     kinds = {}
     for width in range(narrowest.width, widest.width + 1):
         host = widest.with_width(width)
-        kinds[host_kind(host, sample)] = host
+        kinds[host_kind(host, sample, least_channels)] = host
     return kinds
 
 
-def _channel_class(width: int) -> int:
-    """Return the smallest of `LEAST_CHANNELS`, and its doublings, that is at least `width`."""
-    channels = LEAST_CHANNELS
+def _channel_class(width: int, least: int) -> int:
+    """Return the smallest of `least`, and its doublings, that is at least `width`."""
+    channels = least
     while channels < width:
         channels *= 2
     return channels
@@ -116,14 +120,16 @@ class MixedNetworks:
         make_block: Callable[[HostKind, int], FleetNetworks],
         num_envs: int,
         device: str,
+        least_channels: int = LEAST_CHANNELS,
     ) -> None:
         """`make_block(kind, num_envs)` makes the networks of one block, on a device of this type."""
+        self.least_channels = least_channels
         self.kinds, self.make_block, self.num_envs, self.device = tuple(kinds), make_block, num_envs, device
         self.blocks: list[Block] = []
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
         """See `FleetNetworks.reset`."""
-        kinds = {e: host_kind(episodes[e].host, episodes[e].task.shape) for e in envs}
+        kinds = {e: host_kind(episodes[e].host, episodes[e].task.shape, self.least_channels) for e in envs}
         stale = {block: block.leave(envs) for block in self.blocks}
         dropped = [block for block in self.blocks if block.idle]
         self.blocks = [block for block in self.blocks if not block.idle]

@@ -57,4 +57,4 @@ def make_networks(
         (kind,) = padded
         if num_envs <= block_envs(kind, num_envs, settings.device.type):
             return factory.make(kind, num_envs)
-    return MixedNetworks(list(padded), factory.make, num_envs, settings.device.type)
+    return MixedNetworks(list(padded), factory.make, num_envs, settings.device.type, settings.least_channels)

@@ -20,12 +20,14 @@ from actors.env.blueprints.blueprint import Blueprint
 from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host, draw_params
 from actors.env.layers.batch_norm import (
+    NOTHING,
     Moments,
     Normalize,
     batch_statistics,
     recorded_statistics,
     running_statistics,
 )
+from actors.env.layers.convolution import After
 from actors.env.slots.contributions import EvalResult
 
 Isolation = Literal["shadow", "straight_through"]
@@ -94,8 +96,8 @@ class ReferenceColumn:
     def logits(self, x: Tensor, normalize: Normalize) -> Tensor:
         """Return the column's logits, before they are scaled by alpha."""
 
-        def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-            return normalize(self.prefix + name, h, gain, bias)
+        def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+            return normalize(self.prefix + name, h, gain, bias, dims, after)
 
         return self.host.forward(self.group.params, x, lambda s, h: h, None, own_norm)
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
+from actors.env.channels.tiles import NARROW
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.episode.epoch import EpochPlan
 from actors.env.episode.settings import width_range
@@ -20,7 +21,7 @@ from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import make_host
 from actors.env.kernels import compile
-from actors.env.mixed_networks import HostKind, host_kinds
+from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS, HostKind, host_kinds
 from actors.env.network_factory import make_networks
 from actors.env.reference_network import OptimizerSettings
 from actors.env.rendering.timeline import Timeline
@@ -60,11 +61,14 @@ class SeedTrainingFleet:
         self._running = np.zeros(num_envs, dtype=np.bool_)
         self._last: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
         self.dtype, self.device = dtype, _device(config)
+        kernels = self.device.type == "cpu" and dtype is torch.float32 and config.batch_size % NARROW == 0
+        least = LEAST_CHANNELS_OF_KERNELS if kernels else LEAST_CHANNELS
         settings = NetworkSettings(
             config.max_horizon_epochs * config.max_inner_steps,
             OptimizerSettings(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm),
             dtype,
             self.device,
+            least,
             config.compile,
             config.cuda_graph and self.device.type == "cuda",
         )
@@ -72,7 +76,7 @@ class SeedTrainingFleet:
         for name, task in zip(config.tasks, tasks, strict=True):
             widths = (width_scale * width for width in width_range(config, name))
             narrowest, widest = (make_host(task, width, config.slots) for width in widths)
-            hosts += host_kinds(narrowest, widest, task.shape).items()
+            hosts += host_kinds(narrowest, widest, task.shape, least).items()
         self.networks = make_networks(hosts, config.column_slots, num_envs, settings, config.backend)
         self._twins = TwinCache(self._play_twins)
         self._topologies: tuple[Topology, ...] = ((),) * num_envs

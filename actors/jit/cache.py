@@ -29,10 +29,12 @@ def has_feature(name: str) -> bool:
 
 
 def kernel_folder(name: str, *sources: Path) -> Path:
-    """Make and return the folder of the kernels in `sources`, in the user's cache; in the temporary folder if that is
-    not writable."""
+    """Make and return the folder of the kernels in the folders `sources`.
+
+    It is in the user's cache, or in the temporary folder if that is not writable.
+    """
     digest = hashlib.sha256(repr([version("numba"), version("llvmlite"), *processor()]).encode())
-    for source in (p for folder in (*sources, Path(__file__).parent) for p in sorted(folder.glob("*.py"))):
+    for source in (path for folder in (*sources, Path(__file__).parent) for path in sorted(folder.glob("*.py"))):
         # Numba's cache is valid for one path and modification time only
         digest.update(f"{source} {source.stat().st_mtime_ns}".encode() + source.read_bytes())
     name = f"{name}-{digest.hexdigest()[:16]}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -14,6 +15,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Sums may be reordered and products fused; NaN and infinity keep their meaning.
 ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
 EXACT_ORDER = {"contract", "nsz"}
+
+intrinsic: Any = numba.extending.intrinsic
+"""Makes a function of argument types, which returns a signature and a generator of LLVM code, callable in kernels."""
 
 
 class Kernel:

@@ -74,7 +74,10 @@ def _arrays(thing: Any, path: tuple[str, ...], visited: set[int]) -> Iterator[tu
 
 
 def _activations(fleet: SeedTrainingFleet) -> int:
-    """Return the most bytes that autograd saves at once; 0 for the numba backend, which has a fixed work space."""
+    """Return the most bytes that autograd saves at once as tensors.
+
+    Kernels save arrays, which are not counted; the numba backend has a fixed work space.
+    """
     sizes: dict[int, int] = {}
     most = 0
 

@@ -42,7 +42,7 @@ def roofline(fleet: SeedTrainingFleet, epoch_s: float, memory: dict[str, float],
         fleet.step(waits(fleet))
     steps = fleet.config.max_inner_steps
     flops = counter.get_total_flops() / fleet.num_envs / steps
-    if not flops:
+    if not flops or (device == "cpu" and fleet.episodes[0].host.family.dims):
         return {"MFLOP": "-", "MB": "-", "bound": "numba kernels are not counted", "of the bound %": "-"}
     moved = 1024 * (2 * memory["activations KiB"] + 3 * memory["parameters KiB"] + 2 * memory["moments KiB"])
     arithmetic, traffic = (amount / peak for amount, peak in zip((flops, moved), peaks(device), strict=True))

@@ -16,6 +16,7 @@ MODULES = (
     "torch.utils.tensorboard",
 )
 KERNELS = (
+    "actors.env.channels.compile",
     "actors.env.seed_fleet",
     "actors.policy.kernels.compile",
     "actors.policy.gradients.compile",

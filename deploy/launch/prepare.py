@@ -80,8 +80,11 @@ def compile_kernels(config: Config, console: Console, actors: bool = True, learn
     if learner and not config.policy.compile and pick_device(config.learner.device).type == "cpu":
         missing += ["the policy's gradient"] if not gradients.is_compiled() else []
         missing += ["the update"] if not update.is_compiled() else []
-    if actors and not (config.gym.id or config.external.spaces) and config.env.backend != "torch":
-        missing += ["the environments"] if not environments.is_compiled("float32") else []
+    if actors and not (config.gym.id or config.external.spaces):
+        if config.env.backend != "torch" and not environments.is_compiled("float32"):
+            missing.append("the environments")
+        if config.env.device != "cuda" and _has_cnns(config) and not _channels_are_compiled():
+            missing.append("convolutional hosts")
     if not missing:
         return
     parts = f"{', '.join(missing[:-1])} and {missing[-1]}" if len(missing) > 1 else missing[0]
@@ -91,6 +94,19 @@ def compile_kernels(config: Config, console: Console, actors: bool = True, learn
     with ThreadPoolExecutor() as threads:  # each waits for a process of its own
         for done in [threads.submit(COMPILE[name]) for name in missing]:
             done.result()
+
+
+def _channels_are_compiled() -> bool:
+    from actors.env.channels import jit  # imports Numba
+
+    return jit.is_compiled()
+
+
+def _has_cnns(config: Config) -> bool:
+    """Return whether a task has a convolutional host."""
+    from actors.env.tasks import find_family
+
+    return any(find_family(task).kind != "vector" for task in config.env.tasks)
 
 
 def pretrain(config: Config, run_dir: Path, console: Console) -> Config:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.env.blueprints.blueprint import NOOP, Blueprint, Param, Params
-from actors.env.layers.convolution import contiguous_stack, convolve, fold, pointwise
+from actors.env.layers.convolution import contiguous_stack, fold, pointwise, two_layers
 from actors.env.layers.layer_norm import Units
 
 TAPS = 3
@@ -49,7 +49,7 @@ def _two_layers(name: str, dims: int, hidden: Callable[[int], int], taps: tuple[
         }
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
-        return h + convolve(torch.relu(convolve(h, p["w1"], p["b1"], dims)), p["w2"], p["b2"], dims)
+        return two_layers(h, p, dims)
 
     return Blueprint(name, shapes, forward)
 
@@ -62,8 +62,7 @@ def _depthwise(dims: int) -> Blueprint:
         return filters | {"w2": Param((2 * width, width), "zero"), "b2": _vector(width)}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
-        filtered = convolve(h, p["w1"], p["b1"], dims, groups=h.shape[-dims - 1])
-        return h + pointwise(torch.relu(filtered), p["w2"], p["b2"], dims)
+        return two_layers(h, {**p, "w2": pointwise(p["w2"], dims)}, dims, groups=h.shape[-dims - 1])
 
     return Blueprint("depthwise", shapes, forward)
 

@@ -15,7 +15,7 @@ from actors.env.blueprints.blueprint import Param, Params
 from actors.env.blueprints.family import IMAGE, SEQUENCE, Family
 from actors.env.hosts.host import Resume, SlotFunction
 from actors.env.layers.batch_norm import Normalize, batch_statistics
-from actors.env.layers.convolution import classify, convolve, plane, pool_max, pool_mean, unplane
+from actors.env.layers.convolution import After, classify, convolve, plane, pool_mean, unplane
 from actors.env.layers.layer_norm import Units
 
 STEM_TAPS, TAPS = 5, 3
@@ -31,8 +31,8 @@ def _head_shapes(channels: int, classes: int) -> dict[str, Param]:
     return {"out.w": Param((channels, classes), "fan_in"), "out.b": Param((1, classes), "zero")}
 
 
-def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalize: Normalize) -> Tensor:
-    return unplane(normalize(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"]), h, dims)
+def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalize: Normalize, after: After) -> Tensor:
+    return unplane(normalize(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"], dims, after), h, dims)
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,16 @@ class CNN1dHost:
         normalize: Normalize | None = None,
         resume: Resume | None = None,
     ) -> Tensor:
-        norm = normalize or batch_statistics()
+        norm, rectified = normalize or batch_statistics(), After(relu=True)
         first, h = resume or (-1, x)
         if resume is None:
-            h = torch.relu(pool_max(_batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm), 1))
+            h = _batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm, After(pool=True, relu=True))
         for s in range(max(first, 0), self.slots):
             if s != first:
-                h = h + convolve(torch.relu(_batch_norm(str(s), p, h, 1, norm)), p[f"{s}.w"], None, 1)
+                h = h + convolve(_batch_norm(str(s), p, h, 1, norm, rectified), p[f"{s}.w"], None, 1)
             h = slot(s, h)
             h = pool_mean(h, 1) if h.shape[-1] >= LEAST_POOLED else h
-        return classify(torch.relu(_batch_norm("out", p, h, 1, norm)), p["out.w"], p["out.b"], 1)
+        return classify(_batch_norm("out", p, h, 1, norm, rectified), p["out.w"], p["out.b"], 1)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class CNN2dHost:
         first, h = resume or (-1, x)
         for s in range(max(first, 0), self.slots):
             if s != first:
-                h = _batch_norm(str(s), p, convolve(h, p[f"{s}.w"], None, 2), 2, norm)
-                h = pool_max(h, 2) if s < 2 and min(h.shape[-2:]) >= LEAST_POOLED else h
+                after = After(pool=s < 2 and min(h.shape[-2:]) >= LEAST_POOLED)
+                h = _batch_norm(str(s), p, convolve(h, p[f"{s}.w"], None, 2), 2, norm, after)
             h = torch.relu(slot(s, h))
         return classify(h, p["out.w"], p["out.b"], 2)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from actors.env.kernels.jit import inner
 from actors.env.kernels.layers import copy
 from actors.env.kernels.network import ABSENT, BLENDED, Seeds, Work, backward, block_offset, enter, forward, padded
-from actors.env.kernels.vectors import lanes, load, splat, store
+from actors.jit.vectors import lanes, load, splat, store
 
 Array = NDArray[Any]
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numba.extending
-
 from actors.env.kernels.cache import cache_dir
-from actors.jit.decorators import Kernel
+from actors.jit.decorators import Kernel, intrinsic
 from actors.jit.decorators import allocation_free as inner
 
 __all__ = ["inner", "intrinsic", "kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-intrinsic: Any = numba.extending.intrinsic
-"""Makes a function of argument types, which returns a signature and a generator of LLVM code, callable in kernels."""
 
 
 def kernel(function: F) -> F:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.kernels.jit import inner
-from actors.env.kernels.vectors import exponential, lanes, load, rectified, root, splat, store, total, where_positive
+from actors.jit.vectors import exponential, lanes, load, rectified, root, splat, store, total, where_positive
 
 Array = NDArray[Any]
 NORM_EPS = 1e-5

@@ -21,7 +21,7 @@ from actors.env.kernels.layers import (
 )
 from actors.env.kernels.products import add_product, affine, affine_at, affine_input, affine_params, clear, zero_and_one
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
-from actors.env.kernels.vectors import PADDING, exponential, lanes, load, maximum, splat, store
+from actors.jit.vectors import PADDING, exponential, lanes, load, maximum, splat, store
 
 Array = NDArray[Any]
 ABSENT, BLENDED, TRAINING = range(3)

@@ -14,7 +14,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from actors.env.kernels.jit import inner, intrinsic
-from actors.env.kernels.vectors import (
+from actors.jit.vectors import (
     VectorType,
     call,
     constant,

@@ -23,7 +23,7 @@ from actors.env.kernels.layers import (
     tanh,
 )
 from actors.env.kernels.products import add_affine_input, affine, affine_input, affine_params, sum_rows
-from actors.env.kernels.vectors import lanes, load, splat, store, total
+from actors.jit.vectors import lanes, load, splat, store, total
 
 Array = NDArray[Any]
 NORM, RESIDUAL, GATED, EXCITATION = range(4)

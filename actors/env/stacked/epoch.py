@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.env.blueprints.blueprint import Params
+from actors.env.channels.functions import CrossEntropy, suits
 from actors.env.hosts.host import Resume
 from actors.env.layers.batch_norm import batch_statistics
 from actors.env.reference_network import OptimizerSettings
@@ -81,6 +82,7 @@ class StackedEpoch:
     def step(self, x: Tensor, y: Tensor, measure_outputs: bool) -> StepResult:
         """Train on a minibatch: `x` in the stack's layout, `y [E, B]`."""
         n = self.stack
+        x = n.layout.arranged(x)
         entering: list[Tensor] = []
         outputs: list[Tensor] = []
 
@@ -139,6 +141,9 @@ class StackedEpoch:
 
     def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the mean cross-entropy of each environment `[E]`."""
+        if self.stack.layout.dims and suits(logits.movedim(1, 0)):
+            loss: Tensor = CrossEntropy.apply(logits, y, self.stack.class_counts)  # type: ignore[no-untyped-call]
+            return loss
         logits = logits.masked_fill(self.stack.no_class, -torch.inf)
         return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 

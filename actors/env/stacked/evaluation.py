@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from actors.env.channels.tiles import NARROW as ROWS_OF_KERNELS
 from actors.env.layers.batch_norm import (
     CALIBRATION_ROWS,
     Affine,
@@ -17,6 +18,7 @@ from actors.env.layers.batch_norm import (
     calibrating,
     running_statistics,
 )
+from actors.env.layers.convolution import with_kernels
 from actors.env.slots.contributions import EvalResult, Subset
 from actors.env.stacked.column_group import ColumnGroup
 from actors.env.stacked.parameters import StackedParameters
@@ -45,11 +47,26 @@ class StackedEvaluation:
 
     def __init__(self, stack: StackedParameters, x: Tensor, y: Tensor, valid: Tensor, calibration: Tensor) -> None:
         self.stack, self.layout = stack, stack.layout
-        self.y, self.valid = y, valid
-        self.x, self.calibration = (
-            t.transpose(0, 1).contiguous() if self.layout.env_dim else t for t in (x, calibration)
-        )
+        x, calibration = (t.transpose(0, 1).contiguous() if self.layout.env_dim else t for t in (x, calibration))
+        self.calibration = self.layout.arranged(calibration)
+        # Rows are independent: a block of them at a time keeps the tensors near the cache.
+        blocks = torch.split(x, ROWS_AT_ONCE, self.layout.row_dim)
+        labelled = zip(torch.split(y, ROWS_AT_ONCE, 1), torch.split(valid, ROWS_AT_ONCE, 1), strict=True)
+        self.blocks = [
+            (self.layout.arranged(self._without_padding(block, counted)), labels, counted)
+            for block, (labels, counted) in zip(blocks, labelled, strict=True)
+        ]
         self.count = valid.sum(1, keepdim=True).to(torch.float64)
+
+    def _without_padding(self, block: Tensor, valid: Tensor) -> Tensor:
+        """Return a block of rows without those at its end that no environment has.
+
+        Only for kernels, which compute a row alike however many there are.
+        """
+        if not (self.layout.dims and with_kernels(block, self.layout.dims)):
+            return block
+        used = int(valid.any(0).sum())
+        return block[: -(-used // ROWS_OF_KERNELS) * ROWS_OF_KERNELS]
 
     @torch.no_grad()
     def __call__(
@@ -82,11 +99,11 @@ class StackedEvaluation:
         A column is recalibrated once, since it does not depend on the other seeds.
         """
         targets = _distinct(subsets)
-        affines: dict[str, list[Affine]] = {}
+        affines: dict[str, Affine] = {}
         self._host_logits(parts.plans, targets, self.calibration, calibrating(affines, CALIBRATION_ROWS))
         of_columns = []
         for group in parts.columns:
-            own: dict[str, list[Affine]] = {}
+            own: dict[str, Affine] = {}
             group.logits(self.calibration, calibrating(own, CALIBRATION_ROWS))
             of_columns.append(calibrated(own, ROWS_AT_ONCE))
         return self._table(parts, subsets, calibrated(affines, ROWS_AT_ONCE), of_columns)
@@ -101,16 +118,14 @@ class StackedEvaluation:
         """Evaluate the subsets of each environment; `of_columns` are the norms of each group of columns, if any."""
         n = self.stack
         targets = _distinct(subsets)
-        # Rows are independent: a block of them at a time keeps the tensors near the cache.
-        blocks = torch.split(self.x, ROWS_AT_ONCE, self.layout.row_dim)
-        labelled = zip(torch.split(self.y, ROWS_AT_ONCE, 1), torch.split(self.valid, ROWS_AT_ONCE, 1), strict=True)
         # Sums are accumulated block by block, so that their bits do not depend on the number of blocks.
         correct: Tensor = torch.zeros((), dtype=torch.long, device=n.device)
         total: Tensor = torch.zeros((), dtype=n.dtype, device=n.device)
-        for block, (y, valid) in zip(blocks, labelled, strict=True):
+        for block, y, valid in self.blocks:
             logits = self._host_logits(parts.plans, targets, block, normalize)
             for i, group in enumerate(parts.columns):
                 _add_column(logits, group, targets, block, of_columns[i] if of_columns else None)
+            logits = F.pad(logits, (0, 0, 0, y.shape[1] - logits.shape[2]))
             logits = logits.masked_fill(n.no_class[:, None], -torch.inf)
             labels, counted = y[:, None].expand(-1, len(targets), -1), valid[:, None]
             loss = F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none").masked_fill(~counted, 0.0)
@@ -135,16 +150,17 @@ class StackedEvaluation:
 
         def slot(s: int, h: Tensor) -> Tensor:
             nonlocal variants
-            previous, variants = variants, sorted({t & frozenset(range(s + 1)) for t in targets}, key=sorted)
-            source = layout.select_variants(h, len(previous), [previous.index(v - {s}) for v in variants])
-            on = [i for i, v in enumerate(variants) if s in v]
-            if s not in plans or not on:
-                return source
-            switched = plans[s](layout.select_variants(source, len(variants), on))
-            index = torch.tensor(on, device=h.device)
-            split = layout.variants(source, len(variants))
-            merged = split.index_copy(layout.row_dim, index, layout.variants(switched, len(on)))
-            return merged.flatten(layout.row_dim, layout.row_dim + 1)
+            previous, reached = variants, {t & frozenset(range(s + 1)) for t in targets}
+            off = [i for i, v in enumerate(previous) if v in reached]
+            on = [i for i, v in enumerate(previous) if v | {s} in reached]
+            variants = [previous[i] for i in off] + [previous[i] | {s} for i in on]
+            parts = []
+            if off:
+                parts.append(layout.select_variants(h, len(previous), off))
+            if on:
+                switched = layout.select_variants(h, len(previous), on)
+                parts.append(plans[s](switched) if s in plans else switched)
+            return parts[0] if len(parts) == 1 else layout.joined(parts)
 
         logits = n.host.forward(n.hosts.views(n.hosts.params), x, slot, n.units, normalize)
         logits = logits.view(n.num_envs, len(variants), -1, logits.shape[-1])

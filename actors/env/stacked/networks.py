@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.env.blueprints.blends import gate_shapes
+from actors.env.channels.compile import compile_kernels
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.fleet_networks import EpochMeasures, NetworkSettings
 from actors.env.host_episode import HostEpisode
@@ -55,6 +56,8 @@ class TorchNetworks(StackedParameters):
     def __init__(self, host: Host, column_slots: int, num_envs: int, settings: NetworkSettings) -> None:
         """`host` is padded: it is at least as large as the host of any episode, in each dimension."""
         super().__init__(host, column_slots, num_envs, settings)
+        if host.family.dims and self.device.type == "cpu" and self.dtype is torch.float32:
+            compile_kernels()
         self._seeds: dict[tuple[int, int], NewSeed] = {}  # by (env, slot)
 
     @tf32(False)
@@ -68,8 +71,9 @@ class TorchNetworks(StackedParameters):
                 self._germinate(e, new)
         self.units = self._mask_units()
         self._fresh_moments(list(envs))
-        classes = torch.tensor([episode.task.num_classes for episode in episodes], device=self.device)
-        self.no_class = (torch.arange(self.host.num_classes, device=self.device)[None, :] >= classes[:, None])[:, None]
+        self.class_counts = torch.tensor([episode.task.num_classes for episode in episodes], device=self.device)
+        every_class = torch.arange(self.host.num_classes, device=self.device)
+        self.no_class = (every_class[None, :] >= self.class_counts[:, None])[:, None]
         self.train_x, self.train_y, _ = self._data("train")
         self.evaluation = StackedEvaluation(self, *self._data("val"), self._calibration())
         self._save_snapshot()

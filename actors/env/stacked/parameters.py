@@ -31,6 +31,7 @@ class StackedParameters:
     """
 
     units: Units | None  # which hidden units are real; None for CNNs, whose padded channels stay 0 anyway
+    class_counts: Tensor  # [E], classes of each environment's task
     no_class: Tensor  # bool [E, 1, classes], True for classes that are padding
 
     def __init__(self, host: Host, column_slots: int, num_envs: int, settings: NetworkSettings) -> None:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from actors.env.blueprints.blends import GATED, channel_gate_logits
 from actors.env.blueprints.blueprint import Blueprint, Params
+from actors.env.channels.functions import Blend
+from actors.env.layers.convolution import with_kernels
 from actors.env.layers.fusion import fusible
 from actors.env.layers.layer_norm import Units
 from actors.env.stacked.layout import StackLayout
@@ -72,22 +74,34 @@ class SlotPlan:
     """The seeds of one slot in one pass: n of the pass's environments have one."""
 
     envs: Tensor  # [n], indices into the environments of the pass
+    in_order: bool  # whether they are 0 to n - 1
     layout: StackLayout
     units: Units | None  # of those environments; None for CNNs
     groups: tuple[BlueprintGroup, ...]
     alpha: Tensor  # [n, 1, 1], with a 1 for each spatial dimension beyond the first
     gated: Tensor | None  # bool, of that shape; None if no blend is `gated`
     multiply: Tensor | None  # bool, of that shape; None if no blend is `multiply`
+    blends: Tensor  # [n], indices into `BLENDS`
     gate: Callable[[], Params]  # returns the current gates
 
     def __call__(self, h: Tensor) -> Tensor:
         """Return `h` of the pass's environments with the seeds of this slot blended in."""
         layout = self.layout
-        here = layout.select(h, self.envs)
-        grown = [p.grow(layout.slice(here, p.rows), self._units(p.rows), layout) for p in self.groups]
+        everywhere = self.in_order and h.shape[layout.env_dim] == len(self.envs)
+        here = h if everywhere else layout.select(h, self.envs)
+        outputs = [p.grow(layout.slice(here, p.rows), self._units(p.rows), layout) for p in self.groups]
+        joined = self._joined(here, layout.cat(outputs))
+        return joined if everywhere else layout.replace(h, self.envs, joined)
+
+    def _joined(self, here: Tensor, grown: Tensor) -> Tensor:
+        """Return `here` with the outputs of the seeds blended in."""
+        if self.layout.dims and with_kernels(here, self.layout.dims):
+            gate, width = self.gate(), here.shape[2]
+            w, b = gate["gate.w"][:, :width, 0], gate["gate.b"][:, 0, 0]
+            blended: Tensor = Blend.apply(here, grown, self.blends, self.alpha.flatten(), w, b)  # type: ignore[no-untyped-call]
+            return blended
         gate_logits = None if self.gated is None else self._gate_logits(here)
-        joined = _blend(here, torch.cat(grown, layout.env_dim), self.alpha, self.gated, gate_logits, self.multiply)
-        return layout.replace(h, self.envs, joined)
+        return _blend(here, grown, self.alpha, self.gated, gate_logits, self.multiply)
 
     def _units(self, rows: slice) -> Units | None:
         return None if self.units is None else self.units.rows(rows)
@@ -139,7 +153,9 @@ def slot_plan(
         BlueprintGroup(blueprints[bank], run, params_of(seeds[run]))
         for (_, bank), run in runs_of(seeds, lambda seed: (seed.training, seed.bank))
     ]
-    envs = torch.tensor([position[seed.env] for seed in seeds], device=like.device)
+    places = [position[seed.env] for seed in seeds]
+    envs = torch.tensor(places, device=like.device)
+    blends = torch.tensor([seed.blend for seed in seeds], device=like.device)
 
     shape = (-1, *(1,) * max(2, 1 + layout.dims))
 
@@ -152,4 +168,7 @@ def slot_plan(
 
     alpha = column([seed.alpha for seed in seeds])
     slot_units = None if units is None else units.rows(envs)
-    return SlotPlan(envs, layout, slot_units, tuple(groups), alpha, mask(GATED), mask(MULTIPLY), gate)
+    masks = mask(GATED), mask(MULTIPLY)
+    return SlotPlan(
+        envs, places == list(range(len(places))), layout, slot_units, tuple(groups), alpha, *masks, blends, gate
+    )

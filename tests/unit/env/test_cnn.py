@@ -160,7 +160,7 @@ def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
     calibration, rows = torch.randn(8, 6, *space), torch.randn(4, 6, *space)
     first = recorded_statistics(own)("n", calibration, gain, bias)
     second = evaluate(own)("n", rows, gain, bias)
-    found: dict[str, list[Affine]] = {}
+    found: dict[str, Affine] = {}
     two = calibrating(found, 8)("n", torch.cat([calibration, 5 * calibration]), gain, bias)
     torch.testing.assert_close(two[:8], first, rtol=1e-5, atol=1e-5)
     others = calibrated(found, 4)("n", torch.cat([rows, 5 * rows]), gain, bias)

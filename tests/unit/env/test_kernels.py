@@ -16,7 +16,7 @@ from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.kernels.jit import kernel
 from actors.env.kernels.numba_network import FORMULAS
 from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
-from actors.env.kernels.vectors import PADDING, exponential, lanes, load, store
+from actors.jit.vectors import PADDING, exponential, lanes, load, store
 from actors.types.actions import BLENDS
 
 WIDTH, ROWS, ALPHA = 6, PADDING, 0.7

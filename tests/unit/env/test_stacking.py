@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from actors.env.blueprints.channel import channel_blueprints
+from actors.env.layers import convolution
 from actors.env.layers.batch_norm import batch_statistics
-from actors.env.layers.convolution import classify, convolve, plane, pool_max, pool_mean, unplane
+from actors.env.layers.convolution import After, classify, convolve, plane, pool_mean, unplane
 
 torch.set_num_threads(1)
 ROWS = 64
@@ -22,9 +23,9 @@ Pass = Callable[..., Tensor]
 Case = tuple[Pass, list[tuple[int, ...]]]  # a pass of h and parameters, and the parameters' shapes
 
 
-def norm(dims: int, channels: int) -> Case:
+def norm(dims: int, channels: int, after: After) -> Case:
     def run(h: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-        return unplane(batch_statistics()("n", plane(h, dims), gain, bias), h, dims)
+        return unplane(batch_statistics()("n", plane(h, dims), gain, bias, dims, after), h, dims)
 
     return run, [(1, channels), (1, channels)]
 
@@ -67,10 +68,10 @@ def case(name: str, dims: int, channels: int) -> Case:
     kernel = (5, channels, *(3,) * dims)
     return {
         "convolution": (lambda h, w, b: convolve(h, w, b, dims), [kernel, (1, 5)]),
-        "greatest": (lambda h: pool_max(h, dims), []),
         "mean": (lambda h: pool_mean(h, dims), []),
         "classes": (lambda h, w, b: _rows_first(classify(h, w, b, dims)), [(channels, 3), (1, 3)]),
-        "batch norm": norm(dims, channels),
+        "batch norm": norm(dims, channels, After()),
+        "batch norm, pool": norm(dims, channels, After(pool=True, relu=True)),
     }[name]
 
 
@@ -105,15 +106,28 @@ def differences(found: Iterator[list[Tensor]]) -> int:
     return sum(not torch.equal(a, b) for other in found for a, b in zip(first, other, strict=True))
 
 
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PyTorch's operations compute, as on a GPU."""
+    monkeypatch.setattr(convolution, "suits", lambda h: False)
+
+
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
 @pytest.mark.parametrize("space", SPACES, ids=str)
 @pytest.mark.parametrize("channels", [9, 16])
-@pytest.mark.parametrize("name", ["convolution", "greatest", "mean", "classes", "batch norm", *BLUEPRINTS])
-def test_results_do_not_depend_on_other_environments(name: str, channels: int, space: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("name", ["convolution", "mean", "classes", "batch norm", "batch norm, pool", *BLUEPRINTS])
+def test_results_do_not_depend_on_other_environments(
+    name: str, channels: int, space: tuple[int, ...], kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        without_kernels(monkeypatch)
     run, shapes = case(name, len(space), channels)
     assert differences(seen(run, shapes, space, channels)) == 0
 
 
 @pytest.mark.parametrize("wrong", [norm_without_padding, scale_with_channels_innermost])
-def test_sums_with_environments_innermost_are_detected(wrong: Callable[[int, int], Case]) -> None:
+def test_sums_with_environments_innermost_are_detected(
+    wrong: Callable[[int, int], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_kernels(monkeypatch)
     run, shapes = wrong(1, 9)
     assert differences(seen(run, shapes, (10,), 9)) > 0

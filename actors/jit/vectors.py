@@ -12,11 +12,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.extending import models, overload, register_model
 
-from actors.env.kernels.jit import intrinsic
+from actors.jit.cache import has_feature
+from actors.jit.decorators import intrinsic
 
 PADDING = 32
 """The length of rows is a multiple of this."""
@@ -26,7 +27,7 @@ FLAGS = ("contract", "nsz")
 @cache
 def register_bytes() -> int:
     """Return the width of this processor's vector registers."""
-    return 64 if binding.get_host_cpu_features().get("avx512f") else 32
+    return 64 if has_feature("avx512f") else 32
 
 
 class VectorType(types.Type):
@@ -138,6 +139,19 @@ def total(typingctx, vector):  # type: ignore[no-untyped-def]
     return vector.real(vector), lambda context, builder, sig, args: reduced(builder, args[0])
 
 
+@intrinsic
+def any_nonzero(typingctx, vector):  # type: ignore[no-untyped-def]
+    """Return whether any of a vector's numbers differs from 0, or is not a number."""
+
+    def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        t = args[0].type
+        different = builder.fcmp_unordered("!=", args[0], constant(t, 0.0))
+        bits = builder.bitcast(different, ir.IntType(t.count))
+        return builder.icmp_unsigned("!=", bits, ir.IntType(t.count)(0))
+
+    return types.boolean(vector), generate
+
+
 def _elementwise(count: int, generate: Callable[..., Any]) -> Any:
     """Return an intrinsic of `count` vectors, whose code is `generate(builder, *vectors)`."""
 
@@ -181,6 +195,10 @@ def _where_positive(builder: Any, condition: Any, a: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", condition, zero), a, zero)
 
 
+def _where_at_least(builder: Any, a: Any, b: Any, value: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">=", a, b), value, constant(a.type, 0.0))
+
+
 def _exponential(builder: Any, x: Any) -> Any:
     """Return exp(x); in single precision to about one unit in the last place.
 
@@ -221,6 +239,8 @@ rectified = _elementwise(1, _rectified)
 """a, or 0 where a is negative."""
 where_positive = _elementwise(2, _where_positive)
 """where_positive(condition, a): a where the condition is positive, else 0."""
+where_at_least = _elementwise(3, _where_at_least)
+"""where_at_least(a, b, value): value where a >= b, else 0."""
 exponential = _elementwise(1, _exponential)
 _add = _elementwise(2, lambda builder, a, b: builder.fadd(a, b, flags=FLAGS))
 _subtract = _elementwise(2, lambda builder, a, b: builder.fsub(a, b, flags=FLAGS))
