@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.jit.decorators import Kernel
-from actors.policy.gradients.sizes import floats
+from actors.policy.gradients.sizes import Parameters, floats
 from learner.kernels.cache import cache_dir
 
 Array = NDArray[Any]
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 def _squares(like: Array, grads: Array, counts: Array, results: Array) -> None:
     """Write the sum of squares of each of the gradients at addresses `grads [P]` to `results [P]`."""
     for k in range(grads.size):
-        own, total = floats(grads, counts, k), np.float32(0.0)
+        own, total = floats(Parameters(grads, counts), k), np.float32(0.0)
         for j in range(own.size):
             total += own[j] * own[j]
         results[k] = total
@@ -27,7 +27,7 @@ def _scale(like: Array, grads: Array, counts: Array, factor: float) -> None:
     """Multiply all gradients."""
     number = np.float32(factor)
     for k in range(grads.size):
-        own = floats(grads, counts, k)
+        own = floats(Parameters(grads, counts), k)
         for j in range(own.size):
             own[j] *= number
 
@@ -50,12 +50,12 @@ def _adamw(
     ones = np.ones_like(counts)
     for k in range(counts.size):
         p, g, m, v = (
-            floats(parameters, counts, k),
-            floats(grads, counts, k),
-            floats(means, counts, k),
-            floats(squares, counts, k),
+            floats(Parameters(parameters, counts), k),
+            floats(Parameters(grads, counts), k),
+            floats(Parameters(means, counts), k),
+            floats(Parameters(squares, counts), k),
         )
-        step = floats(steps, ones, k)
+        step = floats(Parameters(steps, ones), k)
         step[0] += np.float32(1.0)
         t = float(step[0])
         size, deviation = np.float32(lr / (1.0 - beta1**t)), np.float32(1.0 / np.sqrt(1.0 - beta2**t))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from actors.policy.acting.stepper import Stepper
 from actors.policy.encoder import FlatEncoder
+from actors.policy.kernels.matmul import LANES, PANEL, padded
 from actors.policy.kernels.net import FEEDFORWARD, LSTM, MEMORY, Net
-from actors.policy.kernels.tiles import LANES, pack, padded
 from actors.policy.network import FactoredRecurrentActorCritic
 
 Array = NDArray[Any]
@@ -27,6 +27,14 @@ class KernelWeights(NamedTuple):
     numbers: Array  # float64 [4]
     sizes: Array  # int64 [H]
     relevance: Array  # bool [ops, H]
+
+
+def pack(weight: Array) -> Array:
+    """Return `weight [out, in]` as `pack_transposed` does, with zeros in the place of outputs that complete a panel."""
+    outputs, inputs = weight.shape
+    rows = np.zeros((-(-outputs // PANEL) * PANEL, inputs), np.float32)
+    rows[:outputs] = weight
+    return rows.reshape(-1, PANEL, inputs).transpose(0, 2, 1).ravel()
 
 
 class _Layout:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from actors.config import PolicyConfig
 from actors.policy.cores.core import Feedforward, Recurrent
 from actors.policy.encoder import FlatEncoder, SlotEncoder
-from actors.policy.gradients.sizes import Sizes
+from actors.policy.gradients.sizes import NetShape
 from actors.policy.heads import FactoredHeads
 from actors.types.spaces import Spaces
 
-Parameters = list[nn.Parameter | None]
+ParameterList = list[nn.Parameter | None]
 
 
 class SequenceNetwork(Protocol):
@@ -36,11 +36,11 @@ class SequenceNetwork(Protocol):
     def value_output(self) -> nn.Linear: ...
 
 
-def sizes(network: SequenceNetwork) -> Sizes:
+def sizes(network: SequenceNetwork) -> NetShape:
     """Return the sizes of a network."""
     config, spaces, spec = network.config, network.spaces, network.spaces.action
     slotted = isinstance(network.encoder, SlotEncoder)
-    return Sizes(
+    return NetShape(
         obs=spaces.obs_size,
         base=spaces.base_size if slotted else spaces.obs_size,
         slot_size=spaces.slot_size if slotted else 0,
@@ -64,7 +64,7 @@ def sizes(network: SequenceNetwork) -> Sizes:
     )
 
 
-def parameters_in_order(network: SequenceNetwork) -> Parameters:
+def parameters_in_order(network: SequenceNetwork) -> ParameterList:
     """Return the parameters in the order of `actors.policy.gradients.sizes`, None for those that the network lacks."""
     encoder, heads = network.encoder, network.heads
     slotted, slots = isinstance(encoder, SlotEncoder), network.spaces.slots > 0

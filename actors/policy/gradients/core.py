@@ -19,9 +19,9 @@ from actors.policy.gradients.layers import (
     rectify_gradient,
     weight_gradient,
 )
-from actors.policy.gradients.matmul import PANEL, matmul, pack_transposed, packed_size
-from actors.policy.gradients.sizes import Activations, Sizes, first_core, floats, row_width, rows_of
+from actors.policy.gradients.sizes import Activations, NetShape, Parameters, first_core, floats, row_width, rows_of
 from actors.policy.kernels.functions import hyperbolic_tangent, sigmoid
+from actors.policy.kernels.matmul import PANEL, matmul, pack_transposed, packed_size
 
 Array = NDArray[Any]
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
@@ -29,7 +29,14 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @inner
 def run_core(
-    z: Sizes, a: Activations, params: Array, counts: Array, times: Array, rows: Array, h0: Array, c0: Array, act: Array
+    z: NetShape,
+    a: Activations,
+    params: Parameters,
+    times: Array,
+    rows: Array,
+    h0: Array,
+    c0: Array,
+    act: Array,
 ) -> None:
     """Compute the core's outputs. `times [T + 1]` are the places where each time's steps begin; `rows [R]` the row of
     `h0` and `c0`, each `[layers, rows, hidden]`, of each sequence."""
@@ -38,11 +45,11 @@ def run_core(
         last = layer + 1 == z.layers
         to, stride = (a.out, hidden) if last else (rows_of(z, a, n, layer + 1), row_width(z, 1))
         if z.recurrent:
-            _lstm(z, a, params, counts, layer, times, rows, h0, c0, act)
+            _lstm(z, a, params, layer, times, rows, h0, c0, act)
             _copy(act, a.out, hidden, act, to, stride, n, hidden)
             continue
         index, inputs = first_core(z) + 2 * layer, row_width(z, layer)
-        w, b = floats(params, counts, index), floats(params, counts, index + 1)
+        w, b = floats(params, index), floats(params, index + 1)
         linear(w, 0, inputs, b, act, rows_of(z, a, n, layer), inputs, act, to, stride, n, inputs, hidden, False)
         for p in range(n):
             for j in range(to + p * stride, to + p * stride + hidden):
@@ -58,7 +65,7 @@ def _copy(x: Array, x0: int, xr: int, y: Array, y0: int, yr: int, rows: int, wid
 
 @inner
 def _lstm(
-    z: Sizes, a: Activations, params: Array, counts: Array, layer: int, times: Array, rows: Array, h0: Array, c0: Array,
+    z: NetShape, a: Activations, params: Parameters, layer: int, times: Array, rows: Array, h0: Array, c0: Array,
     act: Array,
 ) -> None:  # fmt: skip
     """Run one layer; its outputs are in `act[a.out:]`."""
@@ -69,15 +76,15 @@ def _lstm(
         a.cells + layer * n * hidden,
         a.squashed + layer * n * hidden,
     )
-    b, more = floats(params, counts, index + 2).copy(), floats(params, counts, index + 3)
+    b, more = floats(params, index + 2).copy(), floats(params, index + 3)
     for j in range(b.size):
         b[j] += more[j]
     linear(
-        floats(params, counts, index), 0, inputs, b, act, x0, stride, act, gates, 4 * hidden, n, inputs, 4 * hidden,
+        floats(params, index), 0, inputs, b, act, x0, stride, act, gates, 4 * hidden, n, inputs, 4 * hidden,
         False,
     )  # fmt: skip
     packed = np.empty(packed_size(4 * hidden, hidden), np.float32)
-    pack_transposed(floats(params, counts, index + 1), 0, hidden, 4 * hidden, hidden, packed)
+    pack_transposed(floats(params, index + 1), 0, hidden, 4 * hidden, hidden, packed)
     for t in range(times.size - 1):
         first, count = times[t], times[t + 1] - times[t]
         for i in range(count):
@@ -124,8 +131,8 @@ def _cell(gates: Array, c: Array, new_c: Array, squashed: Array, h: Array) -> No
 
 @inner
 def core_gradient(
-    z: Sizes, a: Activations, params: Array, counts: Array, times: Array, rows: Array, c0: Array, act: Array,
-    dout: Array, drows: Array, grads: Array,
+    z: NetShape, a: Activations, params: Parameters, times: Array, rows: Array, c0: Array, act: Array,
+    dout: Array, drows: Array, grads: Parameters,
 ) -> None:  # fmt: skip
     """Write the gradient with respect to the core's inputs to `drows [N, core_input]`, and add those of the parameters.
     `dout [N, hidden]`, that with respect to the outputs, is overwritten."""
@@ -136,27 +143,27 @@ def core_gradient(
         inputs = stride - hidden if z.recurrent else stride
         if z.recurrent:
             index, width, d = first_core(z) + 4 * layer, 4 * hidden, dgates
-            _lstm_gradient(z, a, floats(params, counts, index + 1), layer, times, rows, c0, act, dout, dgates)
-            own = floats(grads, counts, index + 1)
+            _lstm_gradient(z, a, floats(params, index + 1), layer, times, rows, c0, act, dout, dgates)
+            own = floats(grads, index + 1)
             weight_gradient(d, 0, width, act, x0 + inputs, stride, n, hidden, width, own, 0, hidden)
-            bias_gradient(d, 0, width, n, width, floats(grads, counts, index + 2))
-            bias_gradient(d, 0, width, n, width, floats(grads, counts, index + 3))
+            bias_gradient(d, 0, width, n, width, floats(grads, index + 2))
+            bias_gradient(d, 0, width, n, width, floats(grads, index + 3))
         else:
             index, width, d = first_core(z) + 2 * layer, hidden, dout
             y0 = a.out if layer + 1 == z.layers else rows_of(z, a, n, layer + 1)
             rectify_gradient(d, 0, act, y0, n * hidden)
-            bias_gradient(d, 0, width, n, width, floats(grads, counts, index + 1))
-        weight_gradient(d, 0, width, act, x0, stride, n, inputs, width, floats(grads, counts, index), 0, inputs)
+            bias_gradient(d, 0, width, n, width, floats(grads, index + 1))
+        weight_gradient(d, 0, width, act, x0, stride, n, inputs, width, floats(grads, index), 0, inputs)
         below = drows if layer == 0 else np.zeros(n * hidden, np.float32)
         if layer == 0:
             drows[:] = _ZERO
-        input_gradient(floats(params, counts, index), 0, inputs, d, 0, width, below, 0, inputs, n, inputs, width)
+        input_gradient(floats(params, index), 0, inputs, d, 0, width, below, 0, inputs, n, inputs, width)
         dout = below
 
 
 @inner
 def _lstm_gradient(
-    z: Sizes, a: Activations, w: Array, layer: int, times: Array, rows: Array, c0: Array, act: Array, dout: Array,
+    z: NetShape, a: Activations, w: Array, layer: int, times: Array, rows: Array, c0: Array, act: Array, dout: Array,
     dgates: Array,
 ) -> None:  # fmt: skip
     """Write the gradients with respect to the gates of one layer before their nonlinearity to `dgates`; `w` are the

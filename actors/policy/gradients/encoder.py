@@ -22,7 +22,8 @@ from actors.policy.gradients.sizes import (
     SLOT,
     SLOT_TABLE,
     Activations,
-    Sizes,
+    NetShape,
+    Parameters,
     base_inputs,
     floats,
     row_width,
@@ -43,7 +44,7 @@ class StepInputs(NamedTuple):
 
 
 @ordered
-def _standardize(z: Sizes, stats: Array, obs: Array, base: Array, slots: Array, slot_row: int) -> None:
+def _standardize(z: NetShape, stats: Array, obs: Array, base: Array, slots: Array, slot_row: int) -> None:
     """Normalize and split an observation, in float64 as the network does; `stats` is mean, scale and clip."""
     clip = stats[2 * z.obs]
     for k in range(z.obs):
@@ -58,16 +59,16 @@ def _standardize(z: Sizes, stats: Array, obs: Array, base: Array, slots: Array, 
 
 
 @inner
-def _index(z: Sizes, blueprints: Array, step: int, slot: int) -> int:
+def _index(z: NetShape, blueprints: Array, step: int, slot: int) -> int:
     return 0 if z.blind else blueprints[step, slot] + 1
 
 
 @inner
-def encode(z: Sizes, a: Activations, params: Array, counts: Array, stats: Array, steps: StepInputs, act: Array) -> None:
+def encode(z: NetShape, a: Activations, params: Parameters, stats: Array, steps: StepInputs, act: Array) -> None:
     """Compute the core's inputs and the encodings of slots."""
     n, inputs, width, stride = steps.order.size, base_inputs(z), z.encoder, row_width(z, 0)
     features = z.slot_size + z.embedding
-    table = floats(params, counts, BLUEPRINT)
+    table = floats(params, BLUEPRINT)
     for p in range(n):
         step, at = steps.order[p], a.base_in + p * inputs
         own = a.slot_in + p * z.slots * features
@@ -77,27 +78,25 @@ def encode(z: Sizes, a: Activations, params: Array, counts: Array, stats: Array,
             to = own + s * features + z.slot_size if z.slot_size > 0 else at + z.base + s * z.embedding
             for j in range(z.embedding):
                 act[to + j] = table[row + j]
-    _encode(params, counts, BASE, act, a.base_in, inputs, n, width, a.base_hat, a.base_inv, a.rows, stride)
+    _encode(params, BASE, act, a.base_in, inputs, n, width, a.base_hat, a.base_inv, a.rows, stride)
     if z.slot_size > 0:
-        _encode(
-            params, counts, SLOT, act, a.slot_in, features, n * z.slots, width, a.slot_hat, a.slot_inv, a.slots, width
-        )
+        _encode(params, SLOT, act, a.slot_in, features, n * z.slots, width, a.slot_hat, a.slot_inv, a.slots, width)
         for p in range(n):
             _pool(z, act, a.slots + p * z.slots * width, a.rows + p * stride + width)
     else:
-        encodings = floats(params, counts, SLOT_TABLE)
+        encodings = floats(params, SLOT_TABLE)
         for p in range(n):
             act[a.slots + p * z.slots * width : a.slots + (p + 1) * z.slots * width] = encodings
 
 
 @inner
 def _encode(
-    params: Array, counts: Array, index: int, act: Array, x0: int, inputs: int, n: int, width: int, hat: int, inv: int,
+    params: Parameters, index: int, act: Array, x0: int, inputs: int, n: int, width: int, hat: int, inv: int,
     y0: int, yr: int,
 ) -> None:  # fmt: skip
     """Apply a linear layer, LayerNorm and ReLU."""
-    w, b = floats(params, counts, index), floats(params, counts, index + 1)
-    gain, shift = floats(params, counts, index + 2), floats(params, counts, index + 3)
+    w, b = floats(params, index), floats(params, index + 1)
+    gain, shift = floats(params, index + 2), floats(params, index + 3)
     linear(w, 0, inputs, b, act, x0, inputs, act, y0, yr, n, inputs, width, False)
     for r in range(n):
         own, normal = act[y0 + r * yr : y0 + r * yr + width], act[hat + r * width : hat + (r + 1) * width]
@@ -108,7 +107,7 @@ def _encode(
 
 
 @inner
-def _pool(z: Sizes, act: Array, slots: int, at: int) -> None:
+def _pool(z: NetShape, act: Array, slots: int, at: int) -> None:
     """Write mean and maximum over the encodings of one step's slots."""
     width = z.encoder
     share = np.float32(1.0 / z.slots)
@@ -123,22 +122,22 @@ def _pool(z: Sizes, act: Array, slots: int, at: int) -> None:
 
 @inner
 def encode_gradient(
-    z: Sizes, a: Activations, params: Array, counts: Array, steps: StepInputs, act: Array, drows: Array, dslots: Array,
-    grads: Array,
+    z: NetShape, a: Activations, params: Parameters, steps: StepInputs, act: Array, drows: Array, dslots: Array,
+    grads: Parameters,
 ) -> None:  # fmt: skip
     """Add the gradients of the encoder's parameters, given those with respect to its outputs, which are overwritten:
     `drows [N, core_input]` and `dslots [N * S, encoder]`."""
     n, inputs, width, features = steps.order.size, base_inputs(z), z.encoder, z.slot_size + z.embedding
-    stride, table = row_width(z, 0), floats(grads, counts, BLUEPRINT)
+    stride, table = row_width(z, 0), floats(grads, BLUEPRINT)
     _encode_gradient(
-        params, counts, grads, BASE, act, a.base_in, inputs, n, width, a.base_hat, a.base_inv, a.rows, stride, drows,
+        params, grads, BASE, act, a.base_in, inputs, n, width, a.base_hat, a.base_inv, a.rows, stride, drows,
         z.core_input,
     )  # fmt: skip
     if z.slot_size == 0:
         if z.slots > 0:
-            bias_gradient(dslots, 0, z.slots * width, n, z.slots * width, floats(grads, counts, SLOT_TABLE))
+            bias_gradient(dslots, 0, z.slots * width, n, z.slots * width, floats(grads, SLOT_TABLE))
             din = np.zeros(n * inputs, np.float32)
-            w = floats(params, counts, BASE)
+            w = floats(params, BASE)
             input_gradient(w, 0, inputs, drows, 0, z.core_input, din, 0, inputs, n, inputs, width)
             for p in range(n):
                 for s in range(z.slots):
@@ -151,11 +150,11 @@ def encode_gradient(
         )
     rows = n * z.slots
     _encode_gradient(
-        params, counts, grads, SLOT, act, a.slot_in, features, rows, width, a.slot_hat, a.slot_inv, a.slots, width,
+        params, grads, SLOT, act, a.slot_in, features, rows, width, a.slot_hat, a.slot_inv, a.slots, width,
         dslots, width,
     )  # fmt: skip
     din = np.zeros(rows * z.embedding, np.float32)
-    w = floats(params, counts, SLOT)
+    w = floats(params, SLOT)
     input_gradient(w, z.slot_size, features, dslots, 0, width, din, 0, z.embedding, rows, z.embedding, width)
     for r in range(rows):
         _add(table, _index(z, steps.blueprints, steps.order[r // z.slots], r % z.slots), z.embedding, din,
@@ -170,23 +169,23 @@ def _add(table: Array, index: int, width: int, x: Array, at: int) -> None:
 
 @inner
 def _encode_gradient(
-    params: Array, counts: Array, grads: Array, index: int, act: Array, x0: int, inputs: int, n: int, width: int,
+    params: Parameters, grads: Parameters, index: int, act: Array, x0: int, inputs: int, n: int, width: int,
     hat: int, inv: int, y0: int, yr: int, dy: Array, dr: int,
 ) -> None:  # fmt: skip
     """Replace `dy` by the gradient with respect to the linear layer's output, and add those of the parameters."""
-    gain = floats(params, counts, index + 2)
-    dgain, dshift = floats(grads, counts, index + 2), floats(grads, counts, index + 3)
+    gain = floats(params, index + 2)
+    dgain, dshift = floats(grads, index + 2), floats(grads, index + 3)
     for r in range(n):
         own, y = dy[r * dr : r * dr + width], act[y0 + r * yr : y0 + r * yr + width]
         for j in range(width):
             own[j] = own[j] if y[j] > _ZERO else _ZERO
         normalize_gradient(own, act[hat + r * width : hat + (r + 1) * width], act[inv + r], gain, dgain, dshift)
-    weight_gradient(dy, 0, dr, act, x0, inputs, n, inputs, width, floats(grads, counts, index), 0, inputs)
-    bias_gradient(dy, 0, dr, n, width, floats(grads, counts, index + 1))
+    weight_gradient(dy, 0, dr, act, x0, inputs, n, inputs, width, floats(grads, index), 0, inputs)
+    bias_gradient(dy, 0, dr, n, width, floats(grads, index + 1))
 
 
 @inner
-def _pool_gradient(z: Sizes, act: Array, slots: int, dslots: Array, d0: int, drow: Array, at: int) -> None:
+def _pool_gradient(z: NetShape, act: Array, slots: int, dslots: Array, d0: int, drow: Array, at: int) -> None:
     """Add the gradients of mean and maximum; equal maxima share theirs, as in PyTorch."""
     width = z.encoder
     share = np.float32(1.0 / z.slots)

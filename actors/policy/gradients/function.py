@@ -15,7 +15,7 @@ from actors.policy.cores.sequences import Steps, TimeOrder
 from actors.policy.encoder import FlatEncoder
 from actors.policy.gradients.architecture import SequenceNetwork, parameters_in_order, sizes
 from actors.policy.gradients.compile import load_kernels
-from actors.policy.gradients.sizes import Sizes
+from actors.policy.gradients.sizes import NetShape
 
 Array = NDArray[Any]
 
@@ -69,7 +69,7 @@ class SequenceKernels:
     def run(self, steps: StepArguments, orders: list[TimeOrder], addresses: Array) -> tuple[tuple[Tensor, ...], Array]:
         """Return results and activations, those of the last of the orders."""
         n, heads = steps.actions.shape
-        sizes = Sizes(*self.plan.tolist())
+        sizes = NetShape(*self.plan.tolist())
         shapes = (n, heads), (n, heads), (n,), (n,), (n, sizes.hidden)
         results = [np.empty(shape, np.float32) for shape in shapes]
         most = max(len(own.order) for own in orders)
@@ -93,7 +93,7 @@ class SequenceKernels:
         )
         versions = tuple(t._version for own in normalizers for t in (own.mean, own.variance))
         if self._stats is None or self._stats[0] != versions:
-            slots = int(self.plan[Sizes._fields.index("slots")])
+            slots = int(self.plan[NetShape._fields.index("slots")])
             times = [1, slots][: len(normalizers)]
             parts = [t.repeat(k) for own, k in zip(normalizers, times, strict=True) for t in (own.mean,)]
             parts += [t.repeat(k) for own, k in zip(normalizers, times, strict=True) for t in (own.scale(),)]

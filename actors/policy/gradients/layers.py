@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.jit.decorators import inner
-from actors.policy.gradients.matmul import PANEL, matmul, pack_transposed, packed_size
+from actors.policy.kernels.matmul import PANEL, matmul, pack_transposed, packed_size
 
 Array = NDArray[Any]
 

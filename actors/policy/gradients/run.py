@@ -13,7 +13,7 @@ from actors.policy.gradients.core import core_gradient, run_core
 from actors.policy.gradients.encoder import StepInputs, encode, encode_gradient
 from actors.policy.gradients.heads import heads_gradient, run_heads
 from actors.policy.gradients.scores import HeadRules, StepScores, score, score_gradient
-from actors.policy.gradients.sizes import Sizes, activations, sizes_of
+from actors.policy.gradients.sizes import NetShape, Parameters, activations, sizes_of
 
 Array = NDArray[Any]
 
@@ -24,7 +24,7 @@ def _activation_size(like: Array, plan: Array, n: int) -> int:
 
 def _evaluate(
     like: Array,  # float32, empty: names the precision
-    plan: Array,  # int64: `Sizes`
+    plan: Array,  # int64: `NetShape`
     params: Array,  # int64 [P] addresses of parameters, float32 each
     counts: Array,  # int64 [P] their sizes
     stats: Array,  # float64 [2 D + 1]: mean, scale and clip of the observation's normalization
@@ -48,26 +48,26 @@ def _evaluate(
     hidden: Array,  # [N, hidden]
 ) -> None:
     """Evaluate all steps. Raises `IndexError` for an action or a blueprint that there is not."""
-    z, n = sizes_of(plan), order.size
+    z, n, own = sizes_of(plan), order.size, Parameters(params, counts)
     a, rules = activations(z, n), HeadRules(head_sizes, counted, limits[0], limits[1])
     steps = StepInputs(order, obs, blueprints, actions, masks)
     _check(z, rules, steps)
-    encode(z, a, params, counts, stats, steps, act)
-    run_core(z, a, params, counts, times, rows, h0, c0, act)
+    encode(z, a, own, stats, steps, act)
+    run_core(z, a, own, times, rows, h0, c0, act)
     outputs = np.empty(n * z.values, np.float32)
-    run_heads(z, a, params, counts, rules, steps, act, outputs)
+    run_heads(z, a, own, rules, steps, act, outputs)
     score(z, a, rules, steps, act, StepScores(log_probs, entropies, values))
     for p in range(n):
-        step, own = order[p], outputs[p * z.values : (p + 1) * z.values]
+        step, critic = order[p], outputs[p * z.values : (p + 1) * z.values]
         hidden[step] = act[a.out + p * z.hidden : a.out + (p + 1) * z.hidden]
-        values[step] = baselines[step] = own[0]
+        values[step] = baselines[step] = critic[0]
         if z.values > 1:
-            values[step] = own[actions[step, 0]]
-            baselines[step] = _expected(z, rules, act[a.probs + p * z.choices :], masks[step], own)
+            values[step] = critic[actions[step, 0]]
+            baselines[step] = _expected(z, rules, act[a.probs + p * z.choices :], masks[step], critic)
 
 
 @inner
-def _check(z: Sizes, rules: HeadRules, steps: StepInputs) -> None:
+def _check(z: NetShape, rules: HeadRules, steps: StepInputs) -> None:
     for index in steps.blueprints.flat:
         if index < -1 or index >= z.blueprints - 1:
             raise IndexError("a blueprint index is out of range")
@@ -79,7 +79,7 @@ def _check(z: Sizes, rules: HeadRules, steps: StepInputs) -> None:
 
 
 @inner
-def _expected(z: Sizes, rules: HeadRules, probs: Array, legal: Array, values: Array) -> Any:
+def _expected(z: NetShape, rules: HeadRules, probs: Array, legal: Array, values: Array) -> Any:
     """Return the expectation of the critic's outputs over the legal ops."""
     count, total = 0, np.float32(0.0)
     for j in range(z.ops):
@@ -115,19 +115,20 @@ def _differentiate(
     grads: Array,  # output: int64 [P] addresses of the gradients, which are added to what is there
 ) -> None:
     """Compute the gradients with respect to all parameters."""
-    z, n = sizes_of(plan), order.size
+    z, n, own = sizes_of(plan), order.size, Parameters(params, counts)
     a, rules = activations(z, n), HeadRules(head_sizes, counted, limits[0], limits[1])
     steps = StepInputs(order, obs, blueprints, actions, masks)
+    gradients = Parameters(grads, counts)
     dlogits, doutputs = np.empty(n * z.choices, np.float32), np.zeros(n * z.values, np.float32)
     score_gradient(z, a, rules, steps, act, StepScores(d_log_probs, d_entropies, d_values), dlogits)
     for p in range(n):
         chosen = actions[order[p], 0] if z.values > 1 else 0
         doutputs[p * z.values + chosen] = d_values[order[p]]
     dout, dslots = np.empty(n * z.hidden, np.float32), np.zeros(n * z.slots * z.encoder, np.float32)
-    heads_gradient(z, a, params, counts, rules, steps, act, dlogits, doutputs, dout, dslots, grads)
+    heads_gradient(z, a, own, rules, steps, act, dlogits, doutputs, dout, dslots, gradients)
     drows = np.empty(n * z.core_input, np.float32)
-    core_gradient(z, a, params, counts, times, rows, c0, act, dout, drows, grads)
-    encode_gradient(z, a, params, counts, steps, act, drows, dslots, grads)
+    core_gradient(z, a, own, times, rows, c0, act, dout, drows, gradients)
+    encode_gradient(z, a, own, steps, act, drows, dslots, gradients)
 
 
 activation_size = Kernel(_activation_size, cache_dir)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from actors.jit.decorators import inner, ordered
 from actors.policy.gradients.encoder import StepInputs
-from actors.policy.gradients.sizes import Activations, Sizes
+from actors.policy.gradients.sizes import Activations, NetShape
 from actors.policy.kernels.functions import exponential
 
 Array = NDArray[Any]
@@ -59,7 +59,7 @@ def _share(rules: HeadRules, count: int) -> Any:
 
 
 @inner
-def score(z: Sizes, a: Activations, rules: HeadRules, steps: StepInputs, act: Array, out: StepScores) -> None:
+def score(z: NetShape, a: Activations, rules: HeadRules, steps: StepInputs, act: Array, out: StepScores) -> None:
     """Score the actions of all steps, and replace the kept logits by probabilities."""
     for p in range(steps.order.size):
         step, column = steps.order[p], 0
@@ -89,7 +89,7 @@ def score(z: Sizes, a: Activations, rules: HeadRules, steps: StepInputs, act: Ar
 
 @inner
 def score_gradient(
-    z: Sizes, a: Activations, rules: HeadRules, steps: StepInputs, act: Array, given: StepScores, dlogits: Array
+    z: NetShape, a: Activations, rules: HeadRules, steps: StepInputs, act: Array, given: StepScores, dlogits: Array
 ) -> None:
     """Write the gradients with respect to logits to `dlogits [N * choices]`, in the order of processing."""
     for p in range(steps.order.size):
@@ -110,7 +110,7 @@ def score_gradient(
 
 @inner
 def _row_gradient(
-    z: Sizes, rules: HeadRules, probs: Array, legal: Array, choice: int, pull: Any, pressure: Any, own: Array
+    z: NetShape, rules: HeadRules, probs: Array, legal: Array, choice: int, pull: Any, pressure: Any, own: Array
 ) -> None:
     count = 0
     for j in range(legal.size):

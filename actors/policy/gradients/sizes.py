@@ -20,8 +20,8 @@ encoders, or by weight and bias of a second layer in the heads. From LATER on: t
 input and recurrent weights and their biases in an LSTM, weight and bias otherwise."""
 
 
-class Sizes(NamedTuple):
-    """Sizes and options (0 or 1), all of them whole numbers."""
+class NetShape(NamedTuple):
+    """NetShape and options (0 or 1), all of them whole numbers."""
 
     obs: int  # numbers in an observation
     base: int  # of these, numbers that the base encoder reads
@@ -48,29 +48,29 @@ class Sizes(NamedTuple):
 _first: Any = to_fixed_tuple
 _array: Any = numba.carray  # type: ignore[attr-defined]
 _FLOATS: Any = numba.types.CPointer(numba.types.float32)  # type: ignore[no-untyped-call]
-SIZES = len(Sizes._fields)
+SIZES = len(NetShape._fields)
 
 
 @inner
-def sizes_of(plan: Array) -> Sizes:
-    """Read `Sizes` from an array."""
-    return Sizes(*_first(plan, SIZES))
+def sizes_of(plan: Array) -> NetShape:
+    """Read `NetShape` from an array."""
+    return NetShape(*_first(plan, SIZES))
 
 
 @inner
-def base_inputs(z: Sizes) -> int:
+def base_inputs(z: NetShape) -> int:
     """Return the number of inputs of the base encoder; in a flat encoder, blueprints are among them."""
     return z.base + (0 if z.slot_size > 0 else z.slots * z.embedding)
 
 
 @inner
-def rest_inputs(z: Sizes) -> int:
+def rest_inputs(z: NetShape) -> int:
     """Return the number of inputs of a rest head: the core's output, the chosen slot's encoding and the op."""
     return z.hidden + (z.encoder + z.context if z.context > 0 else 0)
 
 
 @inner
-def row_width(z: Sizes, layer: int) -> int:
+def row_width(z: NetShape, layer: int) -> int:
     """Return the width of a row of a core layer's inputs: in an LSTM, h before the step follows the input."""
     inputs = z.core_input if layer == 0 else z.hidden
     return inputs + (z.hidden if z.recurrent else 0)
@@ -104,7 +104,7 @@ class Activations(NamedTuple):
 
 
 @inner
-def activations(z: Sizes, n: int) -> Activations:
+def activations(z: NetShape, n: int) -> Activations:
     """Lay out the activations of n steps."""
     m, e, h = n * z.slots, z.encoder, z.hidden
     own = m if z.slot_size > 0 else 0
@@ -137,13 +137,13 @@ def activations(z: Sizes, n: int) -> Activations:
 
 
 @inner
-def rows_of(z: Sizes, a: Activations, n: int, layer: int) -> int:
+def rows_of(z: NetShape, a: Activations, n: int, layer: int) -> int:
     """Return the offset of the inputs of a layer of the core."""
     return a.rows if layer == 0 else a.rows + n * (row_width(z, 0) + (layer - 1) * row_width(z, 1))
 
 
 @inner
-def first_core(z: Sizes) -> int:
+def first_core(z: NetShape) -> int:
     """Return the index of the first parameter of the core."""
     return LATER + 4 * z.rest
 
@@ -158,8 +158,15 @@ def _from_address(typing: Any, address: Any) -> Any:
 _pointer: Any = intrinsic(_from_address)
 
 
+class Parameters(NamedTuple):
+    """The parameters of a network, or their gradients, where they are: float32, contiguous."""
+
+    addresses: Array  # int64
+    counts: Array  # int64, numbers of each
+
+
 @inner
-def floats(addresses: Array, counts: Array, k: int) -> Array:
-    """Return the k-th of some arrays of float32, flat; `counts` are their sizes."""
-    found: Array = _array(_pointer(addresses[k]), (counts[k],), np.float32)
+def floats(own: Parameters, k: int) -> Array:
+    """Return the k-th parameter, flat."""
+    found: Array = _array(_pointer(own.addresses[k]), (own.counts[k],), np.float32)
     return found

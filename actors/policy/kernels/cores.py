@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from actors.jit.decorators import inner
 from actors.policy.kernels.functions import exponential, hyperbolic_tangent, rectify, sigmoid
+from actors.policy.kernels.matmul import product
 from actors.policy.kernels.net import LATER, MEMORY_INPUT, MEMORY_READ, Net, matrix
-from actors.policy.kernels.tiles import product
 
 Array = NDArray[Any]
 USAGE_DECAY = np.float32(0.95)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from actors.jit.decorators import inner, ordered
 from actors.policy.kernels.functions import layer_norm, rectify
+from actors.policy.kernels.matmul import product
 from actors.policy.kernels.net import BASE, SLOT, Net, matrix
-from actors.policy.kernels.tiles import product
 
 Array = NDArray[Any]
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from actors.jit.decorators import inner
 from actors.policy.kernels.choice import choose, probabilities
 from actors.policy.kernels.functions import rectify
+from actors.policy.kernels.matmul import product
 from actors.policy.kernels.net import CRITIC, LATER, OP, POINTER, REST_SLOT, TRUNK, Net, matrix
-from actors.policy.kernels.tiles import product
 
 Array = NDArray[Any]
 

@@ -277,3 +277,8 @@ def test_inputs_that_do_not_fit_are_refused_before_anything_is_read_beyond_an_ar
     ):
         with pytest.raises(ValueError, match="do not fit the network"):
             acting.act(*wrong[:3], state, wrong.noise)
+
+
+def check_default_policy() -> None:
+    """For `test_broken_kernels`."""
+    test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(5)

@@ -13,20 +13,67 @@ import pytest
 import actors
 from actors.jit.cache import has_feature
 
+ACTING = "from tests.property.policy.test_acting_kernels import check_default_policy as check"
+GRADIENT = "from tests.property.policy.test_gradient_kernels import check_all_kinds as check"
+UPDATE = "from tests.unit.learner.ppo.test_update_kernels import check_all as check"
+STEP, SEQUENCES, LEARNER = "actors/policy/kernels", "actors/policy/gradients", "learner/kernels"
 MISTAKES = {
-    "the forget gate is the input gate": ("cores.py", "g[j] = f[j] * c[j]", "g[j] = i[j] * c[j]"),
-    "heads read the pointer's context": ("heads.py", "net.rest) + 1) * net.head", "net.rest)) * net.head"),
-    "floors are added twice": ("choice.py", "kept * probs[j] + share", "kept * probs[j] + share + share"),
-    "the last row of a tile is the first": ("tiles.py", "mul(stride, _INDEX(r))", "mul(stride, _INDEX(r % 5))"),
-    "the last slot is not pooled": ("encoder.py", "range(1, net.slots)", "range(1, net.slots - 1)"),
+    "the forget gate is the input gate": (ACTING, f"{STEP}/cores.py", "g[j] = f[j] * c[j]", "g[j] = i[j] * c[j]"),
+    "heads read the pointer's context": (
+        ACTING,
+        f"{STEP}/heads.py",
+        "net.rest) + 1) * net.head",
+        "net.rest)) * net.head",
+    ),
+    "floors are added twice": (
+        ACTING,
+        f"{STEP}/choice.py",
+        "kept * probs[j] + share",
+        "kept * probs[j] + share + share",
+    ),
+    "a row of a tile is another one": (
+        ACTING,
+        f"{STEP}/matmul.py",
+        "inputs = [at(x, x0, xr, r)",
+        "inputs = [at(x, x0, xr, r % 5)",
+    ),
+    "the last slot is not pooled": (ACTING, f"{STEP}/encoder.py", "range(1, net.slots)", "range(1, net.slots - 1)"),
+    "the cell forgets no gradient": (GRADIENT, f"{SEQUENCES}/core.py", "dc[j] = own * f[j]", "dc[j] = own"),
+    "a longer row is continued by its neighbour": (
+        GRADIENT,
+        f"{SEQUENCES}/core.py",
+        "before = a.out + (times[t - 1] + i) * hidden",
+        "before = a.out + (times[t - 1] + count - 1 - i) * hidden",
+    ),
+    "LayerNorm's gradient keeps its mean": (
+        GRADIENT,
+        f"{SEQUENCES}/layers.py",
+        "inverse * (dy[j] - mean - hat[j] * along)",
+        "inverse * (dy[j] - hat[j] * along)",
+    ),
+    "every tie of the maximum takes all": (
+        GRADIENT,
+        f"{SEQUENCES}/encoder.py",
+        "drow[at + width + j] / np.float32(ties)",
+        "drow[at + width + j]",
+    ),
+    "floors do not weaken the gradient": (GRADIENT, f"{SEQUENCES}/scores.py", "pull *= kept * probs", "pull *= probs"),
+    "a clipped ratio pulls": (
+        UPDATE,
+        f"{LEARNER}/objective.py",
+        "return bound, np.float32(0.0)",
+        "return bound, bound",
+    ),
+    "the second moment is not corrected": (
+        UPDATE,
+        f"{LEARNER}/optimizer.py",
+        "1.0 / np.sqrt(1.0 - beta2**t)",
+        "1.0",
+    ),
 }
 CHECK = """
-from tests.property.policy.test_acting_kernels import (
-    test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32 as check,
-)
-
 try:
-    check(5)
+    check()
     print("right")
 except AssertionError:
     print("noticed")
@@ -40,26 +87,29 @@ def test_a_mistake_in_a_kernel_is_noticed(mistake: str, tmp_path: Path) -> None:
     root = Path(actors.__file__).parents[1]
     for package in ("actors", "learner", "tests"):
         shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    name, right, wrong = MISTAKES[mistake]
-    source = tmp_path / "actors" / "policy" / "kernels" / name
+    check, name, right, wrong = MISTAKES[mistake]
+    source = tmp_path / name
     text = source.read_text()
     assert text.count(right) == 1
     source.write_text(text.replace(right, wrong))
     environ = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    assert _checked(tmp_path, environ) == "noticed"
+    assert _checked(check, tmp_path, environ) == "noticed"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not has_feature("avx2"), reason="this processor cannot run the code of the others")
+@pytest.mark.parametrize("check", [ACTING, GRADIENT, UPDATE])
 @pytest.mark.parametrize(("processor", "features"), [("haswell", "+avx2,+fma"), ("nehalem", "+sse4.2")])
-def test_kernels_for_processors_with_shorter_vectors_are_right(processor: str, features: str, tmp_path: Path) -> None:
+def test_kernels_for_processors_with_shorter_vectors_are_right(
+    processor: str, features: str, check: str, tmp_path: Path
+) -> None:
     """One of them has fused products, the other has not."""
     chosen = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": features}
     environ = {**os.environ, **chosen, "XDG_CACHE_HOME": str(tmp_path)}
-    assert _checked(Path(actors.__file__).parents[1], environ) == "right"
+    assert _checked(check, Path(actors.__file__).parents[1], environ) == "right"
 
 
-def _checked(folder: Path, environ: dict[str, str]) -> str:
-    command = [sys.executable, "-c", CHECK]
+def _checked(check: str, folder: Path, environ: dict[str, str]) -> str:
+    command = [sys.executable, "-c", check + CHECK]
     return subprocess.run(command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True).stdout.strip()

@@ -111,3 +111,9 @@ def test_a_second_backward_pass_gives_the_same_gradients() -> None:
         found.append({name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None})
     assert found[0]
     torch.testing.assert_close(found[0], found[1], rtol=0.0, atol=0.0)
+
+
+def check_all_kinds() -> None:
+    """For `test_broken_kernels`."""
+    for spaces, options in CASES:
+        test_results_and_gradients_equal_those_of_the_network_in_float64(spaces, options)

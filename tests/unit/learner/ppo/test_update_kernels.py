@@ -114,3 +114,10 @@ def test_adamw_takes_the_steps_of_pytorch_in_float64() -> None:
         for a, b in zip(ours, exact, strict=True):
             torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6)
     assert {float(optimizer.state[p]["step"]) for p in ours} == {4.0}
+
+
+def check_all() -> None:
+    """For `test_broken_kernels`."""
+    for options in OPTIONS:
+        test_the_compiled_loss_is_the_objective(options)
+    test_adamw_takes_the_steps_of_pytorch_in_float64()

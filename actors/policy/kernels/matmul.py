@@ -2,7 +2,8 @@
 
 y = s + x w, where a tile of up to ROWS rows and PANEL columns is summed in registers (as in Goto and van de Geijn,
 2008). Every product of a layer and of its gradient is one of these: x may be read transposed, and s is a bias, zeros or
-what y already holds. The last columns are loaded and stored with a mask, so that no array needs padding.
+what y already holds. The last columns are loaded and stored with a mask, so that no array needs padding. Every row is
+summed in the same order in every tile, so its result does not depend on the other rows or on their number.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from actors.jit.cache import has_feature
 from actors.jit.decorators import inner
+from actors.policy.kernels.net import Matrix
 
 LANES, VECTORS = (16, 4) if has_feature("avx512f") else (8, 2)
 """Numbers per vector, and vectors per panel: 6 rows of a panel fill 24 of AVX-512's 32 registers, or 12 of 16."""
@@ -29,6 +31,11 @@ _insert: Any = get_or_insert_function
 _INDEX, _REAL, _BIT = ir.IntType(64), ir.FloatType(), ir.IntType(1)
 _VECTOR, _MASK = ir.VectorType(_REAL, LANES), ir.VectorType(_BIT, LANES)
 _ALIGN = ir.IntType(32)(4)
+
+
+def padded(width: int) -> int:
+    """Return the number of floats per row of the result of `product` with `width` outputs: a multiple of LANES."""
+    return -(-width // LANES) * LANES
 
 
 def _tile(rows: int, vectors: int, masked: bool = False) -> Callable[..., None]:
@@ -253,6 +260,15 @@ def _transposed_block(typing: Any, x: Any, x0: Any, xr: Any, y: Any, y0: Any, yr
 
 
 _transpose: Any = intrinsic(_transposed_block)
+
+
+@inner
+def product(w: Array, m: Matrix, x: Array, x0: int, stride: int, rows: int, y: Array) -> None:
+    """Compute `rows` rows of `m.width` outputs in `y`, from `m.depth` inputs each at `x[x0 + r * stride]`.
+
+    `w` holds the packed weights and the biases of `m`. `x` and `y` are flat.
+    """
+    matmul(w, m.bias, 0, x, x0, stride, 1, w, m.weight, PANEL, PANEL * m.depth, m.depth, y, 0, m.width, rows, m.width)
 
 
 @inner
