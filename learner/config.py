@@ -84,7 +84,8 @@ class LearnerConfig:
     """On CUDA, use TF32 in matrix products and in the LSTM: faster from Ampere on, but less precise; the limit of
     ratio_error is then the same as with bf16."""
     max_padding_waste: float = 1.3
-    """Largest ratio of padded to valid steps in a length bucket."""
+    """Largest ratio of padded to valid steps in a length bucket. On a CPU, networks without an external memory or
+    continuous actions run by kernels, which need no padding."""
     checkpoint_every: int = 1
     """Updates between checkpoints."""
     ack: Literal["after_checkpoint", "after_step"] = "after_checkpoint"

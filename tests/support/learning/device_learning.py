@@ -36,6 +36,11 @@ def same(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+def comparable(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what differs on purpose: on a CPU, kernels evaluate the network without padding."""
+    return {name: value for name, value in metrics.items() if name != "padding_waste"}
+
+
 class Crossings(TorchDispatchMode):
     """Notes the operators for which the host waits: values that it reads, and blocking copies between devices."""
 
@@ -74,7 +79,7 @@ def update_options(device: torch.device) -> None:
         ours, theirs = updated(device), updated(CPU)
         assert ours.keys() == theirs.keys()
         rounded = device.type == "cuda" and (config.amp == "bf16" or config.tf32)
-        for name in ("loss_policy", "loss_value", "ratio_error") if rounded else theirs:
+        for name in ("loss_policy", "loss_value", "ratio_error") if rounded else comparable(theirs):
             same(ours[name], theirs[name], 0.05 if rounded else 1e-4)
 
 
@@ -124,7 +129,7 @@ def continuous(device: torch.device) -> None:
     for a, b in zip(ours, theirs, strict=True):
         same(a.log_probs, b.log_probs)
         same(a.rewards, b.rewards)
-    for name, value in expected.items():
+    for name, value in comparable(expected).items():
         same(metrics[name], value)
 
 

@@ -42,7 +42,7 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Scripted
 from tests.support.learning.device_hosts import HOSTS, LONG_HOSTS
-from tests.support.learning.device_learning import LEARNING, same
+from tests.support.learning.device_learning import LEARNING, comparable, same
 from tests.support.learning.device_serving import SERVING
 from tests.support.learning.sequences import evaluate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
@@ -127,7 +127,7 @@ def update(device: torch.device) -> None:
 
         (metrics, weights), (expected, expected_weights) = updated(device), updated(CPU)
         assert metrics.keys() == expected.keys()
-        for name, value in (expected | expected_weights).items():
+        for name, value in comparable(expected | expected_weights).items():
             same((metrics | weights)[name], value)
 
 
