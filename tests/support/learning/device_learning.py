@@ -25,6 +25,7 @@ from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Mixed
+from tests.support.learning.metrics import comparable
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 CPU = torch.device("cpu")
@@ -34,11 +35,6 @@ SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((5, 3, 
 def same(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
     a, b = (np.asarray(t.detach().cpu() if isinstance(t, Tensor) else t) for t in (ours, theirs))
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
-
-
-def comparable(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what differs on purpose: on a CPU, kernels evaluate the network without padding."""
-    return {name: value for name, value in metrics.items() if name != "padding_waste"}
 
 
 class Crossings(TorchDispatchMode):

@@ -42,8 +42,9 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Scripted
 from tests.support.learning.device_hosts import HOSTS, LONG_HOSTS
-from tests.support.learning.device_learning import LEARNING, comparable, same
+from tests.support.learning.device_learning import LEARNING, same
 from tests.support.learning.device_serving import SERVING
+from tests.support.learning.metrics import comparable
 from tests.support.learning.sequences import evaluate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
 from tests.support.serving.servers import serving, step_inputs
