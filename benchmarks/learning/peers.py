@@ -182,7 +182,7 @@ def rllib_learner(shape: Shape, device: str) -> Prepare:
         own = copy.deepcopy(episodes)
 
         def update() -> None:
-            learner.ppo.update(
+            learner.update(
                 episodes=own,
                 timesteps={"num_env_steps_sampled_lifetime": shape.batch_steps},
                 num_epochs=shape.epochs,
