@@ -15,7 +15,6 @@ from actors.policy.cores.sequences import Steps, TimeOrder
 from actors.policy.encoder import FlatEncoder
 from actors.policy.gradients.architecture import SequenceNetwork, parameters_in_order, sizes
 from actors.policy.gradients.compile import load_kernels
-from actors.policy.gradients.sizes import NetShape
 
 Array = NDArray[Any]
 
@@ -46,7 +45,8 @@ class SequenceKernels:
         self.kernels = load_kernels()
         self.encoder = network.encoder
         self.parameters = parameters_in_order(network)
-        self.plan = np.array(sizes(network), np.int64)
+        self.net = sizes(network)
+        self.plan = np.array(self.net, np.int64)
         self.counts = np.array([0 if p is None else p.numel() for p in self.parameters], np.int64)
         self.given = [p for p in self.parameters if p is not None]
         spec, config = network.spaces.action, network.config
@@ -67,10 +67,19 @@ class SequenceKernels:
         return self.run(StepArguments.of(steps), orders, self.addresses(self.given))[0]
 
     def run(self, steps: StepArguments, orders: list[TimeOrder], addresses: Array) -> tuple[tuple[Tensor, ...], Array]:
-        """Return results and activations, those of the last of the orders."""
-        n, heads = steps.actions.shape
-        sizes = NetShape(*self.plan.tolist())
-        shapes = (n, heads), (n, heads), (n,), (n,), (n, sizes.hidden)
+        """Return results and activations, those of the last of the orders.
+
+        Raises `ValueError` for inputs of other shapes, which kernels do not check.
+        """
+        n, net = sum(len(own.order) for own in orders), self.net
+        rows = max((int(own.rows.max(initial=-1)) for own in orders), default=-1) + 1
+        state = steps[4:] if net.recurrent else ()
+        expected = [(n, width) for width in (net.obs, net.slots, net.heads, net.choices)]
+        expected += [(net.layers, net.hidden) for _ in state]
+        found = [*(a.shape for a in steps[:4]), *((a.shape[0], a.shape[2]) for a in state)]
+        if found != expected or any(a.shape[1] < rows for a in state):
+            raise ValueError(f"inputs of {n} steps in {rows} rows have shapes {found}, expected {expected}")
+        shapes = (n, net.heads), (n, net.heads), (n,), (n,), (n, net.hidden)
         results = [np.empty(shape, np.float32) for shape in shapes]
         most = max(len(own.order) for own in orders)
         activations = np.empty(self.kernels.activation_size(self.like, self.plan, most), np.float32)
@@ -93,8 +102,7 @@ class SequenceKernels:
         )
         versions = tuple(t._version for own in normalizers for t in (own.mean, own.variance))
         if self._stats is None or self._stats[0] != versions:
-            slots = int(self.plan[NetShape._fields.index("slots")])
-            times = [1, slots][: len(normalizers)]
+            times = [1, self.net.slots][: len(normalizers)]
             parts = [t.repeat(k) for own, k in zip(normalizers, times, strict=True) for t in (own.mean,)]
             parts += [t.repeat(k) for own, k in zip(normalizers, times, strict=True) for t in (own.scale(),)]
             self._stats = versions, np.concatenate([*(t.numpy() for t in parts), [normalizers[0].clip]])

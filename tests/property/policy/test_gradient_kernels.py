@@ -101,6 +101,20 @@ def test_parts_without_gradient_are_evaluated_as_the_whole(monkeypatch: pytest.M
         torch.testing.assert_close(mine, other.detach(), rtol=0.0, atol=0.0)
 
 
+def test_inputs_of_other_shapes_are_refused() -> None:
+    made = network(SPACES, {}, seed=0)
+    steps = random_steps(SPACES, made, 1, [2, 3])
+    state = PolicyState(*(t[:, :1] for t in steps.state))
+    for wrong in (
+        steps._replace(obs=steps.obs[:, 1:]),
+        steps._replace(masks=steps.masks[:-1]),
+        steps._replace(state=state),
+        steps._replace(layout=SequenceLayout([2, 4], 1.3, torch.device("cpu"))),
+    ):
+        with pytest.raises(ValueError, match="2 rows"):
+            made.evaluate_steps(wrong)
+
+
 def test_a_second_backward_pass_gives_the_same_gradients() -> None:
     made = network(SPACES, {}, seed=0)
     total = made.evaluate_steps(random_steps(SPACES, made, 1, [2, 3])).values.sum()
