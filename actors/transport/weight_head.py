@@ -1,8 +1,8 @@
 """`SharedHead`: the newest version of the weights, as the processes of this user on this machine last saw it.
 
-Actors ask for newer weights often, and a request to the server takes longer than a step of the policy. So processes share
-the server's last answer in 16 bytes of /dev/shm: the version, and the time of the answer. A process asks the server only
-if that answer is older than `FRESH_S`. The learner also writes the versions that it publishes.
+Actors ask for newer weights often, and a request to the server takes longer than a step of the policy. So processes
+share the server's last answer in 16 bytes of /dev/shm: the version, and the time of the answer. A process asks the
+server only if that answer is older than `FRESH_S`. The learner also writes the versions that it publishes.
 """
 
 from __future__ import annotations
