@@ -57,10 +57,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the kernels before the first test, so that no test's time limit includes it. CUDA needs none."""
     if not hasattr(session.config, "workerinput") and not only_cuda(session.config):
         missing = [COMPILE.format(dtype) for dtype in ("float32", "float64") if not is_compiled(dtype)]
-        missing += [COMPILE_POLICY.format(folder) for folder, cache in CACHES.items() if not cache.is_compiled()]
+        missing += [COMPILE_FOLDER.format(folder) for folder, cache in CACHES.items() if not cache.is_compiled()]
         from actors.env.channels import jit  # imports Numba
 
-        missing += [] if jit.is_compiled() else [COMPILE_POLICY.format("actors.env.channels")]
+        missing += [] if jit.is_compiled() else [COMPILE_FOLDER.format("actors.env.channels")]
         compiling = [subprocess.Popen([sys.executable, "-c", command]) for command in missing]
         statuses = [process.wait() for process in compiling]
         if any(statuses):
@@ -106,7 +106,7 @@ def is_property_test(item: pytest.Item) -> bool:
 
 
 COMPILE = "import torch; from actors.env.seed_fleet import compile_kernels; compile_kernels(torch.{})"
-COMPILE_POLICY = "from {}.compile import compile_kernels; compile_kernels()"
+COMPILE_FOLDER = "from {}.compile import compile_kernels; compile_kernels()"
 CACHES = {
     "actors.policy.kernels": policy_cache,
     "actors.policy.gradients": gradients_cache,

@@ -44,12 +44,12 @@ class TimeOrder(NamedTuple):
         rows = rows[: int(np.count_nonzero(ordered))]
         ordered = ordered[: len(rows)]
         longest = int(ordered[0]) if len(rows) else 0
-        going_on = np.searchsorted(-ordered, -np.arange(longest), side="left")  # [T] rows with more than t steps
+        active = np.searchsorted(-ordered, -np.arange(longest), side="left")  # [T] rows with more than t steps
         times = np.zeros(longest + 1, np.int64)
-        going_on.cumsum(out=times[1:])
+        active.cumsum(out=times[1:])
         start = lengths.cumsum() - lengths
-        rank = np.arange(times[-1]) - np.repeat(times[:-1], going_on)
-        order = start[rows][rank] + np.repeat(np.arange(longest), going_on)
+        rank = np.arange(times[-1]) - np.repeat(times[:-1], active)
+        order = start[rows][rank] + np.repeat(np.arange(longest), active)
         return cls(order, times, rows)
 
 
