@@ -316,6 +316,8 @@ class ActorsConfig:
     stale to train on."""
     envs_per_actor: int = 8
     """Environments that each actor steps together; a wave is one episode of each."""
+    episodes_per_seed: int = 1
+    """Episodes of each seed in a wave, which differ in their actions alone; for `learner.peer_baseline`."""
     buffer_episodes: int = 64
     """Unsent episodes that an actor keeps while the queue is busy. When the buffer is full, the oldest is dropped and
     counted."""
@@ -334,6 +336,11 @@ class ActorsConfig:
         require(self.at_least >= 1, f"actors.count is {self.count}: at least one actor is needed")
         require(self.max_count >= 1, f"actors.max_count is {self.max_count}: at least one actor is needed")
         require(self.envs_per_actor >= 1, f"actors.envs_per_actor is {self.envs_per_actor}: it must be at least 1")
+        require(
+            self.episodes_per_seed >= 1 and self.envs_per_actor % self.episodes_per_seed == 0,
+            f"actors.episodes_per_seed is {self.episodes_per_seed}: it must divide actors.envs_per_actor, "
+            f"{self.envs_per_actor}",
+        )
         require(
             self.buffer_episodes >= self.envs_per_actor,
             f"actors.buffer_episodes is {self.buffer_episodes}: it must hold one wave ({self.envs_per_actor} episodes)",

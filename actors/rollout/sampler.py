@@ -78,15 +78,17 @@ class WaveSampler:
         fleet: Fleet,
         seeds: EpisodeSeeds,
         rent_share: Callable[[int], float] = lambda version: 1.0,
+        episodes_per_seed: int = 1,
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
-        self._rent_share, self._on_step = rent_share, on_step
+        self._rent_share, self._on_step, self._copies = rent_share, on_step, episodes_per_seed
 
     def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
         """Run one wave."""
         self.fleet.rent_share = self._rent_share(source.version)
-        seeds = self.seeds.draw(self.fleet.num_envs, source.generation)
+        drawn = self.seeds.draw(self.fleet.num_envs // self._copies, source.generation)
+        seeds = [seed for seed in drawn for _ in range(self._copies)]
         return run_wave(self.fleet, policy, seeds, source, name_episode, on_step=self._on_step)
 
     def play(
@@ -198,4 +200,5 @@ def make_sampler(
     width = acting.actors.envs_per_actor
     if acting.gym.id:
         return StreamSampler(acting.gym, width, run_seed, seeds, on_step)
-    return WaveSampler(make_fleet(acting.env, width, run_seed), seeds, partial(rent_share, acting.env), on_step)
+    fleet, share = make_fleet(acting.env, width, run_seed), partial(rent_share, acting.env)
+    return WaveSampler(fleet, seeds, share, acting.actors.episodes_per_seed, on_step)

@@ -126,12 +126,16 @@ class Recorder:
 
 
 class PolicyNoise:
-    """Uniform noise per environment, a function of its seed and step, independent of other rows and fleet size."""
+    """Uniform noise per environment, a function of its seed and step, independent of other rows and fleet size. If a seed
+    occurs more than once, each occurrence has noise of its own."""
 
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
-        self._streams = [stream(run_seed, seed, Purpose.POLICY) for seed in seeds]
+        copies = [list(seeds[:row]).count(seed) for row, seed in enumerate(seeds)]
+        rows = list(zip(seeds, copies, strict=True))
+        self._streams = [stream(run_seed, seed, Purpose.POLICY, copy) for seed, copy in rows]
         self._heads = heads
-        self._bootstrap = np.stack([stream(run_seed, seed, Purpose.BOOTSTRAP).random(heads) for seed in seeds])
+        bootstrap = [stream(run_seed, seed, Purpose.BOOTSTRAP, copy) for seed, copy in rows]
+        self._bootstrap = np.stack([one.random(heads) for one in bootstrap])
 
     def step(self) -> NDArray[np.float64]:
         """Return the next step's noise `[E, H]`."""
