@@ -37,8 +37,8 @@ class LearnerConfig:
     gae_lambda: float = 0.97
     """Lambda of generalized advantage estimation."""
     peer_baseline: bool = False
-    """Subtract from the advantages of an episode the mean of its peers' at the same step, episodes of the same batch with
-    the same seed (`actors.episodes_per_seed`)."""
+    """Subtract from the advantages of an episode the mean of its peers' at the same step. Peers are episodes of the
+    same batch with the same seed (`actors.episodes_per_seed`)."""
     objective: Literal["clipped", "decoupled"] = "clipped"
     """`clipped` uses ratios to the behaviour policy; `decoupled` uses ratios to the proximal policy, weighted for the
     lag."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import EnvConfig
+from actors.config import FEATURE_GROUPS, EnvConfig
 from actors.env.episode import governor
 from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
 from actors.env.episode.reward import EpisodeReward, objective, objective_reward, potential
@@ -33,9 +33,6 @@ from actors.types.actions import ActionMasks, ActionSpec, Op
 from actors.types.episode import EndReason
 
 log = logging.getLogger(__name__)
-
-FEATURE_GROUPS = ("contributions", "accuracy", "train_loss", "train_rows", "scores")
-"""Groups of features that `drop_features` can hide."""
 
 
 class HostEpisode:
@@ -86,8 +83,9 @@ class HostEpisode:
             raise ValueError(f"the topology adds {self.added_params()} parameters, but the budget is {budget:.0f}")
         self.initial_seeds = tuple(self._new_seed(i, g.slot, g.blueprint, g.blend) for i, g in enumerate(topology))
         self.illegal_actions = 0
-        hidden = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(len(FEATURE_GROUPS)) < config.drop_features
-        self.hidden_features = frozenset(name for name, hide in zip(FEATURE_GROUPS, hidden, strict=True) if hide)
+        dropped = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(len(FEATURE_GROUPS)) < config.drop_features
+        names = [name for name, drop in zip(FEATURE_GROUPS, dropped, strict=True) if drop]
+        self.hidden_features = frozenset((*names, *config.hidden_features))
         self.accuracies: list[float] = []
         self.train_losses: list[float] = []
         self.val_losses: list[float] = []

@@ -126,8 +126,8 @@ class Recorder:
 
 
 class PolicyNoise:
-    """Uniform noise per environment, a function of its seed and step, independent of other rows and fleet size. If a seed
-    occurs more than once, each occurrence has noise of its own."""
+    """Uniform noise per environment, a function of its seed and step, independent of other rows and fleet size. If a
+    seed occurs more than once, each occurrence has noise of its own."""
 
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
         copies = [list(seeds[:row]).count(seed) for row, seed in enumerate(seeds)]

@@ -177,6 +177,16 @@ class Config:
             not self.learner.keeps_prior or not self.gym.id,
             "learner.prior_start needs whole episodes, but gym.id collects segments: set learner.prior_start to 0",
         )
+        require(
+            not self.learner.peer_baseline or self.actors.episodes_per_seed > 1,
+            "learner.peer_baseline is on and actors.episodes_per_seed is 1, so no episode has peers: set it to 4, or "
+            "turn peer_baseline off",
+        )
+        require(
+            self.actors.episodes_per_seed == 1 or not (self.gym.id or self.external.spaces),
+            f"actors.episodes_per_seed is {self.actors.episodes_per_seed}, but only seed hosts are played more than "
+            "once: set it to 1, or leave gym.id and external.spaces out",
+        )
         gamma = self.learner.gamma
         require(
             self.env.reward != "contribution" or self.env.shaping_gamma == gamma,

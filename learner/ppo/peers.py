@@ -1,7 +1,7 @@
 """A baseline from peers: episodes with the same seed, and thus the same task, data, host and minibatches.
 
-Most of what the critic cannot predict, it cannot predict in any of them. The mean advantage of an episode's peers at the
-same step does not depend on the actions of this episode, so subtracting it leaves the policy gradient unbiased: a
+Most of what the critic cannot predict, it cannot predict in any of them. The mean advantage of an episode's peers at
+the same step does not depend on the actions of this episode, so subtracting it leaves the policy gradient unbiased: a
 leave-one-out baseline (Kool et al., 2019) on top of the critic.
 """
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.config import PRICE
 from actors.env.blueprints.blends import GATED
 from actors.env.slots import observation
 from actors.env.slots.contributions import Contributions, EvalResult, Subset, contributions
@@ -218,7 +219,7 @@ class GrowthState:
     def observation(self, training: TrainingState, hidden: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Return what the policy observes: `obs [D]` and `blueprint_indices [S]` (-1 for empty slots).
 
-        `hidden` names groups of slot features (keys of `HIDDEN`) that read as unknown.
+        `hidden` names groups of slot features (keys of `HIDDEN`) that read as unknown, and possibly the price.
         """
         unknown: dict[str, Any] = {name: None for group in hidden for name in HIDDEN.get(group, ())}
         slot_params = self.slot_params()
@@ -228,7 +229,7 @@ class GrowthState:
             last_success=self.last_success,
             host_params=self.host_params,
             budget_params=self.budget_params,
-            rent_weight=self.rent_weight,
+            rent_weight=1.0 if PRICE in hidden else self.rent_weight,
             slot_params=slot_params,
             slot_kinds=self._slot_kinds,
             cost_ranges=self._cost_ranges(sum(slot_params)),

@@ -16,7 +16,7 @@ from deploy.config.schema import Config
 
 ROOT = Path(__file__).parents[4]
 CONFIG_MODULES = {
-    ROOT / "actors/config.py",
+    *(ROOT / "actors/config").glob("*.py"),
     ROOT / "learner/config.py",
     ROOT / "actors/serving/external.py",
     ROOT / "deploy/config/schema.py",

@@ -38,8 +38,8 @@ def split(obs: NDArray[np.float32], slots: int) -> dict[str, list[float]]:
     return found
 
 
-def play(share: float, seed: int) -> tuple[list[dict[str, list[float]]], list[float]]:
-    env = tiny_env(slots=2, column_slots=0, tasks=("spirals",), drop_features=share, horizon_epochs=6)
+def play(share: float, seed: int, **changes: Any) -> tuple[list[dict[str, list[float]]], list[float]]:
+    env = tiny_env(slots=2, column_slots=0, tasks=("spirals",), drop_features=share, horizon_epochs=6, **changes)
     seen, _ = env.reset(seed=seed)
     found, rewards = [split(seen["obs"], 2)], []
     for action in GROW:
@@ -68,6 +68,17 @@ def test_a_dropped_group_is_unknown_for_a_whole_episode() -> None:
     assert set[str]().union(*kinds) == set(GROUPS)
 
 
+@pytest.mark.parametrize("name", [*GROUPS, "price"])
+def test_hidden_features_are_unknown_in_every_episode(name: str) -> None:
+    for seed in range(3):
+        (whole, paid), (other, also) = play(0.0, seed), play(0.0, seed, hidden_features=(name,))
+        assert paid == also, "the policy still pays the price"
+        assert hidden(whole, other) == GROUPS.get(name, {"price"})
+        if name == "price":
+            prices = {play(0.0, seed, hidden_features=(name,), rent_weight=p)[0][0]["price"][0] for p in (0.5, 4)}
+            assert prices == {0.0}, "one point per doubling"
+
+
 def test_groups_are_dropped_with_the_configured_probability() -> None:
     config = EnvConfig(
         tasks=("spirals",), slots=1, column_slots=0, horizon_epochs=1, inner_steps=1, drop_features=0.3, device="cpu"
@@ -88,3 +99,8 @@ def test_only_the_research_preset_drops_features() -> None:
 def test_an_invalid_probability_is_rejected(share: Any) -> None:
     with pytest.raises(ConfigError, match=r"env\.drop_features"):
         EnvConfig(drop_features=share)
+
+
+def test_an_unknown_group_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"env\.hidden_features has 'prices': choose from contributions, .*price"):
+        EnvConfig(hidden_features=("prices",))

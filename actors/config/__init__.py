@@ -1,0 +1,26 @@
+"""Configuration of the acting side: frozen dataclasses, validated on construction."""
+
+from actors.config.checks import ConfigError, require, span
+from actors.config.env import FEATURE_GROUPS, MAX_SLOTS, PRICE, EnvConfig
+from actors.config.gym import GymConfig
+from actors.config.policy import MAX_FLOOR_MASS, MAX_LAYERS, MAX_WIDTH, PolicyConfig
+from actors.config.pool import MAX_REDIS_VALUE_BYTES, ActingConfig, ActorsConfig, QueueConfig
+
+__all__ = [
+    "FEATURE_GROUPS",
+    "MAX_FLOOR_MASS",
+    "MAX_LAYERS",
+    "MAX_REDIS_VALUE_BYTES",
+    "MAX_SLOTS",
+    "MAX_WIDTH",
+    "PRICE",
+    "ActingConfig",
+    "ActorsConfig",
+    "ConfigError",
+    "EnvConfig",
+    "GymConfig",
+    "PolicyConfig",
+    "QueueConfig",
+    "require",
+    "span",
+]

@@ -1,0 +1,31 @@
+"""Checks of settings, and the values that may be ranges."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from actors.errors import UserError
+
+Number = TypeVar("Number", int, float)
+
+
+class ConfigError(UserError, ValueError):
+    """An invalid setting. The message says which one, why, and what to do."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `ConfigError` with `message` unless `condition` holds."""
+    if not condition:
+        raise ConfigError(message)
+
+
+def span(value: Number | tuple[Number, Number]) -> tuple[Number, Number]:
+    """Return the range that a setting names; a single number is a range of one."""
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def require_range(name: str, value: float | tuple[float, float], least: float, why: str) -> None:
+    """Raise `ConfigError` with `why` unless the range starts at `least` or above and is in order."""
+    low, high = span(value)
+    require(low >= least, f"{name} is {value}: {why}")
+    require(low <= high, f"{name} is {value}: write the smaller number of a range first")

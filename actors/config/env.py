@@ -1,0 +1,180 @@
+"""Configuration of the seed-training environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from actors.config.checks import require, require_range, span
+
+MAX_SLOTS = 8
+"""Most slots of one host, in its stream and for columns together."""
+FEATURE_GROUPS = ("contributions", "accuracy", "train_loss", "train_rows", "scores")
+"""Groups of features that `drop_features` can hide."""
+PRICE = "price"
+"""The group of the one feature that only `hidden_features` can hide."""
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The seed-training environment: host, slots, data and rules."""
+
+    tasks: tuple[str, ...] = ("digits", "wine", "spirals")
+    """Training tasks: names listed by `tamiyo tasks`, or mypkg:factory. Each episode draws one by its seed."""
+    data_dir: str | None = None
+    """Folder with data sets that are not bundled, such as CIFAR-10."""
+    download: bool = False
+    """Download missing data sets to data_dir."""
+    slots: int = 3
+    """Slots in the stream of a host: places between its layers where a seed can grow. At least 1."""
+    column_slots: int = 2
+    """Slots for columns: whole networks of the host's architecture whose logits are added to the host's. A host has at
+    most 8 slots of both kinds."""
+    host_width: int | tuple[int, int] | None = None
+    """Hidden units of an MLP host, or channels of a CNN host. Two numbers are a range, from which each episode draws
+    log-uniformly; null uses the range of each task family."""
+    horizon_epochs: int | tuple[int, int] = 25
+    """Host epochs per episode, with one decision per epoch. Two numbers are a range, from which each episode draws."""
+    inner_steps: int | tuple[int, int] = 16
+    """Minibatches per host epoch. Two numbers are a range, from which each episode draws the first, twice the first,
+    and so on, up to the second."""
+    batch_size: int = 64
+    """Samples per minibatch."""
+    host_lr: float = 5e-3
+    """AdamW learning rate of the host."""
+    seed_lr: float = 5e-3
+    """AdamW learning rate of the seeds."""
+    weight_decay: float = 1e-4
+    """Decoupled weight decay of hosts and seeds."""
+    clip_norm: float = 1.0
+    """Gradient-norm clip, per environment and per group (the host and each seed)."""
+    rent_weight: float | tuple[float, float] = (0.25, 8.0)
+    """Price of parameters: points of accuracy per doubling of the host's parameters, held during a whole episode. Two
+    numbers are a range, from which each episode draws log-uniformly. The policy observes the price."""
+    rent_warmup_updates: int = 0
+    """Updates over which the rent in rewards increases linearly from 0 to `rent_weight`, so that the policy learns the
+    benefits of growing before its costs. J always includes the full rent. Every new run starts at 0, also with
+    `run.init_from`."""
+    budget_ratio: float = 15.0
+    """Parameter budget for growth, as a multiple of the host's own parameters; 15 allows four doublings."""
+    gates: Literal["permissive", "strict"] = "permissive"
+    """How much evidence ADVANCE and FOSSILIZE require."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device on which hosts are trained; auto uses CUDA if available."""
+    backend: Literal["auto", "numba", "torch"] = "auto"
+    """How a fleet trains its hosts: `numba` runs compiled CPU kernels, one host after the other; `torch` trains all
+    hosts together as stacked tensors. `auto` uses numba for MLP hosts on a CPU and torch otherwise."""
+    compile: bool = False
+    """Fuse operations of the torch backend with torch.compile. The first use takes a minute; only faster on CUDA."""
+    cuda_graph: bool = False
+    """Replay an epoch's minibatches as a CUDA graph."""
+    isolation: Literal["shadow", "straight_through"] = "shadow"
+    """How a seed in TRAINING learns without affecting its host."""
+    embargo_epochs: int = 2
+    """Epochs before the slot of a pruned seed can be used again."""
+    contribution_every: int = 1
+    """Epochs between measurements of the seeds' contributions."""
+    profile: Literal["tamiyo", "classic"] = "tamiyo"
+    """Action space: six heads and six ops, or (`classic`) four of each, with automatic advance."""
+    reward: Literal["objective", "sparse", "contribution"] = "objective"
+    """J as a reward in every step, as a single reward at the end, or in every step with shaping by contributions."""
+    shaping_gamma: float = 1.0
+    """Discount of the shaping in `reward: contribution`; if it is not the learner's, the optimal policy changes."""
+    reference: Literal["untrained", "twin"] = "untrained"
+    """Reference of the accuracy in rewards: only the untrained host, or also a twin that never grows."""
+    twin_coef: float | None = None
+    """Share of the twin's accuracy change that is subtracted from rewards; null uses the one fitted to each task."""
+    time_limit: Literal["terminated", "truncated"] = "terminated"
+    """Whether the horizon terminates or truncates an episode; `truncated` (bootstrapped) requires that the policy
+    cannot observe the horizon."""
+    drop_features: float = 0.0
+    """Probability that a group of features (contributions, accuracy, training loss, number of rows, scores) is unknown
+    for a whole episode, so that the policy can also grow models for which they cannot be measured."""
+    hidden_features: tuple[str, ...] = ()
+    """Groups of features that the policy never observes, for ablations: contributions, accuracy, train_loss,
+    train_rows, scores, or price, which then reads as one point per doubling."""
+    observe_time: bool = True
+    """Whether the policy observes the horizon and the elapsed share of it."""
+
+    def __post_init__(self) -> None:
+        require(len(self.tasks) > 0, "env.tasks is empty: give at least one task")
+        require(
+            not self.download or self.data_dir is not None, "env.download needs env.data_dir: the folder to download to"
+        )
+        require(self.slots >= 1, f"env.slots is {self.slots}: a host has at least one slot in its stream")
+        require(self.column_slots >= 0, f"env.column_slots is {self.column_slots}: it cannot be negative")
+        require(
+            self.slots + self.column_slots <= MAX_SLOTS,
+            f"env.slots is {self.slots} and env.column_slots is {self.column_slots}: a host has at most {MAX_SLOTS} "
+            "slots of both kinds",
+        )
+        require_range("env.horizon_epochs", self.horizon_epochs, 1, "an episode has at least one epoch")
+        require_range("env.inner_steps", self.inner_steps, 1, "an epoch has at least one minibatch")
+        if self.host_width is not None:
+            require_range("env.host_width", self.host_width, 1, "a host has at least one unit")
+        require(self.batch_size >= 2, f"env.batch_size is {self.batch_size}: a minibatch has at least two samples")
+        require(self.host_lr > 0 and self.seed_lr > 0, "env.host_lr and env.seed_lr must be positive")
+        require(self.weight_decay >= 0, f"env.weight_decay is {self.weight_decay}: it cannot be negative")
+        require(self.clip_norm > 0, f"env.clip_norm is {self.clip_norm}: it must be positive")
+        least = 0.0 if isinstance(self.rent_weight, (int, float)) else 1e-6  # a log-uniform range excludes 0
+        require_range("env.rent_weight", self.rent_weight, least, "a price cannot be negative, nor a range start at 0")
+        require(self.rent_warmup_updates >= 0, "env.rent_warmup_updates cannot be negative; 0 disables the warm-up")
+        require(self.budget_ratio > 0, f"env.budget_ratio is {self.budget_ratio}: it must be positive")
+        require(self.embargo_epochs >= 1, f"env.embargo_epochs is {self.embargo_epochs}: it must be at least 1")
+        require(
+            self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1"
+        )
+        require(
+            0 <= self.drop_features < 1,
+            f"env.drop_features is {self.drop_features}: give a probability of at least 0 and below 1",
+        )
+        for name in self.hidden_features:
+            require(
+                name in (*FEATURE_GROUPS, PRICE),
+                f"env.hidden_features has {name!r}: choose from {', '.join((*FEATURE_GROUPS, PRICE))}",
+            )
+        require(
+            not self.cuda_graph or self.device != "cpu",
+            "env.cuda_graph needs a CUDA device, but env.device is cpu: change one of them",
+        )
+        self._check_reward()
+
+    def _check_reward(self) -> None:
+        require(
+            0 < self.shaping_gamma <= 1, f"env.shaping_gamma is {self.shaping_gamma}: give the learner's, in (0, 1]"
+        )
+        require(
+            self.twin_coef is None or (isfinite(self.twin_coef) and self.twin_coef >= 0),
+            f"env.twin_coef is {self.twin_coef}: give a number of at least 0, or null for each task's fitted one",
+        )
+        require(
+            self.twin_coef is None or self.reference == "twin",
+            f"env.twin_coef is {self.twin_coef}, but env.reference is 'untrained', so there is no twin: "
+            "set env.reference to twin, or leave env.twin_coef out",
+        )
+        if self.time_limit == "truncated":
+            require(
+                not self.observe_time,
+                "env.time_limit is truncated, but the policy observes the horizon: there is no reward after it, so a "
+                "critic that bootstraps there diverges. Use 'terminated', or hide the horizon with "
+                "env.observe_time false",
+            )
+            require(
+                self.reward != "sparse",
+                "env.reward is sparse and env.time_limit is truncated: the only reward comes with termination, which "
+                "truncated episodes do not reach. Use env.time_limit terminated, or env.reward objective",
+            )
+
+    @property
+    def total_slots(self) -> int:
+        """Slots of both kinds."""
+        return self.slots + self.column_slots
+
+    @property
+    def max_horizon_epochs(self) -> int:
+        return span(self.horizon_epochs)[1]
+
+    @property
+    def max_inner_steps(self) -> int:
+        return span(self.inner_steps)[1]

@@ -1,0 +1,88 @@
+"""Configuration of the policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from actors.config.checks import require
+
+MAX_WIDTH, MAX_LAYERS = 1 << 16, 64  # limits for files, checked before a network is built
+MAX_FLOOR_MASS = 0.5
+"""Largest total probability of one head's floors, and the value for weights that do not state one."""
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """The factored recurrent actor-critic; published weights include its architecture."""
+
+    core: Literal["lstm", "feedforward", "lstm+memory"] = "lstm"
+    """An LSTM, a feedforward network without state (a baseline), or an LSTM followed by an external memory."""
+    hidden_size: int = 128
+    """Width of the core."""
+    num_layers: int = 1
+    """Layers of the core."""
+    memory_cells: int = 16
+    """Number of cells of the external memory in `core: lstm+memory`."""
+    memory_size: int = 32
+    """Width of each cell of the external memory."""
+    encoder: Literal["slots", "flat"] = "slots"
+    """One encoder shared by all slots, or one for the concatenated observation. Observations without slots are always
+    flat."""
+    encoder_size: int = 128
+    """Width of the base encoder and of the shared slot encoder."""
+    head_size: int = 64
+    """Hidden width of the heads."""
+    blueprint_embedding: int = 8
+    """Size of the learned blueprint embedding."""
+    choice_embedding: int = 16
+    """Size of the op embedding that later heads read."""
+    heads: Literal["conditioned", "independent"] = "conditioned"
+    """Whether later heads read the earlier choices. In action spaces without op and slot they never do."""
+    critic: Literal["v", "q_op"] = "v"
+    """V(s), or Q(s, op): one value per op, so that the op head has its own baseline."""
+    bootstrap: Literal["expected", "sampled"] = "expected"
+    """Bootstrap value of truncated episodes with `critic: q_op`: the expectation over legal ops, or the value of a
+    sampled op."""
+    popart: bool = True
+    """Normalize value targets and rescale the value output in place (PopArt)."""
+    causal_masks: bool = True
+    """Exclude heads that are irrelevant to the chosen op from log-probs, entropies and losses. If false (an ablation),
+    they are sampled from all their choices and trained at every step."""
+    blind: bool = False
+    """Hide the observation, so that the policy only knows masks and the number of steps, as a fixed schedule does."""
+    probability_floor: float = 0.002
+    """Minimum probability of each legal choice in every head, subject to `floor_mass`."""
+    floor_mass: float | Literal["auto"] = "auto"
+    """Maximum total probability of one head's floors: with n legal choices, each floor is at most floor_mass / n. Auto
+    is 0.01 in Gymnasium environments, and 0.5 in the seed-training environment, whose heads are small."""
+    log_std: Literal["constant", "state"] = "constant"
+    """Logarithm of the standard deviation of continuous actions: one parameter per dimension, or a linear function of
+    the core's output."""
+    initial_log_std: float = 0.0
+    """Its initial value, in units of half the range of a bounded action. It is clamped to [-5, 2]."""
+    compile: bool = False
+    """Run acting and training with torch.compile. The first calls take tens of seconds. Inputs beyond PyTorch's
+    recompilation limit run eagerly, with one warning."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "hidden_size",
+            "num_layers",
+            "memory_cells",
+            "memory_size",
+            "encoder_size",
+            "head_size",
+            "blueprint_embedding",
+            "choice_embedding",
+        ):
+            most = MAX_LAYERS if name == "num_layers" else MAX_WIDTH
+            require(1 <= getattr(self, name) <= most, f"policy.{name} is {getattr(self, name)}: give 1 to {most}")
+        require(-5 <= self.initial_log_std <= 2, f"policy.initial_log_std is {self.initial_log_std}: give -5 to 2")
+        require(
+            0 <= self.probability_floor <= 0.05, f"policy.probability_floor is {self.probability_floor}: give 0 to 0.05"
+        )
+        require(
+            self.floor_mass == "auto" or 0 < self.floor_mass <= MAX_FLOOR_MASS,
+            f"policy.floor_mass is {self.floor_mass}: give auto, or more than 0 and at most {MAX_FLOOR_MASS}",
+        )

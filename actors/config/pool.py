@@ -1,0 +1,114 @@
+"""Configuration of actors and of the queue that they ship episodes through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from actors.config.checks import require
+from actors.config.env import EnvConfig
+from actors.config.gym import GymConfig
+from actors.config.policy import PolicyConfig
+
+
+@dataclass(frozen=True)
+class ActorsConfig:
+    """The pool of actors."""
+
+    count: int | Literal["auto"] = 2
+    """Actor processes. A number is requested from the cluster, which may scale up for it. Auto uses the resources that
+    the cluster has: one actor per free CPU, more when nodes join, fewer when they leave."""
+    max_count: int = 64
+    """Maximum number of actors with `count: auto`. The limit is lower if the episodes of so many actors would be too
+    stale to train on."""
+    envs_per_actor: int = 8
+    """Environments that each actor steps together; a wave is one episode of each."""
+    episodes_per_seed: int = 1
+    """Episodes of each seed in a wave, which differ in their actions alone; for `learner.peer_baseline`."""
+    buffer_episodes: int = 64
+    """Unsent episodes that an actor keeps while the queue is busy. When the buffer is full, the oldest is dropped and
+    counted."""
+    fetch_timeout_s: float = 60.0
+    """Seconds that an actor waits for the first weights before it fails."""
+    gpus_per_actor: float = 0.0
+    """Share of a GPU that each actor reserves, so that several can use one; 0 reserves none."""
+    hang_s: float = 300.0
+    """Seconds without an environment step or an attempt to reach the server after which a busy actor is killed and
+    restarted. One attempt to reach a server that never responds takes up to 190 s."""
+    spares: int = 1
+    """Started processes, of about 300 MB each, that wait to take the place of an actor that dies. Not used on a cluster
+    or with `gpus_per_actor`, because a spare reserves no resources."""
+
+    def __post_init__(self) -> None:
+        require(self.at_least >= 1, f"actors.count is {self.count}: at least one actor is needed")
+        require(self.max_count >= 1, f"actors.max_count is {self.max_count}: at least one actor is needed")
+        require(self.envs_per_actor >= 1, f"actors.envs_per_actor is {self.envs_per_actor}: it must be at least 1")
+        require(
+            self.episodes_per_seed >= 1 and self.envs_per_actor % self.episodes_per_seed == 0,
+            f"actors.episodes_per_seed is {self.episodes_per_seed}: it must divide actors.envs_per_actor, "
+            f"{self.envs_per_actor}",
+        )
+        require(
+            self.buffer_episodes >= self.envs_per_actor,
+            f"actors.buffer_episodes is {self.buffer_episodes}: it must hold one wave ({self.envs_per_actor} episodes)",
+        )
+        for name in ("fetch_timeout_s", "hang_s"):
+            require(getattr(self, name) > 0, f"actors.{name} is {getattr(self, name)}: it must be positive")
+        require(self.spares >= 0, f"actors.spares is {self.spares}: it must not be negative")
+        require(
+            0 <= self.gpus_per_actor < 1,
+            f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, at least 0 and below 1",
+        )
+
+    @property
+    def at_least(self) -> int:
+        """Number of actors at the start."""
+        return self.count if isinstance(self.count, int) else 1
+
+
+MAX_REDIS_VALUE_BYTES = 512 * 1024 * 1024  # Redis's default limit (proto-max-bulk-len)
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """Limits of the episode queue and of the weight store."""
+
+    max_episodes: int = 256
+    """Episodes waiting in the queue at which further ones are refused as BUSY."""
+    max_bytes: int = 256 * 1024 * 1024
+    """Bytes waiting in the queue at which further episodes are refused as BUSY."""
+    max_episode_bytes: int = 16 * 1024 * 1024
+    """Size limit of an episode; larger ones become dead letters."""
+    payload_ttl_s: float = 60.0
+    """Seconds after which a payload expires if no queue entry refers to it."""
+    weights_kept: int = 3
+    """Number of weight versions kept in the store."""
+    dead_letters_kept: int = 256
+    """Number of dead letters kept; evicted ones are counted."""
+    weights_redis: str = ""
+    """URL of a separate Redis server for the weights; if empty, they are in the same server as the episodes. Set its
+    password with TAMIYO_WEIGHTS_REDIS_PASSWORD."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_episodes", "max_bytes", "max_episode_bytes", "weights_kept", "dead_letters_kept"):
+            require(getattr(self, name) >= 1, f"queue.{name} is {getattr(self, name)}: it must be at least 1")
+        require(
+            self.max_episode_bytes <= MAX_REDIS_VALUE_BYTES,
+            f"queue.max_episode_bytes is {self.max_episode_bytes}: Redis stores at most {MAX_REDIS_VALUE_BYTES} bytes",
+        )
+        require(self.payload_ttl_s >= 1, f"queue.payload_ttl_s is {self.payload_ttl_s}: it must be at least 1")
+        require(
+            self.weights_redis == "" or self.weights_redis.startswith(("redis://", "rediss://", "unix://")),
+            f"queue.weights_redis is {self.weights_redis!r}: give redis://host:port/0, rediss://... or unix:///path",
+        )
+
+
+@dataclass(frozen=True)
+class ActingConfig:
+    """All settings of an actor."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    gym: GymConfig = field(default_factory=GymConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    actors: ActorsConfig = field(default_factory=ActorsConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)

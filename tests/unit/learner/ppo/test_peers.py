@@ -1,0 +1,98 @@
+"""The baseline of peers, against loops, and against an exact policy gradient."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.config import ActorsConfig, ConfigError, GymConfig
+from actors.rollout.wave import PolicyNoise
+from deploy.config.schema import Config
+from learner.config import LearnerConfig
+from learner.ppo.batch import make_batch
+from learner.ppo.peers import subtract_peers
+from tests.support.learning.batches import targets_of
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+
+
+def test_it_is_the_mean_of_the_others_at_the_same_step() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        episodes, steps = int(rng.integers(1, 9)), int(rng.integers(1, 6))
+        advantages = rng.standard_normal((episodes, steps)).astype(np.float32)
+        lengths, group = rng.integers(1, steps + 1, episodes), rng.integers(0, 3, episodes)
+        valid = np.arange(steps) < lengths[:, None]
+        expected = np.zeros_like(advantages)
+        for e, t in zip(*np.nonzero(valid), strict=True):
+            peers = [advantages[p, t] for p in range(episodes) if p != e and group[p] == group[e] and valid[p, t]]
+            expected[e, t] = advantages[e, t] - (sum(peers) / len(peers) if peers else 0.0)
+        found = subtract_peers(*map(torch.from_numpy, (advantages, valid, group)))
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
+def test_the_policy_gradient_stays_unbiased_and_loses_the_luck_of_the_seed() -> None:
+    """A bandit whose seeds differ in luck, which no critic sees: the sum over all joint actions of three peers."""
+    chance, reward = np.array([0.2, 0.5, 0.3]), np.array([1.0, -0.5, 2.0])
+    score = np.eye(3) - chance  # d log p(a) / d logits
+    exact = (chance * reward) @ score
+    means, squares = np.zeros(3), {False: 0.0, True: 0.0}
+    for luck in (-10.0, 10.0):
+        for joint in product(range(3), repeat=3):
+            weight = 0.5 * np.prod(chance[list(joint)])
+            plain = torch.tensor(reward[list(joint)] + luck)[:, None]
+            left = subtract_peers(plain, torch.ones(3, 1, dtype=torch.bool), torch.zeros(3, dtype=torch.long))
+            for peers, advantages in ((False, plain), (True, left)):
+                gradient = (advantages.numpy() * score[list(joint)]).mean(0)
+                squares[peers] += weight * float(gradient @ gradient)
+                means += weight * gradient if peers else 0.0
+    np.testing.assert_allclose(means, exact, atol=1e-9)
+    assert squares[True] < 0.1 * squares[False]
+
+
+def seeds() -> list[int]:
+    """Three episodes of one seed, two of another, and one alone."""
+    return [toy_seed(n, truncated=False, salt=n) for n in (6, 6, 6, 5, 5, 4)]
+
+
+def test_a_seed_that_occurs_again_is_played_with_other_noise() -> None:
+    own = PolicyNoise(3, [8, 9, 8], 4)
+    alone = [PolicyNoise(3, [seed], 4) for seed in (8, 9)]
+    first, second, again = own.step()
+    np.testing.assert_array_equal([first, second], [noise.step()[0] for noise in alone])
+    assert not np.any(again == first)
+    assert not np.any(own.bootstrap()[0] == own.bootstrap()[2])
+
+
+def test_the_update_subtracts_what_peers_have_in_common() -> None:
+    network, batch = toy_network(), make_batch(toy_wave(toy_network(), seeds()), SPACES)
+    assert batch.group.tolist() == [0, 0, 0, 1, 1, 2]
+    first = np.repeat(batch.group.numpy(), batch.episode_lengths) == 0
+    lucky = batch._replace(rewards=batch.rewards + 5.0 * torch.from_numpy(first))
+    for peers in (True, False):
+        config = LearnerConfig(peer_baseline=peers)
+        plain, changed = (targets_of(network, one, config).advantages for one in (batch, lucky))
+        assert torch.allclose(plain, changed, atol=1e-4) == peers
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learner": LearnerConfig(peer_baseline=True)}, r"actors\.episodes_per_seed is 1, so no episode has peers"),
+        (
+            {"actors": ActorsConfig(episodes_per_seed=2), "gym": GymConfig("CartPole-v1", max_segment_steps=8)},
+            r"gym\.id",
+        ),
+    ],
+)
+def test_it_needs_episodes_of_one_seed(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config(**changes)
+
+
+def test_copies_must_fill_a_wave() -> None:
+    with pytest.raises(ConfigError, match=r"episodes_per_seed is 3: it must divide actors\.envs_per_actor, 8"):
+        ActorsConfig(episodes_per_seed=3)
