@@ -17,8 +17,8 @@ from actors.types.spaces import Spaces
 class ChooserRule(RulePolicy):
     """Waits for three epochs, chooses, and follows the choice.
 
-    The choice is the fixed column with the highest expected J: the gain that the regression expects less the price of
-    the doublings that the column adds, for as long as it would be there; or none if that is negative. Memory: that of
+    The choice is the rule `fixed-column` with the highest expected J: the gain that the regression expects less the
+    price of the doublings that it adds, for as long as they would be there; or none if that is negative. Memory: that of
     the schedule, and 1 + the number of the choice, 0 before it is made and -1 for none.
     """
 
@@ -87,4 +87,5 @@ class ChooserRule(RulePolicy):
         sizes = np.array([SIZES[choice.size] for choice in self.gains.choices])
         grown = share * sizes**2 + (1.0 - share) * sizes
         exact = np.array([known.get(size, np.nan) for size in sizes.tolist()])
-        return np.asarray(np.log2(1.0 + np.where(np.isnan(exact), grown, exact)))
+        columns = np.array([choice.columns for choice in self.gains.choices])
+        return np.asarray(np.log2(1.0 + columns * np.where(np.isnan(exact), grown, exact)))

@@ -30,14 +30,15 @@ class ColumnChoice:
     size: str
     epoch: int
     """Counted back from the end of the training if negative."""
+    columns: int = 1
 
     @property
     def name(self) -> str:
-        return f"fixed-column:{self.size}@{self.epoch}"
+        return f"fixed-column:{self.size}{'' if self.columns == 1 else f'*{self.columns}'}@{self.epoch}"
 
     @property
     def schedule(self) -> Schedule:
-        return fixed_column(blueprint_index(f"column_{self.size}"), self.epoch)
+        return fixed_column(blueprint_index(f"column_{self.size}"), self.epoch, self.columns)
 
 
 class GainPredictor(Protocol):
@@ -70,7 +71,7 @@ class GainModel:
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, rounded to five digits."""
         arrays = {k: np.vectorize(lambda x: float(f"{x:.5g}"))(getattr(self, k)).tolist() for k in _ARRAYS}
-        return {"choices": [[c.size, c.epoch] for c in self.choices], **arrays}
+        return {"choices": [[c.size, c.epoch, c.columns] for c in self.choices], **arrays}
 
 
 def fit_gains(
@@ -96,7 +97,7 @@ def packaged_gains() -> GainModel:
     """Return the model that comes with the package, fitted to the training families (docs/rules.md)."""
     data = json.loads(files("actors.rules").joinpath(COEFFICIENTS).read_text(encoding="utf-8"))
     arrays = (np.array(data[k], dtype=np.float64) for k in _ARRAYS)
-    return GainModel(tuple(ColumnChoice(size, epoch) for size, epoch in data["choices"]), *arrays)
+    return GainModel(tuple(ColumnChoice(*choice) for choice in data["choices"]), *arrays)
 
 
 def early_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from actors.config import ConfigError
+from actors.config import MAX_SLOTS, ConfigError
 from actors.env.blueprints.family import blueprint_index
 from actors.policy.baselines import NeverGrow
 from actors.rules.chooser import ChooserRule
-from actors.rules.gains import GainModel, packaged_gains
+from actors.rules.gains import ColumnChoice, GainModel, packaged_gains
 from actors.rules.gap import GapRule, GapSettings
-from actors.rules.schedule import NEVER, Schedule, Scheduled, fixed_column
+from actors.rules.schedule import NEVER, Schedule, Scheduled
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS
 from actors.types.spaces import Spaces
 
 SIZES = ("half", "same", "double", "quad")
 """Sizes of columns by name: half, one, two and four times the width of the model."""
-FORMS = ("never", "periodic:KEY=VALUE,...", "fixed-column:SIZE@EPOCH", "gap:KEY=VALUE,...", "chooser")
+FORMS = ("never", "periodic:KEY=VALUE,...", "fixed-column:SIZE[*COLUMNS]@EPOCH", "gap:KEY=VALUE,...", "chooser")
 DEFAULT_STREAM_RULE = (
     "periodic:blueprint=attention,start=0,every=3,seeds=3,blend=multiply,alpha=1,ramp=3,training=1,keep=all"
 )
@@ -81,10 +81,20 @@ def _periodic(text: str) -> Schedule:
 
 
 def _fixed_column(text: str) -> Schedule:
-    size, at, epoch = text.partition("@")
-    if not at or not epoch.removeprefix("-").isdecimal() or epoch == "-0":
-        raise ValueError("write a size and an epoch, as in fixed-column:double@3 or fixed-column:double@-10")
-    return fixed_column(_column(size), int(epoch))
+    return column_choice(text).schedule
+
+
+def column_choice(text: str) -> ColumnChoice:
+    """Return what `SIZE@EPOCH` or `SIZE*COLUMNS@EPOCH` stands for. Raises `ValueError`."""
+    what, at, epoch = text.partition("@")
+    size, times, columns = what.partition("*")
+    numbers = epoch.removeprefix("-").isdecimal() and epoch != "-0" and (columns.isdecimal() or not times)
+    if not at or not numbers or not 0 < int(columns or 1) <= MAX_SLOTS:
+        raise ValueError(
+            "write a size and an epoch, as in fixed-column:double@3 or fixed-column:double@-10, and possibly a number "
+            "of columns, as in fixed-column:quad*2@3"
+        )
+    return ColumnChoice(SIZES[_choice("size", size, SIZES)], int(epoch), int(columns or 1))
 
 
 def _gap(text: str) -> GapSettings:

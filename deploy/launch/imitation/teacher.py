@@ -23,7 +23,7 @@ from actors.rollout.wave import Provenance, run_wave
 from actors.rules.choices import LOOK
 from actors.rules.chooser import ChooserRule
 from actors.rules.gains import ColumnChoice, early_features
-from actors.rules.names import parse_rule
+from actors.rules.names import column_choice, parse_rule
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import NEVER, Schedule, Scheduled
 from actors.types.episode import Episode
@@ -84,11 +84,13 @@ def teacher_choices(rules: Sequence[str]) -> tuple[ColumnChoice, ...]:
         parse_rule(name)
         kind, _, text = name.partition(":")
         if kind != "fixed-column":
-            raise UserError(f"imitation.rules has {name!r}: the teacher chooses from rules fixed-column:SIZE@EPOCH")
-        size, _, epoch = text.partition("@")
-        if 0 <= int(epoch) < LOOK:
+            raise UserError(
+                f"imitation.rules has {name!r}: the teacher chooses from rules fixed-column:SIZE[*COLUMNS]@EPOCH"
+            )
+        choice = column_choice(text)
+        if 0 <= choice.epoch < LOOK:
             raise UserError(f"imitation.rules has {name!r}: the teacher chooses at epoch {LOOK}, not before")
-        found.append(ColumnChoice(size, int(epoch)))
+        found.append(choice)
     return tuple(found)
 
 
