@@ -18,8 +18,8 @@ class ChooserRule(RulePolicy):
     """Waits for three epochs, chooses, and follows the choice.
 
     The choice is the rule `fixed-column` with the highest expected J: the gain that the regression expects less the
-    price of the doublings that it adds, for as long as they would be there; or none if that is negative. Memory: that of
-    the schedule, and 1 + the number of the choice, 0 before it is made and -1 for none.
+    price of the doublings that it adds, for as long as they would be there; or none if that is negative. Memory: that
+    of the schedule, and 1 + the number of the choice, 0 before it is made and -1 for none.
     """
 
     MEMORY = Scheduled.MEMORY + 1

@@ -33,7 +33,7 @@ RESULTS = Path("results/sweep")
 QUICK = {"families": 2, "seeds": 2, "horizon_epochs": 8, "inner_steps": 4}
 ENV = PRESETS["research"].env
 """The environment of the study, in which a checkpoint outside a run folder plays."""
-MAY_DIFFER = ("slots", "column_slots")
+MAY_DIFFER = ("slots", "column_slots", "hidden_features")
 """Settings of the environment in which a policy of `--also` may differ from the others."""
 
 

@@ -97,7 +97,7 @@ class CellStore:
     def policies(self) -> list[Player]:
         """Return the policies of which cells are kept, sorted by name."""
         found = [Player(**self._file(path.name.removesuffix(".json.gz"))["player"]) for path in self._paths()]
-        return [replace(p, env=tuple((k, v) for k, v in p.env)) for p in found if p.sha256]
+        return [replace(p, env=tuple((k, _hashable(v)) for k, v in p.env)) for p in found if p.sha256]
 
     def seconds(self) -> float:
         """Return what all kept cells took, each in one process."""
@@ -115,6 +115,11 @@ class CellStore:
             path = self._path(name)
             self._files[name] = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
         return self._files[name]
+
+
+def _hashable(value: Any) -> Any:
+    """Return a setting as it was before JSON made a list of it."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _columns(rows: list[Row]) -> dict[str, list[Any]]:

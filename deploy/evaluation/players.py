@@ -35,7 +35,7 @@ class Player:
     scale: int = 0
     line: str = ""  # of a policy: its row of the table, which it may share with others
     sha256: str = ""  # of the policy's file
-    env: tuple[tuple[str, int], ...] = ()  # settings of the environment that it was trained in and plays in
+    env: tuple[tuple[str, Any], ...] = ()  # settings of the environment that it was trained in and plays in
     checkpoint: str = ""  # the policy's file; "" if only its episodes are kept
 
     @property
@@ -79,7 +79,7 @@ def rule_player(rule: str) -> Player:
     return Player(scale=1) if rule == "never" else Player(rule=rule)
 
 
-def policy_player(line: str, checkpoint: Path, env: Mapping[str, int] | None = None) -> Player:
+def policy_player(line: str, checkpoint: Path, env: Mapping[str, Any] | None = None) -> Player:
     """Return the player of a checkpoint file; `env` holds what its environment has instead of the common settings."""
     digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
     return Player(line=line, sha256=digest, env=tuple((env or {}).items()), checkpoint=str(checkpoint))

@@ -11,6 +11,11 @@ import torch
 from torch import Tensor
 
 
+def mean_peers(group: Tensor) -> Tensor:
+    """Return how many peers an episode has, mean over the episodes of `group` `[E]`."""
+    return (group[:, None] == group).sum(1).double().mean() - 1.0
+
+
 def subtract_peers(advantages: Tensor, valid: Tensor, group: Tensor) -> Tensor:
     """Subtract from each advantage the mean of its peers' at the same step; where it has none, nothing.
 

@@ -113,7 +113,7 @@ def kept_survey(config: Config, choices: Sequence[ColumnChoice], pool: ProcessPo
 
 def _surveyed(env: EnvConfig) -> EnvConfig:
     """Return the settings of a survey: all features known, and nothing spent on the rewards of PPO."""
-    return replace(env, drop_features=0.0, reference="untrained")
+    return replace(env, drop_features=0.0, hidden_features=(), reference="untrained")
 
 
 def survey(

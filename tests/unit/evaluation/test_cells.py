@@ -70,7 +70,7 @@ def test_all_cells_of_a_player_are_in_one_file(tmp_path: Path) -> None:
 
 
 def test_a_policy_plays_in_its_own_environment(tmp_path: Path) -> None:
-    own = replace(POLICY, env=(("column_slots", 0),))
+    own = replace(POLICY, env=(("column_slots", 0), ("hidden_features", ("price",))))
     store = CellStore(tmp_path)
     store.write(Job(own, CONFIG, 7, 1), [grown_row(1.0, 0.5)], 1.0)
     assert CellStore(tmp_path).policies() == [replace(own, checkpoint="")]

@@ -41,7 +41,8 @@ def test_names_are_told_from_files_and_servers() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["sometimes", "never:3", "fixed-column", "fixed-column:double", "fixed-column:huge@3", "periodic:evry=2",
+    ["sometimes", "never:3", "fixed-column", "fixed-column:double", "fixed-column:huge@3", "fixed-column:quad*@3",
+     "fixed-column:quad*0@3", "fixed-column:quad*9@3", "periodic:evry=2",
      "periodic:every=x", "periodic:every=0", "periodic:blueprint=none", "periodic:alpha=0.3", "gap:size=none", "gap:1"],
 )  # fmt: skip
 def test_a_bad_name_is_one_line_that_lists_the_rules(name: str) -> None:
@@ -49,7 +50,22 @@ def test_a_bad_name_is_one_line_that_lists_the_rules(name: str) -> None:
         rule_policy(name, seed_spaces(3))
     message = str(caught.value)
     assert "\n" not in message
-    assert all(part in message for part in (repr(name), "never", "periodic:", "fixed-column:SIZE@EPOCH", "gap:"))
+    assert all(
+        part in message for part in (repr(name), "never", "periodic:", "fixed-column:SIZE[*COLUMNS]@EPOCH", "gap:")
+    )
+
+
+def test_two_columns_are_grown_one_after_the_other() -> None:
+    ops, env = play("fixed-column:half*2@1", column_slots=3)
+    assert ops[:2] == ["WAIT", "GERMINATE"]
+    assert ops.count("GERMINATE") == 2
+    assert [slot.stage for slot in env.lifecycle.slots[env.config.slots :]] == [Stage.FOSSILIZED] * 2 + [Stage.DORMANT]
+
+
+def test_a_column_that_is_counted_back_from_the_end_joins_at_once() -> None:
+    ops, env = play("fixed-column:double@-6")
+    assert ops == ["WAIT"] * 6 + ["GERMINATE", "ADVANCE", "ADVANCE", "FOSSILIZE", "WAIT", "WAIT"]
+    assert env.lifecycle.slots[env.config.slots].stage is Stage.FOSSILIZED
 
 
 def test_the_default_of_periodic_is_the_named_stream_rule() -> None:
