@@ -51,6 +51,8 @@ class Job:
         config = {k: v for k, v in asdict(self.config).items() if k not in NOT_PLAYED_IN}
         if not self.player.sees_price:
             del config["rent_weight"]
+        if not config["hidden_features"]:  # as in cells that are older than this setting
+            del config["hidden_features"]
         text = json.dumps([self.player.identity(), config, self.run_seed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

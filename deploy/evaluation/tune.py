@@ -13,7 +13,7 @@ from actors.config import ConfigError
 from actors.errors import UserError
 from actors.rules.names import SIZES, parse_rule
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import BEST, FIXED, GAP
+from deploy.evaluation.players import FIXED, GAP
 from deploy.evaluation.suite import PRICES
 
 RULES_FILE = Path(__file__).with_name("rules.yaml")
@@ -24,18 +24,8 @@ TunedRules = Mapping[str, Mapping[float, str]]
 COLUMN_EPOCHS = (1, 3, 8, -15, -10)
 """Negative ones are counted back from the end of the training."""
 _LOSSES = ("gap=0.05,still=0.02", "gap=0.1,still=0.02", "gap=0.1,still=0.05")
-_COLUMNS = tuple(f"fixed-column:{size}@{epoch}" for size, epoch in product(SIZES, COLUMN_EPOCHS))
-_SCHEDULES = tuple(f"fixed-column:{size}@{e}" for size, e in product(("double*2", "quad*2"), (*COLUMN_EPOCHS, -22, -7)))
 CANDIDATES: dict[str, tuple[str, ...]] = {
-    BEST: (
-        "never",
-        "periodic",
-        *_COLUMNS,
-        *_SCHEDULES,
-        "fixed-column:quad@-7",
-        "periodic:blueprint=column_quad,start=1,every=4,seeds=2,blend=add",
-    ),
-    FIXED: _COLUMNS,
+    FIXED: tuple(f"fixed-column:{size}@{epoch}" for size, epoch in product(SIZES, COLUMN_EPOCHS)),
     GAP: tuple(f"gap:size={size},{losses}" for size, losses in product(SIZES, _LOSSES)),
 }
 """What is tried for each line."""

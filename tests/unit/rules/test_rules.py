@@ -62,7 +62,7 @@ def test_two_columns_are_grown_one_after_the_other() -> None:
     assert [slot.stage for slot in env.lifecycle.slots[env.config.slots :]] == [Stage.FOSSILIZED] * 2 + [Stage.DORMANT]
 
 
-def test_a_column_that_is_counted_back_from_the_end_joins_at_once() -> None:
+def test_a_column_that_is_grown_just_before_the_end_joins_at_once() -> None:
     ops, env = play("fixed-column:double@-6")
     assert ops == ["WAIT"] * 6 + ["GERMINATE", "ADVANCE", "ADVANCE", "FOSSILIZE", "WAIT", "WAIT"]
     assert env.lifecycle.slots[env.config.slots].stage is Stage.FOSSILIZED
