@@ -36,9 +36,9 @@ class LearnerConfig:
     """Discount."""
     gae_lambda: float = 0.97
     """Lambda of generalized advantage estimation."""
-    peer_baseline: bool = False
-    """Subtract from the advantages of an episode the mean of its peers' at the same step. Peers are episodes of the
-    same batch with the same seed (`actors.episodes_per_seed`)."""
+    leave_one_out: bool = False
+    """Subtract from each advantage the mean at the same step of the batch's other episodes with the same seed; see
+    `actors.episodes_per_seed`."""
     objective: Literal["clipped", "decoupled"] = "clipped"
     """`clipped` uses ratios to the behaviour policy; `decoupled` uses ratios to the proximal policy, weighted for the
     lag."""

@@ -24,7 +24,8 @@ class ActorsConfig:
     envs_per_actor: int = 8
     """Environments that each actor steps together; a wave is one episode of each."""
     episodes_per_seed: int = 1
-    """Episodes of each seed in a wave, which differ in their actions alone; for `learner.peer_baseline`."""
+    """Episodes of each seed in a wave: of the same host, data and minibatches, with other actions. See
+    `learner.leave_one_out`."""
     buffer_episodes: int = 64
     """Unsent episodes that an actor keeps while the queue is busy. When the buffer is full, the oldest is dropped and
     counted."""

@@ -63,7 +63,12 @@ _TABLE = (
         "KL divergence of the updated policy from the proximal policy (k3 estimate), after the last step",
     ),
     Metric("lag_kl", "gauge", "nats", "KL divergence of the proximal policy from the behaviour policy (k3 estimate)"),
-    Metric("peers", "gauge", "episodes", "Other episodes of the batch with the same seed, mean over its episodes"),
+    Metric(
+        "same_seed_episodes",
+        "gauge",
+        "episodes",
+        "Other episodes of the batch with the same task and seed, mean over the episodes",
+    ),
     Metric("prior_kl", "gauge", "nats", "KL divergence per step of the acting policy from the run's initial policy"),
     Metric("prior_coef", "gauge", "points", "Return subtracted per nat of prior_kl"),
     Metric("ratio_mean", "gauge", "1", "Mean joint probability ratio to the behaviour policy"),

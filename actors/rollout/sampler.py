@@ -70,7 +70,8 @@ class EpisodeSeeds:
 class WaveSampler:
     """Samples waves of seed-training episodes.
 
-    `rent_share` gives the share of the rent that is charged to episodes acted by weights of a given version.
+    `rent_share` gives the share of the rent that is charged to episodes acted by weights of a given version. Each seed
+    is played `episodes_per_seed` times in a wave.
     """
 
     def __init__(
@@ -82,13 +83,13 @@ class WaveSampler:
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
-        self._rent_share, self._on_step, self._copies = rent_share, on_step, episodes_per_seed
+        self._rent_share, self._on_step, self._episodes_per_seed = rent_share, on_step, episodes_per_seed
 
     def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
         """Run one wave."""
         self.fleet.rent_share = self._rent_share(source.version)
-        drawn = self.seeds.draw(self.fleet.num_envs // self._copies, source.generation)
-        seeds = [seed for seed in drawn for _ in range(self._copies)]
+        drawn = self.seeds.draw(self.fleet.num_envs // self._episodes_per_seed, source.generation)
+        seeds = [seed for seed in drawn for _ in range(self._episodes_per_seed)]
         return run_wave(self.fleet, policy, seeds, source, name_episode, on_step=self._on_step)
 
     def play(

@@ -6,8 +6,10 @@ that are stored are those *before* a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -130,12 +132,13 @@ class PolicyNoise:
     seed occurs more than once, each occurrence has noise of its own."""
 
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
-        copies = [list(seeds[:row]).count(seed) for row, seed in enumerate(seeds)]
-        rows = list(zip(seeds, copies, strict=True))
-        self._streams = [stream(run_seed, seed, Purpose.POLICY, copy) for seed, copy in rows]
+        numbers: defaultdict[int, Iterator[int]] = defaultdict(count)
+        rows = [(seed, next(numbers[seed])) for seed in seeds]  # with the number of the occurrence
+        self._streams = [stream(run_seed, seed, Purpose.POLICY, number) for seed, number in rows]
         self._heads = heads
-        bootstrap = [stream(run_seed, seed, Purpose.BOOTSTRAP, copy) for seed, copy in rows]
-        self._bootstrap = np.stack([one.random(heads) for one in bootstrap])
+        self._bootstrap = np.stack(
+            [stream(run_seed, seed, Purpose.BOOTSTRAP, number).random(heads) for seed, number in rows]
+        )
 
     def step(self) -> NDArray[np.float64]:
         """Return the next step's noise `[E, H]`."""

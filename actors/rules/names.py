@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from actors.config import MAX_SLOTS, ConfigError
@@ -21,6 +22,8 @@ DEFAULT_STREAM_RULE = (
     "periodic:blueprint=attention,start=0,every=3,seeds=3,blend=multiply,alpha=1,ramp=3,training=1,keep=all"
 )
 """What `periodic` alone means: of the periodic schedules inside the stream, the best one over the training families."""
+
+_FIXED_COLUMN = re.compile(r"(\w+)(?:\*([0-9]+))?@([0-9]+|-[1-9][0-9]*)")  # size, columns, epoch
 
 RuleFollower = NeverGrow | Scheduled | GapRule | ChooserRule
 """The policies that `rule_policy` returns."""
@@ -86,15 +89,14 @@ def _fixed_column(text: str) -> Schedule:
 
 def column_choice(text: str) -> ColumnChoice:
     """Return what `SIZE@EPOCH` or `SIZE*COLUMNS@EPOCH` stands for. Raises `ValueError`."""
-    what, at, epoch = text.partition("@")
-    size, times, columns = what.partition("*")
-    numbers = epoch.removeprefix("-").isdecimal() and epoch != "-0" and (columns.isdecimal() or not times)
-    if not at or not numbers or not 0 < int(columns or 1) <= MAX_SLOTS:
+    found = _FIXED_COLUMN.fullmatch(text)
+    columns = int(found[2] or 1) if found else 0
+    if found is None or not 0 < columns <= MAX_SLOTS:
         raise ValueError(
             "write a size and an epoch, as in fixed-column:double@3 or fixed-column:double@-10, and possibly a number "
             "of columns, as in fixed-column:quad*2@3"
         )
-    return ColumnChoice(SIZES[_choice("size", size, SIZES)], int(epoch), int(columns or 1))
+    return ColumnChoice(SIZES[_choice("size", found[1], SIZES)], int(found[3]), columns)
 
 
 def _gap(text: str) -> GapSettings:

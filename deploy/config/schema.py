@@ -178,9 +178,9 @@ class Config:
             "learner.prior_start needs whole episodes, but gym.id collects segments: set learner.prior_start to 0",
         )
         require(
-            not self.learner.peer_baseline or self.actors.episodes_per_seed > 1,
-            "learner.peer_baseline is on and actors.episodes_per_seed is 1, so no episode has peers: set it to 4, or "
-            "turn peer_baseline off",
+            not self.learner.leave_one_out or self.actors.episodes_per_seed > 1,
+            "learner.leave_one_out compares episodes of the same seed, but actors.episodes_per_seed is 1: set it to 4, "
+            "or turn learner.leave_one_out off",
         )
         require(
             self.actors.episodes_per_seed == 1 or not (self.gym.id or self.external.spaces),

@@ -68,7 +68,7 @@ TRAINING = Board(
             Panel("Entropy coefficient", ("entropy_coef",)),
             Panel("KL divergence to the initial policy", ("prior_kl",)),
             Panel("Coefficient of that KL divergence", ("prior_coef",)),
-            Panel("Other episodes with the same seed in a batch", ("peers",)),
+            Panel("Other episodes with the same seed in a batch", ("same_seed_episodes",)),
             Panel("Update epochs and skipped steps", ("update_epochs_done", "skipped_steps")),
             Panel("Clipped rewards and observations", ("clipped_rewards", "clipped_observations")),
             Panel("Norm of the LSTM state", ("hidden_norm",)),

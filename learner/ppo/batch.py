@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     grid_index: Tensor  # [N] of each step in the flattened [E, T] grid that `to_rows` pads to
     terminated: Tensor  # [E] bool
     bootstrap_value: Tensor  # [E] denormalized
-    group: Tensor  # [E] number of the episode's seed: peers have the same
+    seed_index: Tensor  # [E] equal for episodes with the same task and seed
     episode_lengths: Counts  # [E] steps
     chunk_lengths: Counts  # [R] steps
     burn_in: Counts  # [R] steps replayed before each chunk; they belong to the chunks before it
@@ -116,7 +116,7 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces, chunk_length: int | 
         grid_index=torch.from_numpy(np.repeat(np.arange(len(lengths)) * longest, lengths) + within),
         terminated=torch.tensor([e.terminated for e in episodes]),
         bootstrap_value=torch.tensor([e.bootstrap_value for e in episodes], dtype=torch.float32),
-        group=torch.tensor([seeds[e.task_id, e.seed] for e in episodes]),
+        seed_index=torch.tensor([seeds[e.task_id, e.seed] for e in episodes]),
         episode_lengths=lengths,
         chunk_lengths=np.minimum(length, lengths[episode] - start),
         burn_in=before,

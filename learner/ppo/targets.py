@@ -13,7 +13,7 @@ from learner.config import LearnerConfig
 from learner.ppo import losses
 from learner.ppo.batch import Batch
 from learner.ppo.gae import gae, head_advantages, normalize
-from learner.ppo.peers import subtract_peers
+from learner.ppo.leave_one_out import leave_one_out
 
 WEIGHT_LIMIT = 2.0  # of the decoupled objective's importance weight
 MOST_BARS = 32  # in the histogram of a head's choices
@@ -50,10 +50,10 @@ def make_targets(
     unforced, behaviour, returns = ~batch.forced, batch.log_probs, batch.from_rows(estimate.returns)
     baseline = scale.denormalize(proximal.baseline_values.float())  # equal to the values if the critic is V
     heads = 1 if config.ratio == "joint" else behaviour.shape[1]
-    gained = estimate.advantages
-    if config.peer_baseline:
-        gained = subtract_peers(gained, batch.valid, batch.group)
-    per_head = head_advantages(batch.from_rows(gained), values, baseline, heads)
+    joint = estimate.advantages
+    if config.leave_one_out:
+        joint = leave_one_out(joint, batch.valid, batch.seed_index)
+    per_head = head_advantages(batch.from_rows(joint), values, baseline, heads)
     advantages = normalize(per_head, unforced)
     if config.objective == "decoupled":
         weight = (proximal.log_probs - behaviour).sum(-1).exp().clamp(max=WEIGHT_LIMIT)

@@ -16,10 +16,10 @@ from actors.precision import tf32
 from learner.config import LearnerConfig
 from learner.ppo import losses
 from learner.ppo.batch import Batch
+from learner.ppo.leave_one_out import others_per_episode
 from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.objective import entropy_coefficient, make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import clip_gradients
-from learner.ppo.peers import mean_peers
 from learner.ppo.precision import autocast
 from learner.ppo.prior import Prior, prior_coefficient
 from learner.ppo.rewards import clip_rewards
@@ -59,8 +59,8 @@ class PPOUpdate:
         if self.prior is not None:
             batch, own = self.prior.charge(batch, prior_coefficient(c, update))
             metrics |= own
-        if c.peer_baseline:
-            metrics["peers"] = mean_peers(batch.group)
+        if c.leave_one_out:
+            metrics["same_seed_episodes"] = others_per_episode(batch.seed_index)
         proximal = self.forward(batch)
         targets, values = make_targets(self.network, proximal, batch, c)
         metrics |= batch_metrics(self.network, proximal, values, targets, batch, version)

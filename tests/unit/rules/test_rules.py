@@ -62,9 +62,17 @@ def test_two_columns_are_grown_one_after_the_other() -> None:
     assert [slot.stage for slot in env.lifecycle.slots[env.config.slots :]] == [Stage.FOSSILIZED] * 2 + [Stage.DORMANT]
 
 
-def test_a_column_that_is_grown_just_before_the_end_joins_at_once() -> None:
-    ops, env = play("fixed-column:double@-6")
-    assert ops == ["WAIT"] * 6 + ["GERMINATE", "ADVANCE", "ADVANCE", "FOSSILIZE", "WAIT", "WAIT"]
+@pytest.mark.parametrize(
+    ("rule", "later"),
+    [
+        ("fixed-column:double@-9", ["ADVANCE", "ADVANCE", "FOSSILIZE", "WAIT", "WAIT"]),
+        ("fixed-column:double@-10", ["ADVANCE", "ADVANCE", "WAIT", "WAIT", "FOSSILIZE"]),
+    ],
+)
+def test_a_column_joins_at_once_if_fewer_than_ten_epochs_are_left(rule: str, later: list[str]) -> None:
+    ops, env = play(rule)
+    start = 12 + int(rule.partition("@")[2])
+    assert ops[: start + 6] == ["WAIT"] * start + ["GERMINATE", *later]
     assert env.lifecycle.slots[env.config.slots].stage is Stage.FOSSILIZED
 
 

@@ -1,20 +1,24 @@
-"""The baseline of peers, against loops, and against an exact policy gradient."""
+"""The leave-one-out baseline, against loops, and against an exact policy gradient."""
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from actors.config import ActorsConfig, ConfigError, GymConfig
-from actors.rollout.wave import PolicyNoise
+from actors.config import ActingConfig, ActorsConfig, ConfigError, EnvConfig, GymConfig, PolicyConfig
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.rollout.sampler import make_sampler
+from actors.rollout.wave import PolicyNoise, Provenance
 from deploy.config.schema import Config
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
-from learner.ppo.peers import subtract_peers
+from learner.ppo.leave_one_out import leave_one_out
+from learner.ppo.optimizer import make_optimizer
+from learner.ppo.update import PPOUpdate
 from tests.support.learning.batches import targets_of
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
@@ -26,16 +30,17 @@ def test_it_is_the_mean_of_the_others_at_the_same_step() -> None:
         advantages = rng.standard_normal((episodes, steps)).astype(np.float32)
         lengths, group = rng.integers(1, steps + 1, episodes), rng.integers(0, 3, episodes)
         valid = np.arange(steps) < lengths[:, None]
+        advantages[~valid] = np.nan  # padding is never read
         expected = np.zeros_like(advantages)
         for e, t in zip(*np.nonzero(valid), strict=True):
-            peers = [advantages[p, t] for p in range(episodes) if p != e and group[p] == group[e] and valid[p, t]]
-            expected[e, t] = advantages[e, t] - (sum(peers) / len(peers) if peers else 0.0)
-        found = subtract_peers(*map(torch.from_numpy, (advantages, valid, group)))
+            others = [advantages[o, t] for o in range(episodes) if o != e and group[o] == group[e] and valid[o, t]]
+            expected[e, t] = advantages[e, t] - (sum(others) / len(others) if others else 0.0)
+        found = leave_one_out(*map(torch.from_numpy, (advantages, valid, group)))
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
 
 def test_the_policy_gradient_stays_unbiased_and_loses_the_luck_of_the_seed() -> None:
-    """A bandit whose seeds differ in luck, which no critic sees: the sum over all joint actions of three peers."""
+    """A bandit whose seeds differ in luck, which no critic sees: the sum over all joint actions of three episodes."""
     chance, reward = np.array([0.2, 0.5, 0.3]), np.array([1.0, -0.5, 2.0])
     score = np.eye(3) - chance  # d log p(a) / d logits
     exact = (chance * reward) @ score
@@ -44,11 +49,11 @@ def test_the_policy_gradient_stays_unbiased_and_loses_the_luck_of_the_seed() -> 
         for joint in product(range(3), repeat=3):
             weight = 0.5 * np.prod(chance[list(joint)])
             plain = torch.tensor(reward[list(joint)] + luck)[:, None]
-            left = subtract_peers(plain, torch.ones(3, 1, dtype=torch.bool), torch.zeros(3, dtype=torch.long))
-            for peers, advantages in ((False, plain), (True, left)):
+            left = leave_one_out(plain, torch.ones(3, 1, dtype=torch.bool), torch.zeros(3, dtype=torch.long))
+            for subtracted, advantages in ((False, plain), (True, left)):
                 gradient = (advantages.numpy() * score[list(joint)]).mean(0)
-                squares[peers] += weight * float(gradient @ gradient)
-                means += weight * gradient if peers else 0.0
+                squares[subtracted] += weight * float(gradient @ gradient)
+                means += weight * gradient if subtracted else 0.0
     np.testing.assert_allclose(means, exact, atol=1e-9)
     assert squares[True] < 0.1 * squares[False]
 
@@ -67,21 +72,37 @@ def test_a_seed_that_occurs_again_is_played_with_other_noise() -> None:
     assert not np.any(own.bootstrap()[0] == own.bootstrap()[2])
 
 
-def test_the_update_subtracts_what_peers_have_in_common() -> None:
+def test_the_update_subtracts_what_episodes_of_one_seed_have_in_common() -> None:
     network, batch = toy_network(), make_batch(toy_wave(toy_network(), seeds()), SPACES)
-    assert batch.group.tolist() == [0, 0, 0, 1, 1, 2]
-    first = np.repeat(batch.group.numpy(), batch.episode_lengths) == 0
+    assert batch.seed_index.tolist() == [0, 0, 0, 1, 1, 2]
+    first = np.repeat(batch.seed_index.numpy(), batch.episode_lengths) == 0
     lucky = batch._replace(rewards=batch.rewards + 5.0 * torch.from_numpy(first))
-    for peers in (True, False):
-        config = LearnerConfig(peer_baseline=peers)
+    for subtracted in (True, False):
+        config = LearnerConfig(leave_one_out=subtracted)
         plain, changed = (targets_of(network, one, config).advantages for one in (batch, lucky))
-        assert torch.allclose(plain, changed, atol=1e-4) == peers
+        assert torch.allclose(plain, changed, atol=1e-4) == subtracted
+
+
+def test_a_wave_plays_each_seed_several_times_and_the_update_counts_them() -> None:
+    env = EnvConfig(tasks=("spirals",), horizon_epochs=4, inner_steps=2, device="cpu")
+    acting = ActingConfig(env=env, actors=ActorsConfig(count=1, envs_per_actor=6, episodes_per_seed=3))
+    sampler, numbers = make_sampler(acting, 0, 0, None), count()
+    network = FactoredRecurrentActorCritic(sampler.spaces, PolicyConfig())
+    episodes = sampler.sample(network, Provenance(0, 0, 1, 0), lambda: f"run/0/0/{next(numbers)}")
+    played = [e.seed for e in episodes]
+    assert played == [played[0]] * 3 + [played[3]] * 3
+    assert played[0] != played[3]
+    for own in (episodes[:3], episodes[3:]):
+        assert all(np.array_equal(own[0].obs[0], e.obs[0]) for e in own), "the same host"
+        assert len({e.actions.tobytes() for e in own}) > 1, "other actions"
+    update = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(leave_one_out=True, state_stride=1))
+    assert update(make_batch(episodes, sampler.spaces), 0, 0)["same_seed_episodes"] == 2.0
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"learner": LearnerConfig(peer_baseline=True)}, r"actors\.episodes_per_seed is 1, so no episode has peers"),
+        ({"learner": LearnerConfig(leave_one_out=True)}, r"actors\.episodes_per_seed is 1: set it to 4"),
         (
             {"actors": ActorsConfig(episodes_per_seed=2), "gym": GymConfig("CartPole-v1", max_segment_steps=8)},
             r"gym\.id",
