@@ -65,9 +65,9 @@ NEVER = Schedule("periodic", 0, 1, 0, 1, 0, 2, 0, 1)
 
 def fixed_column(blueprint: int, epoch: int, columns: int = 1) -> Schedule:
     """Return the schedule that grows equal columns from an epoch on, and keeps them. A column learns for one epoch
-    before it joins: over three epochs or, if fewer than ten are left, at once. A negative epoch is counted back from
-    the end of the training."""
-    wait, alpha_speed = (1 << 20 if columns == 1 else 1), (INSTANT if -10 < epoch < 0 else 1)
+    before it joins: over three epochs or, if the epoch is negative and thus counted back from the end of the training,
+    at once."""
+    wait, alpha_speed = (1 << 20 if columns == 1 else 1), (INSTANT if epoch < 0 else 1)
     return Schedule("periodic", epoch, wait, columns, blueprint, 0, 2, alpha_speed, 1)
 
 

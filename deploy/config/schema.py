@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
-from actors.rules.choices import CHOICES
+from actors.rules.choices import TEACHER_CHOICES
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
@@ -90,7 +90,7 @@ class ImitationConfig:
     """Temperature in points: the teacher follows a rule in proportion to exp(expected J / temperature)."""
     passes: int = 15
     """Passes over the demonstrations."""
-    rules: tuple[str, ...] = tuple(f"fixed-column:{size}@{epoch}" for size, epoch in CHOICES)
+    rules: tuple[str, ...] = tuple(f"fixed-column:{choice}" for choice in TEACHER_CHOICES)
     """Rules that the teacher chooses from, beside never growing: one or more fixed columns from epoch 3 on."""
     files: tuple[str, ...] = ()
     """Files or folders with further demonstrations: whole episodes in the spaces of the run, such as reported training
@@ -256,8 +256,9 @@ _RESEARCH = replace(
     ),
     # After pretraining, every nat of KL to the pretrained policy costs a point. With a decaying price, PPO lost in some
     # policies what pretraining had gained on held-out families.
-    imitation=ImitationConfig(episodes=4032, hosts=1008),
-    actors=ActorsConfig(count=2, envs_per_actor=32),
+    imitation=ImitationConfig(episodes=6048, hosts=2016),
+    # Four episodes of each seed: the mean of the others tells the luck of the host, which the critic cannot see.
+    actors=ActorsConfig(count=2, envs_per_actor=32, episodes_per_seed=4),
     learner=replace(
         _QUICK.learner,
         updates=100,
@@ -271,6 +272,7 @@ _RESEARCH = replace(
         entropy_anneal_updates=100,
         prior_start=1.0,
         prior_end=1.0,
+        leave_one_out=True,
     ),
 )
 

@@ -13,7 +13,7 @@ from actors.config import ConfigError
 from actors.errors import UserError
 from actors.rules.names import SIZES, parse_rule
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import FIXED, GAP
+from deploy.evaluation.players import BEST, FIXED, GAP
 from deploy.evaluation.suite import PRICES
 
 RULES_FILE = Path(__file__).with_name("rules.yaml")
@@ -21,11 +21,14 @@ RULES_FILE = Path(__file__).with_name("rules.yaml")
 TunedRules = Mapping[str, Mapping[float, str]]
 """By line and price."""
 
-COLUMN_EPOCHS = (1, 3, 8, -15, -10)
+COLUMN_EPOCHS = (1, 3, 8, -22, -15, -10, -7)
 """Negative ones are counted back from the end of the training."""
+_COLUMNS = tuple(f"fixed-column:{size}@{epoch}" for size, epoch in product(SIZES, COLUMN_EPOCHS))
+_PAIRS = tuple(f"fixed-column:{size}*2@{epoch}" for size, epoch in product(("double", "quad"), COLUMN_EPOCHS))
 _LOSSES = ("gap=0.05,still=0.02", "gap=0.1,still=0.02", "gap=0.1,still=0.05")
 CANDIDATES: dict[str, tuple[str, ...]] = {
-    FIXED: tuple(f"fixed-column:{size}@{epoch}" for size, epoch in product(SIZES, COLUMN_EPOCHS)),
+    BEST: ("never", "periodic", "periodic:blueprint=column_quad,start=1,every=4,seeds=2,blend=add", *_COLUMNS, *_PAIRS),
+    FIXED: _COLUMNS,
     GAP: tuple(f"gap:size={size},{losses}" for size, losses in product(SIZES, _LOSSES)),
 }
 """What is tried for each line."""
