@@ -15,6 +15,7 @@ from actors.errors import UserError
 from actors.policy.saved import find_checkpoint
 from actors.rules.names import is_rule, parse_rule
 from deploy.evaluation.cells import CELLS, workers
+from deploy.evaluation.models.pictures import write_front
 from deploy.evaluation.models.play import ModelCell, ModelRun, play_cell, read_run
 from deploy.evaluation.models.results import BUILT, NEVER, ModelResults
 from deploy.evaluation.models.scripts import FOLDER, ModelScript, model_scripts
@@ -43,7 +44,7 @@ class ModelsOptions:
 
 
 def evaluate_models(options: ModelsOptions, console: Console | None = None) -> int:
-    """Play all missing cells and write models.json and models.md. Raises `UserError` for impossible options."""
+    """Play all missing cells and write models.json, models.md and models.png. Raises `UserError` for impossible options."""
     console = console or Console(highlight=False)
     _check(options)
     scripts, policies = model_scripts(options.families, options.scripts), _policies(options)
@@ -62,6 +63,7 @@ def evaluate_models(options: ModelsOptions, console: Console | None = None) -> i
     results = ModelResults(scripts, widths, seeds, names, options.price, found)
     (options.out / "models.json").write_text(json.dumps(results.as_dict(), indent=1))
     write_markdown(results, options.out / "models.md")
+    write_front(results, options.out / "models.png")
     console.width = max(console.width, 60 + 14 * len(names))
     for table in tables(results):
         console.print(table)

@@ -8,11 +8,13 @@ from dataclasses import replace
 from math import log2
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from actors.errors import UserError
 from deploy.cli import main
+from deploy.evaluation.models.pictures import front
 from deploy.evaluation.models.play import ModelCell, ModelRun, cell_file, play_cell, read_run, run_script
 from deploy.evaluation.models.results import BUILT, NEVER, SWEEP, ModelResults
 from deploy.evaluation.models.scripts import FOLDER, SCRIPTS, ModelScript, model_scripts
@@ -96,6 +98,16 @@ def test_tables_are_shown_and_written(tmp_path: Path) -> None:
     lines = (tmp_path / "models.md").read_text().splitlines()
     row = next(line for line in lines if "Small" in line)
     assert [cell.strip() for cell in row.strip("|").split("|")][:4] == ["Small", "2", "60.0", "69.0 (+8.0)"]
+
+
+def test_the_front_leads_from_the_bare_model_to_what_was_made_of_it() -> None:
+    panel = front(results()).axes[0]
+    points = {str(line.get_label()): np.asarray(line.get_xydata()) for line in panel.lines}
+    assert panel.get_title() == "Small"
+    assert points["never grow"].tolist() == [[100.0, 60.0]]
+    assert points[RULE].tolist() == [[400.0, 69.0]]
+    assert points["built at some width"].tolist() == [[100.0, 60.0], [400.0, 70.0], [1600.0, 80.0]]
+    assert [(a.xy, a.xyann) for a in panel.texts] == [((400.0, 69.0), (100.0, 60.0))]
 
 
 def test_a_cell_depends_on_its_settings_and_on_what_the_script_says(tmp_path: Path) -> None:
