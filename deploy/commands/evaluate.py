@@ -74,10 +74,10 @@ def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
     lines = always_played(tuning.read_rules(options.rules))
     lines += [same(name, _rule_player(name)) for name in options.players]
     if options.kept or not policies:
-        policies += [p for p in _kept(store, config, families, options.seeds, console) if p not in _bare(policies)]
+        policies += [p for p in _kept(store, config, families, options, console) if p not in _bare(policies)]
     lines += of_policies(policies)
     started = time.perf_counter()
-    rows = _play(lines, config, families, suites.REPORTING, options, store, console)
+    rows = _play(lines, config, families, options, store, console)
     results = Results(with_sweeps(rows))
     options.out.mkdir(parents=True, exist_ok=True)
     seconds = time.perf_counter() - started
@@ -145,11 +145,13 @@ def _bare(players: Iterable[Player]) -> list[Player]:
     return [replace(player, checkpoint="") for player in players]
 
 
-def _kept(store: CellStore, config: EnvConfig, families: Sequence[str], seeds: int, console: Console) -> list[Player]:
+def _kept(
+    store: CellStore, config: EnvConfig, families: Sequence[str], options: EvaluateOptions, console: Console
+) -> list[Player]:
     """Return the policies all of whose cells are kept; say which others there are."""
     found = []
     for player in store.policies():
-        jobs = [_job(player, config, f, w, suites.REPORTING, seeds) for f in families for w in suites.PRICES]
+        jobs = [_job(player, config, f, w, options) for f in families for w in suites.PRICES]
         missing = sum(store.read(job) is None for job in jobs)
         if missing:
             console.print(f"{player.name} is left out: {missing} of {len(jobs)} cells are missing", style="dim")
@@ -158,23 +160,23 @@ def _kept(store: CellStore, config: EnvConfig, families: Sequence[str], seeds: i
     return found
 
 
-def _job(player: Player, config: EnvConfig, family: str, price: float, run_seed: int, seeds: int) -> Job:
+def _job(player: Player, config: EnvConfig, family: str, price: float, options: EvaluateOptions) -> Job:
     settings: dict[str, Any] = {"rent_weight": price, **dict(player.env)}
-    return Job(player, replace(suites.on_family(config, family), **settings), run_seed, seeds)
+    own = replace(suites.on_family(config, family), **settings)
+    return Job(player, own, suites.run_seed(options.suite), options.seeds)
 
 
 def _play(
     lines: Sequence[Lineup],
     config: EnvConfig,
     families: Sequence[str],
-    run_seed: int,
     options: EvaluateOptions,
     store: CellStore,
     console: Console,
 ) -> dict[str, dict[float, list[dict[str, list[Row]]]]]:
     """Play all missing cells. Returns the rows by line, price, policy and family."""
     jobs = {
-        (player, w, f): _job(player, config, f, w, run_seed, options.seeds)
+        (player, w, f): _job(player, config, f, w, options)
         for f in families
         for line in lines
         for w, players in line.players.items()
@@ -196,7 +198,7 @@ def _tune(
     """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
     candidates = dict.fromkeys(rule for rules in tuning.CANDIDATES.values() for rule in rules)
     lines = [same(rule, _rule_player(rule)) for rule in candidates]
-    rows = _play(lines, config, families, suites.TUNING, options, store, console)
+    rows = _play(lines, config, families, options, store, console)
     found: dict[str, Mapping[float, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
     for line, rules in tuning.CANDIDATES.items():
         own = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
@@ -226,7 +228,7 @@ def _settings_text(options: EvaluateOptions, config: EnvConfig, lines: Sequence[
     return yaml.safe_dump(
         {
             "suite": options.suite,
-            "run_seed": suites.REPORTING,
+            "run_seed": suites.run_seed(options.suite),
             "players": players,
             "env": {k: v for k, v in env.items() if k not in shared},
         },

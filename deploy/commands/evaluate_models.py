@@ -44,7 +44,7 @@ class ModelsOptions:
 
 
 def evaluate_models(options: ModelsOptions, console: Console | None = None) -> int:
-    """Play all missing cells and write models.json, models.md and models.png. Raises `UserError` for impossible options."""
+    """Play all missing cells; write models.json, .md and .png. Raises `UserError` for impossible options."""
     console = console or Console(highlight=False)
     _check(options)
     scripts, policies = model_scripts(options.families, options.scripts), _policies(options)

@@ -23,6 +23,11 @@ EPISODE_SEEDS = 16
 """Paired episodes of each family."""
 
 
+def run_seed(suite: str) -> int:
+    """Return the run seed of a suite's episodes. On training families everything is chosen, and nothing is reported."""
+    return TUNING if suite == "train" else REPORTING
+
+
 def first_seed(name: str) -> int:
     """Return the first episode seed of a family, or of a cell with this name; the others follow it.
 

@@ -20,6 +20,7 @@ def test_held_out_families_are_disjoint_from_training_ones() -> None:
     assert all(measurements()[name][0].never > 99 for name in suite.TRIVIAL)
     assert set(suite.tuning_families()) <= training
     assert suite.REPORTING != suite.TUNING
+    assert [suite.run_seed(name) for name in suite.SUITES] == [suite.REPORTING, suite.REPORTING, suite.TUNING]
 
 
 def test_families_with_mlps_that_count_are_reported() -> None:
