@@ -145,5 +145,5 @@ def terminal(results: Results) -> tuple[Table, Table]:
     for name in ("target", "measured", "goal", ""):
         table_of_targets.add_column(name, no_wrap=True)
     for t in targets(results):
-        table_of_targets.add_row(t.name, t.measured, t.goal, "[green]met[/]" if t.met else "[red]missed[/]")
+        table_of_targets.add_row(t.name, t.measured, t.goal, f"[{'green' if t.met else 'red'}]{t.verdict}[/]")
     return table, table_of_targets

@@ -53,7 +53,7 @@ def targets(study: Study, name: str, folder: Path) -> str:
     rows = []
     for t in found:
         own = EvaluationTarget(**t | {"interval": Interval(**t["interval"]) if t["interval"] else None})
-        rows.append((own.name, own.measured, own.goal, "met" if own.met else "**missed**"))
+        rows.append((own.name, own.measured, own.goal, "**missed**" if own.met is False else own.verdict))
     return table(("target", "measured", "goal", ""), rows)
 
 

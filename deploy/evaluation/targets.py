@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from deploy.evaluation import statistics as st
+from deploy.evaluation.play import Row
 from deploy.evaluation.players import BEST, BLIND, CHOOSER, POLICY
 from deploy.evaluation.results import EQUAL, SWEEP, Array, Results, doublings
 from deploy.report.statistics import Interval
 
 
 class EvaluationTarget(NamedTuple):
-    """A figure with its goal. `interval` is None where nothing varies."""
+    """A figure with its goal, or without one if it explains the figure above it. `interval` is None where nothing
+    varies."""
 
     name: str
     value: float | None
     interval: Interval | None
-    goal: str
-    met: bool
+    goal: str = ""
+    met: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        return "" if self.met is None else "met" if self.met else "missed"
 
     @property
     def measured(self) -> str:
@@ -57,7 +64,9 @@ def targets(results: Results) -> list[EvaluationTarget]:
             EvaluationTarget("points over the full sweep", behind.mean, behind, "at least -1", behind.mean >= -1.0),
             EvaluationTarget("share of the sweep's FLOPs", cost.mean, cost, "at most 1/3", cost.mean <= 1 / 3),
             bare_where_the_sweep_is(results),
+            gain_where_the_sweep_is_bare(results),
             growth_falls_with_the_price(results),
+            rent_falls_with_the_price(results),
         ]
     if BLIND in results.rows:
         found.append(_above_zero(results, BLIND, "points over the blind policy"))
@@ -74,15 +83,30 @@ def bare_where_the_sweep_is(results: Results) -> EvaluationTarget:
     return _share(results, "bare at the end where the sweep is", both, np.mean(kept, axis=0), "at least 0.9", 0.9)
 
 
+def gain_where_the_sweep_is_bare(results: Results) -> EvaluationTarget:
+    """J over never growing in these episodes: what growing costs there, or gains, since a sweep cannot grow late."""
+    kept = [results.values(SWEEP, lambda row, _: row.bare, w) for w in results.prices]
+    over = [results.over_never(POLICY, w) * k for w, k in zip(results.prices, kept, strict=True)]
+    return _mean_over(results, "J over never growing there", np.mean(over, axis=0), np.mean(kept, axis=0))
+
+
 def growth_falls_with_the_price(results: Results) -> EvaluationTarget:
     """Spearman's rank correlation of added doublings and price in an episode, averaged over the episodes where the
     sweep keeps a wider host at the lowest price. It is 0 where a policy adds as much at every price."""
-    lowest = min(results.prices)
-    pays = 1.0 - results.values(SWEEP, lambda row, _: row.bare, lowest)  # [1, F, S]
-    grown = np.stack([results.values(POLICY, doublings, w) for w in results.prices])  # [W, P, F, S]
-    correlation = _correlation(grown, np.array(results.prices))
     name = "correlation of growth and price where growing pays"
-    return _share(results, name, correlation * pays, pays, "at most -0.5", -0.5)
+    return _share(results, name, *_falls_with_the_price(results, doublings), "at most -0.5", -0.5)
+
+
+def rent_falls_with_the_price(results: Results) -> EvaluationTarget:
+    """The same correlation of the rent: the doublings averaged over the epochs, which also fall if growth is later."""
+    part, whole = _falls_with_the_price(results, lambda row, _: row.rent)
+    return _mean_over(results, "the same of the rent, which is lower if growth is late", part, whole)
+
+
+def _falls_with_the_price(results: Results, size: Callable[[Row, float], float]) -> tuple[Array, Array]:
+    pays = 1.0 - results.values(SWEEP, lambda row, _: row.bare, min(results.prices))  # [1, F, S]
+    grown = np.stack([results.values(POLICY, size, w) for w in results.prices])  # [W, P, F, S]
+    return _correlation(grown, np.array(results.prices)) * pays, pays
 
 
 def _correlation(x: Array, y: Array) -> Array:
@@ -95,13 +119,21 @@ def _correlation(x: Array, y: Array) -> Array:
 
 def _share(results: Results, name: str, part: Array, whole: Array, goal: str, least: float) -> EvaluationTarget:
     """The mean of `part [P, F, S]` over that of `whole [1, F, S]`; a negative goal is an upper bound."""
-    if whole.mean() == 0:
+    value, found = _mean_over(results, name, part, whole)[1:3]
+    if value is None:
         return EvaluationTarget(name, None, None, goal, False)
-    value = float(part.mean() / whole.mean())
-    found = st.share(part[:, None], whole[None], resamples=results.resamples)
     if found is not None:
         found = Interval(value, max(-1.0 if least < 0 else 0.0, found.low), min(1.0, found.high))
     return EvaluationTarget(name, value, found, goal, value <= least if least < 0 else value >= least)
+
+
+def _mean_over(results: Results, name: str, part: Array, whole: Array) -> EvaluationTarget:
+    """The mean of `part [P, F, S]` over that of `whole [1, F, S]`, without a goal."""
+    if whole.mean() == 0:
+        return EvaluationTarget(name, None, None)
+    value = float(part.mean() / whole.mean())
+    found = st.share(part[:, None], whole[None], resamples=results.resamples)
+    return EvaluationTarget(name, value, found and Interval(value, found.low, found.high))
 
 
 def _above_zero(results: Results, other: str, name: str) -> EvaluationTarget:
