@@ -117,7 +117,8 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
     for line, path in named:
         found = find_checkpoint(path).resolve()
         own = suites.protocol(environment_of(found, ENV)[0])
-        config = config or own
+        if config is None:  # those of --also may have been trained without columns, for example
+            config = own if line in (POLICY, BLIND) else suites.protocol(ENV)
         differing = [k for k, v in asdict(own).items() if v != getattr(config, k)]
         if [k for k in differing if k not in MAY_DIFFER or line in (POLICY, BLIND)]:
             raise UserError(f"{found} was trained with another env.{', env.'.join(differing)} than the first policy")
