@@ -152,7 +152,7 @@ def front(results: Results) -> Figure:
             label=line,
             zorder=3 if main else 2,
         )
-        if line in (POLICY, SWEEP, BEST):
+        if line in (POLICY, SWEEP):
             for w, point in zip(results.prices, points, strict=True):
                 _beside(ax, f"{w:g}", point, (-4, 7), colour(line))
     ax.margins(0.06, 0.12)
