@@ -1,4 +1,4 @@
-"""gromo, which grows the width of layers, on the MLPs of the suite models: `python -m benchmarks.gromo_mlp`.
+"""gromo, which grows the width of layers, on the MLPs of the suite models: `python -m benchmarks.peers.gromo`.
 
 gromo computes new neurons from the gradients of one pass over the training rows (Verbockhaven et al., TMLR 2024). Here
 each hidden layer grows periodically, from epoch 3 on, until it has twice its width. Data, splits, epochs, batches,
