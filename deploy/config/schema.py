@@ -257,7 +257,7 @@ _RESEARCH = replace(
     # After pretraining, every nat of KL to the pretrained policy costs a point. With a decaying price, PPO lost in some
     # policies what pretraining had gained on held-out families.
     imitation=ImitationConfig(episodes=6048, hosts=2016),
-    # Four episodes of each seed: the mean of the others tells the luck of the host, which the critic cannot see.
+    # Four episodes of each seed: the mean of the others contains how easy the host is, which the critic cannot see.
     actors=ActorsConfig(count=2, envs_per_actor=32, episodes_per_seed=4),
     learner=replace(
         _QUICK.learner,

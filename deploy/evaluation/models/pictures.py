@@ -26,7 +26,7 @@ def write_front(results: ModelResults, path: Path) -> None:
 
 
 def front(results: ModelResults) -> Figure:
-    """One panel for each script. Arrows lead from a bare model to what the first player made of it."""
+    """One panel for each script. Lines lead from a bare model to what the first player made of it."""
     rows = len(results.scripts) // 3 + 1  # so that the last panel is free for the legend
     figure = Figure(figsize=(WIDTH_IN, 2.9 * rows), layout="constrained")
     panels = figure.subplots(rows, 3, squeeze=False).ravel()

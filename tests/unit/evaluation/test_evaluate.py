@@ -112,6 +112,14 @@ def test_evaluate_end_to_end(
     assert "policy" not in _told(out)
 
 
+def test_an_ablation_alone_does_not_decide_on_the_environment(tmp_path: Path) -> None:
+    research = PRESETS["research"].env
+    bare = _policy(tmp_path / "bare", replace(research, column_slots=0))
+    config, players = evaluate._policies(evaluate.EvaluateOptions(also=(f"no columns={bare}",)))
+    assert config.column_slots == research.column_slots > 0
+    assert dict(players[0].env)["column_slots"] == 0
+
+
 def test_policies_of_other_environments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = _policy(tmp_path / "a"), _policy(tmp_path / "b", replace(ENV, inner_steps=4))
     assert main(["evaluate", "--checkpoint", str(one), str(other), *FLAGS, "--out", str(tmp_path)]) == 2
