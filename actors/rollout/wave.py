@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from actors.env.fleet import Fleet, FleetStep
 from actors.env.rng import Purpose, stream
+from actors.policy.median import has_median, median_noise, next_hazard
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
@@ -160,10 +161,13 @@ def run_wave(
 ) -> list[Episode]:
     """Run one episode of each environment with one set of weights; `on_step` is called after each step of the fleet.
 
-    An environment whose episode has ended idles until the wave is over. Its idle steps are not recorded and do not
-    affect other rows.
+    If `deterministic`, decisions are medians instead of draws (`actors.policy.median`), or the most likely choices in
+    spaces that have none. An environment whose episode has ended idles until the wave is over. Its idle steps are not
+    recorded and do not affect other rows.
     """
-    noise = PolicyNoise(source.run_seed, seeds, len(fleet.spaces.action.heads))
+    heads = len(fleet.spaces.action.heads)
+    noise = PolicyNoise(source.run_seed, seeds, heads)
+    medians, hazard = deterministic and has_median(fleet.spaces), np.zeros(fleet.num_envs)
     current = fleet.reset(seeds)
     state = policy.initial_state(fleet.num_envs)
     recorders = [
@@ -173,9 +177,12 @@ def run_wave(
     running = np.ones(fleet.num_envs, dtype=np.bool_)
     episodes: list[Episode | None] = [None] * fleet.num_envs
     while running.any():
+        own_noise = median_noise(hazard, heads) if medians else noise.step()
         decision, after = policy.act(
-            current.obs, current.blueprint_indices, current.masks, state, noise.step(), deterministic
+            current.obs, current.blueprint_indices, current.masks, state, own_noise, deterministic and not medians
         )
+        if medians:
+            hazard = next_hazard(hazard, decision.actions, decision.log_probs)
         for e in map(int, np.flatnonzero(running)):
             recorders[e].record(e, current, decision, state, source.version)
         current = fleet.step(decision.actions)

@@ -271,7 +271,7 @@ class CloseSessionResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SessionState(_message.Message):
-    __slots__ = ("session_id", "spaces_hash", "architecture_hash", "next_step_index", "seed", "latest", "policy_version", "state", "last_request", "last_response")
+    __slots__ = ("session_id", "spaces_hash", "architecture_hash", "next_step_index", "seed", "latest", "policy_version", "state", "last_request", "last_response", "hazard")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     SPACES_HASH_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -282,6 +282,7 @@ class SessionState(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     LAST_REQUEST_FIELD_NUMBER: _ClassVar[int]
     LAST_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    HAZARD_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     spaces_hash: str
     architecture_hash: str
@@ -292,7 +293,8 @@ class SessionState(_message.Message):
     state: _episode_pb2.RecurrentState
     last_request: bytes
     last_response: bytes
-    def __init__(self, session_id: _Optional[str] = ..., spaces_hash: _Optional[str] = ..., architecture_hash: _Optional[str] = ..., next_step_index: _Optional[int] = ..., seed: _Optional[int] = ..., latest: _Optional[bool] = ..., policy_version: _Optional[int] = ..., state: _Optional[_Union[_episode_pb2.RecurrentState, _Mapping]] = ..., last_request: _Optional[bytes] = ..., last_response: _Optional[bytes] = ...) -> None: ...
+    hazard: float
+    def __init__(self, session_id: _Optional[str] = ..., spaces_hash: _Optional[str] = ..., architecture_hash: _Optional[str] = ..., next_step_index: _Optional[int] = ..., seed: _Optional[int] = ..., latest: _Optional[bool] = ..., policy_version: _Optional[int] = ..., state: _Optional[_Union[_episode_pb2.RecurrentState, _Mapping]] = ..., last_request: _Optional[bytes] = ..., last_response: _Optional[bytes] = ..., hazard: _Optional[float] = ...) -> None: ...
 
 class SignedState(_message.Message):
     __slots__ = ("state", "signature")

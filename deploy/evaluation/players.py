@@ -55,7 +55,8 @@ class Player:
         """Return all that its actions depend on, but for the price and the code."""
         with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays in full
             settings = repr(parse_rule(self.rule)) if self.rule else ""
-        return {name: value for name, value in asdict(self).items() if name != "checkpoint"} | {"settings": settings}
+        known = {name: value for name, value in asdict(self).items() if name != "checkpoint"} | {"settings": settings}
+        return known | ({"decisions": "median"} if self.sha256 else {})
 
     def play(self, config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Row]:
         """Play one episode of each seed; `config` names one family."""

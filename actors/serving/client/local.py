@@ -6,6 +6,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.policy.median import has_median, median_noise, next_hazard
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.policy.state import PolicyState, StateSizes
@@ -107,11 +108,13 @@ class LocalSession:
         self.record = False
         self.recorded: RecordedStep | None = None
         self._policy, self._seed, self._next_index = policy, seed, 0
+        self._hazard = np.zeros(1)  # see `actors.policy.median`
         self._state = policy.initial_state(1)
         if state:
             sizes = StateSizes(*((t.shape[0], t.shape[2]) for t in self._state))
             imported, policy_state = unseal(state, sizes, LOCAL_KEY)
             self._seed, self._next_index = imported.seed, imported.next_step_index
+            self._hazard[0] = imported.hazard
             self._state = PolicyState(*(t.to(own.device) for t, own in zip(policy_state, self._state, strict=True)))
 
     def __enter__(self) -> LocalSession:
@@ -127,6 +130,7 @@ class LocalSession:
             next_step_index=self._next_index,
             seed=self._seed,
             policy_version=self.policy_version,
+            hazard=self._hazard[0],
         )
         return seal(session, self._state, 0, LOCAL_KEY) if self._next_index else b""
 
@@ -143,14 +147,18 @@ class LocalSession:
         if not playable(spec, masks):
             raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "the masks allow no action", Reason.ILLEGAL_MASK)
         batch = ActionMasks(masks.op[None], None if masks.slot is None else masks.slot[None], masks.rest[None])
-        noise = step_noise(self._seed, self._next_index, len(spec.heads))[None]
+        tracked, heads = has_median(self._policy.spaces), len(spec.heads)
+        medians = deterministic and tracked
+        noise = median_noise(self._hazard, heads) if medians else step_noise(self._seed, self._next_index, heads)[None]
         # The memory of a rule is no recurrent state from which a network could learn.
         is_network = isinstance(self._policy, FactoredRecurrentActorCritic)
         before = self._state if is_network else PolicyState.zeros(StateSizes(), 1)
         decision, self._state = self._policy.act(
             np.asarray(obs, dtype=np.float32)[None], np.asarray(blueprint_indices, dtype=np.int64)[None], batch,
-            self._state, noise, deterministic,
+            self._state, noise, deterministic and not medians,
         )  # fmt: skip
+        if tracked:
+            self._hazard = next_hazard(self._hazard, decision.actions, decision.log_probs)
         self._next_index += 1
         own = self._source
         step = RecordedStep(decision, before, own.version, own.generation, own.state_stride)
@@ -166,6 +174,7 @@ class LocalSession:
 
     def reset(self, seed: int = 0) -> None:
         self._seed, self._next_index = seed, 0
+        self._hazard = np.zeros(1)
         self._state = self._policy.initial_state(1)
 
     def close(self) -> None:

@@ -63,7 +63,8 @@ class PolicySession(Protocol):
             obs: `[D]` float32 observation, not normalized.
             blueprint_indices: `[S]` blueprint in each slot, -1 if the slot is empty.
             masks: Legal choices, without a batch dimension.
-            deterministic: Choose the most likely action instead of sampling.
+            deterministic: Decide without chance instead of sampling: act as soon as the policy, sampling, would more
+                likely than not have acted by now. In spaces without WAIT, take the most likely choices.
         """
         ...
 

@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.env.rng import Purpose, stream
+from actors.policy.median import has_median, median_noise, next_hazard
 from actors.serving.messages import MessageLayout, StepQuery, make_step_batch
 from actors.serving.noise import SERVING_SEED, step_noise
 from actors.serving.refusal import Refusal
@@ -195,14 +196,19 @@ class Batcher:
     ) -> BatchResult:
         program, states = model.programs(layout.spaces), self._state_table.state
         rows = np.array([step.session.row for step in steps])
-        greedy = np.array([step.query.deterministic for step in steps])
-        heads = len(layout.spaces.action.heads)
-        noise = np.full((len(steps), heads), 0.5)
-        for i in map(int, np.flatnonzero(~greedy)):
+        deterministic = np.array([step.query.deterministic for step in steps])
+        heads, hazard = len(layout.spaces.action.heads), np.array([step.session.hazard for step in steps])
+        medians = has_median(layout.spaces)
+        noise, greedy = median_noise(hazard, heads), deterministic & (not medians)
+        for i in map(int, np.flatnonzero(~deterministic)):
             noise[i] = step_noise(steps[i].session.seed, steps[i].pending.step_index, heads)
         recording = any(step.session.training is not None or step.pending.record for step in steps)
         before = states.rows(torch.from_numpy(rows).to(states.h.device)) if recording else None
         decision = program.run(obs, blueprints, masks, states, rows, noise, greedy)
+        if medians:
+            hazard = next_hazard(hazard, decision.actions, decision.log_probs)
+            for step, own in zip(steps, hazard.tolist(), strict=True):
+                step.session.hazard = own
         record = None
         if before is not None:
             record = StepRecord(unfinished_step(obs, blueprints, masks), decision, before, model)

@@ -163,6 +163,7 @@ class PolicyService:
         session.next_index, session.last_digest, session.last_response = (
             state.next_step_index, state.last_request, state.last_response
         )  # fmt: skip
+        session.hazard = state.hazard
         self.sessions.state_table.write(session.row, policy_state)
         self.metrics.imported.inc()
         return session
@@ -356,6 +357,7 @@ class PolicyService:
             policy_version=(session.pinned or self.models.newest).version,
             last_request=session.last_digest,
             last_response=session.last_response,
+            hazard=session.hazard,
         )
         sealed = seal(state, self.sessions.state_table.state, session.row, self._key)
         # Concatenating serialized messages merges them, so the field can be appended to the stored response.

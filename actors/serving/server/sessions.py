@@ -49,6 +49,7 @@ class Session:
     owner: str = ""  # hash of the token that opened it; "" if tokens are not used
     training: TrainingEpisode | None = None  # its episode, if it is a training session
     next_index: int = 0
+    hazard: float = 0.0  # see `actors.policy.median`
     last_digest: bytes = b""  # of the last step's request
     last_response: bytes = b""  # serialized StepResponse without the exported state
     pending: PendingStep | None = None

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from actors.policy.median import median_noise, next_hazard
 from actors.policy.publish import from_weights
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
@@ -67,13 +68,13 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
         reported = {a.policy_version for a in answers}
         assert latest or len(reported) == 1  # pinned
         mixed += len(reported) > 1
-        state = networks[1].initial_state(1)
+        state, hazard = networks[1].initial_state(1), np.zeros(1)
         for step, answer in enumerate(answers):
             obs, blueprints, masks = step_inputs(seed, step)
             batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
-            decision, state = networks[answer.policy_version].act(
-                obs[None], blueprints[None], batch, state, step_noise(seed, step, 4)[None], seed % 2 == 0
-            )
+            noise = step_noise(seed, step, 4)[None] if seed % 2 else median_noise(hazard, 4)
+            decision, state = networks[answer.policy_version].act(obs[None], blueprints[None], batch, state, noise)
+            hazard = next_hazard(hazard, decision.actions, decision.log_probs)
             assert answer.action.tolist() == decision.actions[0].tolist()
             np.testing.assert_allclose(answer.log_probs, decision.log_probs[0], atol=2e-5)
     assert mixed or not any(latest for _, latest, _ in played)

@@ -1,0 +1,102 @@
+"""Decisions without chance: compared with the median of many draws, in episodes and in sessions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actors.config import EnvConfig, PolicyConfig
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.policy.median import has_median, median_noise, next_hazard
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.rollout.wave import Provenance, run_wave
+from actors.serving.client.local import LocalPolicy
+from actors.types.actions import ActionMasks, Op, independent_spec
+from actors.types.spaces import Spaces
+from tests.support.learning.toy import SPACES
+
+ENV = EnvConfig(tasks=("moons",), host_width=4, horizon_epochs=12, inner_steps=1, batch_size=16, device="cpu")
+SOURCE = Provenance(version=0, generation=0, state_stride=1, run_seed=3)
+
+
+def slow_to_act(spaces: Spaces, wait: float) -> FactoredRecurrentActorCritic:
+    """Return a network that waits with about this probability wherever it may also germinate."""
+    torch.manual_seed(0)
+    network = FactoredRecurrentActorCritic(spaces, PolicyConfig(probability_floor=0.0))
+    with torch.no_grad():
+        last = network.heads.op[2]
+        assert isinstance(last, torch.nn.Linear)
+        last.weight.zero_()
+        last.bias.fill_(-30.0)
+        last.bias[Op.WAIT], last.bias[Op.GERMINATE] = np.log(wait), np.log(1.0 - wait)
+    return network
+
+
+def first_acts(actions: NDArray[np.int64]) -> int:
+    """Return the first step `[T, H]` of an op other than WAIT, T if there is none."""
+    acted = np.flatnonzero(actions[:, 0] != Op.WAIT)
+    return int(acted[0]) if len(acted) else len(actions)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_time_to_act_is_the_median_of_many_draws(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    waits = rng.uniform(0.7, 1.0, 30) if seed else np.full(30, 0.9)
+    drawn = np.argmax(np.concatenate([rng.random((20_000, 30)) >= waits, np.ones((20_000, 1))], 1), 1)
+    hazard, acted = np.zeros(1), None
+    for step, wait in enumerate(waits):
+        waiting = median_noise(hazard, 2)[0, 0] < wait  # the first choice whose cumulative probability exceeds it
+        if not waiting:
+            acted = step
+            break
+        hazard = next_hazard(hazard, np.array([[Op.WAIT, 0]]), np.log([[wait, 1.0]]).astype(np.float32))
+    assert acted == np.median(drawn)
+
+
+def test_an_episode_acts_where_its_most_likely_ops_never_would() -> None:
+    fleet = SeedTrainingFleet(ENV, 4, 3)
+    network = slow_to_act(fleet.spaces, wait=0.9)
+    episodes = run_wave(fleet, network, range(4), SOURCE, lambda: "test/0/0/0", deterministic=True)
+    assert {first_acts(e.actions) for e in episodes} == {6}  # 0.9 ** 6 > 0.5 > 0.9 ** 7
+    sampled = run_wave(fleet, network, range(4), SOURCE, lambda: "test/0/0/0")
+    assert len({first_acts(e.actions) for e in sampled}) > 1
+    state, seen = network.initial_state(4), fleet.reset(range(4))
+    greedy = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((4, 6)), deterministic=True)[0]
+    assert (greedy.actions[:, 0] == Op.WAIT).all()
+
+
+def test_after_an_act_the_time_to_the_next_starts_anew() -> None:
+    hazard = next_hazard(
+        np.array([0.6, 0.6]), np.array([[Op.GERMINATE], [Op.WAIT]]), np.log(np.array([[0.1], [0.9]], np.float32))
+    )
+    np.testing.assert_allclose(hazard, [0.0, 0.6 - np.log(0.9)])
+    np.testing.assert_allclose(median_noise(np.zeros(1), 3), [[0.5, 0.5, 0.5]])
+
+
+def test_the_noise_stays_below_one() -> None:
+    """A policy that has waited for very long, which was very unlikely, acts; it never runs out of choices."""
+    assert median_noise(np.array([0.7, 50.0]), 1).max() < 1.0
+
+
+def test_an_exported_session_continues_with_its_hazard() -> None:
+    spec = SPACES.action
+    everything = ActionMasks(
+        np.ones(spec.num_ops, np.bool_),
+        np.ones((spec.num_ops, spec.num_slots), np.bool_),
+        np.ones((spec.num_ops, spec.num_slots, spec.rest_size), np.bool_),
+    )
+    given = np.zeros(SPACES.obs_size, np.float32), np.full(SPACES.slots, -1), everything
+    with LocalPolicy(slow_to_act(SPACES, wait=0.9)) as policy, policy.open(SPACES) as first:
+        for _ in range(4):
+            assert first.step(*given).action[0] == Op.WAIT
+        moved = policy.open(SPACES, state=first.exported)
+        assert [int(moved.step(*given).action[0]) for _ in range(3)] == [Op.WAIT, Op.WAIT, Op.GERMINATE]
+        moved.reset()
+        assert [int(moved.step(*given).action[0]) for _ in range(7)] == [*[Op.WAIT] * 6, Op.GERMINATE]
+
+
+def test_spaces_without_wait_have_no_median() -> None:
+    assert has_median(SPACES)
+    assert not has_median(Spaces.flat(independent_spec((3, 2)), 4))
