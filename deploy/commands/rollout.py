@@ -125,7 +125,7 @@ def _headline(episode: Timeline, sampled: bool) -> Text:
     parts = (
         ("task ", "dim"),
         (episode.task, "bold"),
-        (f"   seed {episode.seed}   {'sampled' if sampled else 'greedy'}   {epochs} epochs   ", "dim"),
+        (f"   seed {episode.seed}   {'sampled' if sampled else 'deterministic'}   {epochs} epochs   ", "dim"),
         (f"accuracy {episode.accuracy[0]:.1f} > {episode.accuracy[-1]:.1f}", "bold"),
         (f"   {episode.host}   growth {episode.growth_ratio[-1] if epochs else 0.0:.2f}   ", "dim"),
         (f"J {sum(episode.shares):+.2f}", "bold"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.errors import UserError
+from actors.policy.saved import TRAINED, TRAINED_NAME
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,11 @@ class ModelCell:
 
     def fingerprint(self) -> str:
         """Return a hash of all that the run depends on: the settings, and what the script and a checkpoint contain."""
-        content = [self.script.read_bytes(), Path(self.policy).read_bytes() if Path(self.policy).is_file() else b""]
-        hashes = [hashlib.sha256(data).hexdigest() for data in content]
+        path = TRAINED if self.policy == TRAINED_NAME else Path(self.policy)
+        weights = path.read_bytes() if path.is_file() else b""
+        hashes = [hashlib.sha256(data).hexdigest() for data in (self.script.read_bytes(), weights)]
         settings = [self.script.stem, self.width, self.seed, self.epochs, Path(self.policy).name, self.price, *hashes]
+        settings += ["median"] if weights else []  # how policies decide
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
 
     @property
