@@ -10,8 +10,8 @@
         .rl_module(rl_module_spec=module)
     )
 
-The module only acts: `forward_inference` takes the most likely choices, where sessions and `GrowthController` take medians
-(`actors.policy.median`), and `forward_exploration` samples. RLlib cannot train it.
+The module only acts; RLlib cannot train it. `forward_exploration` samples, `forward_inference` takes the most likely
+choices, where sessions and `GrowthController` take medians (`actors.policy.median`).
 """
 
 from __future__ import annotations
