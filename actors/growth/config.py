@@ -50,8 +50,8 @@ class GrowthConfig:
     profile: Literal["tamiyo", "classic"] = "tamiyo"
     """Action space that the policy was trained with."""
     deterministic: bool | None = None
-    """Decide without chance (see `PolicySession.step`) instead of sampling. None samples in a run that is reported, and
-    nowhere else."""
+    """Take the policy's median decisions (see `PolicySession.step`) instead of samples. None samples in a run that is
+    reported, and nowhere else."""
     report: bool | str | Path = False
     """Report this training run, so that policies learn from it: the path of a folder, in which a file with one episode
     is written at the horizon; or True, for the policy server that decides if it learns from sessions, and else the

@@ -1,12 +1,12 @@
-"""Decisions without chance: the median takes the place of a draw.
+"""Deterministic decisions: the median of the policy's distribution instead of a sample.
 
 A policy that decides once per epoch spreads its choice over many steps. Where growing at some time is all but certain,
 waiting may still be the most likely op of every single step, so that the most likely actions never grow. Where the
-first op is WAIT, decisions without chance therefore act at the median of the time to act: at the first step at which,
-sampling, the policy would more likely than not have acted by now. All other choices, which are sizes and speeds in
-order, are medians too.
+first op is WAIT, a deterministic policy therefore acts at the median of the time to act: at the first step by which a
+sampling policy would more likely than not have acted. The other heads, whose choices are mostly ordered (sizes and
+speeds), take their medians too.
 
-Since actions are drawn by inverse transform sampling, all of this is a choice of the noise.
+Actions are drawn by inverse transform sampling, so the noise alone decides between a sample and the median.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BELOW_ONE = 1.0 - 2.0**-24
 
 
 def has_median(spaces: Spaces) -> bool:
-    """Return whether the first op is WAIT. In other spaces, decisions without chance take the most likely choices."""
+    """Return whether the first op is WAIT. In other spaces, deterministic policies take the most likely choices."""
     return spaces.action.heads[0].choices[0] == Op.WAIT.name
 
 
 def median_noise(hazard: NDArray[np.float64], heads: int) -> NDArray[np.float64]:
-    """Return the noise `[N, H]` that decides without chance.
+    """Return the noise `[N, H]` that selects the median decisions.
 
     `hazard [N]` is the cumulative hazard of acting: minus the log of the probability, in nats, that the policy would
     have waited at all steps since it last acted. See `next_hazard`.

@@ -63,8 +63,8 @@ class PolicySession(Protocol):
             obs: `[D]` float32 observation, not normalized.
             blueprint_indices: `[S]` blueprint in each slot, -1 if the slot is empty.
             masks: Legal choices, without a batch dimension.
-            deterministic: Decide without chance instead of sampling: act as soon as the policy, sampling, would more
-                likely than not have acted by now. In spaces without WAIT, take the most likely choices.
+            deterministic: Take median decisions instead of samples: act at the first step by which a sampling policy
+                would more likely than not have acted. In spaces without WAIT, take the most likely choices.
         """
         ...
 

@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
+from actors.policy.publish import to_weights
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
@@ -22,6 +23,7 @@ from actors.serving.refusal import Reason, Refusal, error_info
 from actors.serving.server.server import FixedWeights
 from actors.serving.server.sessions import Session
 from actors.wire import policy_pb2
+from tests.support.learning.slow_policy import everything_legal, slow_to_act
 from tests.support.learning.toy import SPACES, toy_network
 from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
 
@@ -323,6 +325,23 @@ def test_an_unreachable_server_is_reported_within_the_deadline() -> None:
         client.open(SPACES)
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
     assert time.monotonic() - start < 3
+
+
+def test_a_session_that_moves_to_another_server_acts_when_it_would_have(tmp_path: Path) -> None:
+    """Deterministic steps act at the seventh step, since 0.9 ** 6 > 0.5 > 0.9 ** 7, wherever the steps are taken."""
+    key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+    slow = to_weights(slow_to_act(SPACES, wait=0.9), 1, 1, 8)
+    given = np.zeros(SPACES.obs_size, np.float32), np.full(SPACES.slots, -1), everything_legal(SPACES)
+    with serving(FixedWeights(slow), state_key_file=key) as first, PolicyClient(first.address) as client:
+        session = client.open(SPACES)
+        ops = [session.step(*given).action[0] for _ in range(4)]
+        exported = session.exported
+    with serving(FixedWeights(slow), state_key_file=key) as second, PolicyClient(second.address) as client:
+        session = client.open(SPACES, state=exported)
+        ops += [session.step(*given).action[0] for _ in range(3)]
+        session.reset()
+        ops += [session.step(*given).action[0] for _ in range(7)]
+    assert [int(op) for op in ops] == [0, 0, 0, 0, 0, 0, 1] * 2
 
 
 def test_a_session_continues_from_the_state_that_another_client_exported(server: RunningServer) -> None:

@@ -1,37 +1,23 @@
-"""Decisions without chance: compared with the median of many draws, in episodes and in sessions."""
+"""Deterministic decisions: compared with the median of many draws, in episodes and in sessions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
-from actors.config import EnvConfig, PolicyConfig
+from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.median import has_median, median_noise, next_hazard
-from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.wave import Provenance, run_wave
 from actors.serving.client.local import LocalPolicy
-from actors.types.actions import ActionMasks, Op, independent_spec
+from actors.types.actions import Op, independent_spec
 from actors.types.spaces import Spaces
+from tests.support.learning.slow_policy import everything_legal, slow_to_act
 from tests.support.learning.toy import SPACES
 
 ENV = EnvConfig(tasks=("moons",), host_width=4, horizon_epochs=12, inner_steps=1, batch_size=16, device="cpu")
 SOURCE = Provenance(version=0, generation=0, state_stride=1, run_seed=3)
-
-
-def slow_to_act(spaces: Spaces, wait: float) -> FactoredRecurrentActorCritic:
-    """Return a network that waits with about this probability wherever it may also germinate."""
-    torch.manual_seed(0)
-    network = FactoredRecurrentActorCritic(spaces, PolicyConfig(probability_floor=0.0))
-    with torch.no_grad():
-        last = network.heads.op[2]
-        assert isinstance(last, torch.nn.Linear)
-        last.weight.zero_()
-        last.bias.fill_(-30.0)
-        last.bias[Op.WAIT], last.bias[Op.GERMINATE] = np.log(wait), np.log(1.0 - wait)
-    return network
 
 
 def first_acts(actions: NDArray[np.int64]) -> int:
@@ -81,13 +67,7 @@ def test_the_noise_stays_below_one() -> None:
 
 
 def test_an_exported_session_continues_with_its_hazard() -> None:
-    spec = SPACES.action
-    everything = ActionMasks(
-        np.ones(spec.num_ops, np.bool_),
-        np.ones((spec.num_ops, spec.num_slots), np.bool_),
-        np.ones((spec.num_ops, spec.num_slots, spec.rest_size), np.bool_),
-    )
-    given = np.zeros(SPACES.obs_size, np.float32), np.full(SPACES.slots, -1), everything
+    given = np.zeros(SPACES.obs_size, np.float32), np.full(SPACES.slots, -1), everything_legal(SPACES)
     with LocalPolicy(slow_to_act(SPACES, wait=0.9)) as policy, policy.open(SPACES) as first:
         for _ in range(4):
             assert first.step(*given).action[0] == Op.WAIT
