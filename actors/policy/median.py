@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
 
+DECISIONS = "median"
+"""How deterministic policies decide: part of the identity of kept episodes."""
 MEDIAN = 0.5
 BELOW_ONE = 1.0 - 2.0**-24
 

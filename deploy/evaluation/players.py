@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actors.config import EnvConfig
+from actors.policy.median import DECISIONS
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rules.names import is_rule, parse_rule, rule_policy
 from actors.rules.schedule import Schedule
@@ -56,7 +57,7 @@ class Player:
         with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays in full
             settings = repr(parse_rule(self.rule)) if self.rule else ""
         known = {name: value for name, value in asdict(self).items() if name != "checkpoint"} | {"settings": settings}
-        return known | ({"decisions": "median"} if self.sha256 else {})
+        return known | ({"decisions": DECISIONS} if self.sha256 else {})
 
     def play(self, config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Row]:
         """Play one episode of each seed; `config` names one family."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.errors import UserError
+from actors.policy.median import DECISIONS
 from actors.policy.saved import TRAINED, TRAINED_NAME
 
 
@@ -36,7 +37,7 @@ class ModelCell:
         weights = path.read_bytes() if path.is_file() else b""
         hashes = [hashlib.sha256(data).hexdigest() for data in (self.script.read_bytes(), weights)]
         settings = [self.script.stem, self.width, self.seed, self.epochs, Path(self.policy).name, self.price, *hashes]
-        settings += ["median"] if weights else []  # how policies decide
+        settings += [DECISIONS] if weights else []
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
 
     @property
