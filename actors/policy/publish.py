@@ -120,14 +120,16 @@ def from_weights(
     """Build the network that the weights describe, in evaluation mode.
 
     `spaces` may differ from the stored ones in the number of slots, `config` in fields that are not part of the
-    architecture, such as `compile`. Raises `UserError` if the weights do not fit.
+    architecture, such as `compile`. PyTorch's random number generator is left as it was, so that a training that loads
+    a policy draws the same numbers as one that does not. Raises `UserError` if the weights do not fit.
     """
     own_spaces, own_config = _described(weights)
     spaces, config = spaces or own_spaces, config or own_config
     if architecture_hash(spaces, config) != architecture_hash(own_spaces, own_config):
         raise UserError(_difference(own_spaces, own_config, spaces, config))
     _require_shapes(weights, spaces, config)
-    network = FactoredRecurrentActorCritic(spaces, config)
+    with torch.random.fork_rng(devices=[]):  # for the initialization, which the weights replace
+        network = FactoredRecurrentActorCritic(spaces, config)
     load_weights(network, weights)
     return network.to(device).eval()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from actors.config import EnvConfig
 from actors.policy.saved import TRAINED, find_checkpoint, read_weights
@@ -25,6 +26,14 @@ def test_it_is_found_by_its_name_and_below_two_megabytes(monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trained").write_bytes(b"a file of the user's")
     assert find_checkpoint(Path("trained")) == Path("trained")
+
+
+def test_loading_it_leaves_the_users_random_numbers_alone() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    load_policy("trained")
+    assert torch.equal(torch.rand(3), expected)
 
 
 def played(config: EnvConfig, width: int) -> list[Row]:
