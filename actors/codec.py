@@ -327,6 +327,11 @@ def payload_hash(manifest: bytes) -> str:
     return found if isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found) else ""
 
 
+def manifest_digest(manifest: bytes) -> str:
+    """Return what identifies a publication: the start of the manifest's SHA-1, which Lua can compute."""
+    return hashlib.sha1(manifest, usedforsecurity=False).hexdigest()[:16]
+
+
 def decode_weights(blob: WeightBlob, payload_checked: bool = False) -> WeightSet:
     """Invert `encode_weights`. Raises `InvalidWeights`, and no other exception, for any other bytes.
 
@@ -358,7 +363,9 @@ def decode_weights(blob: WeightBlob, payload_checked: bool = False) -> WeightSet
         tensors = {name: np.array(t) for name, t in safetensors.load(blob.payload).items()}
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InvalidWeights(f"weights {fields['version']}: {error!r}") from error
-    return WeightSet(tensors=tensors, **{name: fields[name] for name in _IDENTITY})
+    return WeightSet(
+        tensors=tensors, digest=manifest_digest(blob.manifest), **{name: fields[name] for name in _IDENTITY}
+    )
 
 
 def _canonical(fields: dict[str, Any]) -> bytes:

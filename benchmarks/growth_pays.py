@@ -72,7 +72,7 @@ def measure(name: str, width: int, settings: Settings) -> Measurement:
     fleet = SeedTrainingFleet(config, len(plans), RUN_SEED)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=RUN_SEED)
     seeds = [*range(settings.seeds)] * len(RULES)
-    episodes = run_wave(fleet, Scheduled(fleet.spaces, plans), seeds, source, lambda: "measured/0/0/0", True)
+    episodes = run_wave(fleet, Scheduled(fleet.spaces, plans), seeds, source, True)
     played = [gain_and_rent(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
     gain, rent = np.array(played).T.reshape(2, len(RULES), settings.seeds)
     accuracy = np.array([t.accuracy[-1] for t in fleet.timelines()]).reshape(len(RULES), -1)

@@ -8,7 +8,6 @@ of them after the mean of the other episodes of the seed is subtracted, for seve
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,10 @@ def _variances(policy: FactoredRecurrentActorCritic, episodes_per_seed: int, wav
     """Return the variances of advantages in points squared, without and with the baseline."""
     fleet = make_fleet(CONFIG.env, CONFIG.actors.envs_per_actor, RUN_SEED)
     sampler = WaveSampler(fleet, EpisodeSeeds(RUN_SEED, 0, None), episodes_per_seed=episodes_per_seed)
-    numbers, plain, left = count(), [], []
+    plain, left = [], []
     for _ in range(waves):
         source = Provenance(0, 0, 1, RUN_SEED)
-        episodes = sampler.sample(policy, source, lambda: f"benchmark/0/0/{next(numbers)}")
+        episodes = sampler.sample(policy, source)
         batch = make_batch(episodes, fleet.spaces)
         values = torch.cat([torch.from_numpy(episode.values) for episode in episodes])
         advantages = gae(

@@ -154,16 +154,16 @@ class Client(threading.Thread):
         self.over = False
 
     def run(self) -> None:
-        version = -1
+        digest = ""
         while not self.over:
-            weights = self.transport.fetch(version)
+            weights = self.transport.fetch(digest)
             if weights is None:
                 time.sleep(POLL_S)
                 continue
             if self.network is not None:
                 load_weights(self.network, weights)
-            version = weights.version
-            self.applied[version] = time.perf_counter()
+            digest = weights.digest
+            self.applied[weights.version] = time.perf_counter()
         self.transport.close()
 
 

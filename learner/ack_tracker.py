@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from actors.transport.base import Consumer, Generation, StoreReset, Unreachable
 from actors.transport.ledger import Ledger, LedgerMemory
@@ -22,15 +22,15 @@ class AckTracker:
         self.consumed = consumed  # ids whose acknowledgement may be unknown to the store
         self._unacknowledged: list[str] = []  # entry ids
         self._ledger: Ledger | None = memory.ledger if memory else None
-        self._store = (memory.ledger.store, memory.ledger.turn) if memory else (0, 0)  # whose ledger may be looked at
+        self._store = memory.ledger.store if memory else 0  # whose ledger may be looked at
+        self._turn = memory.ledger.turn if memory else 0  # of the last look, or of the consumer's last call
         self._applied: tuple[str, ...] = memory.applied if memory else ()  # ids, since the ledger was looked at
-        self._kept: deque[int] = deque(maxlen=config.checkpoints_kept)  # versions of sound checkpoints
 
     def open(self, restored_version: int, floor: Generation, claimed: int) -> Generation:
         """Take over the queue in the claimed generation. Afterwards, its pending entries must be examined again."""
         self._unacknowledged = []
         generation = self.consumer.open_generation(restored_version, "learner", floor, self.memory, claimed)
-        self._store = (generation.store, generation.turn)
+        self._store, self._turn = generation.store, generation.turn
         return generation
 
     def applied(self, taken: Sequence[TakenEpisode]) -> None:
@@ -39,13 +39,19 @@ class AckTracker:
         self.consumed, self._applied = (*self.consumed, *ids), (*self._applied, *ids)
         self._unacknowledged += [t.entry_id for t in taken]
 
-    def acknowledge(self, version: int) -> None:
-        """Acknowledge all episodes used so far as trained for `version`, without a checkpoint. A rollback to an earlier
-        version loses these episodes."""
+    def acknowledge(self) -> None:
+        """Acknowledge all episodes used so far, whether or not a checkpoint holds them."""
         if self._unacknowledged:
-            oldest_kept = self._kept[0] if len(self._kept) == self._kept.maxlen else -1
-            self.consumer.ack(self._unacknowledged, version, oldest_kept)
+            self.consumer.ack(self._unacknowledged)
         self._unacknowledged = []
+
+    def revoke(self, trained: int) -> int:
+        """Make the store count `trained` episodes, those of the lineage that is continued, and the others as trained
+        and then lost. Returns how many those are."""
+        abandoned = self.consumer.ledger().trained - trained  # negative while some of `consumed` are still queued
+        if abandoned > 0:
+            self.consumer.revoke(abandoned)
+        return max(0, abandoned)
 
     def opened(self) -> LedgerMemory:
         """Return the ledger of the opened store, with all of `consumed` acknowledged. Raises `Unreachable`, also if the
@@ -61,24 +67,25 @@ class AckTracker:
             self._look_at(self.consumer.ledger())
 
     def _look_at(self, ledger: Ledger) -> bool:
-        store, turn = self._store
-        if ledger.store != store or ledger.turn < turn:
+        self._turn = max(self._turn, self.consumer.turn)
+        if ledger.store != self._store or ledger.turn < self._turn:
             return False
-        self._ledger, self._store = ledger, (store, ledger.turn)
+        self._ledger, self._turn = ledger, ledger.turn
         self._applied = self.consumed[len(self.consumed) - len(self._unacknowledged) :]
         return True
 
     @property
     def memory(self) -> LedgerMemory | None:
-        return None if self._ledger is None else LedgerMemory(self._ledger, self._applied)
+        """The ledger as it was last seen, with the turn of the consumer's last call: a store that forgot this call may
+        offer its episodes again."""
+        if self._ledger is None:
+            return None
+        return LedgerMemory(replace(self._ledger, turn=max(self._turn, self.consumer.turn)), self._applied)
 
-    def durable(self, version: int, sound: bool) -> None:
-        """Acknowledge the episodes in the checkpoint of `version`, which is on disk. `sound` tells whether its
-        gradients were finite."""
-        if sound:
-            self._kept.append(version)
+    def durable(self) -> None:
+        """Acknowledge the episodes in the last checkpoint, which is on disk."""
         acknowledged = len(self._unacknowledged)
-        self.acknowledge(version)
+        self.acknowledge()
         # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
         if acknowledged or self._at_once:
             self.consumed = self.consumed[len(self.consumed) - acknowledged :]

@@ -65,17 +65,15 @@ class Intake:
         self.starved_s = 0.0  # waiting for a queue that held fewer episodes than were wanted
         self.notes: list[str] = []  # for the user; one line per episode that was set aside
         self._recovered: list[TakenEpisode] = []
+        self._consumed: Collection[str] = ()
 
-    def recover(self, consumed: Collection[str], version: int) -> None:
-        """After a crash, acknowledge the episodes in the checkpoint of `version`, and probe the other pending entries
+    def recover(self, consumed: Collection[str]) -> None:
+        """After a crash, acknowledge the episodes that the checkpoint has consumed, and probe the other pending entries
         one at a time. Each attempt is counted before the probe, which identifies an episode that crashes the process.
         """
-        pending = self.consumer.pending()
-        self.consumer.ack([d.entry_id for d in pending if d.header.episode_id in consumed], version)
+        self._consumed = frozenset(consumed)
         self._recovered = []
-        for delivery in pending:
-            if delivery.header.episode_id in consumed:
-                continue
+        for delivery in self._unless_consumed(self.consumer.pending()):
             if self.consumer.begin_attempt(delivery.entry_id) > MAX_ATTEMPTS:
                 reason = f"crashed the learner {MAX_ATTEMPTS} times"
                 self._set_aside(delivery.entry_id, delivery.header.episode_id, reason)
@@ -101,12 +99,18 @@ class Intake:
                 began = time.monotonic()
                 deliveries = self.consumer.take(wanted, timeout_s=0.5)
                 self.starved_s += time.monotonic() - began if len(deliveries) < wanted else 0.0
-                some = [taken for taken in map(self._decode, deliveries) if taken is not None]
+                some = [taken for taken in map(self._decode, self._unless_consumed(deliveries)) if taken is not None]
             for taken in some:
                 if self._is_fresh(taken, version):
                     batch.append(taken)
                     have += len(taken.episode)
         return batch
+
+    def _unless_consumed(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Return the deliveries that the checkpoint has not consumed, and acknowledge the others. A store that forgot
+        its last second can offer some again."""
+        self.consumer.ack([d.entry_id for d in deliveries if d.header.episode_id in self._consumed])
+        return [d for d in deliveries if d.header.episode_id not in self._consumed]
 
     def _decode(self, delivery: Delivery) -> TakenEpisode | None:
         try:

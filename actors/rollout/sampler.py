@@ -33,7 +33,7 @@ class Sampler(Protocol):
 
     spaces: Spaces
 
-    def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
+    def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Act for a while and return the completed episodes, possibly none."""
         ...
 
@@ -85,12 +85,12 @@ class WaveSampler:
         self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
         self._rent_share, self._on_step, self._episodes_per_seed = rent_share, on_step, episodes_per_seed
 
-    def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
+    def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Run one wave."""
         self.fleet.rent_share = self._rent_share(source.version)
         drawn = self.seeds.draw(self.fleet.num_envs // self._episodes_per_seed, source.generation)
         seeds = [seed for seed in drawn for _ in range(self._episodes_per_seed)]
-        return run_wave(self.fleet, policy, seeds, source, name_episode, on_step=self._on_step)
+        return run_wave(self.fleet, policy, seeds, source, on_step=self._on_step)
 
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
@@ -102,7 +102,7 @@ class WaveSampler:
         for start in range(0, len(seeds), width):
             part = list(seeds[start : start + width])
             wave = part + part[:1] * (width - len(part))  # a wave needs a seed for every environment
-            run_wave(self.fleet, policy, wave, source, lambda: "played/0/0/0", deterministic, self._on_step)
+            run_wave(self.fleet, policy, wave, source, deterministic, self._on_step)
             timelines += [t.as_dict() for t in self.fleet.timelines()[: len(part)]]
         return timelines
 
@@ -140,7 +140,7 @@ class StreamSampler:
         self._stream: EpisodeStream | None = None
         self.spaces = self._fleet.spaces
 
-    def sample(self, policy: Policy, source: Provenance, name_episode: Callable[[], str]) -> list[Episode]:
+    def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Step every environment `STREAM_STEPS` times."""
         self._generation = source.generation
         if self._stream is None:
@@ -149,12 +149,12 @@ class StreamSampler:
             )
         episodes: list[Episode] = []
         for _ in range(STREAM_STEPS):
-            episodes += self._stream.advance(policy, source, name_episode)
+            episodes += self._stream.advance(policy, source)
         return episodes
 
     def warm_up(self, policy: Policy) -> None:
         """Sample once."""
-        self.sample(policy, Provenance(-1, 0, 1, self.run_seed), lambda: "warm-up/0/0/0")
+        self.sample(policy, Provenance(-1, 0, 1, self.run_seed))
 
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
@@ -171,7 +171,7 @@ class StreamSampler:
         played: dict[int, dict[str, Any]] = {}
         episodes = EpisodeStream(fleet, policy, self.run_seed, MAX_PLAYED_STEPS, self._on_step)
         while len(played) < len(set(seeds)):
-            for episode in episodes.advance(policy, source, lambda: "played/0/0/0", deterministic):
+            for episode in episodes.advance(policy, source, deterministic):
                 if episode.telemetry["segment"] == 0:
                     played.setdefault(
                         episode.seed,

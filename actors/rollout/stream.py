@@ -59,9 +59,7 @@ class EpisodeStream:
         self._last = fleet.start()
         self._begin(self._last.began)
 
-    def advance(
-        self, policy: Policy, source: Provenance, name_episode: Callable[[], str], deterministic: bool = False
-    ) -> list[Episode]:
+    def advance(self, policy: Policy, source: Provenance, deterministic: bool = False) -> list[Episode]:
         """Step every environment once; return the episodes and segments that this completed."""
         fleet, rows, state = self.fleet, dict(self._rows), self._state
         noise = np.zeros((fleet.num_envs, len(fleet.spaces.action.heads)))
@@ -90,7 +88,7 @@ class EpisodeStream:
             bootstrap = bootstrap_values(policy, outcome, after, noise)
         episodes: list[Episode] = []
         for e, recorder in complete:
-            episode = recorder.finish(e, outcome, float(bootstrap[e]), name_episode(), fleet.env_id, fleet.spaces.hash)
+            episode = recorder.finish(e, outcome, float(bootstrap[e]), fleet.env_id, fleet.spaces.hash)
             rows[e].close_segment(episode)
             episodes.append(episode)
             if ended[e]:

@@ -93,13 +93,11 @@ class Recorder:
         ):  # fmt: skip
             recorded.pop()
 
-    def finish(
-        self, row: int, final: FleetStep, bootstrap_value: float, episode_id: str, env_id: str, spaces_hash: str
-    ) -> Episode:
-        """Return the recorded episode, whose last step led to `final`. If it did not end there, it is marked as cut."""
+    def finish(self, row: int, final: FleetStep, bootstrap_value: float, env_id: str, spaces_hash: str) -> Episode:
+        """Return the recorded episode, whose last step led to `final`, without an id. If it did not end there, it is
+        marked as cut."""
         terminated = bool(final.terminated[row])
         return Episode(
-            episode_id=episode_id,
             env_id=env_id,
             task_id=self.task_id,
             seed=self.seed,
@@ -155,11 +153,12 @@ def run_wave(
     policy: Policy,
     seeds: Sequence[int],
     source: Provenance,
-    name_episode: Callable[[], str],
     deterministic: bool = False,
     on_step: Callable[[], None] = lambda: None,
 ) -> list[Episode]:
-    """Run one episode of each environment with one set of weights; `on_step` is called after each step of the fleet.
+    """Run one episode of each environment with one set of weights, and return them in the order of `seeds`.
+
+    `on_step` is called after each step of the fleet.
 
     If `deterministic`, decisions are medians instead of draws (`actors.policy.median`), or the most likely choices in
     spaces that have none. An environment whose episode has ended idles until the wave is over. Its idle steps are not
@@ -197,9 +196,7 @@ def run_wave(
             else np.zeros(fleet.num_envs)
         )
         for e in map(int, np.flatnonzero(ended)):
-            episodes[e] = recorders[e].finish(
-                e, current, float(bootstrap[e]), name_episode(), fleet.env_id, fleet.spaces.hash
-            )
+            episodes[e] = recorders[e].finish(e, current, float(bootstrap[e]), fleet.env_id, fleet.spaces.hash)
         running &= ~ended
     return [e for e in episodes if e is not None]
 

@@ -42,13 +42,18 @@ class StoreReset(Unreachable):
     """The store came back empty or older than the state this consumer last saw. Open a new generation."""
 
 
+class Miscounted(RuntimeError):
+    """Store and actor disagree about which episodes were accepted, although the store has lost nothing. This is a
+    defect, or somebody else uses the same incarnation."""
+
+
 class Malformed(ValueError):
     """The store rejected values that no version of Tamiyo sends, and changed nothing."""
 
 
 class PutStatus(StrEnum):
     OK = "OK"
-    DUPLICATE = "DUPLICATE"  # accepted before; treat it like OK
+    DUPLICATE = "DUPLICATE"  # accepted before, by a call whose reply was lost
     FENCED = "FENCED"  # from weights that were rolled back: discard the episode
     BUSY = "BUSY"  # the queue is full, or its learner has not opened it yet: put the episode again later
 
@@ -118,6 +123,7 @@ class PutReply:
     status: PutStatus
     retry_s: float  # seconds to wait before putting again; 0 unless BUSY
     head_version: int  # newest published weights, -1 = none
+    store: int = field(default=0, compare=False)  # id of the store's memory, 0 before its first generation
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,11 @@ class Generation:
 class Producer(Protocol):
     """The actor's side."""
 
+    @property
+    def connections(self) -> int:
+        """How many connections to the store were opened so far. Before it rises, calls are executed exactly once, and
+        the store cannot lose its memory without a new id."""
+
     def new_incarnation(self, actor: str) -> NewIncarnation:
         """Start an incarnation of this actor. Its number is unique and larger than all earlier ones."""
 
@@ -175,12 +186,15 @@ class Producer(Protocol):
         of the queue are those of the learner's configuration.
         """
 
-    def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
+    def report(
+        self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float], store: int = 0
+    ) -> None:
         """Send a heartbeat with the incarnation's totals and its health figures.
 
         Unsent episodes of earlier incarnations are counted as lost with the actor. Episodes that the actor knows to be
-        accepted and the store does not are counted as lost with the store. Raises `Malformed`, and changes nothing, for
-        an invalid report.
+        accepted and the store does not are counted as lost with the store, unless `store`, the id of the memory that
+        accepted them, shows that nothing was lost (0 = unknown). Raises `Miscounted` then, `Malformed` for an invalid
+        report, and changes nothing.
         """
 
     def ledger(self) -> Ledger:
@@ -197,6 +211,10 @@ class Consumer(Protocol):
     @property
     def max_episode_bytes(self) -> int:
         """The largest payload that the queue accepts."""
+
+    @property
+    def turn(self) -> int:
+        """The number of this consumer's last call, by the count of the store. A store that counts fewer has lost it."""
 
     def current_generation(self) -> int:
         """The newest generation that was claimed or opened, 0 = none. Needs no generation."""
@@ -219,9 +237,8 @@ class Consumer(Protocol):
     ) -> Generation:
         """Take over the queue, including its pending entries, after restoring a checkpoint.
 
-        Waiting episodes of an older generation that used a version newer than `restored_version` are dropped as fenced,
-        and episodes acknowledged for such a version move from `trained` to `trained_then_lost`. A store that is emptier
-        or older than `memory` is cleared, and its ledger continues from `memory`.
+        Waiting episodes of an older generation that used a version newer than `restored_version` are dropped as fenced.
+        A store that is emptier or older than `memory` is cleared, and its ledger continues from `memory`.
 
         Args:
             restored_version: version of the weights in the checkpoint, -1 = none.
@@ -248,13 +265,11 @@ class Consumer(Protocol):
     def end_attempt(self, entry_id: str) -> None:
         """Reset the entry's attempts: the learner survived."""
 
-    def ack(self, entry_ids: Sequence[str], made_version: int = -1, durable_version: int = -1) -> list[str]:
-        """Settle entries as trained and delete them; returns those that were pending here.
+    def ack(self, entry_ids: Sequence[str]) -> list[str]:
+        """Settle entries as trained and delete them; returns those that were pending here."""
 
-        The update that used them produced `made_version`. If a later generation restores an older version, they become
-        `trained_then_lost`, unless an acknowledgement has declared their version durable: versions up to
-        `durable_version` are in a checkpoint that is never rolled back.
-        """
+    def revoke(self, count: int) -> None:
+        """Move that many episodes from `trained` to `trained_then_lost`: the updates that used them were abandoned."""
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
         """Settle entries untrained and delete them; returns those that were pending here."""
@@ -295,9 +310,10 @@ class WeightStore(Protocol):
     def head(self) -> int:
         """The newest published version, -1 = none."""
 
-    def fetch(self, newer_than: int) -> WeightSet | None:
-        """Return the newest weights if they are newer than that. Raises `actors.codec.InvalidWeights` if they are
-        damaged or lost."""
+    def fetch(self, known: str = "") -> WeightSet | None:
+        """Return the published weights, unless `known` is their digest. Their version may be lower than that of the
+        known ones, if the store or the run was set back or started afresh. Raises `actors.codec.InvalidWeights` if they
+        are damaged or lost."""
 
 
 class Transport(Producer, Consumer, WeightStore, Protocol):

@@ -11,12 +11,13 @@ KEYS = {
     "import": "episodes ledger generations weights dead health retired imported payload:",
     "report": "ledger health retired",
     "claim": "generations weights replies",
-    "open": "episodes ledger generations made weights dead attempts replies health retired payload:",
+    "open": "episodes ledger generations weights dead attempts replies health retired payload:",
     "take": "episodes ledger generations replies",
     "pending": "episodes ledger generations",
     "begin_attempt": "episodes ledger generations attempts replies",
     "end_attempt": "episodes ledger generations attempts replies",
-    "settle": "episodes ledger generations made attempts replies payload:",
+    "settle": "episodes ledger generations attempts replies payload:",
+    "revoke": "ledger generations replies",
     "dead_letter": "episodes ledger generations dead attempts replies payload:",
     "requeue": "episodes ledger generations dead replies payload:",
     "fence": "weights",
@@ -47,7 +48,7 @@ NEEDS_MEMORY = ("put", "import", "publish")
 # one, as loops over `redis.register_function` fail on load.
 FUNCTIONS = f"#!lua name={LIBRARY}\n{_LUA}" + "".join(
     f"redis.register_function{{function_name='{LIBRARY}_{verb}', "
-    f"callback=function(keys, args) return verbs.{verb}(named.{verb}(keys), args) end"
+    f"callback=function(keys, args) return transact(verbs.{verb}, named.{verb}(keys), args) end"
     + ("}\n" if verb in NEEDS_MEMORY else ", flags={'allow-oom'}}\n")
     for verb in KEYS
 )
@@ -58,7 +59,7 @@ SCRIPT = (
 local k = named[ARGV[1]](KEYS)
 local needs_memory = {put = true, import = true, publish = true}
 if not needs_memory[ARGV[1]] then redis.call('HDEL', k.ledger or k.weights, '') end
-return verbs[ARGV[1]](k, {unpack(ARGV, 2)})
+return transact(verbs[ARGV[1]], k, {unpack(ARGV, 2)})
 """
 )
 SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from actors.codec import decode_weights, encode_weights
+from actors.codec import decode_weights, encode_weights, manifest_digest
 from actors.config import QueueConfig
 from actors.transport.base import (
     BUSY_RETRY_S,
@@ -18,6 +18,7 @@ from actors.transport.base import (
     Fenced,
     Generation,
     Malformed,
+    Miscounted,
     NewIncarnation,
     PutReply,
     PutStatus,
@@ -57,6 +58,14 @@ class MemoryTransport:
             s.register(actor, number)
             return NewIncarnation(number, latest is None)
 
+    @property
+    def turn(self) -> int:
+        return self._turn
+
+    @property
+    def connections(self) -> int:
+        return 1
+
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         return self._put(header, payload, self._config)
 
@@ -67,8 +76,8 @@ class MemoryTransport:
             s.restore_row(*key)
             if key in s.actors and header.sequence < s.actors[key].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
-            if header.generation > s.generation:
-                return self._reply(PutStatus.BUSY)  # the store lost its memory and its learner has not reopened it yet
+            if s.generation == 0 and header.generation > 0:
+                return self._reply(PutStatus.BUSY)  # no learner has opened this store
             s.register(*key)
             if s.is_fenced(header):
                 s.account(*key, "refused_fenced")
@@ -107,7 +116,9 @@ class MemoryTransport:
                 s.imported[original_id] = header.episode_id
             return reply
 
-    def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
+    def report(
+        self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float], store: int = 0
+    ) -> None:
         s, key = self._store, (actor, incarnation)
         if fault := report_fault(actor, incarnation, totals, health):
             raise Malformed(fault)
@@ -115,6 +126,8 @@ class MemoryTransport:
             s.register(*key)
             known = s.actors[key]
             lost = max(0, totals.accepted - known.accepted)  # accepted by a store that has lost its memory since
+            if lost and store == s.counts.store and store:
+                raise Miscounted(f"actor {actor}/{incarnation} counts {lost} accepted episodes more than the store")
             s.count("accepted", lost)
             s.count("lost_with_store", lost)
             unsent = totals.unsent + min(0, totals.accepted - known.accepted)
@@ -169,7 +182,7 @@ class MemoryTransport:
             self._generation = s.generation = claimed or max(s.generation, floor.number) + 1
             s.restored_versions[s.generation], s.next_version = restored_version, next_version
             s.limits = self._config
-            s.roll_back(restored_version)
+            s.drop_fenced()
             s.changed.notify_all()  # wakes an older learner, which is fenced now
             return Generation(s.generation, next_version, s.counts.store, s.counts.turn)
 
@@ -202,15 +215,15 @@ class MemoryTransport:
             self._next_turn()
             self._store.attempts.pop(entry_id, None)
 
-    def ack(self, entry_ids: Sequence[str], made_version: int = -1, durable_version: int = -1) -> list[str]:
-        s = self._store
-        with s.changed:
-            settled = self._settle(entry_ids, "trained")
-            if settled:
-                s.made[made_version] = s.made.get(made_version, 0) + len(settled)
-            for version in [v for v in s.made if v <= durable_version]:
-                del s.made[version]
-            return settled
+    def ack(self, entry_ids: Sequence[str]) -> list[str]:
+        with self._store.changed:
+            return self._settle(entry_ids, "trained")
+
+    def revoke(self, count: int) -> None:
+        with self._store.changed:
+            self._next_turn()
+            self._store.count("trained", -count)
+            self._store.count("trained_then_lost", count)
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
         with self._store.changed:
@@ -282,14 +295,14 @@ class MemoryTransport:
         with self._store.changed:
             return self._store.head()
 
-    def fetch(self, newer_than: int) -> WeightSet | None:
-        s = self._store
-        with s.changed:
-            blob = s.weights[s.head()] if s.head() > newer_than else None
-        return None if blob is None else decode_weights(blob)
+    def fetch(self, known: str = "") -> WeightSet | None:
+        with self._store.changed:
+            blob = self._store.weights.get(self._store.head())
+        return None if blob is None or manifest_digest(blob.manifest) == known else decode_weights(blob)
 
     def _reply(self, status: PutStatus) -> PutReply:
-        return PutReply(status, BUSY_RETRY_S if status is PutStatus.BUSY else 0.0, self._store.head())
+        retry_s = BUSY_RETRY_S if status is PutStatus.BUSY else 0.0
+        return PutReply(status, retry_s, self._store.head(), self._store.counts.store)
 
     def _settle(self, entry_ids: Sequence[str], term: str) -> list[str]:
         if not entry_ids:

@@ -26,7 +26,6 @@ class MemoryStore:
     dead: dict[str, DeadLetter] = field(default_factory=dict)  # by dead id, oldest first
     weights: dict[int, WeightBlob] = field(default_factory=dict)  # by version
     restored_versions: dict[int, int] = field(default_factory=dict)  # generation -> version that it restored
-    made: dict[int, int] = field(default_factory=dict)  # version -> episodes acknowledged for the update that made it
     generation: int = 0  # the newest that was claimed or opened
     next_version: int = 0  # the first that this generation may publish
     limits: QueueConfig = field(default_factory=QueueConfig)  # of the learner that opened the newest generation
@@ -62,7 +61,10 @@ class MemoryStore:
     # The queue
 
     def is_fenced(self, header: EpisodeHeader) -> bool:
-        """Whether a later generation restored a version older than this episode's weights."""
+        """Whether a later generation restored a version older than this episode's weights, or the episode is of a run
+        that started afresh since."""
+        if header.generation > self.generation:
+            return True
         restored = (version for g, version in self.restored_versions.items() if g > header.generation)
         return any(header.newest_version > version for version in restored)
 
@@ -131,18 +133,13 @@ class MemoryStore:
             self.pending,
             self.attempts,
             self.dead,
-            self.made,
             self.actor_health,
             self.retired,
         ):
             table.clear()
 
-    def roll_back(self, version: int) -> None:
-        """Count episodes whose updates are newer than `version` as lost, and drop entries that are fenced now."""
-        for made_version in [v for v in self.made if v > version]:
-            lost = self.made.pop(made_version)
-            self.count("trained", -lost)
-            self.count("trained_then_lost", lost)
+    def drop_fenced(self) -> None:
+        """Drop entries that are fenced by the current generation."""
         for entries in (self.queued, self.pending):
             for entry_id in [e for e, delivery in entries.items() if self.is_fenced(delivery.header)]:
                 del entries[entry_id]

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights, payload_hash
+from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights, manifest_digest, payload_hash
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport.base import (
@@ -104,6 +104,7 @@ class RedisTransport:
         self._turn = 0  # the ledger's `turn` after this consumer's last call
         self._consuming = threading.Lock()  # serializes the calls that count as turns
         self._head = -1  # newest weights, as of the last put
+        self._memory = 0  # id of the store's memory, as of the last put
         self._eviction_checked = False
         self._cache = WeightCache(weights.namespace)
         self._shared_head = SharedHead(self._cache, weights.address)
@@ -129,6 +130,14 @@ class RedisTransport:
     def max_episode_bytes(self) -> int:
         return self._config.max_episode_bytes
 
+    @property
+    def turn(self) -> int:
+        return self._turn
+
+    @property
+    def connections(self) -> int:
+        return self._queue.connections
+
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         return self.put_all([(header, payload)])[0]
 
@@ -149,10 +158,12 @@ class RedisTransport:
                 return self._reply(PutStatus(status))
         raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
 
-    def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
+    def report(
+        self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float], store: int = 0
+    ) -> None:
         t = totals
         counts = (t.produced, t.accepted, t.dropped_backpressure, t.refused_fenced, t.unsent)
-        self._queue.call("report", actor, incarnation, *counts, _encode_health(health))
+        self._queue.call("report", actor, incarnation, *counts, _encode_health(health), store)
 
     def current_generation(self) -> int:
         return int(self._queue.read("HGET", self._queue.key("generations"), "current") or 0)
@@ -204,8 +215,11 @@ class RedisTransport:
     def end_attempt(self, entry_id: str) -> None:
         self._consume("end_attempt", entry_id)
 
-    def ack(self, entry_ids: Sequence[str], made_version: int = -1, durable_version: int = -1) -> list[str]:
-        return self._settle(entry_ids, "trained", made_version, durable_version)
+    def ack(self, entry_ids: Sequence[str]) -> list[str]:
+        return self._settle(entry_ids, "trained")
+
+    def revoke(self, count: int) -> None:
+        self._consume("revoke", count)
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
         return self._settle(entry_ids, reason.value)
@@ -274,20 +288,16 @@ class RedisTransport:
                 break
         else:
             raise UserError(f"Redis repeatedly lost {key} before it was accepted: {NOEVICTION}")
-        self._shared_head.saw(weights.version)
+        self._shared_head.saw(weights.version, manifest_digest(blob.manifest))
         if self._weights is not self._queue:
             self._queue.call("announce", weights.generation, weights.version)
 
     def head(self) -> int:
-        head = self._weights.read("HGET", self._weights.key("weights"), "head")
-        version = -1 if head is None else int(head)
-        self._shared_head.saw(version)
-        return version
+        return self._read_head()[0]
 
-    def fetch(self, newer_than: int) -> WeightSet | None:
-        recent = self._shared_head.recent()
-        version = self.head() if recent is None else recent
-        while version > newer_than:
+    def fetch(self, known: str = "") -> WeightSet | None:
+        version, digest = self._shared_head.recent() or self._read_head()
+        while version >= 0 and digest != known:
             names = (f"manifest:{version}", f"payload:{version}")
             found = self._weights.read("HMGET", self._weights.key("weights"), *names)
             manifest, key = found[0] or b"", found[1]
@@ -296,12 +306,19 @@ class RedisTransport:
             payload, checked = self._cache.payload(sha256, read) if sha256 else (read(), False)
             if payload is not None:
                 return decode_weights(WeightBlob(manifest, payload), checked)
-            before, version = version, self.head()
+            before, (version, digest) = version, self._read_head()
             if version == before:
                 raise InvalidWeights(
                     f"the store lost the payload of weights {version}; the learner's next version replaces it"
                 )
         return None
+
+    def _read_head(self) -> tuple[int, str]:
+        """Read the newest version and its digest; -1 and "" if there is none."""
+        head, digest = self._weights.read("HMGET", self._weights.key("weights"), "head", "digest")
+        found = (-1, "") if head is None else (int(head), (digest or b"").decode())
+        self._shared_head.saw(*found)
+        return found
 
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], original_id: str = "") -> list[str]:
         """Put episodes, or import a single one. Returns their statuses."""
@@ -311,14 +328,14 @@ class RedisTransport:
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]
         limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
         try:
-            head, *statuses = self._queue.store(values, int(1000 * c.payload_ttl_s), *verb, *limits, *refs)
+            head, store, *statuses = self._queue.store(values, int(1000 * c.payload_ttl_s), *verb, *limits, *refs)
         except OutOfMemory:
             return ["BUSY"]
-        self._head = int(head)
+        self._head, self._memory = int(head), int(store)
         return [status.decode() for status in statuses]
 
     def _reply(self, status: PutStatus) -> PutReply:
-        return PutReply(status, BUSY_RETRY_S if status is PutStatus.BUSY else 0.0, self._head)
+        return PutReply(status, BUSY_RETRY_S if status is PutStatus.BUSY else 0.0, self._head, self._memory)
 
     def _consume(self, verb: str, *args: Argument) -> Any:
         with self._consuming:
@@ -326,15 +343,11 @@ class RedisTransport:
             self._turn += 1
             return reply
 
-    def _settle(
-        self, entry_ids: Sequence[str], term: str, made_version: int = -1, durable_version: int = -1
-    ) -> list[str]:
+    def _settle(self, entry_ids: Sequence[str], term: str) -> list[str]:
         settled: list[str] = []
         for start in range(0, len(entry_ids), SETTLE_BATCH):
             batch = entry_ids[start : start + SETTLE_BATCH]
-            settled += [
-                entry.decode() for entry in self._consume("settle", term, made_version, durable_version, *batch)
-            ]
+            settled += [entry.decode() for entry in self._consume("settle", term, *batch)]
         return settled
 
     def _deliveries(self, flat: Sequence[bytes]) -> list[Delivery]:

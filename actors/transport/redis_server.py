@@ -18,7 +18,7 @@ from redis import retry as redis_retry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 
 from actors.errors import UserError
-from actors.transport.base import Fenced, Malformed, NoFunctions, OutOfMemory, StoreReset, Unreachable
+from actors.transport.base import Fenced, Malformed, Miscounted, NoFunctions, OutOfMemory, StoreReset, Unreachable
 from actors.transport.lua_library import FUNCTIONS, KEYS, LIBRARY, SCRIPT, SCRIPT_SHA
 from actors.transport.redis_exchange import Argument, exchange
 
@@ -46,7 +46,12 @@ _CODES: dict[type[redis.RedisError], str] = {
     exceptions.BusyLoadingError: "LOADING",
 }
 # Errors raised by our verbs.
-_VERB_ERRORS: dict[str, type[Exception]] = {"FENCED": Fenced, "RESET": StoreReset, "MALFORMED": Malformed}
+_VERB_ERRORS: dict[str, type[Exception]] = {
+    "FENCED": Fenced,
+    "RESET": StoreReset,
+    "MALFORMED": Malformed,
+    "MISCOUNT": Miscounted,
+}
 
 
 def code_of(error: redis.RedisError) -> str:
@@ -64,7 +69,10 @@ class RedisServer:
     def __init__(self, url: str, namespace: str, variable: str, scripts: bool = False) -> None:
         """Connect to `url`. The environment variable `variable` may hold the password. With `scripts`, EVALSHA is used
         even if the server supports functions. Raises `UserError` if it does not answer or refuses the login."""
-        self.client: Any = _client(url, variable)  # untyped, as the types of replies depend on its options
+        self.connections = 0  # opened so far
+        self.client: Any = _client(
+            url, variable, self._connected
+        )  # untyped, as the types of replies depend on its options
         self.namespace = namespace
         self.address = url.rpartition("@")[2]  # without user and password
         self._tag = f"{{{namespace}}}:"
@@ -72,6 +80,10 @@ class RedisServer:
 
     def close(self) -> None:
         self.client.close()
+
+    def _connected(self, connection: Any) -> None:
+        self.connections += 1
+        connection.on_connect()
 
     def key(self, name: str) -> str:
         """The full name of a key of this namespace."""
@@ -206,7 +218,7 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _client(url: str, variable: str) -> redis.Redis:
+def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.Redis:
     try:
         parts = urlsplit(url)
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
@@ -220,6 +232,7 @@ def _client(url: str, variable: str) -> redis.Redis:
             health_check_interval=30,
             retry=redis_retry.Retry(NoBackoff(), 0),  # reports a wrong address or password at once
             protocol=2,
+            redis_connect_func=connected,
             **options,
         )
     except ValueError as error:

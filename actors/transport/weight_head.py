@@ -1,8 +1,8 @@
 """`SharedHead`: the newest version of the weights, as the processes of this user on this machine last saw it.
 
 Actors ask for newer weights often, and a request to the server takes longer than a step of the policy. So processes
-share the server's last answer in 16 bytes of /dev/shm: the version, and the time of the answer. A process asks the
-server only if that answer is older than `FRESH_S`. The learner also writes the versions that it publishes.
+share the server's last answer in 24 bytes of /dev/shm: the version, its digest, and the time of the answer. A process
+asks the server only if that answer is older than `FRESH_S`. The learner also writes the versions that it publishes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cached_property
 from actors.transport.weight_cache import WeightCache
 
 FRESH_S = 0.002
-_RECORD = struct.Struct("<qq")  # version, CLOCK_MONOTONIC in nanoseconds, which all processes share
+_RECORD = struct.Struct("<q8sq")  # version, digest, CLOCK_MONOTONIC in nanoseconds, which all processes share
 
 
 class SharedHead:
@@ -43,14 +43,18 @@ class SharedHead:
         finally:
             os.close(file)
 
-    def recent(self) -> int | None:
-        """Return the version, or None if nobody has asked the server within `FRESH_S`."""
+    def recent(self) -> tuple[int, str] | None:
+        """Return the version and its digest, or None if nobody has asked the server within `FRESH_S`."""
         if self._memory is None:
             return None
-        version, asked_ns = _RECORD.unpack_from(self._memory)
-        return version if 0 <= time.monotonic_ns() - asked_ns < FRESH_S * 1e9 else None
+        version, digest, asked_ns = _RECORD.unpack_from(self._memory)
+        return (
+            (version, digest.hex() if version >= 0 else "")
+            if 0 <= time.monotonic_ns() - asked_ns < FRESH_S * 1e9
+            else None
+        )
 
-    def saw(self, version: int) -> None:
+    def saw(self, version: int, digest: str) -> None:
         """Share what the server has just answered."""
         if self._memory is not None:
-            _RECORD.pack_into(self._memory, 0, version, time.monotonic_ns())
+            _RECORD.pack_into(self._memory, 0, version, bytes.fromhex(digest), time.monotonic_ns())

@@ -52,7 +52,6 @@ class RecurrentState:
 class Episode:
     """One episode of T >= 1 steps, with D observation features, S slots, H heads and A flat mask entries."""
 
-    episode_id: str  # run/actor/incarnation/sequence
     env_id: str
     task_id: str
     seed: int
@@ -78,6 +77,7 @@ class Episode:
     states: RecurrentState  # before steps 0, stride, 2 * stride, ...
     state_stride: int
     telemetry: dict[str, float] = field(default_factory=dict)
+    episode_id: str = ""  # run/actor/incarnation/sequence; the outbox assigns it
 
     def __len__(self) -> int:
         return int(self.rewards.shape[0])

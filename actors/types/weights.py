@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,3 +18,4 @@ class WeightSet:
     architecture: str  # canonical JSON of PolicyConfig, spaces and their hash, from which the network can be rebuilt
     state_stride: int  # steps between the recurrent states that episodes store
     tensors: dict[str, NDArray[np.generic]]
+    digest: str = field(default="", compare=False)  # of their manifest, if they were fetched; identifies a publication

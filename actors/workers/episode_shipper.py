@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from dataclasses import replace
 from functools import partial
 
 from actors.serving.account import Account
@@ -35,7 +34,6 @@ class EpisodeShipper:
         self._accounts: dict[str, Account] = {}
         self._waiting: deque[tuple[str, Episode]] = deque()
         self._outboxes: dict[str, Outbox] = {}
-        self._sequences: dict[str, int] = {}
         self._unsent = 0
         self._busy = False  # the queue had no room at the last attempt, or the store did not answer
         self._retry = Retry(report=self._report_outage, stop=self._stopping.is_set)
@@ -95,9 +93,7 @@ class EpisodeShipper:
             if len(outbox) >= self._capacity:
                 break
             owner, episode = self._waiting.popleft()
-            self._sequences[owner] += 1
-            name = f"{self._run}/{outbox.actor}/{outbox.incarnation}/{self._sequences[owner]}"
-            outbox.add(replace(episode, episode_id=name))
+            outbox.add(episode)
         for owner, outbox in self._outboxes.items():
             account = self.account(owner)
             outbox.health |= {figure: float(getattr(account, figure)) for figure in FIGURES}
@@ -125,6 +121,5 @@ class EpisodeShipper:
             name = self.account(owner).name
             new = self._retry(lambda: self._transport.new_incarnation(name))
             # It never drops an episode, because it is filled only while it holds fewer than that.
-            self._outboxes[owner] = Outbox(self._transport, name, new.number, self._capacity)
-            self._sequences[owner] = 0
+            self._outboxes[owner] = Outbox(self._transport, self._run, name, new.number, self._capacity)
         return self._outboxes[owner]

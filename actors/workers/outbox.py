@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from actors.codec import encode_episode
-from actors.transport.base import EpisodeHeader, Producer, PutReply, PutStatus
+from actors.transport.base import EpisodeHeader, Miscounted, Producer, PutReply, PutStatus
 from actors.transport.ledger import ActorLedger
 from actors.types.episode import Episode
 
@@ -28,24 +28,28 @@ class EpisodeCounts:
 
 
 class Outbox:
-    """Ships episodes in order and waits while the queue is busy.
+    """Numbers episodes in the order in which they come, ships them in this order, and waits while the queue is busy.
 
     Only when the outbox is full is its oldest episode dropped, and counted. `health` holds the figures that are
     reported to the store with the counts: seconds since the start, seconds spent waiting, and so on.
     """
 
-    def __init__(self, producer: Producer, actor: str, incarnation: int, capacity: int) -> None:
-        self.producer, self.actor, self.incarnation, self.capacity = producer, actor, incarnation, capacity
+    def __init__(self, producer: Producer, run: str, actor: str, incarnation: int, capacity: int) -> None:
+        self.producer, self.run, self.actor, self.incarnation = producer, run, actor, incarnation
+        self.capacity = capacity
         self.counts = EpisodeCounts()
         self.health: dict[str, float] = {"elapsed_s": 0.0, "waited_s": 0.0, "put_s": 0.0}
         self._started_s = time.monotonic()
         self._unsent: deque[tuple[EpisodeHeader, bytes]] = deque()
+        self._last_put = (0, 0)  # connections opened before the last put returned, and the id of the store's memory
 
     def __len__(self) -> int:
         return len(self._unsent)
 
     def add(self, episode: Episode) -> None:
-        """Append an episode; a full outbox drops its oldest. Raises `InvalidEpisode`."""
+        """Append an episode, which gets the next number; a full outbox drops its oldest. Raises `InvalidEpisode`."""
+        name = f"{self.run}/{self.actor}/{self.incarnation}/{self.counts.produced + 1}"
+        episode = replace(episode, episode_id=name)
         payload = encode_episode(episode)  # refuses an invalid episode before another is dropped for it
         if len(self._unsent) == self.capacity:
             self._unsent.popleft()
@@ -54,14 +58,18 @@ class Outbox:
         self.counts.produced += 1
 
     def ship(self, max_wait_s: float, sleep: Callable[[float], None] = time.sleep) -> float:
-        """Put all unsent episodes, waiting at most `max_wait_s` in total for a busy queue. Returns seconds waited."""
+        """Put all unsent episodes, waiting at most `max_wait_s` in total for a busy queue. Returns seconds waited.
+        Raises `Miscounted` if the store refuses an episode as a duplicate that was never sent before."""
         waited_s = 0.0
         while self._unsent:
             began = time.monotonic()
             replies = self._put_batch()
             self.health["put_s"] += time.monotonic() - began
+            this_put = (self.producer.connections, replies[-1].store)
+            is_first = this_put == self._last_put  # no call broke off meanwhile, so none of these was put before
+            self._last_put = this_put
             for reply in replies:
-                self._count(reply.status)
+                self._count(reply.status, is_first)
             if replies[-1].status is PutStatus.BUSY:
                 if waited_s >= max_wait_s:
                     break
@@ -76,7 +84,14 @@ class Outbox:
         c = self.counts
         self.health["elapsed_s"] = time.monotonic() - self._started_s
         totals = ActorLedger(c.produced, c.accepted, c.refused_fenced, c.dropped_backpressure, len(self._unsent))
-        self.producer.report(self.actor, self.incarnation, totals, self.health)
+        connections, store = self._last_put
+        try:
+            known = store if connections == self.producer.connections else 0
+            self.producer.report(self.actor, self.incarnation, totals, self.health, known)
+        except Miscounted:
+            if connections == self.producer.connections:
+                raise
+            self.producer.report(self.actor, self.incarnation, totals, self.health)  # this call had a new connection
 
     def _put_batch(self) -> list[PutReply]:
         """Put the oldest unsent episodes in one round trip and return their replies."""
@@ -89,10 +104,12 @@ class Outbox:
             batch.append((header, payload))
         return self.producer.put_all(batch)
 
-    def _count(self, status: PutStatus) -> None:
+    def _count(self, status: PutStatus, is_first: bool) -> None:
         if status is PutStatus.BUSY:
             return
-        self._unsent.popleft()
+        header, _ = self._unsent.popleft()
+        if status is PutStatus.DUPLICATE and is_first:
+            raise Miscounted(f"the store has an episode {header.episode_id} that is not this actor's: it is lost")
         fenced = status is PutStatus.FENCED
         self.counts.refused_fenced += fenced
         self.counts.accepted += not fenced

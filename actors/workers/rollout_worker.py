@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from actors.transport.retry import Retry
 from actors.workers.outbox import Outbox
 from actors.workers.weight_client import WeightClient
 
+log = logging.getLogger(__name__)
 PolicyName = Literal["learned", "random", "never_grow"]
 NO_LEARNER = "{} found no {}: is a learner running with the same Redis and run name?"
 MAX_BUSY_WAIT_S = 5.0  # per call of `sample`; the next call waits again if episodes are still unsent
@@ -88,11 +90,12 @@ class RolloutWorker:
         # Besides earlier incarnations in this pool, another pool may have had an actor of this name.
         lineage = self.incarnation if restarted or not new.is_first else None
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
-        self.outbox = Outbox(self.transport, self.name, self.incarnation, acting.actors.buffer_episodes)
+        buffer = acting.actors.buffer_episodes
+        self.outbox = Outbox(self.transport, settings.run, self.name, self.incarnation, buffer)
         self.weight_client = WeightClient(self.transport)
         self.policy: ActingPolicy | None = None
+        self.digest = ""  # of the weights that act
         self.version, self.generation, self.state_stride = -1, 0, 1
-        self.sequence = 0
 
     def sample(self) -> WaveReport:
         """Act with the newest weights for a while and ship the completed episodes.
@@ -109,7 +112,7 @@ class RolloutWorker:
         fetch_s = time.monotonic() - began
         assert self.policy is not None
         source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed)
-        episodes = self.sampler.sample(self.policy, source, self._name_episode)
+        episodes = self.sampler.sample(self.policy, source)
         for episode in episodes:
             self.outbox.add(episode)
         played_s = time.monotonic() - start - parked_s
@@ -167,20 +170,19 @@ class RolloutWorker:
     def _fetch(self) -> None:
         deadline = time.monotonic() + self.settings.acting.actors.fetch_timeout_s
         while True:
-            weights = self._retry(lambda: self.weight_client.newest(self.version))
+            weights = self._retry(lambda: self.weight_client.newest(self.digest))
             if weights is not None:
                 if self.policy is None:
                     self.policy = ActingPolicy(from_weights(weights))
                 else:
                     self.policy.load(weights)
-                self.version, self.generation = weights.version, weights.generation
+                if weights.version <= self.version:
+                    line = "the learner went back from weights %d to %d, or started afresh: following it"
+                    log.warning(line, self.version, weights.version)
+                self.digest, self.version, self.generation = weights.digest, weights.version, weights.generation
                 self.state_stride = weights.state_stride
             if self.policy is not None:
                 return
             if time.monotonic() > deadline:
                 raise UserError(NO_LEARNER.format(self.name, "weights"))
             time.sleep(0.1)
-
-    def _name_episode(self) -> str:
-        self.sequence += 1
-        return f"{self.settings.run}/{self.name}/{self.incarnation}/{self.sequence}"

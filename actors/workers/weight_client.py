@@ -18,11 +18,11 @@ class WeightClient:
         self.store = store
         self.damaged = 0
 
-    def newest(self, newer_than: int) -> WeightSet | None:
-        """Return weights of a version above `newer_than`, or None if there are none or they are damaged."""
+    def newest(self, known: str = "") -> WeightSet | None:
+        """Return the published weights, or None if `known` is their digest, there are none, or they are damaged."""
         try:
-            return self.store.fetch(newer_than)
+            return self.store.fetch(known)
         except InvalidWeights as error:
             self.damaged += 1
-            log.warning("%s; continuing with version %d", error, newer_than)
+            log.warning("%s; continuing with the weights before them", error)
             return None

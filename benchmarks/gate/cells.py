@@ -132,7 +132,7 @@ def _play(cell: Cell, known: Known, wanted: Sequence[tuple[str, int]]) -> None:
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=RUN_SEED)
     first = first_seed(cell.name)
     seeds = [first + seed for _, seed in wanted]
-    episodes = run_wave(fleet, Scheduled(fleet.spaces, plans), seeds, source, lambda: "gate/0/0/0", True)
+    episodes = run_wave(fleet, Scheduled(fleet.spaces, plans), seeds, source, True)
     for (rule, _), host, episode in zip(wanted, fleet.episodes, episodes, strict=True):
         known.by_rule.setdefault(rule, []).append(gain_and_rent(host, episode))
         if rule == "never":

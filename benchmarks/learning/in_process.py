@@ -70,9 +70,9 @@ class Run:
         self.seed, self.forgetful = seed, forgetful
         self.width = acting.actors.envs_per_actor
         self.transport = MemoryTransport(queue, store)
-        self.outbox = Outbox(self.transport, "actor-0", 0, 1_000_000)
+        self.outbox = Outbox(self.transport, "run", "actor-0", 0, 1_000_000)
         self.acting: ActingPolicy | None = None
-        self.version, self.stride, self.generation, self.named, self.acted = -1, 1, 0, 0, 0
+        self.version, self.stride, self.generation, self.acted, self.digest = -1, 1, 0, 0, ""
         self.history: list[dict[str, float]] = []  # metrics of each update, and `acted`
 
     @property
@@ -103,13 +103,13 @@ class Run:
 
     def _act(self) -> None:
         source = Provenance(self.version, self.generation, self.stride, self.seed)
-        for episode in self.sampler.sample(self.policy, source, self._name):
+        for episode in self.sampler.sample(self.policy, source):
             self.outbox.add(episode)
         self.outbox.ship(0.0)
         self.acted += STREAM_STEPS * self.width
 
     def _fetch(self) -> bool:
-        weights = self.transport.fetch(self.version)
+        weights = self.transport.fetch(self.digest)
         if weights is None:
             return False
         if self.acting is None:
@@ -117,11 +117,8 @@ class Run:
         else:
             self.acting.load(weights)
         self.version, self.generation, self.stride = weights.version, weights.generation, weights.state_stride
+        self.digest = weights.digest
         return True
-
-    def _name(self) -> str:
-        self.named += 1
-        return f"run/actor-0/0/{self.named}"
 
     def _note(self, metrics: dict[str, float]) -> None:
         self.history.append(metrics | {"acted": float(self.acted)})

@@ -77,7 +77,7 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
         policy = rule_policy(named, seed_spaces(config.total_slots))
     fleet = make_fleet(config, 1, run_seed)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
-    run_wave(fleet, policy, [options.seed], source, lambda: "played/0/0/0", deterministic=not options.sampled)
+    run_wave(fleet, policy, [options.seed], source, deterministic=not options.sampled)
     episode = fleet.timelines()[0]
     console = console or Console(highlight=False)
     # Wrapped lines in a narrow terminal are more useful than truncated columns.
@@ -86,7 +86,7 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     console.print(timeline_table(episode, episode.lanes))
     if options.picture is not None:
         never = NeverGrow(seed_spaces(config.total_slots, config.profile))
-        run_wave(fleet, never, [options.seed], source, lambda: "played/0/0/0", deterministic=True)
+        run_wave(fleet, never, [options.seed], source, deterministic=True)
         _draw(episode, fleet.timelines()[0].accuracy, options.picture)
     return 0
 

@@ -70,7 +70,7 @@ def play(
     """Play one episode of each seed in one wave."""
     fleet = SeedTrainingFleet(config, len(seeds), run_seed, read_test=read_test, width_scale=width_scale)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
-    episodes = run_wave(fleet, policy(fleet.spaces), seeds, source, lambda: "evaluated/0/0/0", deterministic)
+    episodes = run_wave(fleet, policy(fleet.spaces), seeds, source, deterministic)
     return [row(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
 
 
@@ -83,7 +83,7 @@ def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: in
     drawn.reset(seeds)  # for the sizes and the untrained accuracies
     fleet = SeedTrainingFleet(config, len(seeds), run_seed, read_test=True, width_scale=scale)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
-    episodes = run_wave(fleet, NeverGrow(fleet.spaces), seeds, source, lambda: "evaluated/0/0/0", True)
+    episodes = run_wave(fleet, NeverGrow(fleet.spaces), seeds, source, True)
     return [
         _built(row(host, episode), narrow, host)
         for host, narrow, episode in zip(fleet.episodes, drawn.episodes, episodes, strict=True)

@@ -64,7 +64,8 @@ class LearnerProgress:
     update: int = 0  # updates applied
     version: int = -1  # of the weights that these updates made; -1 = none published
     generation: int = 0
-    episodes_trained: int = 0
+    episodes_trained: int = 0  # by all updates, abandoned ones included
+    episodes_abandoned: int = 0  # of these, by updates that were rolled back
     env_steps: int = 0
     dropped_stale: int = 0
     elapsed_s: float = 0.0

@@ -87,7 +87,7 @@ class RunState:
         """Save an update trained on `taken`, acknowledge the episodes and publish the weights, in this order."""
         self.ack_tracker.applied(taken)
         if self.config.ack == "after_step":
-            self.with_store(lambda: self.ack_tracker.acknowledge(self.progress.version))
+            self.with_store(self.ack_tracker.acknowledge)
         due = self.progress.update % self.config.checkpoint_every == 0
         if due:
             self._save()
@@ -127,9 +127,12 @@ class RunState:
         self._warn(
             f"{trouble}; rolled back to the weights of update {sound.progress.update}. If this happens again: {advice}"
         )
-        self.progress = replace(self.progress, broken_updates=0)
+        kept = sound.progress.episodes_trained - sound.progress.episodes_abandoned
+        self.progress = replace(
+            self.progress, broken_updates=0, episodes_abandoned=self.progress.episodes_trained - kept
+        )
         with suppress(Unreachable):
-            self.ack_tracker.acknowledge(self.progress.version)
+            self.ack_tracker.acknowledge()
         Retry(self._warn, lambda: self.stop())(lambda: self._reopen(sound.progress.version))
 
     def _restore_weights(self, checkpoint: Checkpoint) -> None:
@@ -173,7 +176,13 @@ class RunState:
         back = p.version if rolled_back_to is None else rolled_back_to
         self._write_checkpoint(replace(p, generation=number, version=back))
         generation = self.ack_tracker.open(back, floor, number)
-        self.intake.recover(self.ack_tracker.consumed, back)
+        self.intake.recover(self.ack_tracker.consumed)
+        abandoned = self.ack_tracker.revoke(p.episodes_trained - p.episodes_abandoned)
+        if abandoned and rolled_back_to is None:
+            self._warn(
+                f"{abandoned} episodes were trained by updates that no checkpoint holds, or whose checkpoints were "
+                "removed: they now count as trained_then_lost"
+            )
         self.lineage.began(generation.next_version, self.ack_tracker.opened())
         self.progress = replace(p, generation=number, version=generation.next_version)
         self._publish()
@@ -218,7 +227,7 @@ class RunState:
 
     def _acknowledge(self) -> None:
         """Acknowledge the episodes in the last checkpoint."""
-        self.ack_tracker.durable(self.progress.version, sound=self.progress.broken_updates == 0)
+        self.ack_tracker.durable()
 
     def _publish(self) -> None:
         """Publish the weights. If the store has no room for them, training continues, because it frees memory, and

@@ -136,8 +136,8 @@ class FileReport(RunReport):
         return self._episode(replace(self._recorder, rewards=[*self._recorder.rewards, 0.0]), self._last)
 
     def _episode(self, recorder: Recorder, final: FleetStep) -> Episode:
-        name = f"reported/{self._name}/0/0"
-        return recorder.finish(0, final, self._bootstrap, name, ENV_ID, self._spaces.hash)
+        episode = recorder.finish(0, final, self._bootstrap, ENV_ID, self._spaces.hash)
+        return replace(episode, episode_id=f"reported/{self._name}/0/0")
 
     def _write(self, episode: Episode) -> None:
         """Write the file. A failure does not end the training run."""

@@ -44,8 +44,8 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 class WeightSource(Protocol):
     """Where the server gets weights from: a `WeightStore`, or a checkpoint."""
 
-    def fetch(self, newer_than: int) -> WeightSet | None:
-        """Return the newest weights if their version is above `newer_than`."""
+    def fetch(self, known: str) -> WeightSet | None:
+        """Return the newest weights, or None if there are none or `known` is their digest."""
         ...
 
 
@@ -55,7 +55,7 @@ class FixedWeights:
     def __init__(self, weights: WeightSet) -> None:
         self._weights: WeightSet | None = weights
 
-    def fetch(self, newer_than: int) -> WeightSet | None:
+    def fetch(self, known: str) -> WeightSet | None:
         weights, self._weights = self._weights, None
         return weights
 
@@ -159,9 +159,11 @@ class PolicyServer:
             await self._load(source)
             await self.stop.wait()
             return
+        digest = ""
         while self.handlers.service is None:
-            weights = await self._fetch(source, -1)
+            weights = await self._fetch(source, digest)
             if weights is not None:
+                digest = weights.digest
                 await self._load(weights)
             else:
                 await asyncio.sleep(min(0.2, self.options.poll_s))
@@ -178,9 +180,10 @@ class PolicyServer:
                 postponed = True
                 continue
             postponed = False
-            weights = await self._fetch(source, service.models.newest.version)
+            weights = await self._fetch(source, digest)
             if weights is None:
                 continue
+            digest = weights.digest
             try:
                 model = await asyncio.to_thread(service.models.build, weights)
             except UserError as error:
@@ -200,9 +203,9 @@ class PolicyServer:
             await self._health.set(name, _SERVING)
         self._log.info("serving", version=first.version, spaces=models.spaces.hash)
 
-    async def _fetch(self, source: WeightSource, newer_than: int) -> WeightSet | None:
+    async def _fetch(self, source: WeightSource, known: str) -> WeightSet | None:
         try:
-            return await asyncio.to_thread(source.fetch, newer_than)
+            return await asyncio.to_thread(source.fetch, known)
         except InvalidWeights as error:
             self._log.error("weights damaged", reason=str(error))
         except Unreachable as error:

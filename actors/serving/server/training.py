@@ -169,7 +169,7 @@ class TrainingEpisode:
         return min(self._recorder.versions)
 
     def _ship(self, final: FleetStep, row: int, bootstrap_value: float, recorder: Recorder) -> None:
-        segment = recorder.finish(row, final, bootstrap_value, "", ENV_ID, self._spaces_hash)
+        segment = recorder.finish(row, final, bootstrap_value, ENV_ID, self._spaces_hash)
         self.steps += len(segment)
         self.total_reward += segment.undiscounted_return
         segment.telemetry.update(segment=self.segments, episode_steps=self.steps, episode_return=self.total_reward)

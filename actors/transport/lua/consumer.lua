@@ -19,28 +19,28 @@ local function consume(k, verb, args, run)
 end
 
 local function delete_payload(k, header)
-  if header then redis.call('DEL', k.payload .. header.episode) end
+  if header then last('DEL', k.payload .. header.episode) end
 end
 
--- Delete all episodes, and set the ledger to that of a checkpoint: fields and values in `args` from `first` on.
+-- Delete all episodes, and set the ledger to that of a checkpoint: fields and values in `args` from `first` on. This is
+-- not undone if `open` fails, but done again when it is repeated.
 local function reset_store(k, args, first)
   for _, stream in ipairs({k.episodes, k.dead}) do
-    for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do delete_payload(k, parse_entry(entry)) end
+    for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do
+      local header = parse_entry(entry)
+      if header then redis.call('DEL', k.payload .. header.episode) end
+    end
   end
-  redis.call('DEL', k.episodes, k.dead, k.ledger, k.attempts, k.made, k.health, k.retired)
+  redis.call('DEL', k.episodes, k.dead, k.ledger, k.attempts, k.health, k.retired)
   for i = first, #args, 2 do redis.call('HSET', k.ledger, args[i], args[i + 1]) end
 end
 
--- Count episodes whose updates are newer than `restored_version` as lost.
-local function roll_back_updates(k, restored_version)
-  local made = redis.call('HGETALL', k.made)
-  for i = 1, #made, 2 do
-    if tonumber(made[i]) > tonumber(restored_version) then
-      count(k, 'trained', -made[i + 1])
-      count(k, 'trained_then_lost', made[i + 1])
-      redis.call('HDEL', k.made, made[i])
-    end
-  end
+-- Acknowledge a pending entry; false if it is not pending.
+local function acknowledge(k, id)
+  local consumer = redis.call('HGET', k.generations, 'consumer')
+  if redis.call('XACK', k.episodes, GROUP, id) == 0 then return false end
+  if consumer then undo_with('XCLAIM', k.episodes, GROUP, consumer, 0, id, 'FORCE', 'JUSTID') end
+  return true
 end
 
 -- Drop queued and pending episodes that are fenced by the current generation.
@@ -48,14 +48,14 @@ local function drop_fenced(k, current)
   for _, entry in ipairs(redis.call('XRANGE', k.episodes, '-', '+')) do
     local id, header = entry[1], parse_entry(entry)
     if header and is_fenced(k, header, current) then
-      if redis.call('XACK', k.episodes, GROUP, id) == 1 then
+      if acknowledge(k, id) then
         count(k, 'pending', -1)
       else
         count(k, 'queued', -1)
         count(k, 'queued_bytes', -tonumber(header.bytes))
       end
-      redis.call('XDEL', k.episodes, id)
-      redis.call('HDEL', k.attempts, id)
+      last('XDEL', k.episodes, id)
+      unset(k.attempts, id)
       delete_payload(k, header)
       count(k, 'fenced', 1)
     end
@@ -71,8 +71,8 @@ function verbs.claim(k, args)
     if tonumber(claimed) <= current then
       return redis.error_reply('FENCED generation ' .. claimed .. ' cannot be claimed: the newest is ' .. current)
     end
-    redis.call('HSET', k.generations, 'current', claimed)
-    redis.call('HSET', k.weights, 'fence', claimed)
+    set(k.generations, 'current', claimed)
+    set(k.weights, 'fence', claimed)
     return {tonumber(claimed)}
   end)
 end
@@ -93,7 +93,7 @@ function verbs.open(k, args)
     local lost = store ~= '0' and (known[1] ~= store or (tonumber(known[2] or '0') or 0) < tonumber(turn))
     if lost then reset_store(k, args, 12) end
     retire_old_rows(k)
-    if lost or not tonumber(known[1] or '') then redis.call('HSET', k.ledger, 'store', id) end
+    if lost or not tonumber(known[1] or '') then set(k.ledger, 'store', id) end
     count(k, 'turn', 1)
 
     local generation = claimed ~= '0' and tonumber(claimed) or math.max(current, tonumber(floor_number)) + 1
@@ -101,10 +101,10 @@ function verbs.open(k, args)
     local opened_before = redis.call('HEXISTS', k.generations, 'next') == 1
     if lost or not opened_before then next_version = math.max(next_version, tonumber(floor_next)) end
     local previous = redis.call('HGET', k.generations, 'consumer')
-    redis.call('HSET', k.generations, 'current', generation, 'consumer', consumer,
+    set(k.generations, 'current', generation, 'consumer', consumer,
       'back:' .. generation, restored_version, 'next', next_version,
       'max_episodes', max_episodes, 'max_bytes', max_bytes)
-    redis.call('HSET', k.weights, 'fence', generation)
+    set(k.weights, 'fence', generation)
     redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- an error means that the group exists
     local cursor = '0-0'
     repeat
@@ -112,7 +112,6 @@ function verbs.open(k, args)
       cursor = reply[1]
     until cursor == '0-0'
     if previous and previous ~= consumer then redis.call('XGROUP', 'DELCONSUMER', k.episodes, GROUP, previous) end
-    roll_back_updates(k, restored_version)
     drop_fenced(k, generation)
     return {generation, next_version, number(k.ledger, 'turn'), redis.call('HGET', k.ledger, 'store')}
   end)
@@ -135,17 +134,24 @@ end
 local function release(k, ids)
   local released, refs = {}, {}
   for i, entry in ipairs(find(k, ids)) do
-    if entry and redis.call('XACK', k.episodes, GROUP, ids[i]) == 1 then
+    if entry and acknowledge(k, ids[i]) then
       released[#released + 1] = ids[i]
       refs[#refs + 1] = entry[2][2]
     end
   end
   if #released > 0 then
-    redis.call('XDEL', k.episodes, unpack(released))
-    redis.call('HDEL', k.attempts, unpack(released))
+    last('XDEL', k.episodes, unpack(released))
+    unset(k.attempts, unpack(released))
     count(k, 'pending', -#released)
   end
   return released, refs
+end
+
+-- The largest id before that of an entry.
+local function id_before(id)
+  local ms, number_in_ms = string.match(id, '^(%d+)-(%d+)$')
+  if number_in_ms == '0' then return string.format('%.0f-18446744073709551615', ms - 1) end
+  return ms .. '-' .. string.format('%.0f', number_in_ms - 1)
 end
 
 -- count -> {last id, {entry id, REF, ...}}
@@ -154,16 +160,18 @@ function verbs.take(k, args)
   return consume(k, 'take', args, function(wanted)
     local consumer = redis.call('HGET', k.generations, 'consumer')
     local read = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', wanted, 'STREAMS', k.episodes, '>')
-    local taken, bytes = {}, 0
-    for _, entry in ipairs(read and read[1][2] or {}) do
+    local taken, bytes, entries = {}, 0, read and read[1][2] or {}
+    if #entries > 0 then undo_with('XGROUP', 'SETID', k.episodes, GROUP, id_before(entries[1][1])) end
+    for _, entry in ipairs(entries) do
+      undo_with('XACK', k.episodes, GROUP, entry[1])
       local size = bytes_of(entry)
       if size then
         bytes = bytes + size
         taken[#taken + 1] = entry[1]
         taken[#taken + 1] = entry[2][2]
       else
-        redis.call('XACK', k.episodes, GROUP, entry[1])
-        redis.call('XDEL', k.episodes, entry[1])
+        last('XACK', k.episodes, GROUP, entry[1])
+        last('XDEL', k.episodes, entry[1])
         count(k, 'foreign', 1)
       end
     end
@@ -201,33 +209,39 @@ function verbs.begin_attempt(k, args)
   return consume(k, 'begin_attempt', args, function(id)
     local consumer = redis.call('HGET', k.generations, 'consumer')
     if #redis.call('XPENDING', k.episodes, GROUP, id, id, 1, consumer) == 0 then return {0} end
-    return {redis.call('HINCRBY', k.attempts, id, 1)}
+    local attempts = 1 + number(k.attempts, id)
+    set(k.attempts, id, attempts)
+    return {attempts}
   end)
 end
 
 -- entry id -> {}; resets the attempts
 function verbs.end_attempt(k, args)
   return consume(k, 'end_attempt', args, function(id)
-    redis.call('HDEL', k.attempts, id)
+    unset(k.attempts, id)
     return {}
   end)
 end
 
--- ledger term, made version, durable version, entry ids... -> ids settled
+-- ledger term, entry ids... -> ids settled
 function verbs.settle(k, args)
-  return consume(k, 'settle', args, function(term, made, durable, ...)
+  return consume(k, 'settle', args, function(term, ...)
     local settled, refs = release(k, {...})
     local payloads = {}
     for i, ref in ipairs(refs) do payloads[i] = k.payload .. string.match(ref, EPISODE) end
-    if #settled > 0 then redis.call('DEL', unpack(payloads)) end
+    if #settled > 0 then last('DEL', unpack(payloads)) end
     count(k, term, #settled)
-    if term == 'trained' then
-      if #settled > 0 and tonumber(made) > tonumber(durable) then redis.call('HINCRBY', k.made, made, #settled) end
-      for _, version in ipairs(redis.call('HKEYS', k.made)) do
-        if tonumber(version) <= tonumber(durable) then redis.call('HDEL', k.made, version) end
-      end
-    end
     return settled
+  end)
+end
+
+-- count -> {}
+-- Counts episodes as lost that updates trained on which the restored checkpoint lacks.
+function verbs.revoke(k, args)
+  return consume(k, 'revoke', args, function(revoked)
+    count(k, 'trained', -revoked)
+    count(k, 'trained_then_lost', tonumber(revoked))
+    return {}
   end)
 end
 
@@ -253,10 +267,10 @@ function verbs.requeue(k, args)
     if is_fenced(k, header, number(k.generations, 'current')) then return {'FENCED'} end
     if is_full(number(k.ledger, 'queued'), number(k.ledger, 'queued_bytes'), bytes,
       number(k.generations, 'max_episodes'), number(k.generations, 'max_bytes')) then return {'BUSY'} end
-    redis.call('XDEL', k.dead, id)
+    last('XDEL', k.dead, id)
     count(k, 'dead_lettered', -1)
     count(k, 'dead_bytes', -bytes)
-    redis.call('XADD', k.episodes, '*', 'ref', header.ref)
+    append(k.episodes, 'ref', header.ref)
     count(k, 'queued', 1)
     count(k, 'queued_bytes', bytes)
     return {'OK'}

@@ -37,16 +37,16 @@ local function retire(k, actor, incarnation)
   local fields = fields_of(actor, incarnation)
   local values = redis.call('HMGET', k.ledger, unpack(fields))
   for i = 1, #TERMS do values[i] = values[i] or '0' end
-  redis.call('HSET', k.retired, actor .. '/' .. incarnation, table.concat(values, ' '))
+  set(k.retired, actor .. '/' .. incarnation, table.concat(values, ' '))
   add_to_shared_row(k, actor, values, 1)
-  redis.call('HDEL', k.ledger, unpack(fields))
+  unset(k.ledger, unpack(fields))
 end
 
 -- Record which incarnations have rows, and retire all but the newest `max_rows`.
 local function set_listed(k, actor, incarnations, max_rows)
   table.sort(incarnations, function(a, b) return tonumber(a) < tonumber(b) end)
   while #incarnations > max_rows do retire(k, actor, table.remove(incarnations, 1)) end
-  redis.call('HSET', k.ledger, 'actor:' .. actor .. ':listed', table.concat(incarnations, ' '))
+  set(k.ledger, 'actor:' .. actor .. ':listed', table.concat(incarnations, ' '))
 end
 
 local function add_to_listed(k, actor, incarnation, listed, max_rows)
@@ -64,9 +64,9 @@ local function restore_row(k, actor, incarnation, listed)
   for i, field in ipairs(fields_of(actor, incarnation)) do
     flat[2 * i - 1], flat[2 * i] = field, values[i] or '0'
   end
-  redis.call('HSET', k.ledger, unpack(flat))
+  set(k.ledger, unpack(flat))
   add_to_shared_row(k, actor, values, -1)
-  redis.call('HDEL', k.retired, actor .. '/' .. incarnation)
+  unset(k.retired, actor .. '/' .. incarnation)
   add_to_listed(k, actor, incarnation, listed, math.huge)
   return true
 end
@@ -77,15 +77,16 @@ local function register(k, actor, incarnation, latest, listed)
   local newest = not latest or tonumber(incarnation) > (tonumber(latest) or 0)
   if not newest and restore_row(k, actor, incarnation, listed) then return end
   -- creates the row, so that checkpoints contain it even if none of its episodes is accepted
-  redis.call('HINCRBY', k.ledger, 'actor:' .. actor .. '/' .. incarnation .. ':produced', 0)
+  local produced = 'actor:' .. actor .. '/' .. incarnation .. ':produced'
+  set(k.ledger, produced, number(k.ledger, produced))
   if newest then
-    redis.call('HSET', k.ledger, 'actor:' .. actor .. ':incarnation', incarnation)
+    set(k.ledger, 'actor:' .. actor .. ':incarnation', incarnation)
     if latest then
       local previous = 'actor:' .. actor .. '/' .. latest .. ':'
       local unsent = number(k.ledger, previous .. 'unsent')
-      redis.call('HSET', k.ledger, previous .. 'unsent', 0)
+      set(k.ledger, previous .. 'unsent', 0)
       count(k, previous .. 'lost_with_actor', unsent)
-      redis.call('HDEL', k.health, actor .. '/' .. latest)
+      unset(k.health, actor .. '/' .. latest)
     end
   end
   add_to_listed(k, actor, incarnation, listed, newest and ROWS_KEPT or math.huge)

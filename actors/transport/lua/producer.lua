@@ -44,7 +44,7 @@ end
 -- Delete a payload that is not accepted, and return the status.
 local function refuse(payload, status)
   -- a payload without expiry belongs to an accepted entry of the same episode
-  if redis.call('PTTL', payload) > 0 then redis.call('DEL', payload) end
+  if redis.call('PTTL', payload) > 0 then last('DEL', payload) end
   return status
 end
 
@@ -52,13 +52,13 @@ end
 local function put_one(k, t, n, header, current, max_episodes, max_bytes, max_episode_bytes, letters_kept)
   local payload, bytes = k.payload .. header.episode, tonumber(header.bytes)
   if tonumber(header.sequence) < t.get(n.next) then return refuse(payload, 'DUPLICATE') end
-  -- the store lost its memory, and its learner has not opened it again yet
-  if tonumber(header.generation) > current then return refuse(payload, 'BUSY') end
+  -- no learner has opened this store, which may have lost its memory
+  if current == 0 and tonumber(header.generation) > 0 then return refuse(payload, 'BUSY') end
   if not n.entered then
     register(k, header.actor, header.incarnation, n.latest, n.listed)
     n.entered = true
   end
-  if tonumber(header.generation) < current and is_fenced(k, header, current) then
+  if tonumber(header.generation) ~= current and is_fenced(k, header, current) then
     account(t, n, n.refused)
     return refuse(payload, 'FENCED')
   end
@@ -70,16 +70,17 @@ local function put_one(k, t, n, header, current, max_episodes, max_bytes, max_ep
     if redis.call('STRLEN', payload) ~= bytes or redis.call('PERSIST', payload) == 0 then
       return refuse(payload, 'MISSING')
     end
+    undo_with('DEL', payload) -- a retry sets it again
   end
   t.set(n.next, header.sequence + 1)
   account(t, n, n.accepted)
   t.add('accepted', 1)
   if oversize then
-    redis.call('DEL', payload) -- from an earlier put under this id; dead letters that are too large have no payload
+    last('DEL', payload) -- from an earlier put under this id; dead letters that are too large have no payload
     local reason = bytes .. ' bytes, more than the ' .. max_episode_bytes .. ' allowed'
     add_dead_letter(k, header, reason, letters_kept, max_bytes)
   else
-    redis.call('XADD', k.episodes, '*', 'ref', header.ref)
+    append(k.episodes, 'ref', header.ref)
     t.add('queued', 1)
     t.add('queued_bytes', bytes)
   end
@@ -87,7 +88,7 @@ local function put_one(k, t, n, header, current, max_episodes, max_bytes, max_ep
 end
 
 -- max_episodes, max_bytes, max_episode_bytes, dead_letters_kept, REFs without the head version, all of one incarnation
--- -> {head version, statuses...}
+-- -> {head version, id of the store's memory, statuses...}
 -- Stops at the first episode that must be put again: accepting a later one would turn its retry into a duplicate.
 function verbs.put(k, args)
   local max_episodes, max_bytes, max_episode_bytes = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
@@ -103,13 +104,14 @@ function verbs.put(k, args)
     end
     headers[#headers + 1] = header
   end
-  if #headers == 0 then return {head} end
+  local store = number(k.ledger, 'store')
+  if #headers == 0 then return {head, store} end
   local actor, incarnation = headers[1].actor, headers[1].incarnation
   local latest, listed = incarnations_of(k, actor)
   if is_in_far_future(incarnation, latest) then
     return malformed('incarnation ' .. incarnation .. ' is more than a day ahead of the store\'s clock')
   end
-  local reply, n = {head}, fields_by_name(actor, incarnation, latest, listed)
+  local reply, n = {head, store}, fields_by_name(actor, incarnation, latest, listed)
   n.entered = is_listed(listed, incarnation) or restore_row(k, actor, incarnation, listed)
   local t = tally(k, {n.next, n.unsent, n.lost, n.produced, n.accepted, 'queued', 'queued_bytes', 'accepted'})
   for _, header in ipairs(headers) do
@@ -121,18 +123,20 @@ function verbs.put(k, args)
   return reply
 end
 
--- id of an episode file, then the arguments of `put` with one REF -> {head version, status}
+-- id of an episode file, then the arguments of `put` with one REF -> {head version, store, status}
 -- Accepts each episode file once, whoever imports it. Its limits of the queue are those of the run's learner, as the
 -- caller may not know them.
 function verbs.import(k, args)
   local original, ref = args[1], args[6]
   local _, _, episode = string.find(ref or '', ' ([^ ]+)$')
   local known = redis.call('HGET', k.imported, original)
-  if known == episode then return {head_version(k), 'OK'} end -- a retry, whose reply was lost
-  if known then return {head_version(k), refuse(k.payload .. episode, 'DUPLICATE')} end
+  if known then -- perhaps by this call, if its reply was lost
+    local status = known == episode and 'OK' or refuse(k.payload .. episode, 'DUPLICATE')
+    return {head_version(k), number(k.ledger, 'store'), status}
+  end
   local max_episodes, max_bytes = number(k.generations, 'max_episodes'), number(k.generations, 'max_bytes')
   local reply = verbs.put(k, {max_episodes, max_bytes, args[4], args[5], ref})
-  if reply[2] == 'OK' then redis.call('HSET', k.imported, original, episode) end
+  if reply[3] == 'OK' then set(k.imported, original, episode) end
   return reply
 end
 
@@ -157,9 +161,11 @@ local function report_fault(actor, incarnation, counts, health, latest)
   if not figures.reported_s then return 'health lacks reported_s: ' .. health end
 end
 
--- actor, incarnation, produced, accepted, dropped_backpressure, refused_fenced, unsent, health -> 'OK'
+-- actor, incarnation, produced, accepted, dropped_backpressure, refused_fenced, unsent, health, store -> 'OK'
+-- `store` is the id of the memory that accepted the actor's episodes, 0 if it may have been lost since. Only then may the
+-- actor count more accepted episodes than the store.
 function verbs.report(k, args)
-  if #args ~= 8 then return malformed('a report has 8 values, not ' .. #args) end
+  if #args ~= 9 then return malformed('a report has 9 values, not ' .. #args) end
   local actor, incarnation, health = args[1], args[2], args[8]
   local produced, accepted, dropped, refused, unsent = unpack(args, 3, 7)
   local latest, listed = incarnations_of(k, actor)
@@ -168,7 +174,10 @@ function verbs.report(k, args)
   register(k, actor, incarnation, latest, listed)
   local prefix, lost = 'actor:' .. actor .. '/' .. incarnation .. ':', 0
   local unseen = tonumber(accepted) - number(k.ledger, prefix .. 'accepted')
-  if unseen > 0 then -- accepted by a store that has lost its memory since
+  if unseen > 0 and args[9] ~= '0' and tonumber(args[9]) == number(k.ledger, 'store') then
+    error({err = 'MISCOUNT actor ' .. actor .. '/' .. incarnation .. ' counts ' .. unseen ..
+      ' accepted episodes more than the store, which has lost nothing since'})
+  elseif unseen > 0 then -- accepted by a store that has lost its memory since
     count(k, prefix .. 'accepted', unseen)
     count(k, 'accepted', unseen)
     count(k, 'lost_with_store', unseen)
@@ -177,8 +186,8 @@ function verbs.report(k, args)
   end
   local is_superseded = latest and tonumber(incarnation) < (tonumber(latest) or 0)
   if is_superseded then lost, unsent = unsent, 0 end
-  redis.call('HSET', k.ledger, prefix .. 'produced', produced, prefix .. 'dropped_backpressure', dropped,
+  set(k.ledger, prefix .. 'produced', produced, prefix .. 'dropped_backpressure', dropped,
     prefix .. 'refused_fenced', refused, prefix .. 'unsent', unsent, prefix .. 'lost_with_actor', lost)
-  if not is_superseded then redis.call('HSET', k.health, actor .. '/' .. incarnation, health) end
+  if not is_superseded then set(k.health, actor .. '/' .. incarnation, health) end
   return 'OK'
 end

@@ -1,7 +1,7 @@
 -- Shared by all verbs: the keys, and functions on them. `lua_library.py` concatenates the files of this folder into one
 -- function library, or into one script whose first argument names the verb.
 --
--- Each verb is atomic. All keys share the hash tag {namespace}, so that they are in one cluster slot. A verb receives
+-- Each verb is atomic, also if it fails: see `transact`. All keys share the hash tag {namespace}, so that they are in one cluster slot. A verb receives
 -- only the keys that it needs, and access rights are checked against these. Its first argument holds their full names, by
 -- the names below.
 --
@@ -21,8 +21,7 @@
 --                       `back:<generation>`    version of the weights that this generation restored
 --                       `next`                 first version that the current generation may publish
 --                       `max_episodes`, `max_bytes`  limits of the queue in the learner's configuration
--- made         hash     version -> number of episodes acknowledged for the update that produced it, until it is durable
--- weights      hash     `head`                 newest published version
+-- weights      hash     `head`, `digest`       newest published version, and what identifies its manifest
 --                       `manifest:<version>`   manifest, with the hash of the weights
 --                       `payload:<version>`    key of the payload
 --                       `fence`                newest generation; older ones may not publish
@@ -48,11 +47,56 @@ local function number(key, field)
   return tonumber(redis.call('HGET', key, field) or '0') or 0
 end
 
+-- Redis does not roll back a verb that fails. So each write records the command that undoes it, and what cannot be
+-- undone is done last.
+local undoing, remaining = {}, {}
+
+local function last(...) remaining[#remaining + 1] = {...} end
+
+local function undo_with(...) undoing[#undoing + 1] = {...} end
+
+-- Execute a verb: all of it, or nothing if a command fails.
+local function transact(verb, k, args)
+  undoing, remaining = {}, {}
+  local succeeded, reply = pcall(verb, k, args)
+  local commands = succeeded and remaining or undoing
+  local first, final, step = 1, #commands, 1
+  if not succeeded then first, final, step = #commands, 1, -1 end
+  for i = first, final, step do redis.pcall(unpack(commands[i])) end
+  if succeeded then return reply end
+  return redis.error_reply(type(reply) == 'table' and reply.err or tostring(reply))
+end
+
+-- Record how to restore fields of a hash that had these values.
+local function undo_fields(key, fields, values)
+  for i, field in ipairs(fields) do
+    if values[i] then undo_with('HSET', key, field, values[i]) else undo_with('HDEL', key, field) end
+  end
+end
+
+-- Set fields of a hash: field, value, ...
+local function set(key, ...)
+  local flat, fields = {...}, {}
+  for i = 1, #flat, 2 do fields[#fields + 1] = flat[i] end
+  undo_fields(key, fields, redis.call('HMGET', key, unpack(fields)))
+  redis.call('HSET', key, ...)
+end
+
+-- Remove fields of a hash.
+local function unset(key, ...)
+  undo_fields(key, {...}, redis.call('HMGET', key, ...))
+  redis.call('HDEL', key, ...)
+end
+
+-- Add an entry to a stream: field, value, ...
+local function append(key, ...) undo_with('XDEL', key, redis.call('XADD', key, '*', ...)) end
+
 -- Add `change` to a count of the ledger.
 local function count(k, field, change)
   if change == 0 then return end
-  local counted = redis.pcall('HINCRBY', k.ledger, field, change)
-  if type(counted) == 'table' then redis.call('HSET', k.ledger, field, change) end -- the field was not a number
+  local before = redis.call('HGET', k.ledger, field)
+  undo_fields(k.ledger, {field}, {before})
+  redis.call('HSET', k.ledger, field, string.format('%.0f', (tonumber(before or '0') or 0) + change))
 end
 
 local function head_version(k)
@@ -62,22 +106,24 @@ end
 -- A cache of ledger fields: reads `fields` with one command, further ones on demand; `write` stores all changes with
 -- one command.
 local function tally(k, fields)
-  local values, changed, t = {}, {}, {}
-  local stored = redis.call('HMGET', k.ledger, unpack(fields))
-  for i, value in ipairs(stored) do values[fields[i]] = value and tonumber(value) or 0 end
-  function t.get(field)
-    local value = values[field]
-    if not value then
-      value = number(k.ledger, field)
-      values[field] = value
-    end
-    return value
+  local stored, values, changed, t = {}, {}, {}, {}
+  local function read(field, value)
+    stored[field], values[field] = value, value and tonumber(value) or 0
   end
-  function t.set(field, value) values[field], changed[field] = value, true end
-  function t.add(field, change) values[field], changed[field] = (values[field] or t.get(field)) + change, true end
+  for i, value in ipairs(redis.call('HMGET', k.ledger, unpack(fields))) do read(fields[i], value) end
+  function t.get(field)
+    if not values[field] then read(field, redis.call('HGET', k.ledger, field)) end
+    return values[field]
+  end
+  function t.set(field, value)
+    t.get(field) -- what undoes the change must be known
+    values[field], changed[field] = value, true
+  end
+  function t.add(field, change) values[field], changed[field] = t.get(field) + change, true end
   function t.write()
     local flat = {}
     for field in pairs(changed) do
+      undo_fields(k.ledger, {field}, {stored[field]})
       flat[#flat + 1] = field
       flat[#flat + 1] = string.format('%.0f', values[field])
     end
@@ -167,9 +213,11 @@ local function check_generation(generation, current)
   end
 end
 
--- Whether a later generation restored a version older than this episode's weights.
+-- Whether a later generation restored a version older than this episode's weights, or the episode is of a run that
+-- started afresh since: its learner has opened none of these generations.
 local function is_fenced(k, header, current)
   local generation, newest = tonumber(header.generation), tonumber(header.newest)
+  if generation > current then return true end
   for later = generation + 1, current do
     local restored = redis.call('HGET', k.generations, 'back:' .. later)
     if restored and newest > tonumber(restored) then return true end
@@ -184,7 +232,7 @@ local function run_once(k, verb, token, run)
     return cjson.decode(string.sub(stored, #token + 1))
   end
   local reply = run()
-  if not reply.err then redis.call('HSET', k.replies, verb, token .. cjson.encode(reply)) end
+  if not reply.err then set(k.replies, verb, token .. cjson.encode(reply)) end
   return reply
 end
 
@@ -196,21 +244,22 @@ end
 
 -- Add a dead letter, and evict the oldest ones beyond the limits.
 local function add_dead_letter(k, header, reason, letters_kept, max_bytes)
-  redis.call('XADD', k.dead, '*', 'ref', header.ref, 'reason', reason)
+  append(k.dead, 'ref', header.ref, 'reason', reason)
   count(k, 'dead_lettered', 1)
   count(k, 'dead_bytes', redis.call('STRLEN', k.payload .. header.episode))
-  while redis.call('XLEN', k.dead) > tonumber(letters_kept)
-    or (redis.call('XLEN', k.dead) > 1 and number(k.ledger, 'dead_bytes') > tonumber(max_bytes)) do
-    local oldest = redis.call('XRANGE', k.dead, '-', '+', 'COUNT', 1)[1]
+  local kept, start = redis.call('XLEN', k.dead), '-'
+  while kept > tonumber(letters_kept) or (kept > 1 and number(k.ledger, 'dead_bytes') > tonumber(max_bytes)) do
+    local oldest = redis.call('XRANGE', k.dead, start, '+', 'COUNT', 1)[1]
     local evicted = parse_entry(oldest)
     if evicted then
       local payload = k.payload .. evicted.episode
       count(k, 'dead_bytes', -redis.call('STRLEN', payload))
       count(k, 'dead_letters_evicted', 1)
-      redis.call('DEL', payload)
+      last('DEL', payload)
     else
       count(k, 'foreign', 1) -- actors have write access to this stream
     end
-    redis.call('XDEL', k.dead, oldest[1])
+    last('XDEL', k.dead, oldest[1])
+    kept, start = kept - 1, '(' .. oldest[1]
   end
 end

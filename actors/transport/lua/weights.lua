@@ -4,7 +4,7 @@
 -- Older generations can no longer publish.
 function verbs.fence(k, args)
   local fence = math.max(number(k.weights, 'fence'), tonumber(args[1]))
-  redis.call('HSET', k.weights, 'fence', fence)
+  set(k.weights, 'fence', fence)
   return {head_version(k)}
 end
 
@@ -19,7 +19,9 @@ function verbs.publish(k, args)
     return {head, repeated and 'OK' or 'OLD'}
   end
   if redis.call('PERSIST', payload) == 0 then return {head, 'MISSING'} end
-  redis.call('HSET', k.weights, 'manifest:' .. version, manifest, 'payload:' .. version, payload, 'head', version)
+  undo_with('DEL', payload) -- a retry sets it again
+  set(k.weights, 'manifest:' .. version, manifest, 'payload:' .. version, payload, 'head', version,
+    'digest', string.sub(redis.sha1hex(manifest), 1, 16))
   local versions = {}
   for _, field in ipairs(redis.call('HKEYS', k.weights)) do
     local found = string.match(field, '^payload:(%d+)$')
@@ -28,8 +30,8 @@ function verbs.publish(k, args)
   table.sort(versions)
   for i = 1, #versions - tonumber(kept) do
     local field = string.format('%.0f', versions[i])
-    redis.call('DEL', redis.call('HGET', k.weights, 'payload:' .. field))
-    redis.call('HDEL', k.weights, 'manifest:' .. field, 'payload:' .. field)
+    last('DEL', redis.call('HGET', k.weights, 'payload:' .. field))
+    unset(k.weights, 'manifest:' .. field, 'payload:' .. field)
   end
   return {tonumber(version), 'OK'}
 end
@@ -39,6 +41,6 @@ end
 function verbs.announce(k, args)
   local refused = check_generation(args[1], number(k.weights, 'fence'))
   if refused then return refused end
-  if tonumber(args[2]) > head_version(k) then redis.call('HSET', k.weights, 'head', args[2]) end
+  if tonumber(args[2]) > head_version(k) then set(k.weights, 'head', args[2]) end
   return 'OK'
 end

@@ -146,7 +146,7 @@ class EpisodeImport:
 
 def _newest(transport: Transport) -> WeightSet:
     try:
-        weights = transport.fetch(-1)
+        weights = transport.fetch()
     except InvalidWeights as error:
         raise UserError(f"the weights of the run cannot be read ({error}): give the --redis that holds them") from error
     if weights is None:

@@ -159,7 +159,7 @@ def _play(plan: Schedule, env: EnvConfig, seeds: Sequence[int]) -> _Wave:
     """Play one schedule on hosts of one task."""
     fleet = SeedTrainingFleet(_surveyed(env), len(seeds), SURVEY)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=SURVEY)
-    episodes = run_wave(fleet, Scheduled(fleet.spaces, plan), seeds, source, lambda: "survey/0/0/0", True)
+    episodes = run_wave(fleet, Scheduled(fleet.spaces, plan), seeds, source, True)
     seen = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in episodes])
     gains = [gain_and_rent(host, episode)[0] for host, episode in zip(fleet.episodes, episodes, strict=True)]
     return _Wave(early_features(ObservationReader(fleet.spaces), seen), np.array(gains))
@@ -171,4 +171,4 @@ def _teach(
     fleet = SeedTrainingFleet(env, len(seeds), run_seed)
     source = Provenance(version=0, generation=0, state_stride=state_stride, run_seed=run_seed)
     teacher = ChooserRule(fleet.spaces, gains, temperature)
-    return run_wave(fleet, teacher, seeds, source, lambda: "demonstration/0/0/0")
+    return run_wave(fleet, teacher, seeds, source)

@@ -33,7 +33,7 @@ def server() -> Iterator[EmbeddedRedis]:
 
 def fill(transport: RedisTransport) -> None:
     """Episodes of the newest weights, each with a payload of at least so many bytes."""
-    weights = transport.fetch(-1)
+    weights = transport.fetch()
     assert weights is not None
     episodes = toy_wave(
         from_weights(weights),

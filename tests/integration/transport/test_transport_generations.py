@@ -10,7 +10,7 @@ import pytest
 from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, Transport
 from tests.conftest import Connect
 from tests.support.builders import make_episode, make_weights
-from tests.support.queueing import BUSY, FENCED, OK, counts, put, take_ids
+from tests.support.queueing import FENCED, OK, counts, put, take_ids
 
 pytestmark = pytest.mark.integration
 
@@ -103,7 +103,7 @@ def test_episodes_of_weights_that_were_rolled_back_are_fenced(open_transport: Co
     assert put(new, 4, version=5) == [FENCED]
     assert put(new, 5, version=3) == [OK]
     assert put(new, 6, version=6, generation=2) == [OK]
-    assert put(new, 7, version=0, generation=3) == [BUSY]  # a generation that this store has not opened yet
+    assert put(new, 7, version=0, generation=3) == [FENCED]  # of a run that started afresh since
     assert new.ack([d.entry_id for d in taken]) == [taken[0].entry_id]
 
 

@@ -24,7 +24,7 @@ from tests.support.queueing import OK, counts, header, put, report, take_ids
 
 pytestmark = pytest.mark.integration
 
-VALID_REPORT = ("actor9", 1, 0, 0, 0, 0, 0, '{"reported_s": 1.0}')
+VALID_REPORT = ("actor9", 1, 0, 0, 0, 0, 0, '{"reported_s": 1.0}', 0)
 MAX_INTEGER = 2**53 - 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.transport.base import DropReason, Generation, StoreReset, Transport
+from actors.transport.base import DropReason, Fenced, Generation, StoreReset, Transport
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.memory import MemoryTransport
 from actors.transport.redis import RedisTransport
@@ -131,18 +131,16 @@ def test_an_episode_accepted_after_the_ledger_was_read_is_known_by_its_id(open_t
     assert counts(after, "accepted", "trained", "lost_with_store") == (2, 2, 0)
 
 
-def test_episodes_of_rolled_back_updates_count_as_lost(open_transport: Connect) -> None:
-    learner = open_transport()
+def test_episodes_of_abandoned_updates_count_as_lost(open_transport: Connect) -> None:
+    learner, fenced = open_transport(), open_transport()
+    fenced.open_generation(-1, "learner")
     learner.open_generation(-1, "learner")
-    put(learner, *range(6))
-    ids = take_ids(learner)
-    for version in range(1, 5):
-        learner.ack([ids[version - 1]], made_version=version, durable_version=version - 3)
-    learner.open_generation(2, "learner")
-    assert counts(learner, "trained", "trained_then_lost", "pending") == (2, 2, 2)
-    learner.ack([ids[4]], made_version=6, durable_version=2)
-    learner.open_generation(1, "learner")  # version 2 is durable
-    assert counts(learner, "trained", "trained_then_lost", "pending") == (2, 3, 1)
+    put(learner, *range(6), generation=2)
+    learner.ack(take_ids(learner)[:4])
+    learner.revoke(3)
+    assert counts(learner, "accepted", "trained", "trained_then_lost", "pending") == (6, 1, 3, 2)
+    with pytest.raises(Fenced):
+        fenced.revoke(1)
 
 
 def test_a_ledger_survives_a_json_round_trip() -> None:

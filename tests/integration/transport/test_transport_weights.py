@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 def test_weights_are_published_and_fetched_and_old_versions_deleted(open_transport: Connect) -> None:
     learner, actor = open_transport(weights_kept=2), open_transport()
     assert actor.head() == -1
-    assert actor.fetch(-1) is None
+    assert actor.fetch() is None
     generation = learner.open_generation(-1, "learner")
     for version in range(generation.next_version, 4):
         learner.publish(make_weights(version, generation.number))
@@ -26,9 +26,9 @@ def test_weights_are_published_and_fetched_and_old_versions_deleted(open_transpo
         with pytest.raises(ValueError, match="not newer"):
             learner.publish(repeated)
     assert actor.head() == 3
-    assert actor.fetch(3) is None
-    weights = actor.fetch(1)
+    weights = actor.fetch("of other weights")
     assert weights is not None
+    assert actor.fetch(weights.digest) is None
     expected = make_weights(3)
     assert dataclasses.replace(weights, tensors={}) == dataclasses.replace(expected, tensors={})
     assert all(np.array_equal(weights.tensors[name], tensor) for name, tensor in expected.tensors.items())

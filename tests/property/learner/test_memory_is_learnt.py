@@ -82,7 +82,7 @@ def share_recalled(core: str, critic: str, forgetful: bool, updates: int = 20) -
     fleet, source = Recall(), rollout.Provenance(0, 0, 1, run_seed=0)
 
     def play(seeds: Sequence[int], greedy: bool) -> list[Any]:
-        return rollout.run_wave(fleet, player, seeds, source, lambda: "run/a/0/0", greedy)
+        return rollout.run_wave(fleet, player, seeds, source, greedy)
 
     for update in range(updates):
         episodes = play([update * 64 + e for e in range(64)], False)

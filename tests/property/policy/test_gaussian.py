@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +82,9 @@ def play(env_id: str, squash: bool, options: dict[str, Any]) -> tuple[FactoredRe
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))
     network = from_weights(to_weights(network, 1, 0, 1))
-    stream, episodes, numbers = EpisodeStream(fleet, ActingPolicy(network), 0, 64), list[Episode](), itertools.count()
+    stream, episodes = EpisodeStream(fleet, ActingPolicy(network), 0, 64), list[Episode]()
     while len(episodes) < 5:
-        episodes += stream.advance(ActingPolicy(network), Provenance(1, 0, 1, 0), lambda: f"run/a/0/{next(numbers)}")
+        episodes += stream.advance(ActingPolicy(network), Provenance(1, 0, 1, 0))
     return network, [decode_episode(encode_episode(e)) for e in episodes]
 
 

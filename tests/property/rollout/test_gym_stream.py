@@ -57,12 +57,12 @@ def in_turn(seeds: Sequence[int]) -> Callable[[int], int]:
 
 def play(fleet: GymFleet, steps: int, segment: int = 1000, versions: Sequence[int] = (3,)) -> list[Episode]:
     """Step every row `steps` times, with the given versions in turn."""
-    policy, names = network(fleet.spaces), itertools.count()
+    policy = network(fleet.spaces)
     stream = EpisodeStream(fleet, policy, 5, segment)
     episodes: list[Episode] = []
     for t in range(steps):
         source = Provenance(versions[t % len(versions)], 1, 2, run_seed=5)
-        episodes += stream.advance(policy, source, lambda: f"r/a/0/{next(names)}")
+        episodes += stream.advance(policy, source)
     for episode in episodes:
         episode.validate()
     return episodes

@@ -200,12 +200,11 @@ def test_shipped_arrays_are_copies() -> None:
     """Neither later writes of the fleet nor writes into one episode change another."""
     network = toy_network()
     fleet = ToyFleet(len(SEEDS))
-    names = iter(range(100))
     source = rollout.Provenance(0, 1, 1, run_seed=5)
-    episodes = rollout.run_wave(fleet, network, SEEDS, source, lambda: f"run/a/0/{next(names)}")
+    episodes = rollout.run_wave(fleet, network, SEEDS, source)
     kept = copy.deepcopy(episodes)
     fleet.obs[:], fleet.blueprints[:], fleet.masks.rest[:] = 9.0, 1, True
-    rollout.run_wave(fleet, network, SEEDS, source, lambda: f"run/a/0/{next(names)}")
+    rollout.run_wave(fleet, network, SEEDS, source)
     for array in arrays(episodes[0]):
         array[...] = 1
     assert all(episodes_equal(a, b) for a, b in zip(episodes[1:], kept[1:], strict=True))

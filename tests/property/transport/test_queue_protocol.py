@@ -161,11 +161,17 @@ class QueueMachine(RuleBasedStateMachine):
         for side, transport in enumerate(self.current):
             ids = [pair[side] for pair in chosen]
             reason = DropReason.STALE if verb == "stale" else DropReason.FENCED
-            made, durable = self.published + 1, self.published - 2
-            settled = transport.ack(ids, made, durable) if verb == "ack" else transport.drop(ids, reason)
+            settled = transport.ack(ids) if verb == "ack" else transport.drop(ids, reason)
             assert settled == list(dict.fromkeys(ids))
         self.counted[verb] += len(set(chosen))
         self.taken = [pair for pair in self.taken if pair not in chosen]
+
+    @precondition(lambda self: self.current[0].ledger().trained)
+    @rule(data=st.data())
+    def revoke(self, data: st.DataObject) -> None:
+        revoked = data.draw(st.integers(1, self.current[0].ledger().trained))
+        for transport in self.current:
+            transport.revoke(revoked)
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())

@@ -50,9 +50,8 @@ class History:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.transport = connect(self.url, None, self.namespace)
-        self.outbox = Outbox(self.transport, "actor0", 0, capacity=1000)
+        self.outbox = Outbox(self.transport, "run", "actor0", 0, capacity=1000)
         self.client = redis.Redis.from_url(self.url)
-        self.numbers = itertools.count()
         self.salts = itertools.count()
         self.snapshots: list[dict[bytes, tuple[int, bytes]]] = []
         self.weights: WeightSet | None = None
@@ -169,7 +168,7 @@ class History:
         if ledger.queued < 2 * BATCH and len(self.outbox) < 4 * BATCH:
             head = self.transport.head()
             if self.weights is None or head != self.weights.version:
-                self.weights = self.transport.fetch(-1) or self.weights
+                self.weights = self.transport.fetch() or self.weights
             if self.weights is not None and head >= 0:
                 self._play(self.weights)
         self.outbox.ship(0.0)
@@ -183,9 +182,8 @@ class History:
             state_stride=weights.state_stride,
             version=weights.version,
             generation=weights.generation,
-            names=self.numbers,
         )
-        for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
+        for episode in episodes:
             self.outbox.add(episode)
 
     @property

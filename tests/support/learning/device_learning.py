@@ -108,14 +108,14 @@ def continuous(device: torch.device) -> None:
     """Acting and an update with an action that is partly continuous."""
 
     def learned(to: torch.device) -> tuple[list[Episode], dict[str, float]]:
-        seeds, names = itertools.count(3), itertools.count()
+        seeds = itertools.count(3)
         envs = SyncVectorEnv([Mixed] * 2, autoreset_mode=AutoresetMode.DISABLED)
         fleet = GymFleet("mixed", envs, lambda row: next(seeds))
         torch.manual_seed(0)
         network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=12)).to(to)
         policy, source = ActingPolicy(network), Provenance(0, 1, 1, run_seed=5)
         stream = EpisodeStream(fleet, policy, 5, 8)
-        episodes = [e for _ in range(20) for e in stream.advance(policy, source, lambda: f"r/a/0/{next(names)}")]
+        episodes = [e for _ in range(20) for e in stream.advance(policy, source)]
         config = LearnerConfig(state_stride=1, target_kl=1e9, gamma=0.9)
         ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
         return episodes, ppo(make_batch(episodes, fleet.spaces), update=0, version=0)

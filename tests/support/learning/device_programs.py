@@ -91,14 +91,14 @@ def stream(device: torch.device) -> None:
     """Acting in a Gymnasium environment, whose rows begin again one by one."""
 
     def play(to: torch.device) -> list[Episode]:
-        seeds, names = itertools.count(3), itertools.count()
+        seeds = itertools.count(3)
         envs = SyncVectorEnv([lambda: MaskInInfo(Scripted(), "scripted")] * 3, autoreset_mode=AutoresetMode.DISABLED)
         fleet = GymFleet("scripted", envs, lambda row: next(seeds))
         torch.manual_seed(0)
         network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=12)).to(to)
         policy, source = ActingPolicy(network), Provenance(1, 1, 2, run_seed=5)
         own = EpisodeStream(fleet, policy, 5, 4)
-        return [e for _ in range(12) for e in own.advance(policy, source, lambda: f"r/a/0/{next(names)}")]
+        return [e for _ in range(12) for e in own.advance(policy, source)]
 
     expected = play(CPU)
     assert len(expected) > 3

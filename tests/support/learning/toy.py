@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -187,8 +188,8 @@ def toy_wave(
     actor: str = "actor0",
     names: Iterator[int] | None = None,
 ) -> list[Episode]:
-    """`run_wave` over a fresh toy fleet; episodes come in the order of `seeds`."""
+    """`run_wave` over a fresh toy fleet, with the ids that an outbox would give."""
     numbers = iter(range(len(seeds))) if names is None else names
     source = rollout.Provenance(version, generation, state_stride, run_seed=5)
-    episodes = rollout.run_wave(ToyFleet(len(seeds)), network, seeds, source, lambda: f"run/{actor}/0/{next(numbers)}")
-    return sorted(episodes, key=lambda e: list(seeds).index(e.seed))
+    episodes = rollout.run_wave(ToyFleet(len(seeds)), network, seeds, source)
+    return [replace(e, episode_id=f"run/{actor}/0/{next(numbers)}") for e in episodes]

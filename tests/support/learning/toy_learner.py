@@ -42,7 +42,7 @@ class ToyProducer:
         """Serves as the learner's `stop`, which is called between two reads of the queue."""
         if self.transport.ledger().queued >= 4:
             return False
-        weights = self.transport.fetch(-1)
+        weights = self.transport.fetch()
         assert weights is not None
         version = weights.version if self.keep_version is None else self.keep_version
         seeds = [toy_seed(1 + (self.put + i) % 5, truncated=i % 2 == 0, salt=self.put + i) for i in range(4)]
@@ -54,7 +54,7 @@ class ToyProducer:
             generation=weights.generation,
             names=self.numbers,
         )
-        for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
+        for episode in episodes:
             payload = self.spoil.get(self.put, encode_episode)(episode)
             self.statuses.append(self.transport.put(EpisodeHeader.from_episode(episode), payload).status)
             self.put += 1

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,9 +56,9 @@ class FakeWeightStore:
     def __init__(self, first: WeightSet | None = None) -> None:
         self.newest = first
 
-    def fetch(self, newer_than: int) -> WeightSet | None:
+    def fetch(self, known: str) -> WeightSet | None:
         newest = self.newest
-        return newest if newest is not None and newest.version > newer_than else None
+        return None if newest is None or str(newest.version) == known else replace(newest, digest=str(newest.version))
 
 
 class RunningServer:

@@ -120,7 +120,7 @@ def test_acting_and_evaluating_give_equal_log_probs() -> None:
     fleet = SeedTrainingFleet(CLASSIC, 4, 0)
     torch.manual_seed(0)
     network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=16, encoder_size=16, head_size=16))
-    episodes = run_wave(fleet, network, range(4), Provenance(0, 0, 8, 0), lambda: "a/b/0/0")
+    episodes = run_wave(fleet, network, range(4), Provenance(0, 0, 8, 0))
     assert {int(op) for e in episodes for op in e.actions[:, 0]} > {0}
     for e in episodes:
         e.validate()

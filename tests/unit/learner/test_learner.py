@@ -47,7 +47,7 @@ def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
     store = MemoryStore()
     learner = make_learner(tmp_path, store)
     learner.run(ToyProducer(store))
-    weights = learner.transport.fetch(-1)
+    weights = learner.transport.fetch()
     assert weights is not None
     assert (weights.version, weights.state_stride, weights.spaces_hash) == (3, 2, SPACES.hash)
     older = from_weights(load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[0]).weights)

@@ -172,7 +172,7 @@ def learn_bandit(heads: str, updates: int = 20) -> float:
     source = rollout.Provenance(0, 0, 1, run_seed=0)
 
     def play(seeds: Sequence[int], deterministic: bool) -> list[Any]:
-        return rollout.run_wave(fleet, network, seeds, source, lambda: "run/a/0/0", deterministic)
+        return rollout.run_wave(fleet, network, seeds, source, deterministic)
 
     for update in range(updates):
         ppo(make_batch(play([update * 64 + e for e in range(64)], False), BANDIT), update, 0)

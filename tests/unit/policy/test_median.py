@@ -44,9 +44,9 @@ def test_the_time_to_act_is_the_median_of_many_draws(seed: int) -> None:
 def test_an_episode_acts_where_its_most_likely_ops_never_would() -> None:
     fleet = SeedTrainingFleet(ENV, 4, 3)
     network = slow_to_act(fleet.spaces, wait=0.9)
-    episodes = run_wave(fleet, network, range(4), SOURCE, lambda: "test/0/0/0", deterministic=True)
+    episodes = run_wave(fleet, network, range(4), SOURCE, deterministic=True)
     assert {first_acts(e.actions) for e in episodes} == {6}  # 0.9 ** 6 > 0.5 > 0.9 ** 7
-    sampled = run_wave(fleet, network, range(4), SOURCE, lambda: "test/0/0/0")
+    sampled = run_wave(fleet, network, range(4), SOURCE)
     assert len({first_acts(e.actions) for e in sampled}) > 1
     state, seen = network.initial_state(4), fleet.reset(range(4))
     greedy = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((4, 6)), deterministic=True)[0]

@@ -30,7 +30,7 @@ SEEDS = range(12)
 def played(policy: Policy, env: EnvConfig = ENV) -> list[tuple[HostEpisode, Episode]]:
     fleet = SeedTrainingFleet(env, len(SEEDS), 1)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=1)
-    episodes = run_wave(fleet, policy, SEEDS, source, lambda: "test/0/0/0")
+    episodes = run_wave(fleet, policy, SEEDS, source)
     return list(zip(fleet.episodes, episodes, strict=True))
 
 

@@ -172,7 +172,7 @@ def test_a_learner_trains_on_imported_runs(
     thread.start()
     try:
         _wait(lambda: transport.head() >= 0)
-        first = transport.fetch(-1)
+        first = transport.fetch()
         assert first is not None
         own = LocalPolicy(from_weights(first), first.version, first.generation, first.state_stride)
         for seed in range(3):

@@ -175,7 +175,7 @@ class TestRedisOnly:
         client.setrange(f"{{{namespace}}}:weights:1:0", 100, b"\xff\xff")
         transport._cache.clear()  # as on a machine without the learner
         with pytest.raises(InvalidWeights, match="sha256"):
-            transport.fetch(-1)
+            transport.fetch()
 
     def test_a_stopped_server_is_unreachable(self, namespace: str) -> None:
         with EmbeddedRedis() as server:

@@ -42,7 +42,7 @@ def test_puts_are_busy_when_the_server_is_out_of_memory_until_the_learner_frees_
     accepted = len(statuses) - 1
     assert accepted >= 2
     client.config_set("maxmemory", client.info("memory")["used_memory"])  # too little even for a small episode
-    outbox = Outbox(transport, "b", 0, capacity=5)  # the actor keeps its episode and tries again later
+    outbox = Outbox(transport, "run", "b", 0, capacity=5)  # the actor keeps its episode and tries again later
     outbox.add(make_episode(actor="b"))
     outbox.ship(0.0)
     assert (len(outbox), outbox.counts.produced) == (1, 1)
@@ -96,7 +96,7 @@ def test_weights_can_be_on_a_separate_server(
     assert weights.exists(f"{{{namespace}}}:weights:1:0")
     actor = connect(server.url, QueueConfig(weights_redis=embedded_redis.url), namespace)
     assert (actor.head(), actor.put_all([])) == (0, [])
-    assert actor.fetch(-1) is not None
+    assert actor.fetch() is not None
     assert learner.take(1, 0)[0].head_version == 0
 
 
@@ -129,18 +129,19 @@ def test_weights_with_a_flipped_bit_are_counted_and_the_old_ones_kept(
     transport.open_generation(-1, "learner")
     weight_client = WeightClient(transport)
     transport.publish(make_weights(0))
-    assert weight_client.newest(-1) is not None
+    first = weight_client.newest()
+    assert first is not None
     transport.publish(make_weights(1))
     key, client = f"{{{namespace}}}:weights:1:1", transport._queue.client
     byte = client.getrange(key, 70, 70)
     client.setrange(key, 70, bytes([byte[0] ^ 1]))
     transport._cache.clear()  # as on a machine without the learner
-    assert weight_client.newest(0) is None
+    assert weight_client.newest(first.digest) is None
     assert weight_client.damaged == 1
     assert "sha256" in caplog.text
-    assert "continuing with version 0" in caplog.text
+    assert "continuing with the weights before them" in caplog.text
     transport.publish(make_weights(2))
-    weights = weight_client.newest(0)
+    weights = weight_client.newest(first.digest)
     assert weights is not None
     assert (weights.version, weight_client.damaged) == (2, 1)
 

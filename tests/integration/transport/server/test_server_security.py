@@ -114,7 +114,7 @@ def test_an_actor_can_only_put_report_and_fetch(
     actor.ledger().check()
     with pytest.raises(Malformed, match="ahead of the store's clock"):  # it may call TIME
         report(actor, 2**53 - 1)
-    weights = actor.fetch(-1)
+    weights = actor.fetch()
     assert weights is not None
     taken = learner.take(9, 0)
     assert [d.payload for d in taken] == [b"payload"] * 2
@@ -149,9 +149,10 @@ def test_a_learner_can_train_but_not_administer_the_server(
     first, second, third = (d.entry_id for d in learner.take(9, 0))
     assert learner.begin_attempt(first) == 1
     learner.end_attempt(first)
-    assert learner.ack([first], 1, 0) == [first]
+    assert learner.ack([first]) == [first]
     assert learner.dead_letter(second, "reason")
     assert learner.requeue(learner.dead_letters()[0].dead_id) is OK
+    learner.revoke(1)
     learner.open_generation(0, "learner")
     assert [d.entry_id for d in learner.pending()] == [third]
     learner.report_learner({"update": 1})
@@ -172,7 +173,7 @@ def test_a_reader_can_only_fetch_weights_and_a_monitor_can_only_read(
 ) -> None:
     reader, monitor = guarded("reader", namespace), guarded("monitor", namespace)
     put(learner, 0)
-    assert reader.fetch(-1) is not None
+    assert reader.fetch() is not None
     reader.ledger().check()
     monitor.ledger().check()
     assert monitor.health().generation == 1

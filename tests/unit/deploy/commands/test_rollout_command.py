@@ -53,7 +53,7 @@ def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: in
     policy = load_policy(checkpoint, slots + 2)
     fleet = make_fleet(EnvConfig(horizon_epochs=6, inner_steps=2, tasks=("moons",), slots=slots), 1, 5)
     source = rollout.Provenance(0, 0, 1, run_seed=5)
-    (episode,) = rollout.run_wave(fleet, policy, [2], source, lambda: "run/a/0/0")
+    (episode,) = rollout.run_wave(fleet, policy, [2], source)
     head, columns, *rows = printed(checkpoint, 2, slots)
     assert f"J {episode.telemetry['objective']:+.2f}" in head
     assert "moons" in head

@@ -107,9 +107,8 @@ def write_demonstrations(config: Config, folder: Path, count: int) -> list[Path]
     """Play a rule, and write what it did as files; the last one is cut."""
     fleet = SeedTrainingFleet(config.env, count, 5)
     source = Provenance(version=-1, generation=0, state_stride=3, run_seed=5)
-    names = iter(range(count))
     rule = rule_policy(RULES[0], fleet.spaces)
-    episodes = run_wave(fleet, rule, range(count), source, lambda: f"reported/growth-{next(names)}/0/0")
+    episodes = run_wave(fleet, rule, range(count), source)
     none = PolicyState.zeros(StateSizes(), 1).row(0)
     folder.mkdir()
     for n, episode in enumerate(episodes):

@@ -50,7 +50,7 @@ GROW = [act(Op.GERMINATE, 0, 3, target=2), act(Op.ADVANCE), act(Op.ADVANCE), WAI
 
 
 def wave(fleet: Fleet, policy: type[RandomPolicy] | type[NeverGrow], seeds: range) -> list[Episode]:
-    return run_wave(fleet, policy(fleet.spaces), seeds, Provenance(0, 0, 8, 0), lambda: "a/b/0/0")
+    return run_wave(fleet, policy(fleet.spaces), seeds, Provenance(0, 0, 8, 0))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -79,7 +79,7 @@ def test_rent_warmup_affects_rewards_but_not_j(version: int, share: float) -> No
     acting = ActingConfig(env=config, actors=ActorsConfig(count=1, envs_per_actor=3))
     sampler, random = make_sampler(acting, 0, 0, None), RandomPolicy(seed_spaces(config.total_slots))
     source = Provenance(version, 0, 8, 0)
-    episodes = sampler.sample(random, source, lambda: "a/b/0/0")
+    episodes = sampler.sample(random, source)
     assert isinstance(sampler, WaveSampler)
     grown = 0.0
     assert isinstance(sampler.fleet, SeedTrainingFleet)

@@ -55,7 +55,7 @@ def learn(config: EnvConfig, waves: int) -> tuple[NDArray[np.float64], list[Epis
     critic.table = np.zeros(T + 1)
     episodes: list[Episode] = []
     for wave in range(waves):
-        episodes = run_wave(fleet, critic, range(4 * wave, 4 * wave + 4), Provenance(0, 0, 8, 0), lambda: "a/b/0/0")
+        episodes = run_wave(fleet, critic, range(4 * wave, 4 * wave + 4), Provenance(0, 0, 8, 0))
         targets: dict[int, list[float]] = {}
         for e in episodes:
             rewards, values = (torch.from_numpy(x).double()[None] for x in (e.rewards, e.values))
@@ -95,7 +95,7 @@ def test_hidden_horizons_are_drawn_from_the_range() -> None:
     config = replace(CONFIG, horizon_epochs=(3, 6), observe_time=False)
     lengths = []
     for fleet in (SeedTrainingFleet(config, 24, 0), ReferenceFleet(config, 24, 0)):
-        episodes = run_wave(fleet, NeverGrow(fleet.spaces), range(24), Provenance(0, 0, 8, 0), lambda: "a/b/0/0")
+        episodes = run_wave(fleet, NeverGrow(fleet.spaces), range(24), Provenance(0, 0, 8, 0))
         by_seed = sorted((e.seed, len(e)) for e in episodes)
         lengths.append([n for _, n in by_seed])
         assert all(not e.obs[:, 0].any() for e in episodes)

@@ -46,7 +46,7 @@ def test_a_blind_policy_acts_alike_whatever_it_sees(blind: bool) -> None:
 def test_without_causal_masks_every_head_acts_and_learns_and_ratios_start_at_one() -> None:
     network = _network(causal_masks=False)
     fleet = SeedTrainingFleet(CONFIG, 4, 3)
-    episodes = run_wave(fleet, network, [1, 2, 3, 4], SOURCE, lambda: "run/0/0/0")
+    episodes = run_wave(fleet, network, [1, 2, 3, 4], SOURCE)
     waits = np.concatenate([e.actions[:, 0] == Op.WAIT for e in episodes])
     slots = np.concatenate([e.actions[:, 1] for e in episodes])[waits]
     log_probs = np.concatenate([e.log_probs for e in episodes])[waits]

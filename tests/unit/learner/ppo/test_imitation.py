@@ -47,7 +47,7 @@ class Teacher:
 def played(policy: Policy, count: int, salt: int = 0, deterministic: bool = False) -> list[Episode]:
     seeds = [toy_seed(3 + k % 7, truncated=False, salt=salt + k) for k in range(count)]
     source = Provenance(version=0, generation=0, state_stride=2, run_seed=5)
-    return run_wave(ToyFleet(count), policy, seeds, source, lambda: "shown/0/0/0", deterministic)
+    return run_wave(ToyFleet(count), policy, seeds, source, deterministic)
 
 
 def unforced(episode: Episode) -> list[int]:

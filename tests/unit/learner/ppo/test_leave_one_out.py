@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -86,9 +86,9 @@ def test_the_update_subtracts_what_episodes_of_one_seed_have_in_common() -> None
 def test_a_wave_plays_each_seed_several_times_and_the_update_counts_them() -> None:
     env = EnvConfig(tasks=("spirals",), horizon_epochs=4, inner_steps=2, device="cpu")
     acting = ActingConfig(env=env, actors=ActorsConfig(count=1, envs_per_actor=6, episodes_per_seed=3))
-    sampler, numbers = make_sampler(acting, 0, 0, None), count()
+    sampler = make_sampler(acting, 0, 0, None)
     network = FactoredRecurrentActorCritic(sampler.spaces, PolicyConfig())
-    episodes = sampler.sample(network, Provenance(0, 0, 1, 0), lambda: f"run/0/0/{next(numbers)}")
+    episodes = sampler.sample(network, Provenance(0, 0, 1, 0))
     played = [e.seed for e in episodes]
     assert played == [played[0]] * 3 + [played[3]] * 3
     assert played[0] != played[3]
