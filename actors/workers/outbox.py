@@ -41,7 +41,8 @@ class Outbox:
         self.health: dict[str, float] = {"elapsed_s": 0.0, "waited_s": 0.0, "put_s": 0.0}
         self._started_s = time.monotonic()
         self._unsent: deque[tuple[EpisodeHeader, bytes]] = deque()
-        self._last_put = (0, 0)  # connections opened before the last put returned, and the id of the store's memory
+        # Connections opened so far, and the id of the store's memory: at the last put, and at the last report.
+        self._last_put = self._last_report = (0, 0)
 
     def __len__(self) -> int:
         return len(self._unsent)
@@ -85,13 +86,14 @@ class Outbox:
         self.health["elapsed_s"] = time.monotonic() - self._started_s
         totals = ActorLedger(c.produced, c.accepted, c.refused_fenced, c.dropped_backpressure, len(self._unsent))
         connections, store = self._last_put
+        nothing_lost = self._last_put == self._last_report
         try:
-            known = store if connections == self.producer.connections else 0
-            self.producer.report(self.actor, self.incarnation, totals, self.health, known)
+            self.producer.report(self.actor, self.incarnation, totals, self.health, store if nothing_lost else 0)
         except Miscounted:
             if connections == self.producer.connections:
                 raise
-            self.producer.report(self.actor, self.incarnation, totals, self.health)  # this call had a new connection
+            self.producer.report(self.actor, self.incarnation, totals, self.health)  # it was lost during this call
+        self._last_report = (self.producer.connections, store)
 
     def _put_batch(self) -> list[PutReply]:
         """Put the oldest unsent episodes in one round trip and return their replies."""
