@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +19,8 @@ from actors.errors import UserError
 
 START_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 600.0  # while the server replies that it is loading its append-only file
+SAVE_TIMEOUT_S = 30.0
+DUMP = "store.rdb"
 SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes on Linux and 103 on macOS
 
 # The background shell kills the server when the pipe on its standard input closes, which also happens if this process
@@ -49,11 +52,12 @@ def find_server() -> Path:
 class EmbeddedRedis:
     """A Redis server that runs while the context is open: no TCP port, a random password, no file unless `append_only`.
 
-    Ctrl-C in the terminal does not reach the server. It ends with the context, or when this process ends in any way.
+    Ctrl-C in the terminal does not reach the server. It ends with the context, or when this process ends in any way. If
+    the context ends, its data are saved as the file `kept`, and the next server continues with them.
     """
 
-    def __init__(self, append_only: bool = False) -> None:
-        self._append_only = append_only
+    def __init__(self, append_only: bool = False, kept: Path | None = None) -> None:
+        self._append_only, self._kept = append_only, kept
         self._binary = find_server()
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,6 +71,7 @@ class EmbeddedRedis:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.save()
         self.stop()
 
     @property
@@ -93,7 +98,25 @@ class EmbeddedRedis:
         self._folder = _private_folder()
         # a forked child would keep the pipe open and the server alive
         os.register_at_fork(after_in_child=self._forget)
-        self._launch(self._folder)
+        restored = self._kept is not None and self._kept.exists()
+        if restored:
+            shutil.move(str(self._kept), self._folder / DUMP)
+        self._launch(self._folder, self._append_only and not restored)
+        if self._append_only and restored:  # a server with an append-only file would not load the other one
+            self._ask("CONFIG SET appendonly yes")
+
+    def save(self) -> None:
+        """Stop the server and save its data as the file `kept`, if there is one."""
+        if self._kept is None or self._folder is None or self._process is None:
+            return
+        self._ask("SHUTDOWN SAVE", SAVE_TIMEOUT_S)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+            os.write(self._pipe, b"\n")  # the background shell must not kill a reused process id
+        dump = self._folder / DUMP
+        if self._kept.parent.is_dir() and dump.exists():
+            with suppress(OSError):  # the data are counted as lost, as after a crash
+                shutil.move(dump, self._kept)
 
     def restart_if_dead(self) -> bool:
         """Restart a server that died, at the same path. Returns whether it had died; raises `UserError` on failure."""
@@ -103,14 +126,14 @@ class EmbeddedRedis:
         os.close(self._pipe)
         self._pipe = -1
         self.socket_path.unlink(missing_ok=True)
-        self._launch(self._folder)
+        self._launch(self._folder, self._append_only)
         return True
 
-    def _launch(self, folder: Path) -> None:
+    def _launch(self, folder: Path, append_only: bool) -> None:
         # the password is in a private file, because command lines are public
         config = os.open(folder / "redis.conf", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(config, "w") as file:
-            file.write(self._config())
+            file.write(self._config(append_only))
         pipe_read, self._pipe = os.pipe()
         try:
             with (folder / "server.log").open("wb") as log:
@@ -124,7 +147,7 @@ class EmbeddedRedis:
         finally:
             os.close(pipe_read)
         began, loading = time.monotonic(), False
-        while (reply := self._ping()) != b"+PONG":
+        while (reply := self._ask("PING")) != b"+PONG":
             loading = loading or reply.startswith(b"-LOADING")
             limit_s = LOAD_TIMEOUT_S if loading else START_TIMEOUT_S
             if self._process.poll() is not None or time.monotonic() > began + limit_s:
@@ -153,7 +176,7 @@ class EmbeddedRedis:
             os.close(self._pipe)
         self._pipe, self._process, self._folder = -1, None, None
 
-    def _config(self) -> str:
+    def _config(self, append_only: bool) -> str:
         settings = {
             "port": "0",
             "unixsocket": f'"{self.socket_path}"',
@@ -161,20 +184,21 @@ class EmbeddedRedis:
             "requirepass": self._password,
             "dir": f'"{self._folder}"',
             "save": '""',
-            "appendonly": "yes" if self._append_only else "no",
+            "dbfilename": DUMP,
+            "appendonly": "yes" if append_only else "no",
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
             "loglevel": "warning",
         }
         return "".join(f"{name} {value}\n" for name, value in settings.items())
 
-    def _ping(self) -> bytes:
-        """Return the server's reply to PING; empty while it does not listen."""
+    def _ask(self, command: str, timeout_s: float = 1.0) -> bytes:
+        """Return the first line of the server's reply to `command`; empty while it does not listen, and if it ends."""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(1.0)
+            connection.settimeout(timeout_s)
             try:
                 connection.connect(str(self.socket_path))
-                connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
+                connection.sendall(f"AUTH {self._password}\r\n{command}\r\n".encode())
                 reply = b""
                 while reply.count(b"\n") < 2 and (part := connection.recv(256)):
                     reply += part

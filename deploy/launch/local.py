@@ -12,7 +12,7 @@ from actors.errors import UserError
 from actors.transport.redis import connect, require_store
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
-from deploy.launch.embedded_redis import EmbeddedRedis
+from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
 from deploy.launch.following import follow, make_run_plan, print_outcome, with_run_name
 from deploy.launch.live_learner import refuse_second_learner
 from deploy.launch.machine import check_machine
@@ -51,7 +51,7 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
         if config.run.redis:
             redis = config.run.redis
         else:
-            server = stack.enter_context(EmbeddedRedis(config.run.append_only))
+            server = stack.enter_context(EmbeddedRedis(config.run.append_only, run_dir / DUMP))
             redis = server.url
         dashboard_note = stack.enter_context(local_ray(config, config.run.metrics_port))
         if dashboard_note:

@@ -29,8 +29,8 @@ class FileServer(EmbeddedRedis):
         super().__init__(append_only=True)
         self._settings = settings
 
-    def _config(self) -> str:
-        return super()._config() + "".join(f"{k.replace('_', '-')} {v}\n" for k, v in self._settings.items())
+    def _config(self, append_only: bool) -> str:
+        return super()._config(append_only) + "".join(f"{k.replace('_', '-')} {v}\n" for k, v in self._settings.items())
 
     @property
     def file(self) -> Path:

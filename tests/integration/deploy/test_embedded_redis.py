@@ -18,6 +18,7 @@ from actors.errors import UserError
 from actors.transport.redis import connect
 from deploy.launch import embedded_redis as module
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+from tests.support.queueing import put
 
 pytestmark = pytest.mark.integration
 
@@ -40,6 +41,28 @@ def is_alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+@pytest.mark.parametrize("append_only", [False, True])
+def test_a_server_continues_with_the_data_of_the_one_before(tmp_path: Path, append_only: bool) -> None:
+    file = tmp_path / "store.rdb"
+    ledgers = []
+    for _ in range(2):
+        with EmbeddedRedis(append_only, file) as server:
+            assert not file.exists()  # a server that is killed must not leave an older state to the next one
+            transport = connect(server.url)
+            if not ledgers:
+                transport.open_generation(-1, "learner")
+                put(transport, *range(3))
+                transport.take(1, 0)
+            ledgers.append(transport.ledger())
+            transport.close()
+            pid, folder = server.pid, server.socket_path.parent
+        assert not is_alive(pid)
+        assert not folder.exists()
+        assert file.exists()
+    assert ledgers[0] == ledgers[1]
+    assert (ledgers[0].queued, ledgers[0].pending) == (2, 1)
 
 
 def test_the_server_answers_and_ends_with_its_context() -> None:
