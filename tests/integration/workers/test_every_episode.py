@@ -1,0 +1,193 @@
+"""Every episode that a sampler completes reaches the learner once: counted by its content at both ends, without the
+ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.codec import decode_episode
+from actors.config import ActingConfig, ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import to_weights
+from actors.rollout.episode_files import write_episode
+from actors.rollout.sampler import make_sampler
+from actors.transport.base import Miscounted, PutReply
+from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.transport.redis import RedisTransport, connect
+from actors.types.episode import Episode
+from actors.workers.episode_shipper import EpisodeShipper
+from actors.workers.outbox import Outbox
+from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
+from deploy.commands.admin.episodes import EpisodeImport
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.builders import make_episode
+from tests.support.learning.toy import toy_network, toy_seed, toy_wave
+
+pytestmark = pytest.mark.integration
+
+QUEUE = QueueConfig(max_episodes=10_000)
+SETTINGS = {
+    "waves whose episodes differ in length": ActingConfig(
+        env=EnvConfig(tasks=("spirals",), horizon_epochs=(2, 9), inner_steps=1, device="cpu"),
+        actors=ActorsConfig(count=1, envs_per_actor=7),
+        queue=QUEUE,
+    ),
+    "a Gymnasium stream": ActingConfig(
+        gym=GymConfig(id="CartPole-v1"), actors=ActorsConfig(count=1, envs_per_actor=5), queue=QUEUE
+    ),
+    "a stream cut into segments": ActingConfig(
+        gym=GymConfig(id="CartPole-v1", max_segment_steps=8),
+        actors=ActorsConfig(count=1, envs_per_actor=3),
+        queue=QUEUE,
+    ),
+}
+
+
+def content_of(episode: Episode) -> str:
+    """An id of the episode's own, which neither the outbox nor the queue has given it."""
+    parts = (episode.obs, episode.actions, episode.rewards, episode.final_obs)
+    return f"{len(episode)} {hashlib.sha256(b''.join(part.tobytes() for part in parts)).hexdigest()}"
+
+
+def received(consumer: RedisTransport) -> Counter[str]:
+    """What the learner's end of the queue has, all of which it settles."""
+    found: Counter[str] = Counter()
+    while deliveries := consumer.take(100, 0):
+        found.update(content_of(decode_episode(delivery.payload)) for delivery in deliveries)
+        consumer.ack([delivery.entry_id for delivery in deliveries])
+    return found
+
+
+@pytest.fixture
+def consumer(embedded_redis: EmbeddedRedis, namespace: str) -> RedisTransport:
+    consumer = connect(embedded_redis.url, QUEUE, namespace)
+    consumer.open_generation(-1, "learner")
+    return consumer
+
+
+@pytest.mark.parametrize("acting", SETTINGS.values(), ids=SETTINGS)
+def test_each_episode_of_a_sampler_arrives_once(
+    embedded_redis: EmbeddedRedis, namespace: str, consumer: RedisTransport, acting: ActingConfig
+) -> None:
+    spaces = make_sampler(acting, 0, 0, None).spaces
+    consumer.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8))
+    worker = RolloutWorker(WorkerSettings(acting, 0, namespace, 0, embedded_redis.url, namespace))
+    made: Counter[str] = Counter()
+    add = worker.outbox.add
+
+    def record(episode: Episode) -> None:
+        made[content_of(episode)] += 1
+        add(episode)
+
+    worker.outbox.add = record  # type: ignore[method-assign]
+    for _ in range(3):
+        worker.sample()
+    assert len({content.split()[0] for content in made}) > 1, "all episodes have one length"
+    assert len(made) == made.total() > 10
+    assert received(consumer) == made
+    assert consumer.ledger().lost_with_store == 0
+
+
+def test_each_episode_of_external_sessions_arrives_once(
+    embedded_redis: EmbeddedRedis, namespace: str, consumer: RedisTransport
+) -> None:
+    shipper = EpisodeShipper(connect(embedded_redis.url, QUEUE, namespace), namespace, capacity=100)
+    episodes = toy_wave(toy_network(), [toy_seed(1 + n % 6, False, n) for n in range(40)])
+    for n, episode in enumerate(reversed(episodes)):
+        shipper.add("token" * (n % 3), episode)
+    assert shipper.close(10.0) == 0
+    assert received(consumer) == Counter(map(content_of, episodes))
+
+
+def test_each_imported_episode_arrives_once(
+    embedded_redis: EmbeddedRedis, namespace: str, consumer: RedisTransport, tmp_path: Path
+) -> None:
+    network = toy_network()
+    consumer.publish(to_weights(network, 0, 1, 1))
+    episodes = toy_wave(network, [toy_seed(1 + n % 6, False, n) for n in range(12)])
+    importer = EpisodeImport(connect(embedded_redis.url, QUEUE, namespace), namespace, wait_s=1.0)
+    for number, episode in reversed(list(enumerate(episodes))):
+        path = tmp_path / f"{number}.episode"
+        write_episode(path, dataclasses.replace(episode, episode_id=f"other/a/0/{number}"))
+        assert importer.put(path) == ""
+    assert received(consumer) == Counter(map(content_of, episodes))
+
+
+class Tampered(MemoryTransport):
+    """A store that calls the episodes of later puts duplicates."""
+
+    tampers = False
+
+    def put_all(self, episodes: Any) -> list[PutReply]:
+        if not self.tampers:
+            return super().put_all(episodes)
+        super().put_all(episodes)
+        return super().put_all(episodes)
+
+
+def outbox_of(transport: MemoryTransport) -> Outbox:
+    transport.open_generation(-1, "learner")
+    outbox = Outbox(transport, "run", "a", transport.new_incarnation("a").number, capacity=100)
+    outbox.add(make_episode())
+    outbox.ship(0.0)
+    return outbox
+
+
+def test_a_refusal_that_the_producer_did_not_expect_is_an_error() -> None:
+    transport = Tampered(store=MemoryStore())
+    outbox = outbox_of(transport)
+    transport.tampers = True
+    outbox.add(make_episode())
+    with pytest.raises(Miscounted, match=r"run/a/\d+/2"):
+        outbox.ship(0.0)
+
+
+@pytest.mark.parametrize("server", ["memory", "redis"])
+def test_an_accepted_episode_that_an_intact_store_does_not_know_is_an_error(
+    embedded_redis: EmbeddedRedis, namespace: str, server: str
+) -> None:
+    transport: Any = (
+        MemoryTransport(store=MemoryStore()) if server == "memory" else connect(embedded_redis.url, None, namespace)
+    )
+    outbox = outbox_of(transport)
+    outbox.counts.produced += 1
+    outbox.counts.accepted += 1
+    with pytest.raises(Miscounted, match="counts 1 accepted"):
+        outbox.report()
+    assert transport.ledger().lost_with_store == 0
+
+
+def break_connections(transport: RedisTransport) -> None:
+    transport._queue.client.connection_pool.disconnect()
+
+
+def empty(transport: RedisTransport) -> None:
+    client = transport._queue.client
+    client.delete(*client.keys(transport._queue.key("*")))
+
+
+@pytest.mark.parametrize("lose", [break_connections, empty], ids=["connections", "memory"])
+def test_what_a_lost_store_had_accepted_is_counted_as_lost(
+    embedded_redis: EmbeddedRedis, namespace: str, lose: Callable[[RedisTransport], None]
+) -> None:
+    """A server that was restarted with an older file keeps the id of its memory, but not the connections."""
+    transport = connect(embedded_redis.url, None, namespace)
+    outbox = outbox_of(transport)
+    outbox.add(make_episode())
+    before = {name: transport._queue.client.dump(transport._queue.key(name)) for name in ("ledger", "episodes")}
+    outbox.ship(0.0)
+    if lose is break_connections:
+        for name, dumped in before.items():
+            transport._queue.client.restore(transport._queue.key(name), 0, dumped, replace=True)
+    lose(transport)
+    outbox.report()
+    ledger = transport.ledger()
+    ledger.check()
+    assert ledger.lost_with_store == (1 if lose is break_connections else 2)
