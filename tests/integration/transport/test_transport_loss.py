@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from actors.transport.base import DropReason, Fenced, Generation, StoreReset, Transport
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
-from actors.transport.memory import MemoryTransport
-from actors.transport.redis import RedisTransport
 from tests.conftest import Connect
 from tests.support.queueing import BUSY, DUPLICATE, FENCED, OK, counts, put, report, take_ids
+from tests.support.store_copies import freeze
 
 pytestmark = pytest.mark.integration
-
-
-def freeze(transport: Transport) -> Callable[[], None]:
-    """Save the state of the store; the result restores it when called."""
-    if isinstance(transport, MemoryTransport):
-        store = transport._store
-        kept = {k: copy.deepcopy(v) for k, v in vars(store).items() if k != "changed"}
-        return lambda: vars(store).update(copy.deepcopy(kept))
-    assert isinstance(transport, RedisTransport)
-    client: Any = transport._queue.client
-    pattern = transport._queue.key("*")
-    dumped = {key: client.dump(key) for key in client.keys(pattern)}
-
-    def thaw() -> None:
-        for key in client.keys(pattern):
-            client.delete(key)
-        for key, value in dumped.items():
-            client.restore(key, 0, value)
-
-    return thaw
 
 
 def remember(transport: Transport, *applied: int) -> LedgerMemory:

@@ -10,8 +10,24 @@ import pytest
 from tests.conftest import Connect
 from tests.support.builders import make_weights
 from tests.support.queueing import OK, header, put
+from tests.support.store_copies import freeze
 
 pytestmark = pytest.mark.integration
+
+
+def test_weights_of_a_store_that_started_afresh_are_followed(open_transport: Connect) -> None:
+    """Also if it happens to have reached the same version again."""
+    learner, actor = open_transport(), open_transport()
+    empty = freeze(learner)
+    known = ""
+    for version, tensors in ((5, {}), (1, {}), (1, make_weights().tensors)):
+        learner.open_generation(-1, "learner")
+        learner.publish(make_weights(version, tensors=tensors))
+        weights = actor.fetch(known)
+        assert weights is not None
+        assert weights.version == version
+        known = weights.digest
+        empty()
 
 
 def test_weights_are_published_and_fetched_and_old_versions_deleted(open_transport: Connect) -> None:

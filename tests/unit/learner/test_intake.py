@@ -47,11 +47,24 @@ def lives(store: MemoryStore, deadly: str) -> tuple[int, Intake]:
     for deaths in range(10):
         intake = intake_of(store, deadly)
         try:
-            intake.recover((), 0)
+            intake.recover(())
         except Killed:
             continue
         return deaths, intake
     raise AssertionError("no learner survives")
+
+
+def test_episodes_that_the_checkpoint_holds_are_acknowledged_and_not_trained_again() -> None:
+    """One is pending, the other is queued again, because the store forgot that it was taken."""
+    store, ids = left_pending(4)
+    store.queued = {d.entry_id: d for d in [store.pending.popitem()[1] for _ in range(2)]}
+    intake = intake_of(store)
+    intake.recover([ids[0], ids[3]])
+    taken = intake.collect(2, 0, stop=lambda: False)
+    assert taken is not None
+    assert {t.episode.episode_id for t in taken} == {ids[1], ids[2]}
+    ledger = intake.consumer.ledger()
+    assert (ledger.trained, ledger.pending) == (2, 2)
 
 
 def test_an_episode_that_kills_is_set_aside_after_three_probes_and_the_others_are_trained() -> None:
@@ -74,7 +87,7 @@ def test_ends_that_come_after_the_probe_are_no_episodes_fault() -> None:
     store, ids = left_pending(3)
     for _ in range(6):  # each of these learners dies in its update
         intake = intake_of(store)
-        intake.recover((), 0)
+        intake.recover(())
         assert len(intake.collect(3, 0, lambda: False) or []) == 3
     assert intake.consumer.ledger().dead_lettered == 0
     assert lives(store, deadly=ids[2])[0] == 3
@@ -83,8 +96,8 @@ def test_ends_that_come_after_the_probe_are_no_episodes_fault() -> None:
 def test_what_is_recovered_twice_in_one_life_is_trained_once() -> None:
     store, ids = left_pending(3)
     intake = intake_of(store)
-    intake.recover((), 0)
-    intake.recover((ids[0],), 0)  # as after an outage of the store
+    intake.recover(())
+    intake.recover((ids[0],))  # as after an outage of the store
     taken = intake.collect(2, 0, lambda: False) or []
     assert [t.episode.episode_id for t in taken] == ids[1:]
     assert intake.consumer.ledger().trained == 1

@@ -259,6 +259,39 @@ def test_a_run_goes_back_to_a_checkpoint_that_is_named(tmp_path: Path) -> None:
     check_agreement(tmp_path, store)
 
 
+def remove_checkpoints(folder: Path, backup: Path) -> None:
+    for path in list_checkpoints(folder / "checkpoints"):
+        path.unlink()
+
+
+def remove_folder(folder: Path, backup: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def restore_backup(folder: Path, backup: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder, symlinks=True)
+
+
+@pytest.mark.parametrize("change", [remove_checkpoints, remove_folder, restore_backup])
+def test_a_folder_that_holds_less_than_the_store_counts_is_continued_in_agreement(
+    tmp_path: Path, change: Callable[[Path, Path], None]
+) -> None:
+    store, folder, backup = MemoryStore(), tmp_path / "run", tmp_path / "backup"
+    producer = ToyProducer(store)
+    make_learner(folder, store, updates=2).run(producer)
+    shutil.copytree(folder, backup, symlinks=True)
+    make_learner(folder, store, resume=True, updates=5).run(producer)
+    assert handle(store).ledger().trained == 20
+    change(folder, backup)
+    kept = 2 if change is restore_backup else 0
+    learner = make_learner(folder, store, resume=kept > 0, updates=kept + 2)
+    learner.run(producer)
+    assert handle(store).ledger().trained_then_lost == 4 * (5 - kept)
+    assert f"{4 * (5 - kept)} episodes were trained by updates that no checkpoint holds" in " ".join(learner.notes)
+    check_agreement(folder, store)
+
+
 def test_a_run_of_an_older_version_is_continued(tmp_path: Path) -> None:
     """Its checkpoints have no generation in their names, no hash and no ancestors, and there are no generations/."""
     store = MemoryStore()

@@ -1,0 +1,91 @@
+"""A store that forgets a single call of the learner, as in a power failure or a failover: nothing is trained twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.transport.base import Unreachable
+from actors.transport.redis import RedisTransport, connect
+from deploy.launch.embedded_redis import EmbeddedRedis
+from learner.run.checkpoint import load_checkpoint
+from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
+from tests.support.store_copies import freeze
+
+pytestmark = pytest.mark.integration
+
+
+class Forgetful:
+    """Makes the store forget the nth call of `name` that had an effect, in which the caller sees nothing unusual."""
+
+    def __init__(self, transport: RedisTransport, name: str, nth: int) -> None:
+        self.transport, self.original, self.left = transport, getattr(transport, name), nth
+        setattr(transport, name, self)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        restore = freeze(self.transport)
+        result = self.original(*args, **options)
+        self.left -= bool(result)
+        if result and not self.left:
+            restore()
+        return result
+
+
+def check(folder: Path, transport: RedisTransport, batches: int) -> None:
+    """Rows, checkpoint and ledger agree on what was trained, each episode once."""
+    ids = [row["episode_id"] for row in lines(folder / "episodes.jsonl")]
+    ledger = transport.ledger()
+    ledger.check()
+    assert len(ids) == len(set(ids)) == 4 * batches
+    assert ledger.trained == load_checkpoint(folder).progress.episodes_trained == 4 * batches
+
+
+@pytest.mark.parametrize("call", ["take", "ack"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"checkpoint_every": 3}, {"checkpoint_every": 2, "ack": "after_step"}], ids=str
+)
+def test_a_forgotten_call_does_not_train_episodes_twice(
+    embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path, call: str, settings: dict[str, Any]
+) -> None:
+    transport = connect(embedded_redis.url, None, namespace)
+    learner = make_learner(tmp_path, transport, updates=8, **settings)
+    forgetful = Forgetful(transport, call, 2)
+    learner.run(ToyProducer(connect(embedded_redis.url, None, namespace)))
+    assert forgetful.left <= 0
+    check(tmp_path, transport, 8)
+
+
+def test_a_restarted_learner_does_not_train_what_its_checkpoint_holds(
+    embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path
+) -> None:
+    """The store forgets the take of a batch, does not answer when the ledger is read for its checkpoint, and the
+    learner ends before it acknowledges the batch."""
+    transport, producer = (connect(embedded_redis.url, None, namespace) for _ in range(2))
+    learner = make_learner(tmp_path, transport, updates=5)
+    Forgetful(transport, "take", 3)
+
+    def out_of_reach() -> Any:
+        raise Unreachable("the store does not answer")
+
+    class Ended(BaseException):
+        pass
+
+    def end(entry_ids: Any) -> None:
+        if entry_ids:
+            raise Ended
+
+    def produce() -> bool:
+        if learner.progress.update == 2:
+            transport.ledger = out_of_reach  # type: ignore[method-assign]
+            transport.ack = end  # type: ignore[method-assign,assignment]
+        return actor()
+
+    actor = ToyProducer(producer)
+    with pytest.raises(Ended):
+        learner.run(produce)
+    assert load_checkpoint(tmp_path).progress.update == 3
+    successor = connect(embedded_redis.url, None, namespace)
+    make_learner(tmp_path, successor, resume=True, updates=5).run(actor)
+    check(tmp_path, successor, 5)
