@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,10 @@ from tests.support.launching import rows
 from tests.support.learning.toy import toy_seed, toy_wave
 
 CABLES, MAX_LEARNERS = 4, 3
+STORE_FAULTS = ("an empty store", "an older store", "a store that forgot its last second")
+
+
+Snapshot = dict[bytes, tuple[int, bytes]]
 
 
 @dataclass
@@ -53,7 +57,9 @@ class History:
         self.outbox = Outbox(self.transport, "run", "actor0", 0, capacity=1000)
         self.client = redis.Redis.from_url(self.url)
         self.salts = itertools.count()
-        self.snapshots: list[dict[bytes, tuple[int, bytes]]] = []
+        self.snapshots: list[Snapshot] = []
+        self.recent: deque[Snapshot] = deque(maxlen=4)  # of the last second
+        self._copied_s = 0.0
         self.weights: WeightSet | None = None
 
     # Learners
@@ -100,7 +106,7 @@ class History:
         """Inject one random fault."""
         living, running = self.living, self.running
         stopped = [m for m in living if m.stopped]
-        choices: list[str] = ["an empty store", "an older store"]
+        choices: list[str] = [*STORE_FAULTS]
         if len(living) < MAX_LEARNERS:
             choices += ["another learner"] * 6
         if running:
@@ -119,7 +125,7 @@ class History:
         elif action in (HELD, MUTE, CUT):
             self.network.set(self.random.choice(running).cable, action)
         else:
-            self.lose(older=action == "an older store")
+            self.lose(action)
         self.faults[action] += 1
 
     def stop(self, process: LearnerProcess) -> None:
@@ -136,8 +142,8 @@ class History:
             if state != OPEN and self.random.random() < probability:
                 self.network.set(cable, OPEN)
 
-    def remember(self) -> None:
-        """Take a snapshot of the store."""
+    def copy_store(self) -> Snapshot:
+        """Return the keys of the store with their time to live and content."""
         names = self.client.keys(f"{{{self.namespace}}}:*")
         pipeline = self.client.pipeline(transaction=True)
         for name in names:
@@ -145,11 +151,12 @@ class History:
             pipeline.dump(name)
         replies = pipeline.execute()
         found = zip(names, zip(replies[::2], replies[1::2], strict=True), strict=True)
-        self.snapshots.append({name: (max(0, ttl), data) for name, (ttl, data) in found if data is not None})
+        return {name: (max(0, ttl), data) for name, (ttl, data) in found if data is not None}
 
-    def lose(self, older: bool) -> None:
-        """Empty the store, or restore an older snapshot, and break its connections as a crash does."""
-        snapshot = self.random.choice(self.snapshots) if older and self.snapshots else {}
+    def lose(self, fault: str) -> None:
+        """Empty the store, or restore an older state, and break its connections as a crash does."""
+        older = list(self.recent) if fault == STORE_FAULTS[2] else self.snapshots if fault == STORE_FAULTS[1] else []
+        snapshot = self.random.choice(older) if older else {}
         pipeline = self.client.pipeline(transaction=True)
         names = self.client.keys(f"{{{self.namespace}}}:*")
         if names:
@@ -158,6 +165,7 @@ class History:
             pipeline.restore(name, ttl, data, replace=True)
         pipeline.execute()
         self.client.client_kill_filter(_type="normal", skipme=True)
+        self.recent.clear()  # a later loss would restore what this one has removed
 
     # Acting
 
@@ -171,6 +179,9 @@ class History:
                 self.weights = self.transport.fetch() or self.weights
             if self.weights is not None and head >= 0:
                 self._play(self.weights)
+        if time.monotonic() > self._copied_s + 0.25:
+            self.recent.append(self.copy_store())
+            self._copied_s = time.monotonic()
         self.outbox.ship(0.0)
         time.sleep(0.01)
 
@@ -207,7 +218,7 @@ class History:
             self.inject_fault()
             self.act_for(self.random.randint(0, 3), self.random.uniform(0.1, 1.0))
             if self.random.random() < 0.3:
-                self.remember()
+                self.snapshots.append(self.copy_store())
             self.heal(0.25)
             if not self.running:
                 self.begin(self.random.choice([None, None, *POINTS]))
@@ -301,6 +312,7 @@ class History:
         assert updates == sorted(set(updates))
         counts = self.outbox.counts
         assert ledger.actors["actor0", 0].produced == counts.produced
+        assert ledger.lost_with_store == 0 or any(self.faults[fault] for fault in STORE_FAULTS)
         return ledger
 
     def _broken(self) -> str:
