@@ -221,6 +221,7 @@ class History:
                 self.snapshots.append(self.copy_store())
             self.heal(0.25)
             if not self.running:
+                self._free_cable()
                 self.begin(self.random.choice([None, None, *POINTS]))
         for path in self.folder.glob("fault*"):
             self.faults[path.read_text()] += 1
@@ -252,12 +253,16 @@ class History:
 
     def _end_in_order(self) -> None:
         """Run a last learner, which takes over the run and ends at once."""
-        for zombie in self.living[CABLES - 1 :]:
-            os.kill(zombie.pid, signal.SIGKILL)
-        assert self._until(lambda: len(self.living) < CABLES, 10.0)
+        self._free_cable()
         last = self.begin()
         assert self._until(lambda: last not in self.living, 60.0), f"the last learner does not end: {self.learners}"
         assert last.status == 0, self._broken()
+
+    def _free_cable(self) -> None:
+        """Kill suspended learners if there is no connection left for another one."""
+        for zombie in self.living[CABLES - 1 :]:
+            os.kill(zombie.pid, signal.SIGKILL)
+        assert self._until(lambda: len(self.living) < CABLES, 10.0)
 
     def _until(self, condition: Callable[[], bool], timeout_s: float, wake: float = 0.0) -> bool:
         deadline = time.monotonic() + timeout_s
