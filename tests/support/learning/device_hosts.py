@@ -123,7 +123,7 @@ def captured_steps(device: torch.device) -> None:
             assert not fleet.illegal
         return steps
 
-    for task in ("spirals", "gratings"):
+    for task in ("spirals", "signals", "gratings"):
         with without_cuda_graphs(device):
             graphs = play(device, task, graph=True)
         for ours, theirs in zip(graphs, play(CPU, task, graph=False), strict=True):
