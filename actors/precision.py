@@ -17,8 +17,9 @@ def tf32(allowed: bool) -> Iterator[None]:
     PyTorch has two settings for it. `allow_tf32` cannot be read where a program has set `fp32_precision`; inside, both
     are set, so that every reader finds them in agreement.
     """
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    switches: tuple[Any, ...] = (matmul, cudnn.conv, cudnn.rnn)
+    cudnn: Any = torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    switches = (matmul, cudnn.conv, cudnn.rnn)
     before, flags = [own.fp32_precision for own in switches], dict[Any, bool]()
     for own in (cudnn, matmul):
         with suppress(RuntimeError):

@@ -48,7 +48,7 @@ class GraphMemory:
     """The stream on which graphs are warmed up and captured, and the memory that they share.
 
     `torch.cuda.graph` would give the allocator's free memory back to the driver at every capture, and each graph memory
-    of its own that no later one uses again. A pool only exists as long as one of its graphs does, so the newest is kept.
+    of its own that no later one uses again. A pool exists as long as one of its graphs does, so the newest is kept.
     Graphs that share a pool must not be replayed in turns: each is used for one epoch, before the next is captured.
     """
 

@@ -124,7 +124,7 @@ def test_hosts_are_trained_without_tf32(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(("device", "kind"), [("cpu", MixedNetworks), ("meta", TorchNetworks)])
 def test_hosts_are_split_into_blocks_on_a_cpu_only(device: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks keep a CPU's cache; a GPU needs all environments at once."""
-    monkeypatch.setattr(seed_fleet, "_device", lambda config: torch.device(device))
+    monkeypatch.setattr(seed_fleet, "_device", lambda *_: torch.device(device))
     fleet = SeedTrainingFleet(replace(CONFIG, tasks=("gratings",), host_width=4), 256, 0)
     assert isinstance(fleet.networks, kind)
 

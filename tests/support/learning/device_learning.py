@@ -125,7 +125,7 @@ def step_without_waiting(device: torch.device) -> None:
     for network in (toy_network(), toy_network(critic="q_op", causal_masks=False), played(CPU)[0]):
         stepper = Stepper(network.to(device))
         inputs = [t.to(device) for t in example_inputs(network, 2)]
-        obs, blueprints, op, slot, rest, *state, noise = inputs[:9] + [inputs[10]]
+        obs, blueprints, op, slot, rest, *state, noise = (*inputs[:9], inputs[10])
         for deterministic in (True, torch.zeros(2, dtype=torch.bool, device=device)):
             with Crossings() as mode, torch.no_grad():
                 stepper(obs, blueprints, MaskTensors(op, slot, rest), PolicyState(*state), noise, deterministic)
