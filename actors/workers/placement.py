@@ -33,19 +33,22 @@ def gpu_room(nodes: Sequence[int], share: float, learner: float = 0.0) -> int:
     return sum(room(gpus, 0.0) for gpus in nodes) - lost
 
 
-def learner_gpus(device: str, actors: ActorsConfig, nodes: Sequence[int]) -> float:
+def learner_gpus(device: str, actors: ActorsConfig, nodes: Sequence[int], grows: bool) -> float:
     """Return what the learner reserves: a whole GPU where the actors fit on the others, and otherwise what as many of
-    them as possible leave of one."""
+    them as possible leave of one. With device `auto` it is 0 if the actors need all GPUs of a cluster that does not
+    grow."""
     total, share = sum(nodes), actors.gpus_per_actor
     if device == "cpu" or not total:
         return 0.0
-    if not 0 < share < 1 or gpu_room(nodes, share, learner=1.0) >= actors.at_least:
-        return 1.0
-    on_one = gpu_room([1], share)
-    beside = on_one if 1 - on_one * share > SLACK else on_one - 1
-    if isinstance(actors.count, int):
-        beside = min(beside, max(0, actors.count - (total - 1) * on_one))
-    return round(1 - beside * share, 4)
+    reserved = 1.0
+    if 0 < share < 1 and gpu_room(nodes, share, reserved) < actors.at_least:
+        on_one = gpu_room([1], share)
+        beside = on_one if 1 - on_one * share > SLACK else on_one - 1
+        if isinstance(actors.count, int):
+            beside = min(beside, max(0, actors.count - (total - 1) * on_one))
+        reserved = round(1 - beside * share, 4)
+    needed = gpu_shortage(actors, nodes, reserved) and not gpu_shortage(actors, nodes, 0.0)
+    return 0.0 if needed and device == "auto" and not grows else reserved
 
 
 def gpu_shortage(actors: ActorsConfig, nodes: Sequence[int], learner: float) -> str:
@@ -54,10 +57,9 @@ def gpu_shortage(actors: ActorsConfig, nodes: Sequence[int], learner: float) -> 
     room = gpu_room(nodes, share, learner) if share else actors.at_least
     if room >= actors.at_least:
         return ""
-    beside = " beside the learner" if learner else ""
     return (
-        f"actors.gpus_per_actor is {share:g}: of {actors.at_least} actors, {room} fit on {sum(nodes)} GPUs{beside}, "
-        "and none can have parts of two"
+        f"actors.gpus_per_actor is {share:g}: {room} of {actors.at_least} actors fit on the GPUs that Ray has "
+        f"({sum(nodes)})" + " beside the learner" * bool(learner)
     )
 
 

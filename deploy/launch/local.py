@@ -59,7 +59,7 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
             console.print(dashboard_note, soft_wrap=True, markup=False)
         if not config.external.spaces:
             nodes = node_gpus()
-            require_gpus(config.actors, nodes, learner_gpus(config.learner.device, config.actors, nodes))
+            require_gpus(config.actors, nodes, learner_gpus(config.learner.device, config.actors, nodes, grows=False))
         supervisor = Supervisor(make_run_plan(config, run_dir, redis))
         stack.push(lambda kind, error, trace: supervisor.close(at_once=kind is KeyboardInterrupt))
 

@@ -19,6 +19,7 @@ from actors.heartbeat import StallTimer
 from actors.process_environment import process_environment
 from actors.transport.backoff import Backoff
 from actors.transport.base import Fenced
+from actors.workers.placement import node_gpus
 from actors.workers.process_handle import ProcessHandle
 from actors.workers.worker_pool import last_line
 from deploy.launch.process_settings import learner_report
@@ -50,7 +51,7 @@ class LearnerActor:
             max_restarts=-1,
             max_task_retries=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement_group),
-            runtime_env={"env_vars": process_environment(settings.config.device != "cpu")},
+            runtime_env={"env_vars": process_environment(gpus > 0 or not any(node_gpus()))},
         )(LearnerService)
         report = partial(learner_report, settings.namespace)
         self._handle = remote.options(max_concurrency=2).remote(settings, report)  # it is polled while it starts

@@ -55,6 +55,7 @@ class RunPlan:
     reference_episodes: int
     actors_redis: str = field(repr=False)  # may hold a password
     external: bool = False  # environments play at an endpoint, instead of actors
+    on_cluster: bool = False  # which may grow
 
     @property
     def run_dir(self) -> Path:
@@ -98,7 +99,10 @@ class Supervisor:
         self._up_s, self._made_room = self._began_s, False
         s = plan.learner
         # The learner is created first, so that actors cannot take its resources.
-        gpus = learner_gpus(s.config.device, plan.acting.actors, node_gpus())
+        nodes = node_gpus()
+        gpus = learner_gpus(s.config.device, plan.acting.actors, nodes, plan.on_cluster)
+        if s.config.device == "auto" and not gpus and any(nodes):
+            self._notes.append("the actors reserve all GPUs: the learner runs on the CPU")
         self._learner = LearnerActor(s, gpus, self._notes.append)
         self._pool: WorkerPool | EndpointPool
         if plan.external:

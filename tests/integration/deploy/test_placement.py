@@ -127,7 +127,7 @@ def test_actors_that_wait_for_a_gpu_say_so(redis: str, tmp_path: Path, monkeypat
         pool.pump(0.1)
     finally:
         pool.stop()
-    expected = "actors.gpus_per_actor is 0.6: of 3 actors, 2 fit on 2 GPUs, and none can have parts of two"
+    expected = "actors.gpus_per_actor is 0.6: 2 of 3 actors fit on the GPUs that Ray has (2)"
     assert said == [f"{expected}; the others start when the cluster grows"]
 
 
@@ -151,5 +151,5 @@ def test_a_run_that_does_not_fit_on_its_machine_is_refused(
     monkeypatch.setattr(command, "local_ray", lambda *_: nullcontext(""))  # which is there
     own = config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6, run__redis=redis)
     start = local.train if command is local else processes.run_actors
-    with pytest.raises(UserError, match=r"of 3 actors, 2 fit on 2 GPUs.*lower actors\.gpus_per_actor or actors\.count"):
+    with pytest.raises(UserError, match=r"2 of 3 actors fit on the GPUs that Ray has.*: lower actors"):
         start(own)

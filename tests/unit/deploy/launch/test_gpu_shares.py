@@ -66,38 +66,46 @@ def test_no_actor_has_parts_of_two_gpus(nodes: list[int], learner: float, share:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "share", "count", "learner"),
+    ("nodes", "share", "count", "learner", "grows"),
     [
-        ([0], 0.25, 2, 0.0),
-        ([1], 0, 2, 1.0),
-        ([2], 0.25, 2, 1.0),
-        ([1, 1], 0.25, 4, 1.0),
-        ([1], 0.25, 2, 0.5),
-        ([1], 0.25, 3, 0.25),
-        ([1], 0.25, 4, 0.25),  # they do not fit
-        ([1], 0.25, "auto", 0.25),  # three actors fit
-        ([2], 0.25, "auto", 1.0),
-        ([1], 0.3, "auto", 0.1),
-        ([2], 0.6, 2, 0.4),
-        ([2], 0.6, 3, 0.4),  # two fit
-        ([1], 1, 1, 1.0),
+        ([0], 0.25, 2, 0.0, 0.0),
+        ([1], 0, 2, 1.0, 1.0),
+        ([2], 0.25, 2, 1.0, 1.0),
+        ([1, 1], 0.25, 4, 1.0, 1.0),
+        ([1], 0.25, 2, 0.5, 0.5),
+        ([1], 0.25, 3, 0.25, 0.25),
+        ([1], 0.25, 4, 0.0, 0.25),  # the actors need it all
+        ([1], 0.25, 5, 0.25, 0.25),  # they do not fit
+        ([1], 0.25, "auto", 0.25, 0.25),  # three actors fit
+        ([2], 0.25, "auto", 1.0, 1.0),
+        ([1], 0.3, "auto", 0.1, 0.1),
+        ([2], 0.6, 2, 0.4, 0.4),
+        ([2], 0.6, 3, 0.4, 0.4),  # two fit
+        ([2], 1, 1, 1.0, 1.0),
+        ([1], 1, 1, 0.0, 1.0),
+        ([2, 2], 2, 2, 0.0, 1.0),
     ],
 )
-def test_the_learner_takes_what_actors_leave(nodes: list[int], share: float, count: Any, learner: float) -> None:
-    assert learner_gpus("auto", actors(share, count), nodes) == pytest.approx(learner)
-    assert learner_gpus("cpu", actors(share, count), nodes) == 0.0
+def test_the_learner_takes_what_actors_leave(
+    nodes: list[int], share: float, count: Any, learner: float, grows: float
+) -> None:
+    own = actors(share, count)
+    assert learner_gpus("auto", own, nodes, grows=False) == pytest.approx(learner)
+    assert learner_gpus("auto", own, nodes, grows=True) == pytest.approx(grows)
+    assert learner_gpus("cuda", own, nodes, grows=False) == pytest.approx(grows)
+    assert learner_gpus("cpu", own, nodes, grows=False) == 0.0
 
 
 def test_actors_that_do_not_fit_are_reported() -> None:
-    for share, count, nodes in ((0.25, 4, [1]), (0.6, 3, [2]), (1, 1, [1]), (0.5, 1, [])):
+    for share, count, nodes in ((0.25, 5, [1]), (0.6, 3, [2]), (1, 2, [1]), (0.5, 1, [])):
         own = actors(share, count)
-        learner = learner_gpus("auto", own, nodes)
-        with pytest.raises(UserError, match=rf"is {share}: of {count} actors, .* fit on {sum(nodes)} GPUs"):
+        learner = learner_gpus("auto", own, nodes, grows=False)
+        with pytest.raises(UserError, match=rf"is {share}: . of {count} actors fit on .*\({sum(nodes)}\).*: lower"):
             require_gpus(own, nodes, learner)
-    assert "of 3 actors, 2 fit on 2 GPUs beside the learner" in gpu_shortage(actors(0.6, 3), [2], 0.4)
-    for share, count, nodes in ((0.25, 3, [1]), (0.6, 2, [2]), (1, 1, [2]), (0.25, "auto", [1]), (0, 64, [])):
+    assert "2 of 3 actors fit on the GPUs that Ray has (2) beside the learner" in gpu_shortage(actors(0.6, 3), [2], 0.4)
+    for share, count, nodes in ((0.25, 4, [1]), (0.6, 2, [2]), (1, 1, [1]), (0.25, "auto", [1]), (0, 64, [])):
         own = actors(share, count)
-        require_gpus(own, nodes, learner_gpus("auto", own, nodes))
+        require_gpus(own, nodes, learner_gpus("auto", own, nodes, grows=False))
 
 
 def test_free_parts_of_gpus_are_not_added_up() -> None:
