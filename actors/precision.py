@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
@@ -11,11 +12,30 @@ import torch
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
     """Allow or forbid TF32, forward and back. PyTorch forbids it in matrix products by default and allows it in
-    cuDNN's convolutions and LSTMs, whose results then differ from a CPU's in the third digit. Also a decorator."""
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.allow_tf32, matmul.allow_tf32
+    cuDNN's convolutions and LSTMs, whose results then differ from a CPU's in the third digit. Also a decorator.
+
+    PyTorch has two settings for it. `allow_tf32` cannot be read where a program has set `fp32_precision`; inside, both
+    are set, so that every reader finds them in agreement.
+    """
+    cudnn: Any = torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    switches = (matmul, cudnn.conv, cudnn.rnn)
+    before, flags = [own.fp32_precision for own in switches], dict[Any, bool]()
+    for own in (cudnn, matmul):
+        with suppress(RuntimeError):
+            flags[own] = own.allow_tf32
     cudnn.allow_tf32 = matmul.allow_tf32 = allowed
+    for own in switches:
+        own.fp32_precision = "tf32" if allowed else "ieee"
     try:
         yield
     finally:
-        cudnn.allow_tf32, matmul.allow_tf32 = before
+        for own, flag in flags.items():
+            own.allow_tf32 = flag
+        for own, precision in zip(switches, before, strict=True):
+            own.fp32_precision = precision
+
+
+def matmul_allows_tf32() -> bool:
+    """Whether matrix products on a GPU may use TF32."""
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")

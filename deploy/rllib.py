@@ -118,7 +118,8 @@ class TamiyoRLModule(TorchRLModule):
         if stateful:
             state |= {name: t.transpose(0, 1).contiguous() for name, t in batch[Columns.STATE_IN].items()}
         masks = MaskTensors(*(observed_batch[name].bool() for name in ("op_mask", "slot_mask", "rest_mask")))
-        noise = torch.rand(count, len(self.policy.spaces.action.heads), dtype=torch.float64)
+        heads = len(self.policy.spaces.action.heads)
+        noise = torch.rand(count, heads, dtype=torch.float64, device=observed_batch["obs"].device)
         step = self.policy.step(
             observed_batch["obs"].float(),
             observed_batch["blueprint_indices"].long(),

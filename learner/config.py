@@ -97,7 +97,7 @@ class LearnerConfig:
     checkpoints_kept: int = 3
     """Number of checkpoints to keep."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the update; auto uses CUDA if available."""
+    """Device of the update; auto uses CUDA if it is available and actors do not reserve all GPUs."""
     hang_s: float = 300.0
     """Kill a learner that sends no heartbeat for this many seconds; it continues from its newest checkpoint. A single
     minibatch, including compilation, and the pass over the whole batch before the first one must take less time."""

@@ -61,10 +61,11 @@ class EnvConfig:
     gates: Literal["permissive", "strict"] = "permissive"
     """How much evidence ADVANCE and FOSSILIZE require."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device on which hosts are trained; auto uses CUDA if available."""
+    """Device on which hosts are trained. Auto trains MLP hosts on the CPU, and CNN hosts on the GPU of an actor that
+    reserves a share of one (`actors.gpus_per_actor`), otherwise also on the CPU."""
     backend: Literal["auto", "numba", "torch"] = "auto"
     """How a fleet trains its hosts: `numba` runs compiled CPU kernels, one host after the other; `torch` trains all
-    hosts together as stacked tensors. `auto` uses numba for MLP hosts on a CPU and torch otherwise."""
+    hosts together as stacked tensors. `auto` uses torch for CNN hosts and, with `device: cuda`, for all hosts."""
     compile: bool = False
     """Fuse operations of the torch backend with torch.compile. The first use takes a minute; only faster on CUDA."""
     cuda_graph: bool = False

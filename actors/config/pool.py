@@ -32,7 +32,8 @@ class ActorsConfig:
     fetch_timeout_s: float = 60.0
     """Seconds that an actor waits for the first weights before it fails."""
     gpus_per_actor: float = 0.0
-    """Share of a GPU that each actor reserves, so that several can use one; 0 reserves none."""
+    """GPUs that each actor reserves: a share below 1, so that several use one, or a whole number. Actors that reserve
+    none see no GPU."""
     hang_s: float = 300.0
     """Seconds without an environment step or an attempt to reach the server after which a busy actor is killed and
     restarted. One attempt to reach a server that never responds takes up to 190 s."""
@@ -57,8 +58,8 @@ class ActorsConfig:
             require(getattr(self, name) > 0, f"actors.{name} is {getattr(self, name)}: it must be positive")
         require(self.spares >= 0, f"actors.spares is {self.spares}: it must not be negative")
         require(
-            0 <= self.gpus_per_actor < 1,
-            f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, at least 0 and below 1",
+            0 <= self.gpus_per_actor < 1 or (self.gpus_per_actor > 0 and float(self.gpus_per_actor).is_integer()),
+            f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, from 0 to 1, or a whole number",
         )
 
     @property

@@ -35,9 +35,12 @@ def make_networks(
     column_slots: int,
     num_envs: int,
     settings: NetworkSettings,
-    backend: Literal["auto", "numba", "torch"] = "auto",
+    backend: Literal["auto", "numba", "torch"],
+    kernels: bool,
 ) -> FleetNetworks:
     """Make the networks of a fleet; `hosts` holds the kinds of hosts of each of its tasks, with the widest of each.
+
+    If `kernels`, hosts that have kernels are trained on the CPU, also where `settings` name another device.
 
     Raise `ConfigError` if `backend` is `numba` and a host has no kernels.
     """
@@ -45,7 +48,7 @@ def make_networks(
     for kind, host in hosts:
         by_kind.setdefault(kind, []).append(host)
     padded = {kind: padded_host(same) for kind, same in by_kind.items()}
-    with_kernels = {kind for kind, host in padded.items() if settings.device.type == "cpu" and has_kernels(host)}
+    with_kernels = {kind for kind, host in padded.items() if kernels and has_kernels(host)}
     require(
         backend != "numba" or with_kernels == set(padded),
         "env.backend is numba, which needs MLP hosts with built-in blueprints on a CPU: set it to auto",

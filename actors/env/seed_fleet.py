@@ -48,19 +48,21 @@ class SeedTrainingFleet:
         dtype: torch.dtype = torch.float32,
         read_test: bool = False,
         width_scale: int = 1,
+        gpu: bool = False,
     ) -> None:
         """`read_test` adds `test_accuracy`, in points, to the telemetry of each episode that ends.
 
-        Hosts are `width_scale` times as wide as their episodes draw; tasks and minibatches are the same.
+        Hosts are `width_scale` times as wide as their episodes draw; tasks and minibatches are the same. `gpu` is
+        whether `env.device: auto` may use a GPU, as in an actor with a share of one.
         """
         tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed, self.read_test = config, num_envs, run_seed, read_test
-        self.rent_share, self.width_scale = 1.0, width_scale
+        self.rent_share, self.width_scale, self.gpu = 1.0, width_scale, gpu
         self.spaces = seed_spaces(config.total_slots, config.profile)
         self.episodes: list[HostEpisode] = []
         self._running = np.zeros(num_envs, dtype=np.bool_)
         self._last: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
-        self.dtype, self.device = dtype, _device(config)
+        self.dtype, self.device = dtype, _device(config, gpu)
         kernels = self.device.type == "cpu" and dtype is torch.float32 and config.batch_size % NARROW == 0
         least = LEAST_CHANNELS_OF_KERNELS if kernels else LEAST_CHANNELS
         settings = NetworkSettings(
@@ -77,7 +79,9 @@ class SeedTrainingFleet:
             widths = (width_scale * width for width in width_range(config, name))
             narrowest, widest = (make_host(task, width, config.slots) for width in widths)
             hosts += host_kinds(narrowest, widest, task.shape, least).items()
-        self.networks = make_networks(hosts, config.column_slots, num_envs, settings, config.backend)
+        self.networks = make_networks(
+            hosts, config.column_slots, num_envs, settings, config.backend, config.device != "cuda"
+        )
         self._twins = TwinCache(self._play_twins)
         self._topologies: tuple[Topology, ...] = ((),) * num_envs
 
@@ -161,7 +165,7 @@ class SeedTrainingFleet:
         """Play never-grow episodes in a fleet of their own, for hosts whose backend cannot train a twin beside them."""
         width = max(2, len(seeds))  # a stack of one rounds differently
         fleet = SeedTrainingFleet(
-            twin_config(self.config), width, self.run_seed, self.dtype, width_scale=self.width_scale
+            twin_config(self.config), width, self.run_seed, self.dtype, width_scale=self.width_scale, gpu=self.gpu
         )
         fleet.reset([*seeds, *[seeds[0]] * (width - len(seeds))])
         waits = np.zeros((width, len(self.spaces.action.heads)), dtype=np.int64)
@@ -203,14 +207,18 @@ def compile_kernels(dtype: torch.dtype = torch.float32) -> None:
     compile.compile_kernels(str(dtype).removeprefix("torch."))
 
 
-def _device(config: EnvConfig) -> torch.device:
+def _device(config: EnvConfig, gpu: bool) -> torch.device:
+    """Return the device of the torch backend."""
+    if config.device == "cpu" or (config.device == "auto" and not gpu):
+        return torch.device("cpu")
     present = torch.cuda.is_available()
     require(present or config.device != "cuda", "env.device is cuda, but PyTorch finds no CUDA device here")
-    return torch.device("cuda" if present and config.device != "cpu" else "cpu")
+    return torch.device("cuda" if present else "cpu")
 
 
-def make_fleet(config: EnvConfig, num_envs: int, run_seed: int) -> Fleet:
-    """Make the fast fleet, or the reference for `isolation: straight_through`, which only it supports."""
+def make_fleet(config: EnvConfig, num_envs: int, run_seed: int, gpu: bool = False) -> Fleet:
+    """Make the fast fleet, or the reference for `isolation: straight_through`, which only it supports. For `gpu` see
+    `SeedTrainingFleet`."""
     if config.isolation == "straight_through":
         return ReferenceFleet(config, num_envs, run_seed)
-    return SeedTrainingFleet(config, num_envs, run_seed)
+    return SeedTrainingFleet(config, num_envs, run_seed, gpu=gpu)

@@ -59,16 +59,13 @@ def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Te
     return torch.where(deterministic, log_probs.argmax(-1), drawn) if isinstance(deterministic, Tensor) else drawn
 
 
-_MINUS_INF, _ZERO = torch.tensor(-torch.inf), torch.tensor(0.0)  # avoids converting a scalar at each call
-
-
 def masked_probs(logits: Tensor, mask: Tensor, floor: float, mass: float = MAX_FLOOR_MASS) -> Tensor:
     """Return the probabilities of `masked_log_probs` in fewer operations, for inference."""
-    probs = torch.where(mask, logits, _MINUS_INF).softmax(-1)
+    probs = torch.where(mask, logits, -torch.inf).softmax(-1)
     if floor == 0.0:
         return probs
     legal = mask.sum(-1, keepdim=True, dtype=torch.float32)
-    return torch.where(mask, probs.lerp(legal.reciprocal(), (legal * floor).clamp(max=mass)), _ZERO)
+    return torch.where(mask, probs.lerp(legal.reciprocal(), (legal * floor).clamp(max=mass)), 0.0)
 
 
 def choose_with_prob(probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tuple[Tensor, Tensor]:
@@ -89,4 +86,4 @@ def choose_with_prob(probs: Tensor, noise: Tensor, deterministic: bool | Tensor)
 
 def where_relevant(relevant: Tensor, log_probs: Tensor) -> Tensor:
     """Return `log_probs` with 0 for irrelevant heads."""
-    return torch.where(relevant, log_probs, _ZERO)
+    return torch.where(relevant, log_probs, 0.0)

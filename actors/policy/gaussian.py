@@ -20,7 +20,8 @@ from actors.types.continuous import CELL_WIDTH, CELLS, LARGEST
 
 LOG_STD_RANGE = (-5.0, 2.0)
 TAIL = 1e-12  # probability beyond which noise is clamped: samples stay within 7 standard deviations
-_POINTS, _WEIGHTS = np.polynomial.hermite.hermgauss(32)
+QUADRATURE = np.stack(np.polynomial.hermite.hermgauss(32))
+"""`[2, 32]`, the points and weights of `entropy`."""
 
 
 class GaussianHeads(nn.Module):
@@ -61,13 +62,13 @@ def log_prob(cells: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     return -0.5 * z.square() - log_std - 0.5 * log(2.0 * pi) + log(CELL_WIDTH)
 
 
-def entropy(mean: Tensor, log_std: Tensor, squashed: Tensor) -> Tensor:
+def entropy(mean: Tensor, log_std: Tensor, squashed: Tensor, quadrature: Tensor) -> Tensor:
     """Return differential entropies `[N, C]` in nats, of u, or of tanh(u) where `squashed [C]`.
 
-    That of tanh(u) is that of u plus E[log(1 - tanh(u)^2)], by Gauss-Hermite quadrature with 32 points.
+    That of tanh(u) is that of u plus E[log(1 - tanh(u)^2)], by Gauss-Hermite `quadrature [2, 32]`.
     """
     gaussian = log_std + 0.5 * log(2.0 * pi * e)
-    points, weights = mean.new_tensor(_POINTS), mean.new_tensor(_WEIGHTS / sqrt(pi))
+    points, weights = quadrature.to(mean.dtype)
     u = mean.unsqueeze(-1) + sqrt(2.0) * log_std.exp().unsqueeze(-1) * points
     log_det = 2.0 * (log(2.0) - u - F.softplus(-2.0 * u))
-    return gaussian + torch.where(squashed, (log_det * weights).sum(-1), 0.0)
+    return gaussian + torch.where(squashed, (log_det * weights).sum(-1) / sqrt(pi), 0.0)

@@ -15,7 +15,7 @@ from actors.policy.cores.core import Recurrent, make_core
 from actors.policy.cores.sequences import BucketLayout, Steps
 from actors.policy.distribution import choose, floor_mass, masked_log_probs
 from actors.policy.encoder import Encoded, make_encoder
-from actors.policy.gaussian import GaussianHeads, entropy, log_prob, sample
+from actors.policy.gaussian import QUADRATURE, GaussianHeads, entropy, log_prob, sample
 from actors.policy.heads import FactoredHeads, mlp
 from actors.policy.normalizer import ValueNormalizer
 from actors.policy.scoring import HeadScorer, HeadScores
@@ -94,6 +94,7 @@ class FactoredRecurrentActorCritic(nn.Module):
 
     relevance: Tensor
     squashed: Tensor  # [C] bool, of the continuous heads
+    quadrature: Tensor  # [2, 32] points and weights of their entropies
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()
@@ -112,6 +113,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
         squashed = torch.tensor([h.squash for h in spaces.action.heads if h.continuous], dtype=torch.bool)
         self.register_buffer("squashed", squashed, persistent=False)
+        self.register_buffer("quadrature", torch.from_numpy(QUADRATURE), persistent=False)
 
     @property
     def lstm(self) -> nn.LSTM:
@@ -262,7 +264,10 @@ class FactoredRecurrentActorCritic(nn.Module):
         scores = self.scorer(torch.cat(logits, -1), masks, choices, relevant, floor, mass)
         if gaussian is not None:
             means, log_std = torch.cat(logits[first:], -1).float(), gaussian.log_std(core)
-            own = log_prob(actions[:, first:], means, log_std), entropy(means, log_std, self.squashed)
+            own = (
+                log_prob(actions[:, first:], means, log_std),
+                entropy(means, log_std, self.squashed, self.quadrature),
+            )
             scores = HeadScores(*(torch.cat([s[:, :first], t], -1) for s, t in zip(scores, own, strict=True)))
         values, baselines = self._values(core, actions[:, 0], op_log_probs)
         none = core.new_zeros(core.shape[0], 0)

@@ -201,5 +201,6 @@ def make_sampler(
     width = acting.actors.envs_per_actor
     if acting.gym.id:
         return StreamSampler(acting.gym, width, run_seed, seeds, on_step)
-    fleet, share = make_fleet(acting.env, width, run_seed), partial(rent_share, acting.env)
+    fleet = make_fleet(acting.env, width, run_seed, gpu=acting.actors.gpus_per_actor > 0)
+    share = partial(rent_share, acting.env)
     return WaveSampler(fleet, seeds, share, acting.actors.episodes_per_seed, on_step)

@@ -58,8 +58,3 @@ class RayRolloutWorker:
             report = RayMetrics(f"actor-{self._settings.index}", self._settings.run).report
             self._worker = RolloutWorker(self._settings, restarted, report, self._heartbeat)
         return self._worker
-
-
-def limit_threads() -> dict[str, str]:
-    """Return environment variables that limit each numerical library to one thread."""
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

@@ -14,10 +14,12 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from actors.config import ActingConfig
 from actors.errors import UserError
+from actors.process_environment import process_environment
 from actors.transport.backoff import Backoff
 from actors.workers.hang_detector import HangDetector
+from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
-from actors.workers.ray_worker import HEARTBEATS, RayRolloutWorker, limit_threads
+from actors.workers.ray_worker import HEARTBEATS, RayRolloutWorker
 from actors.workers.rollout_worker import PolicyName, WaveReport, WorkerSettings
 from actors.workers.spares import PlacedActor, Spares
 
@@ -96,7 +98,9 @@ class WorkerPool:
         redis: str,
         namespace: str,
         warn: Callable[[str], None] = log.warning,
+        learner_gpus: float = 0.0,
     ) -> None:
+        """`learner_gpus` is what a learner on the same cluster reserves."""
         options: dict[str, Any] = {
             "num_cpus": 1,
             "num_gpus": acting.actors.gpus_per_actor,
@@ -104,7 +108,7 @@ class WorkerPool:
             "max_task_retries": 0,
             "scheduling_strategy": "SPREAD",
             "concurrency_groups": {HEARTBEATS: 1},
-            "runtime_env": {"env_vars": limit_threads()},
+            "runtime_env": {"env_vars": process_environment(acting.actors.gpus_per_actor > 0)},
         }
         self._remote: Any = ray.remote(**options)(RayRolloutWorker)
         self._settings = WorkerSettings(acting, 0, run, seed, redis, namespace)
@@ -114,7 +118,7 @@ class WorkerPool:
         # A spare has no share of a GPU.
         self._spares = Spares(0 if acting.actors.gpus_per_actor else acting.actors.spares, self._create_spare)
         self._members: list[_Member] = []
-        self._warn = warn
+        self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
         self.totals = PoolTotals()
         self._add(acting.actors.at_least)
 
@@ -144,7 +148,9 @@ class WorkerPool:
         if isinstance(actors.count, int) or time.monotonic() < self._autoscale_at_s:
             return
         self._autoscale_at_s = time.monotonic() + AUTOSCALE_INTERVAL_S
-        capacity = actor_capacity(free_resources(), actors.gpus_per_actor)
+        share = actors.gpus_per_actor
+        room = gpu_room(node_gpus(), share, self._learner_gpus) - self.alive if share else 0
+        capacity = actor_capacity(free_resources(), share, room)
         if capacity == 0:
             for m in [m for m in self._members if m.unplaced]:
                 self._remove(m)
@@ -189,11 +195,19 @@ class WorkerPool:
                 m.call = m.handle.sample.remote() if m.alive else m.reach()
                 m.hang_detector.start()
         self._kill_hung()
+        self._warn_about_gpus()
         self._spares.tend(self.alive == self.size)
         self.totals.waves += len(reports)
         self.totals.episodes += sum(r.episodes for r in reports)
         self.totals.steps += sum(r.steps for r in reports)
         return reports
+
+    def _warn_about_gpus(self) -> None:
+        """Say once why actors wait: a cluster may grow, so this is not an error."""
+        if not self._checked_gpus and any(m.unplaced for m in self._members):
+            self._checked_gpus = True
+            if shortage := gpu_shortage(self._settings.acting.actors, node_gpus(), self._learner_gpus):
+                self._warn(f"{shortage}; the others start when the cluster grows")
 
     def _collect(self, member: _Member) -> WaveReport | None:
         call, member.call = member.call, None
@@ -318,14 +332,6 @@ class WorkerPool:
         for m in self._members:
             ray.kill(m.handle)
         self._spares.stop()
-
-
-def actor_capacity(free: Mapping[str, float], gpus_per_actor: float) -> int:
-    """Return how many actors fit into the free resources: one CPU each, and `gpus_per_actor` of a GPU."""
-    capacity = free.get("CPU", 0.0)
-    if gpus_per_actor:
-        capacity = min(capacity, free.get("GPU", 0.0) / gpus_per_actor)
-    return int(capacity + 1e-6)
 
 
 def last_line(error: BaseException) -> str:

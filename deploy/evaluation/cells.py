@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.config import EnvConfig
+from actors.process_environment import NO_GPU
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import Player
 from deploy.evaluation.suite import first_seed
@@ -148,16 +149,17 @@ def _rows(columns: Mapping[str, list[Any]]) -> list[Row]:
 
 @contextmanager
 def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of new processes with one thread each."""
+    """Yield a pool of new processes with one thread each, which see no GPU."""
     os.environ["OMP_NUM_THREADS"] = "1"  # they inherit it
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread)
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_use_one_core)
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _one_thread() -> None:
+def _use_one_core() -> None:
+    os.environ.update(NO_GPU)
     import torch
 
     torch.set_num_threads(1)

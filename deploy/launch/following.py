@@ -47,6 +47,7 @@ def make_run_plan(config: Config, run_dir: Path, redis: str) -> RunPlan:
         config.run.reference_episodes,
         for_actors,
         bool(config.external.spaces),
+        bool(config.run.address),
     )
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from actors.errors import UserError
 from actors.transport.redis import connect, require_store
+from actors.workers.placement import learner_gpus, node_gpus, require_gpus
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
@@ -56,6 +57,9 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
         dashboard_note = stack.enter_context(local_ray(config, config.run.metrics_port))
         if dashboard_note:
             console.print(dashboard_note, soft_wrap=True, markup=False)
+        if not config.external.spaces:
+            nodes = node_gpus()
+            require_gpus(config.actors, nodes, learner_gpus(config.learner.device, config.actors, nodes, grows=False))
         supervisor = Supervisor(make_run_plan(config, run_dir, redis))
         stack.push(lambda kind, error, trace: supervisor.close(at_once=kind is KeyboardInterrupt))
 

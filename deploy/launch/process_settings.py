@@ -10,6 +10,7 @@ from actors.codec import MAX_DIMENSION, largest_episode_bytes
 from actors.config import MAX_REDIS_VALUE_BYTES, ActingConfig, require
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.gym.make import gym_spaces
+from actors.env.tasks import find_family
 from actors.metrics.ray import RayMetrics
 from actors.policy.state import StateSizes
 from actors.types.spaces import Spaces
@@ -41,9 +42,28 @@ def checked_spaces(config: Config) -> Spaces:
         _check_size(config, spaces, "external.max_segment_steps", config.external.max_segment_steps)
         return spaces
     check_tasks(config.env, config.run.seed)
+    _check_gpus(config)
     spaces = seed_spaces(config.env.total_slots, config.env.profile)
     _check_size(config, spaces, "env.horizon_epochs", config.env.max_horizon_epochs)
     return spaces
+
+
+def _check_gpus(config: Config) -> None:
+    """Raise `ConfigError` if hosts need a GPU that no actor reserves, or if actors reserve one that no host uses."""
+    env, share = config.env, config.actors.gpus_per_actor
+    require(
+        env.device != "cuda" or share > 0,
+        "env.device is cuda, but actors see only GPUs that they reserve, and actors.gpus_per_actor is 0: give a share, "
+        "such as --gpus-per-actor 0.25, or leave env.device at auto",
+    )
+    idle = env.device == "cpu" or (
+        env.device == "auto" and env.backend != "torch" and all(find_family(t).kind == "vector" for t in env.tasks)
+    )
+    require(
+        share == 0 or not idle,
+        f"actors.gpus_per_actor is {share:g}, but no host would use a GPU, because MLP hosts are faster on a CPU: "
+        "leave it out, or set env.device to cuda",
+    )
 
 
 def _check_size(config: Config, spaces: Spaces, setting: str, steps: int) -> None:

@@ -15,6 +15,7 @@ from actors.heartbeat import StallTimer
 from actors.metrics.prometheus import ProcessMetrics
 from actors.transport.base import Fenced
 from actors.transport.redis import connect, require_store
+from actors.workers.placement import node_gpus, require_gpus
 from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
 from deploy.launch.cluster import cluster, line_printer, with_passwords
@@ -105,7 +106,10 @@ def run_actors(config: Config) -> int:
     with stop_on_signal() as stop, process_metrics(config) as metrics, ray_context as dashboard_note:
         if dashboard_note:
             console.print(dashboard_note, soft_wrap=True, markup=False)
-        config = with_passwords(config) if config.run.address else config
+        if config.run.address:
+            config = with_passwords(config)
+        else:
+            require_gpus(config.actors, node_gpus(), learner=0.0)
         pool = WorkerPool(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
         console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
         while not stop.wait(0.2):

@@ -7,7 +7,10 @@ minibatch warms up, and the second is captured in a graph that runs for it and a
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -41,14 +44,57 @@ def run_steps(step: Step, x: Tensor, y: Tensor, measured: Collection[int], use_g
         yield captured(batch, labels)
 
 
+class GraphMemory:
+    """The stream on which graphs are warmed up and captured, and the memory that they share.
+
+    `torch.cuda.graph` would give the allocator's free memory back to the driver at every capture, and each graph memory
+    of its own that no later one uses again. A pool exists as long as one of its graphs does, so the newest is kept.
+    Graphs that share a pool must not be replayed in turns: each is used for one epoch, before the next is captured.
+    """
+
+    def __init__(self) -> None:
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._newest: torch.cuda.CUDAGraph | None = None
+
+    @contextmanager
+    def on_stream(self) -> Iterator[None]:
+        """Run on the stream, after what was started before and before what is started later."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+    @contextmanager
+    def capture(self) -> Iterator[torch.cuda.CUDAGraph]:
+        """Capture what runs inside. Meanwhile nothing is garbage-collected, since CUDA refuses to destroy a graph, or
+        to free memory, during a capture."""
+        graph = torch.cuda.CUDAGraph()
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with self.on_stream():
+                graph.capture_begin(pool=self._pool)
+                try:
+                    yield graph
+                finally:
+                    graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
+        self._newest = graph
+
+
+@cache
+def _memory(device: int) -> GraphMemory:
+    """Return the memory of a device's graphs."""
+    return GraphMemory()
+
+
 def _warm_up(step: Step, x: Tensor, y: Tensor) -> StepResult:
-    """Run a step on a side stream, as CUDA graphs require before capture."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        out = step(x, y, True)
-    torch.cuda.current_stream().wait_stream(side)
-    return out
+    """Run a step on the stream of captures, as CUDA graphs require before a capture."""
+    with _memory(x.get_device()).on_stream():
+        return step(x, y, True)
 
 
 class CapturedStep:
@@ -57,8 +103,7 @@ class CapturedStep:
     def __init__(self, step: Step, x: Tensor, y: Tensor) -> None:
         """Capture `step`; capturing does not run it."""
         self.x, self.y = x.clone(), y.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with _memory(x.get_device()).capture() as self.graph:
             self.out = step(self.x, self.y, True)
 
     def __call__(self, x: Tensor, y: Tensor) -> StepResult:

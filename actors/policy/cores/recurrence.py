@@ -12,7 +12,7 @@ from actors.policy.compiled import compiled, dynamic
 from actors.policy.cores.memory import STATISTICS, MemoryWeights, read_and_write, scan
 from actors.policy.cores.sequences import BucketLayout, run_layout
 from actors.policy.state import PolicyState
-from actors.precision import tf32
+from actors.precision import matmul_allows_tf32, tf32
 
 Scan = Callable[[MemoryWeights, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 _PER_LAYER = 4  # weight_ih, weight_hh, bias_ih, bias_hh, as in nn.LSTM
@@ -49,7 +49,7 @@ def _fused(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tens
     if not x.is_cuda:
         return torch.lstm(x, (h, c), weights, True, layers, 0.0, training, False, False)
     # cuDNN takes contiguous states only. Its LSTM may use TF32 where matrix products may.
-    with tf32(torch.backends.cuda.matmul.allow_tf32):
+    with tf32(matmul_allows_tf32()):
         return torch.lstm(x, (h.contiguous(), c.contiguous()), weights, True, layers, 0.0, training, False, False)
 
 

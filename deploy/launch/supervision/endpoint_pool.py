@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from actors.errors import UserError
+from actors.process_environment import NO_GPU
 from actors.transport.backoff import Backoff
 from actors.workers.worker_pool import PoolTotals
 
@@ -71,6 +73,7 @@ class EndpointPool:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                env=os.environ | NO_GPU,
             )
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended already, which the next `pump` reports

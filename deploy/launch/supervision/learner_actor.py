@@ -16,10 +16,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.errors import UserError
 from actors.heartbeat import StallTimer
+from actors.process_environment import process_environment
 from actors.transport.backoff import Backoff
 from actors.transport.base import Fenced
+from actors.workers.placement import node_gpus
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.ray_worker import limit_threads
 from actors.workers.worker_pool import last_line
 from deploy.launch.process_settings import learner_report
 from deploy.launch.supervision.stopping import wait_until_stopped
@@ -50,7 +51,7 @@ class LearnerActor:
             max_restarts=-1,
             max_task_retries=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement_group),
-            runtime_env={"env_vars": limit_threads()},
+            runtime_env={"env_vars": process_environment(gpus > 0 or not any(node_gpus()))},
         )(LearnerService)
         report = partial(learner_report, settings.namespace)
         self._handle = remote.options(max_concurrency=2).remote(settings, report)  # it is polled while it starts

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from actors.errors import UserError
-from actors.workers.ray_worker import limit_threads
+from actors.process_environment import process_environment
 from actors.workers.worker_pool import last_line
 from deploy.launch.supervision.supervisor import RunPlan, RunStatus, Supervisor
 
@@ -65,7 +65,7 @@ def start_supervisor(plan: RunPlan) -> None:
         resources=HEAD_NODE,
         max_restarts=-1,
         max_task_retries=0,
-        runtime_env={"env_vars": limit_threads()},
+        runtime_env={"env_vars": process_environment(False)},
     )(Supervisor)
     options = {"name": _actor_name(plan.name), "lifetime": "detached", "max_concurrency": 4}
     handle = remote.options(**options).remote(plan)
@@ -93,7 +93,7 @@ def run_on_cluster(call: Callable[P, R]) -> Callable[P, R]:
     """
 
     def call_remotely(*args: P.args, **kwargs: P.kwargs) -> R:
-        remote: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": limit_threads()})(call)
+        remote: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": process_environment(False)})(call)
         try:
             answer: R = ray.get(remote.remote(*args, **kwargs))
         except RayTaskError as error:

@@ -18,6 +18,7 @@ from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.metrics.ray import RayMetrics
 from actors.transport.redis import connect
+from actors.workers.placement import learner_gpus, node_gpus
 from actors.workers.worker_pool import UNPLACED_S, WorkerPool
 from deploy.launch.comparison import compare
 from deploy.launch.supervision.endpoint_pool import EndpointPool
@@ -54,6 +55,7 @@ class RunPlan:
     reference_episodes: int
     actors_redis: str = field(repr=False)  # may hold a password
     external: bool = False  # environments play at an endpoint, instead of actors
+    on_cluster: bool = False  # which may grow
 
     @property
     def run_dir(self) -> Path:
@@ -97,12 +99,18 @@ class Supervisor:
         self._up_s, self._made_room = self._began_s, False
         s = plan.learner
         # The learner is created first, so that actors cannot take its resources.
-        self._learner = LearnerActor(s, learner_gpus(s, plan.acting), self._notes.append)
+        nodes = node_gpus()
+        gpus = learner_gpus(s.config.device, plan.acting.actors, nodes, plan.on_cluster)
+        if s.config.device == "auto" and not gpus and any(nodes):
+            self._notes.append("the actors reserve all GPUs: the learner runs on the CPU")
+        self._learner = LearnerActor(s, gpus, self._notes.append)
         self._pool: WorkerPool | EndpointPool
         if plan.external:
             self._pool = EndpointPool(plan.run_dir, plan.actors_redis, self._notes.append)
         else:
-            self._pool = WorkerPool(plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append)
+            self._pool = WorkerPool(
+                plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append, gpus
+            )
         self._reporter = RayMetrics("supervisor", plan.name)
         self._monitor = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._reporter.report, self._counts)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -230,17 +238,3 @@ class Supervisor:
             eta_s=min(remaining) if remaining else None,
             unit="points" if self.plan.hosts else "",
         )
-
-
-def learner_gpus(learner: LearnerSettings, acting: ActingConfig) -> float:
-    """Return the GPU share of the learner: a whole GPU if available, or else what the actors leave of it."""
-    have = ray.cluster_resources().get("GPU", 0.0)
-    if learner.config.device == "cpu" or not have:
-        return 0.0
-    left = have - acting.actors.at_least * acting.actors.gpus_per_actor
-    if left <= 0:
-        raise UserError(
-            f"{acting.actors.at_least} actors x {acting.actors.gpus_per_actor} GPUs leave none of the cluster's "
-            f"{have:g} GPUs for the learner: lower actors.gpus_per_actor"
-        )
-    return float(min(1.0, left))

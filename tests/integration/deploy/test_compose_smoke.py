@@ -19,11 +19,13 @@ import yaml
 
 from actors.config import QueueConfig
 from actors.transport.redis import connect
+from actors.workers.placement import gpu_room
 from deploy.commands.admin.health import failure_reason
 from deploy.commands.admin.secrets import SERVICES
 from deploy.commands.serve_flags import serve_flags
 from deploy.config.flags import parse
 from deploy.launch.embedded_redis import find_server
+from deploy.launch.process_settings import checked_spaces
 from learner.run.checkpoint import load_checkpoint
 from tests.compose.ask import STEPS, ask
 from tests.support.composing import ROOT, Service, command_of, free_ports, project
@@ -47,13 +49,15 @@ def has_compose() -> bool:
 
 
 @pytest.mark.skipif(not has_compose(), reason="docker compose is not installed here, so that it cannot read the file")
-@pytest.mark.parametrize("profile", ["cpu", "gpu"])
-def test_docker_compose_accepts_the_file(profile: str) -> None:
+@pytest.mark.parametrize(
+    ("profile", "added"), [("cpu", {"learner"}), ("gpu", {"learner-gpu"}), ("gpu-actors", {"actors-gpu"})]
+)
+def test_docker_compose_accepts_the_file(profile: str, added: set[str]) -> None:
     command = ["docker", "compose", "--project-directory", str(ROOT), "--profile", profile, "config"]
     ended = subprocess.run([*command, "--services"], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    learners = {name for name in ended.stdout.split() if name.startswith("learner")}
-    assert learners == ({"learner"} if profile == "cpu" else {"learner-gpu"})
+    always = {name for name, service in FILE["services"].items() if "profiles" not in service}
+    assert set(ended.stdout.split()) == always | added
 
 
 def test_every_service_has_limits_a_health_check_and_no_public_port() -> None:
@@ -109,6 +113,24 @@ def test_the_commands_parse() -> None:
     assert (fleet.run.name, fleet.env, fleet.policy) == (learner.run.name, learner.env, learner.policy)
     assert fleet.run.address == "fleet:6379"
     assert serve_flags(command_of(OURS["serve"], {})[2:]).name == learner.run.name
+
+
+def test_machines_have_room_for_the_actors_that_the_documentation_starts() -> None:
+    """With `--profile gpu-actors`: as many cores as actors share the GPU."""
+    page = (ROOT / "docs/deploy/compose.md").read_text()
+    (flags,) = re.findall(r'export TAMIYO_FLAGS="(.*)"', page)
+    config = parse(
+        "actors",
+        command_of(OURS["fleet"], {"TAMIYO_FLAGS": flags})[2].split("tamiyo actors ")[1].split(),
+        resumable=False,
+    ).config
+    checked_spaces(config)
+    start = command_of(OURS["actors-gpu"], {})
+    cpus, gpus = (int(re.findall(rf"--num-{kind}=(\d+)", " ".join(start))[0]) for kind in ("cpus", "gpus"))
+    assert gpu_room([gpus], config.actors.gpus_per_actor) == cpus
+    (device,) = OURS["actors-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"], len(device["device_ids"])) == ("nvidia", ["gpu"], gpus)
+    assert OURS["actors-gpu"]["image"] == OURS["learner-gpu"]["image"] == "tamiyo:cuda"
 
 
 class Stack:

@@ -14,11 +14,12 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from actors.config import PolicyConfig
+from actors.env import make_env
 from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
-from deploy.rllib import TamiyoRLModule, register_with_rllib
+from deploy.rllib import MasksObserved, TamiyoRLModule, register_with_rllib
 from learner.ppo.optimizer import make_optimizer
 from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from tests.support.learning.sequences import SequenceBatch, evaluate
@@ -91,10 +92,21 @@ def test_rllibs_env_runner_plays_a_checkpoint_with_its_state(core: str, tmp_path
         env_runner.stop()
 
 
-def test_a_missing_checkpoint_and_missing_masks_are_reported(tmp_path: Path) -> None:
-    from actors.env import make_env
-    from deploy.rllib import MasksObserved
+def test_the_module_acts_where_its_policy_is(tmp_path: Path) -> None:
+    """On `meta`, which has no values (and no LSTM), an input that stays on the CPU is an error."""
+    env = MasksObserved(make_env(**ENV))
+    model = {"checkpoint": str(checkpoint(tmp_path, "feedforward"))}
+    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+    module = TamiyoRLModule(**spaces, model_config=model)
+    module.to("meta")
+    obs, _ = env.reset(seed=0)
+    batch = {Columns.OBS: {name: torch.from_numpy(np.asarray(a))[None].to("meta") for name, a in obs.items()}}
+    for forward in (module.forward_exploration, module.forward_inference):
+        output = forward(batch)
+        assert {output[name].device.type for name in (Columns.ACTIONS, Columns.ACTION_LOGP)} == {"meta"}
 
+
+def test_a_missing_checkpoint_and_missing_masks_are_reported(tmp_path: Path) -> None:
     env = make_env(**ENV)
     spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
     with pytest.raises(UserError, match="register"):

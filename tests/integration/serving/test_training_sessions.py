@@ -104,7 +104,7 @@ def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
 def oracle(network: Any, seed: int, steps: int, inputs: int = 0) -> dict[str, Any]:
     """Act step by step with the network, and list what an episode must hold."""
     state, heads = network.initial_state(1), len(SPACES.action.heads)
-    found: dict[str, Any] = {"states": [], "after": [], "decisions": [], "obs": [], "blueprints": []}
+    found: dict[str, Any] = {"states": [], "after": [], "likeliest": [], "decisions": [], "obs": [], "blueprints": []}
     for step in range(steps + 1):
         obs, blueprints, masks = step_inputs(inputs, step)
         batch = ActionMasks(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
@@ -112,7 +112,9 @@ def oracle(network: Any, seed: int, steps: int, inputs: int = 0) -> dict[str, An
         noise = step_noise(seed, step, heads)[None]
         decision, state = network.act(obs[None], blueprints[None], batch, before, noise)
         last = stream(SERVING_SEED, seed, Purpose.BOOTSTRAP).random(heads)[None]
-        found["after"].append(network.act(obs[None], blueprints[None], batch, before, last)[0].bootstrap_values[0])
+        for name, greedy in (("after", False), ("likeliest", True)):
+            ended, _ = network.act(obs[None], blueprints[None], batch, before, last, greedy)
+            found[name].append(ended.bootstrap_values[0])
         found["states"].append(before.row(0))
         found["decisions"].append(decision)
         found["obs"].append(obs)
@@ -143,16 +145,18 @@ def same(segment: Episode, expected: dict[str, Any], start: int, end: int) -> No
 )
 def test_an_episode_equals_a_loop_over_the_network(changes: dict[str, Any]) -> None:
     given = weights(3, 7, **changes)
-    expected = oracle(from_weights(given), seed=11, steps=10)
+    expected = oracle(from_weights(given), seed=13, steps=10)
     with endpoint(FakeWeightStore(given)) as e, PolicyClient(e.address) as client:
-        with client.episode(11, SPACES) as episode:
+        with client.episode(13, SPACES) as episode:
             play(episode, 10)
             obs, blueprints, masks = step_inputs(0, 10)
             summary = episode.truncate(obs, masks, blueprints)
         (shipped,) = e.episodes(1)
     same(shipped, expected, 0, 10)
-    assert (shipped.truncated, shipped.end_reason, shipped.seed) == (True, EndReason.ENVIRONMENT, 11)
+    assert (shipped.truncated, shipped.end_reason, shipped.seed) == (True, EndReason.ENVIRONMENT, 13)
     assert shipped.bootstrap_value == pytest.approx(expected["after"][10], abs=2e-5)
+    if "bootstrap" in changes:
+        assert abs(expected["after"][10] - expected["likeliest"][10]) > 1.0
     np.testing.assert_array_equal(shipped.final_obs, obs)
     np.testing.assert_array_equal(shipped.final_masks, masks.flat())
     assert set(shipped.policy_version) == {7}

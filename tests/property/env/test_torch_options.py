@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import weakref
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -21,7 +24,7 @@ from actors.env.layers.fusion import fusible, fusing
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import cuda_graph, param_bank, slot_plan
-from actors.env.stacked.cuda_graph import CapturedStep, Step
+from actors.env.stacked.cuda_graph import CapturedStep, Step, StepResult
 from actors.env.stacked.epoch import StackedEpoch
 from actors.env.stacked.networks import TorchNetworks
 
@@ -121,7 +124,7 @@ def test_hosts_are_trained_without_tf32(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(("device", "kind"), [("cpu", MixedNetworks), ("meta", TorchNetworks)])
 def test_hosts_are_split_into_blocks_on_a_cpu_only(device: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks keep a CPU's cache; a GPU needs all environments at once."""
-    monkeypatch.setattr(seed_fleet, "_device", lambda config: torch.device(device))
+    monkeypatch.setattr(seed_fleet, "_device", lambda *_: torch.device(device))
     fleet = SeedTrainingFleet(replace(CONFIG, tasks=("gratings",), host_width=4), 256, 0)
     assert isinstance(fleet.networks, kind)
 
@@ -183,7 +186,7 @@ class Taped(CapturedStep):
         self.graph = tape  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("task", ["spirals", "gratings"])
+@pytest.mark.parametrize("task", ["spirals", "signals", "gratings"])
 def test_steps_can_be_captured_and_equal_plain_ones(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments end at different steps of the graph, and every step measures scores."""
     config = replace(CONFIG, tasks=(task,), host_width=4, batch_size=8, contribution_every=9)
@@ -193,6 +196,63 @@ def test_steps_can_be_captured_and_equal_plain_ones(task: str, monkeypatch: pyte
     graphs = _play(config, use_graph=True)
     for a, b in zip(plain, graphs, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+class FakeGraph:
+    """Stands in for a `torch.cuda.CUDAGraph`: notes in which pool it was captured."""
+
+    pools: ClassVar[list[object]] = []
+    capturing = False
+
+    def capture_begin(self, pool: object) -> None:
+        self.pools.append(pool)
+        FakeGraph.capturing = True
+
+    def capture_end(self) -> None:
+        FakeGraph.capturing = False
+
+
+class Cycle:
+    """Garbage that only a collection finds, such as a graph of an earlier epoch whose step failed."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_nothing_is_collected_while_a_graph_is_captured(collects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA fails a capture in which a graph is destroyed. All captures share one pool, which lives on between them."""
+    cuda = MagicMock(CUDAGraph=FakeGraph, graph_pool_handle=object)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    cuda_graph._memory.cache_clear()
+    monkeypatch.setattr(FakeGraph, "pools", [])
+    (gc.enable if collects else gc.disable)()
+
+    def step(x: torch.Tensor, y: torch.Tensor, measured: bool) -> StepResult:
+        assert FakeGraph.capturing
+        garbage = weakref.ref(Cycle())
+        _ = [[] for _ in range(100_000)]  # many more than start a collection
+        assert garbage() is not None
+        return StepResult(x, x, x, None)
+
+    try:
+        x = torch.zeros(2)
+        for _ in range(2):
+            held = weakref.ref(CapturedStep(step, x, x).graph)
+            assert gc.isenabled() == collects
+            assert not FakeGraph.capturing
+            assert held() is not None  # or the pool would be freed before the next capture
+        with pytest.raises(ZeroDivisionError):
+            CapturedStep(lambda *_: 1 / 0, x, x)  # type: ignore[arg-type, return-value]
+        assert gc.isenabled() == collects
+        assert len(FakeGraph.pools) == 3
+        assert len(set(FakeGraph.pools)) == 1
+        cuda.empty_cache.assert_not_called()
+        cuda.graph.assert_not_called()
+        assert cuda.Stream.call_count == 1
+    finally:
+        gc.enable()
+        cuda_graph._memory.cache_clear()
 
 
 @pytest.mark.long

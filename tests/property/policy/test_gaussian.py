@@ -18,7 +18,7 @@ from actors.env.gym.make import make_vector_env
 from actors.policy.acting.exported import INPUTS, OUTPUTS, ExportedStep, example_inputs, export_step
 from actors.policy.acting.onnx_program import onnx_step
 from actors.policy.acting.programs import ActingPolicy
-from actors.policy.gaussian import entropy, log_prob, sample
+from actors.policy.gaussian import QUADRATURE, entropy, log_prob, sample
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.rollout.stream import EpisodeStream
@@ -59,7 +59,7 @@ def test_log_probs_are_those_of_torch_distributions_times_the_cell(seed: int) ->
 def test_entropy_is_that_of_torch_distributions_also_when_squashed() -> None:
     mean, log_std = parameters(7)
     normal = torch.distributions.Normal(mean.double(), log_std.double().exp())
-    plain = entropy(mean, log_std, torch.zeros(3, dtype=torch.bool))
+    plain = entropy(mean, log_std, torch.zeros(3, dtype=torch.bool), torch.from_numpy(QUADRATURE))
     assert torch.allclose(plain.double(), normal.entropy(), atol=1e-5)
     squashed = torch.distributions.TransformedDistribution(
         normal,
@@ -68,7 +68,7 @@ def test_entropy_is_that_of_torch_distributions_also_when_squashed() -> None:
     torch.manual_seed(0)
     draws = squashed.sample((40_000,))
     estimate = -squashed.log_prob(draws).nan_to_num(0.0, 0.0, 0.0).mean(0)  # type: ignore[no-untyped-call]
-    ours = entropy(mean, log_std, torch.ones(3, dtype=torch.bool)).double()
+    ours = entropy(mean, log_std, torch.ones(3, dtype=torch.bool), torch.from_numpy(QUADRATURE)).double()
     moderate = (mean.abs() < 2) & (log_std < 0)  # tanh does not round to 1 there
     assert moderate.sum() > 20
     assert torch.allclose(ours[moderate], estimate[moderate], atol=0.05)

@@ -40,7 +40,7 @@ def whole_run(device: torch.device) -> None:
         history: list[dict[str, float]] = []
         with (
             tempfile.TemporaryDirectory() as folder,
-            patch.object(seed_fleet, "_device", lambda config: to),
+            patch.object(seed_fleet, "_device", lambda *_: to),
             patch.object(learner_module, "pick_device", lambda wanted: to),
         ):
             for updates in (1, 2):
@@ -112,7 +112,7 @@ def captured_steps(device: torch.device) -> None:
             tasks=(task,), host_width=4, horizon_epochs=len(SCRIPT), inner_steps=3, budget_ratio=20.0, batch_size=8,
             contribution_every=len(SCRIPT), backend="torch",
         )  # fmt: skip
-        with patch.object(seed_fleet, "_device", lambda config: to):
+        with patch.object(seed_fleet, "_device", lambda *_: to):
             fleet = SeedTrainingFleet(config, 3, 0, torch.float64)
         assert isinstance(fleet.networks, TorchNetworks)
         fleet.networks.settings = replace(fleet.networks.settings, cuda_graph=graph)
@@ -123,7 +123,7 @@ def captured_steps(device: torch.device) -> None:
             assert not fleet.illegal
         return steps
 
-    for task in ("spirals", "gratings"):
+    for task in ("spirals", "signals", "gratings"):
         with without_cuda_graphs(device):
             graphs = play(device, task, graph=True)
         for ours, theirs in zip(graphs, play(CPU, task, graph=False), strict=True):

@@ -15,8 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from actors.config import PolicyConfig
 from actors.env.gym.fleet import GymFleet
+from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.programs import ActingPolicy
-from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.acting.stepper import Stepper
+from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.state import PolicyState
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Provenance
 from actors.types.episode import Episode
@@ -51,7 +54,8 @@ class Crossings(TorchDispatchMode):
         name, given = func.overloadpacket.__name__, [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         kinds = {t.device.type for t in (*given, *tree_leaves(out)) if isinstance(t, Tensor)}
         blocking = not (kwargs or {}).get("non_blocking", False) and not (name == "copy_" and True in args[2:])
-        if kinds != {"cpu"} and (name in self.READS or (name in ("_to_copy", "copy_") and len(kinds) > 1 and blocking)):
+        copies = name in ("_to_copy", "copy_", "where")  # `where` copies a scalar of the CPU
+        if kinds != {"cpu"} and (name in self.READS or (copies and len(kinds) > 1 and blocking)):
             self.seen.append(f"{name} {[list(t.shape) for t in given]}")
         return out
 
@@ -79,46 +83,63 @@ def update_options(device: torch.device) -> None:
             same(ours[name], theirs[name], 0.05 if rounded else 1e-4)
 
 
+def played(device: torch.device) -> tuple[FactoredRecurrentActorCritic, list[Episode]]:
+    """A network whose actions are partly continuous, and episodes that it played on the device."""
+    seeds = itertools.count(3)
+    envs = SyncVectorEnv([Mixed] * 2, autoreset_mode=AutoresetMode.DISABLED)
+    fleet = GymFleet("mixed", envs, lambda row: next(seeds))
+    torch.manual_seed(0)
+    network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=12)).to(device)
+    policy, source = ActingPolicy(network), Provenance(0, 1, 1, run_seed=5)
+    stream = EpisodeStream(fleet, policy, 5, 8)
+    return network, [e for _ in range(20) for e in stream.advance(policy, source)]
+
+
 def update_without_waiting(device: torch.device) -> None:
     """From the plan of the minibatches to the metrics of all, an update neither reads a value nor copies one over."""
     config = LearnerConfig(state_stride=1, target_kl=10.0, minibatches=3, update_epochs=2, chunk_length=3, burn_in=2)
-    network = toy_network().to(device)
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
-    ppo.reads_flags = False
-    optimize, plan, mode = ppo._optimize, ppo._minibatches, Crossings()
+    for network, episodes in ((toy_network(), toy_wave(toy_network(), SEEDS)), played(CPU)):
+        network.to(device)
+        ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
+        ppo.reads_flags = False
+        optimize, plan, mode = ppo._optimize, ppo._minibatches, Crossings()
 
-    def planned(*arguments: Any) -> Any:
-        found = plan(*arguments)
-        mode.__enter__()
-        return found
+        def planned(*arguments: Any, plan: Any = plan, mode: Any = mode) -> Any:
+            found = plan(*arguments)
+            mode.__enter__()
+            return found
 
-    def loop(*arguments: Any) -> Any:
-        try:
-            return optimize(*arguments)
-        finally:
-            mode.__exit__(None, None, None)
+        def loop(*arguments: Any, optimize: Any = optimize, mode: Any = mode) -> Any:
+            try:
+                return optimize(*arguments)
+            finally:
+                mode.__exit__(None, None, None)
 
-    ppo._minibatches, ppo._optimize = planned, loop  # type: ignore[method-assign]
-    batch = make_batch(toy_wave(toy_network(), SEEDS), SPACES, config.chunk_length, config.burn_in)
-    ppo(batch, update=0, version=0)
-    assert mode.seen == [], mode.seen
+        ppo._minibatches, ppo._optimize = planned, loop  # type: ignore[method-assign]
+        ppo(make_batch(episodes, network.spaces, config.chunk_length, config.burn_in), update=0, version=0)
+        assert mode.seen == [], mode.seen
+
+
+def step_without_waiting(device: torch.device) -> None:
+    """A step whose inputs are on the device stays there, sampled or not."""
+    for network in (toy_network(), toy_network(critic="q_op", causal_masks=False), played(CPU)[0]):
+        stepper = Stepper(network.to(device))
+        inputs = [t.to(device) for t in example_inputs(network, 2)]
+        obs, blueprints, op, slot, rest, *state, noise = (*inputs[:9], inputs[10])
+        for deterministic in (True, torch.zeros(2, dtype=torch.bool, device=device)):
+            with Crossings() as mode, torch.no_grad():
+                stepper(obs, blueprints, MaskTensors(op, slot, rest), PolicyState(*state), noise, deterministic)
+            assert mode.seen == [], mode.seen
 
 
 def continuous(device: torch.device) -> None:
     """Acting and an update with an action that is partly continuous."""
 
     def learned(to: torch.device) -> tuple[list[Episode], dict[str, float]]:
-        seeds = itertools.count(3)
-        envs = SyncVectorEnv([Mixed] * 2, autoreset_mode=AutoresetMode.DISABLED)
-        fleet = GymFleet("mixed", envs, lambda row: next(seeds))
-        torch.manual_seed(0)
-        network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=12)).to(to)
-        policy, source = ActingPolicy(network), Provenance(0, 1, 1, run_seed=5)
-        stream = EpisodeStream(fleet, policy, 5, 8)
-        episodes = [e for _ in range(20) for e in stream.advance(policy, source)]
+        network, episodes = played(to)
         config = LearnerConfig(state_stride=1, target_kl=1e9, gamma=0.9)
         ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
-        return episodes, ppo(make_batch(episodes, fleet.spaces), update=0, version=0)
+        return episodes, ppo(make_batch(episodes, network.spaces), update=0, version=0)
 
     (ours, metrics), (theirs, expected) = learned(device), learned(CPU)
     assert len(ours) > 1
@@ -129,4 +150,9 @@ def continuous(device: torch.device) -> None:
         same(metrics[name], value)
 
 
-LEARNING: tuple[Callable[[torch.device], None], ...] = (update_options, update_without_waiting, continuous)
+LEARNING: tuple[Callable[[torch.device], None], ...] = (
+    update_options,
+    update_without_waiting,
+    step_without_waiting,
+    continuous,
+)

@@ -1,0 +1,155 @@
+"""What each process of a run sees of a machine's GPUs. Ray is real, its two GPUs are not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from actors.errors import UserError
+from actors.workers.worker_pool import WorkerPool
+from deploy.config.flags import parse
+from deploy.config.schema import Config
+from deploy.evaluation.cells import workers
+from deploy.launch import local, processes
+from deploy.launch.embedded_redis import EmbeddedRedis
+from deploy.launch.following import make_run_plan
+from deploy.launch.prepare import open_run
+from deploy.launch.process_settings import acting, learner_settings
+from deploy.launch.ray.local_ray import local_ray
+from deploy.launch.supervision.endpoint_pool import EndpointPool
+from deploy.launch.supervision.learner_actor import LearnerActor
+from deploy.launch.supervision.remote_run import run_on_cluster
+from deploy.launch.supervision.supervisor import Supervisor
+from tests.support.launching import small
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+TWO_GPUS = {"RAY_OVERRIDE_RESOURCES": '{"GPU": 2}', VISIBLE: "0,1"}
+
+
+def config(folder: Path, **changes: Any) -> Config:
+    """Of a run of convolutional hosts, which would use a GPU."""
+    return parse("train", small(folder, "run", env__tasks="gratings", **changes), resumable=True).config
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[str]:
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RAY_AUTH_TOKEN", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
+            patch.setenv(name, "")  # so that they are removed afterwards
+            patch.delenv(name)
+        for name, value in TWO_GPUS.items():
+            patch.setenv(name, value)
+        with local_ray(config(folder, actors__count=3)):
+            yield
+
+
+def seen_by(handle: Any) -> str | None:
+    """The GPUs that CUDA would find in the process of a Ray actor."""
+    return ray.get(handle.__ray_call__.remote(lambda actor: os.getenv(VISIBLE)), timeout=60)  # type: ignore[no-any-return]
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_actors_share_a_gpu_and_the_learner_has_another(redis: str, tmp_path: Path) -> None:
+    own = config(tmp_path, actors__count=2, actors__gpus_per_actor=0.5, learner__updates=1000)
+    supervisor = Supervisor(make_run_plan(own, open_run(own, None), redis))
+    pool = supervisor._pool
+    assert isinstance(pool, WorkerPool)
+    try:
+        wait_for(lambda: pool.alive == 2)
+        actors = [seen_by(member.handle) for member in pool._members]
+        learner = seen_by(supervisor._learner._handle)
+    finally:
+        supervisor.close(at_once=True)
+    assert {learner, *actors} == {"0", "1"}
+    assert actors[0] == actors[1] != learner
+
+
+def test_processes_without_a_share_see_no_gpu(redis: str, tmp_path: Path) -> None:
+    own = config(tmp_path, actors__count=1, actors__spares=1, learner__device="cpu")
+    pool = WorkerPool(acting(own), "run", 0, redis, "run")
+    learner = LearnerActor(learner_settings(own, tmp_path, redis), 0.0, print)
+    try:
+        spare = pool._create_spare()
+        assert [seen_by(handle) for handle in (pool._members[0].handle, spare, learner._handle)] == ["", "", ""]
+        ray.kill(spare)
+    finally:
+        pool.stop()
+        learner.close()
+    assert run_on_cluster(os.getenv)(VISIBLE) == ""
+
+
+def test_processes_of_teachers_and_evaluations_see_no_gpu() -> None:
+    with workers(1) as pool:
+        assert pool.submit(os.getenv, VISIBLE).result() == ""
+
+
+def test_the_endpoint_sees_no_gpu(tmp_path: Path) -> None:
+    pool = EndpointPool(tmp_path, "redis://localhost", print)
+    environment = psutil.Process(pool._process.pid).environ()
+    pool.stop()
+    assert environment[VISIBLE] == ""
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_actors_that_wait_for_a_gpu_say_so(redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times 0.6 of two GPUs is less than two, but none can have parts of both."""
+    own = acting(config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6))
+    said: list[str] = []
+    pool = WorkerPool(own, "run", 0, redis, "run", said.append)
+    try:
+        wait_for(lambda: pool.pump(0.1) or pool.alive == 2)
+        assert said == []
+        monkeypatch.setattr("actors.workers.worker_pool.UNPLACED_S", 0.0)
+        pool.pump(0.1)
+        pool.pump(0.1)
+    finally:
+        pool.stop()
+    expected = "actors.gpus_per_actor is 0.6: 2 of 3 actors fit on the GPUs that Ray has (2)"
+    assert said == [f"{expected}; the others start when the cluster grows"]
+
+
+def test_auto_starts_as_many_actors_as_fit(redis: str, tmp_path: Path) -> None:
+    """Beside a learner that reserves a GPU; of the free 0.6, a third actor would wait for ever."""
+    own = acting(config(tmp_path, actors__count="auto", actors__gpus_per_actor=0.4))
+    pool = WorkerPool(own, "run", 0, redis, "run", learner_gpus=1.0)
+    try:
+        for _ in range(3):
+            pool._autoscale_at_s = 0.0
+            pool.autoscale(lambda: {"CPU": 8.0, "GPU": 1.6})
+        assert pool.size == 2
+    finally:
+        pool.stop()
+
+
+@pytest.mark.parametrize("command", [local, processes])
+def test_a_run_that_does_not_fit_on_its_machine_is_refused(
+    command: ModuleType, redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "local_ray", lambda *_: nullcontext(""))  # which is there
+    own = config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6, run__redis=redis)
+    start = local.train if command is local else processes.run_actors
+    with pytest.raises(UserError, match=r"2 of 3 actors fit on the GPUs that Ray has.*: lower actors"):
+        start(own)

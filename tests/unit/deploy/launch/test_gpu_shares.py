@@ -1,0 +1,185 @@
+"""Shares of GPUs: how many actors fit, what is left for the learner, and which hosts a GPU trains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from actors.config import ActingConfig, ActorsConfig, ConfigError, EnvConfig
+from actors.env import seed_fleet
+from actors.env.kernels.networks import NumbaNetworks
+from actors.env.mixed_networks import MixedNetworks
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked.networks import TorchNetworks
+from actors.errors import UserError
+from actors.rollout import sampler
+from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, learner_gpus, require_gpus
+from deploy.config.schema import Config, RunConfig
+from deploy.launch.following import make_run_plan
+from deploy.launch.process_settings import checked_spaces
+
+
+def actors(share: float, count: Any = 2) -> ActorsConfig:
+    return ActorsConfig(count=count, gpus_per_actor=share)
+
+
+@pytest.mark.parametrize("share", [0, 0.25, 0.6, 1, 2.0])
+def test_shares_and_whole_numbers_are_accepted(share: float) -> None:
+    assert actors(share).gpus_per_actor == share
+
+
+@pytest.mark.parametrize("share", [-0.5, 1.5, float("inf"), float("nan")])
+def test_a_part_of_a_second_gpu_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match=r"gpus_per_actor.*whole number"):
+        actors(share)
+
+
+def by_brute_force(nodes: list[int], share: float, learner: float) -> int:
+    """Put the learner on each node in turn, then fill GPU after GPU."""
+    rooms = []
+    for place in [n for n, gpus in enumerate(nodes) if gpus] if learner else [-1]:
+        free = [[1.0] * gpus for gpus in nodes]
+        if learner:
+            free[place][0] -= learner
+        room = 0
+        for node in free:
+            while share >= 1 and sum(g == 1.0 for g in node) >= share:
+                room += 1
+                for _ in range(int(share)):
+                    node.remove(1.0)
+            for gpu in node if share < 1 else []:
+                while gpu > share - 1e-9:
+                    gpu -= share
+                    room += 1
+        rooms.append(room)
+    return min(rooms, default=0)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.3, 1 / 3, 0.5, 0.6, 1, 2, 3])
+@pytest.mark.parametrize("learner", [0.0, 0.25, 0.4, 1.0])
+@pytest.mark.parametrize("nodes", [[], [0, 0], [1], [2], [0, 3, 1], [4, 2], [8]])
+def test_no_actor_has_parts_of_two_gpus(nodes: list[int], learner: float, share: float) -> None:
+    assert gpu_room(nodes, share, learner) == by_brute_force(nodes, share, learner)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share", "count", "learner", "grows"),
+    [
+        ([0], 0.25, 2, 0.0, 0.0),
+        ([1], 0, 2, 1.0, 1.0),
+        ([2], 0.25, 2, 1.0, 1.0),
+        ([1, 1], 0.25, 4, 1.0, 1.0),
+        ([1], 0.25, 2, 0.5, 0.5),
+        ([1], 0.25, 3, 0.25, 0.25),
+        ([1], 0.25, 4, 0.0, 0.25),  # the actors need it all
+        ([1], 0.25, 5, 0.25, 0.25),  # they do not fit
+        ([1], 0.25, "auto", 0.25, 0.25),  # three actors fit
+        ([2], 0.25, "auto", 1.0, 1.0),
+        ([1], 0.3, "auto", 0.1, 0.1),
+        ([2], 0.6, 2, 0.4, 0.4),
+        ([2], 0.6, 3, 0.4, 0.4),  # two fit
+        ([2], 1, 1, 1.0, 1.0),
+        ([1], 1, 1, 0.0, 1.0),
+        ([2, 2], 2, 2, 0.0, 1.0),
+    ],
+)
+def test_the_learner_takes_what_actors_leave(
+    nodes: list[int], share: float, count: Any, learner: float, grows: float
+) -> None:
+    own = actors(share, count)
+    assert learner_gpus("auto", own, nodes, grows=False) == pytest.approx(learner)
+    assert learner_gpus("auto", own, nodes, grows=True) == pytest.approx(grows)
+    assert learner_gpus("cuda", own, nodes, grows=False) == pytest.approx(grows)
+    assert learner_gpus("cpu", own, nodes, grows=False) == 0.0
+
+
+def test_actors_that_do_not_fit_are_reported() -> None:
+    for share, count, nodes in ((0.25, 5, [1]), (0.6, 3, [2]), (1, 2, [1]), (0.5, 1, [])):
+        own = actors(share, count)
+        learner = learner_gpus("auto", own, nodes, grows=False)
+        with pytest.raises(UserError, match=rf"is {share}: . of {count} actors fit on .*\({sum(nodes)}\).*: lower"):
+            require_gpus(own, nodes, learner)
+    assert "2 of 3 actors fit on the GPUs that Ray has (2) beside the learner" in gpu_shortage(actors(0.6, 3), [2], 0.4)
+    for share, count, nodes in ((0.25, 4, [1]), (0.6, 2, [2]), (1, 1, [1]), (0.25, "auto", [1]), (0, 64, [])):
+        own = actors(share, count)
+        require_gpus(own, nodes, learner_gpus("auto", own, nodes, grows=False))
+
+
+@pytest.mark.parametrize("address", ["", "auto"])
+def test_only_a_cluster_grows(address: str, tmp_path: Path) -> None:
+    run = RunConfig(address=address, redis="redis://localhost")
+    assert make_run_plan(Config(run=run), tmp_path, run.redis).on_cluster == bool(address)
+
+
+def test_free_parts_of_gpus_are_not_added_up() -> None:
+    """Two actors have 0.6 of a GPU each; the free 0.8 are in two parts."""
+    room = gpu_room([2], 0.6) - 2
+    assert actor_capacity({"CPU": 8.0, "GPU": 0.8}, 0.6, room) == 0
+    assert actor_capacity({"CPU": 8.0, "GPU": 1.0}, 0.25, 4) == 4
+    assert actor_capacity({"CPU": 3.0}, 0, 0) == 3
+    assert actor_capacity({"CPU": 3.0}, 0.5, 4) == 0
+
+
+def networks_of(monkeypatch: pytest.MonkeyPatch, tasks: tuple[str, ...], share: float, **env: Any) -> dict[str, str]:
+    """Return the backend and device of each kind of host in an actor's process that sees a GPU."""
+    found: dict[str, str] = {}
+
+    class Made(SeedTrainingFleet):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            with patch.object(seed_fleet, "make_networks", self.make):
+                super().__init__(*given, **named)
+
+        def make(self, hosts: Any, columns: int, envs: int, settings: Any, *rest: Any) -> Any:
+            device = settings.device.type
+            made = make_networks(hosts, columns, envs, replace(settings, device=torch.device("meta")), *rest)
+            for kind, _ in hosts:
+                block = made.make_block(kind, 2) if isinstance(made, MixedNetworks) else made
+                form = {NumbaNetworks: "numba", TorchNetworks: f"torch {device}"}[type(block)]
+                found["cnn" if kind.space else "mlp"] = form
+            return made
+
+    make_networks = seed_fleet.make_networks
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(seed_fleet, "SeedTrainingFleet", Made)
+    own = EnvConfig(tasks=tasks, host_width=4, **env)
+    sampler.make_sampler(ActingConfig(env=own, actors=actors(share)), 0, 0, None)
+    return found
+
+
+BOTH = ("spirals", "gratings")
+
+
+@pytest.mark.parametrize(
+    ("share", "env", "expected"),
+    [
+        (0.0, {}, {"mlp": "numba", "cnn": "torch cpu"}),
+        (0.5, {}, {"mlp": "numba", "cnn": "torch cuda"}),
+        (0.5, {"device": "cpu"}, {"mlp": "numba", "cnn": "torch cpu"}),
+        (0.5, {"device": "cuda"}, {"mlp": "torch cuda", "cnn": "torch cuda"}),
+        (0.5, {"backend": "torch"}, {"mlp": "torch cuda", "cnn": "torch cuda"}),
+    ],
+)
+def test_auto_trains_cnns_on_the_gpu_of_an_actor_that_has_a_share(
+    share: float, env: dict[str, Any], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert networks_of(monkeypatch, BOTH, share, **env) == expected
+
+
+def test_hosts_and_shares_must_fit_together() -> None:
+    def check(share: float, *tasks: str, **env: Any) -> None:
+        checked_spaces(Config(env=EnvConfig(tasks=tasks, **env), actors=actors(share)))
+
+    check(0.25, *BOTH)
+    check(0.25, "spirals", device="cuda")
+    check(0.0, *BOTH)
+    with pytest.raises(ConfigError, match=r"env\.device is cuda, but .*gpus_per_actor is 0: give a share"):
+        check(0.0, *BOTH, device="cuda")
+    with pytest.raises(ConfigError, match="no host would use a GPU"):
+        check(0.25, "spirals")
+    with pytest.raises(ConfigError, match="no host would use a GPU"):
+        check(0.25, "gratings", device="cpu")
