@@ -14,10 +14,10 @@ import structlog
 import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 
 from actors.codec import InvalidWeights
 from actors.errors import UserError
+from actors.metrics.http import MetricsServer
 from actors.policy.kernels.cache import is_compiled
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions, server_channel_options
@@ -115,7 +115,7 @@ class PolicyServer:
         if self.options.metrics_port is not None:
             host = self.options.host or "0.0.0.0"
             try:
-                metrics_server, _ = start_http_server(self.options.metrics_port, host, self.metrics.registry)
+                metrics_server = MetricsServer(host, self.options.metrics_port, self.metrics.registry)
             except OSError as error:
                 raise UserError(
                     f"cannot serve metrics on port {self.options.metrics_port} ({error}): choose another --metrics-port"
@@ -134,8 +134,7 @@ class PolicyServer:
             await asyncio.gather(*tasks, stopping, return_exceptions=True)
             await self._server.stop(0)
             if metrics_server is not None:
-                metrics_server.shutdown()
-                metrics_server.server_close()
+                metrics_server.close()
 
     async def _drain(self) -> None:
         """Refuse new work, wait for the calls in progress, and stop listening."""
