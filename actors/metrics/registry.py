@@ -235,6 +235,12 @@ _SERVE_TABLE = (
     Metric("serve_sessions_imported", "counter", "sessions", "Sessions opened with an exported state"),
     Metric("serve_sessions_expired", "counter", "sessions", "Sessions closed after a time without steps"),
     Metric("serve_sessions_evicted", "counter", "sessions", "Idle sessions closed to make room for new ones"),
+    Metric(
+        "serve_sessions_moved",
+        "counter",
+        "sessions",
+        "Times that a session moved to the newest version, because its own was released or too old to learn from",
+    ),
     Metric("serve_policy_version", "gauge", "version", "Newest policy version served"),
     Metric("serve_versions_held", "gauge", "versions", "Policy versions in memory, including the newest"),
     Metric("serve_swaps", "counter", "swaps", "Number of times that newer weights were loaded"),

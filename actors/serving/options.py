@@ -23,7 +23,8 @@ class ServeOptions:
     max_sessions: int = 10_000
     """Maximum number of open sessions. Their recurrent state is allocated at start."""
     token_share: float = 0.25
-    """Fraction of all sessions and calls that one token may use while several are valid; a single one may use all."""
+    """Fraction of all sessions, calls and versions that one token may use while several are valid; a single one may use
+    all."""
     evict_after_s: float = 3.0
     """Seconds without a step after which a session is idle: it may be evicted when a new session needs its place."""
     session_ttl_s: float = 3600.0
@@ -35,7 +36,8 @@ class ServeOptions:
     max_wait_ms: float = 3.0
     """Milliseconds that a step may wait for other steps to share its forward pass."""
     max_versions: int = 8
-    """Maximum number of weight versions kept in memory for the sessions pinned to them."""
+    """Maximum number of weight versions in memory: the newest and those that sessions are pinned to. Sessions of the
+    oldest move to the newest when there would be more."""
     poll_s: float = 1.0
     """Seconds between checks for new weights."""
     device: str = "cpu"
@@ -120,6 +122,11 @@ class ServeOptions:
     def sessions_per_token(self) -> int:
         """Maximum number of sessions of one token while several tokens are valid."""
         return max(1, int(self.token_share * self.max_sessions))
+
+    @property
+    def versions_per_token(self) -> int:
+        """Maximum number of versions that the sessions of one token are pinned to while several tokens are valid."""
+        return max(1, int(self.token_share * self.max_versions))
 
     @property
     def calls_per_token(self) -> int:

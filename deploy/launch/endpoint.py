@@ -29,14 +29,14 @@ WATCH_S = 0.5
 
 
 def serve_endpoint(config: Config, parent: BinaryIO | None = None) -> int:
-    """Serve until SIGTERM or SIGINT, or until the process at the other end of the pipe `parent` ends. Episodes in progress
-    are then cut and shipped. Returns 0. Raises `UserError`."""
+    """Serve until SIGTERM or SIGINT, or until the other end of the pipe `parent` is closed. Episodes in progress are
+    then cut and shipped. Returns 0. Raises `UserError`."""
     external, run = config.external, namespace(config)
     configure_log("json", logging.WARNING)
     torch.set_num_threads(1)
     waiting = Retry(stop=lambda: parent is not None and bool(select([parent], [], [], 0)[0]))
     with closing(waiting(lambda: connect(config.run.redis, config.queue, run))) as transport:
-        shipper = EpisodeShipper(transport, run, config.actors.buffer_episodes)
+        shipper = EpisodeShipper(transport, run, config.actors.buffer_episodes, config.learner.max_policy_lag)
 
         tasks: list[asyncio.Task[None]] = []  # the loop keeps only weak references
 

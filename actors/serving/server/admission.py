@@ -21,7 +21,7 @@ import grpc
 
 from actors.serving.options import ServeOptions
 from actors.serving.refusal import Reason, Refusal
-from actors.serving.server.auth import TokenFile
+from actors.serving.server.auth import OWNER, TokenFile
 
 HEALTH = "/grpc.health.v1.Health/"  # needs no token, since load balancers have none
 MAX_HEALTH_CALLS = 256  # concurrent Check and Watch calls
@@ -92,6 +92,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             call: _ActiveCall | None = None
             try:
                 call = self._admit(method, context, streaming)
+                OWNER.set(call.owner)
                 incoming = _RequestStream(requests, call, self._tokens, self._options.idle_timeout_s)
                 if streaming:
                     return await behavior(incoming, context)

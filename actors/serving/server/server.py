@@ -82,7 +82,7 @@ class PolicyServer:
         self._key = read_key(options.state_key_file)
         self._tokens = TokenFile(options.token_file) if options.token_file else None
         self._trainer = Trainer(external, sink, self._tokens) if external is not None and sink is not None else None
-        self.handlers = Handlers(self.metrics, self._tokens)
+        self.handlers = Handlers(self.metrics)
         self._admission = Admission(options, self._tokens, self.handlers.record_refusal)
         self._server = grpc.aio.server(interceptors=[self._admission], options=server_channel_options(options))
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -165,18 +165,8 @@ class PolicyServer:
             else:
                 await asyncio.sleep(min(0.2, self.options.poll_s))
         service = self.handlers.service
-        postponed = False
         while True:
             await asyncio.sleep(self.options.poll_s)
-            if service.models.full():
-                if not postponed:
-                    self._log.warning(
-                        "new weights not adopted: sessions are pinned to all versions",
-                        versions=len(service.models.held),
-                    )
-                postponed = True
-                continue
-            postponed = False
             weights = await self._fetch(source, service.models.newest.version)
             if weights is None:
                 continue
@@ -191,7 +181,7 @@ class PolicyServer:
     async def _load(self, first: WeightSet | ServedRule) -> None:
         if not is_compiled():
             self._log.info("compiling the policy's step for this machine (once, about 20 s)")
-        models = await asyncio.to_thread(ModelVersions, first, _device(self.options.device), self.options.max_versions)
+        models = await asyncio.to_thread(ModelVersions, first, _device(self.options.device))
         self.handlers.service = PolicyService(
             models, self.options, self._key, self.metrics, self._tokens, self._trainer
         )
