@@ -70,6 +70,9 @@ class ServeOptions:
     """Maximum size of a request in bytes."""
     max_concurrent_calls: int = 4096
     """Maximum number of concurrent calls; further calls are refused. Health checks are not counted."""
+    max_connections: int = 4096
+    """Maximum number of TCP connections. Beyond it those without a valid call are closed, oldest first, then those
+    unused for longest. Lower where the limit of open files (`ulimit -Hn`) does not allow twice as many."""
     max_connection_streams: int = 100
     """Maximum number of concurrent calls per connection; clients queue further calls."""
     keepalive_s: float = KEEPALIVE_S
@@ -80,7 +83,10 @@ class ServeOptions:
     """Enable gRPC server reflection."""
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connection_streams"):
+        for name in (
+            "max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connections",
+            "max_connection_streams",
+        ):  # fmt: skip
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in (
             "session_ttl_s",
@@ -157,9 +163,10 @@ class ServeOptions:
         return host.strip("[]")
 
 
-def server_channel_options(options: ServeOptions) -> ChannelOptions:
-    """Return the gRPC channel options of the server."""
+def server_channel_options(options: ServeOptions, max_connections: int) -> ChannelOptions:
+    """Return the gRPC channel options of a server that refuses connections beyond `max_connections`."""
     return [
+        ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.max_receive_message_length", options.max_message_bytes),
         ("grpc.max_send_message_length", options.max_message_bytes),
         ("grpc.max_metadata_size", 16 * 1024),

@@ -24,6 +24,7 @@ from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.admission import Admission
 from actors.serving.server.auth import TokenFile
 from actors.serving.server.certificates import CertificateReloader
+from actors.serving.server.connections import Connections
 from actors.serving.server.handlers import SERVICE, Handlers
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedRule
@@ -83,8 +84,10 @@ class PolicyServer:
         self._tokens = TokenFile(options.token_file) if options.token_file else None
         self._trainer = Trainer(external, sink, self._tokens) if external is not None and sink is not None else None
         self.handlers = Handlers(self.metrics)
-        self._admission = Admission(options, self._tokens, self.handlers.record_refusal)
-        self._server = grpc.aio.server(interceptors=[self._admission], options=server_channel_options(options))
+        self._connections = Connections(options.max_connections)
+        self._admission = Admission(options, self._tokens, self._connections, self.handlers.record_refusal)
+        channel_options = server_channel_options(options, self._connections.refused_from)
+        self._server = grpc.aio.server(interceptors=[self._admission], options=channel_options)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
     async def start(self) -> None:
@@ -202,6 +205,10 @@ class PolicyServer:
         while True:
             await asyncio.sleep(SWEEP_S)
             self._admission.sweep()
+            if not self.address.startswith("unix:"):
+                closed = self._connections.sweep(int(self.address.rpartition(":")[2]))
+                if closed:
+                    self._log.warning("connections closed: too many are open", count=closed)
             if self.handlers.service is not None and (count := self.handlers.service.expire()):
                 self._log.info("sessions expired", count=count)
 
