@@ -249,7 +249,10 @@ _SERVE_TABLE = (
     Metric("serve_train_steps", "counter", "steps", "Steps of training sessions in shipped episodes, by account"),
     Metric("serve_train_cut_sessions", "counter", "sessions", "Training sessions that disappeared and were cut"),
     Metric(
-        "serve_train_dropped_sessions", "counter", "sessions", "Training sessions that disappeared and were dropped"
+        "serve_train_dropped_sessions",
+        "counter",
+        "sessions",
+        "Training sessions that disappeared, or whose token lost the scope `train`, and were dropped",
     ),
     Metric("serve_train_refused", "counter", "requests", "Rewards and observations that were not finite or too large"),
     Metric("serve_train_unsent", "gauge", "episodes", "Episodes of training sessions that wait for the queue"),
