@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from actors.errors import UserError
+from actors.metrics.http import MetricsServer
 from actors.metrics.registry import exported
 
 Labels = tuple[tuple[str, str], ...]
@@ -61,13 +62,6 @@ class ProcessMetrics(Collector):
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            server, thread = start_http_server(port, host, registry)
+            return MetricsServer(host, port, registry).close
         except OSError as error:
             raise UserError(f"cannot serve metrics on {host}:{port} ({error.strerror or error})") from error
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        return stop

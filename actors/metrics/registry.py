@@ -235,6 +235,12 @@ _SERVE_TABLE = (
     Metric("serve_sessions_imported", "counter", "sessions", "Sessions opened with an exported state"),
     Metric("serve_sessions_expired", "counter", "sessions", "Sessions closed after a time without steps"),
     Metric("serve_sessions_evicted", "counter", "sessions", "Idle sessions closed to make room for new ones"),
+    Metric(
+        "serve_sessions_moved",
+        "counter",
+        "sessions",
+        "Times that a session moved to the newest version, because its own was released or too old to learn from",
+    ),
     Metric("serve_policy_version", "gauge", "version", "Newest policy version served"),
     Metric("serve_versions_held", "gauge", "versions", "Policy versions in memory, including the newest"),
     Metric("serve_swaps", "counter", "swaps", "Number of times that newer weights were loaded"),
@@ -243,7 +249,10 @@ _SERVE_TABLE = (
     Metric("serve_train_steps", "counter", "steps", "Steps of training sessions in shipped episodes, by account"),
     Metric("serve_train_cut_sessions", "counter", "sessions", "Training sessions that disappeared and were cut"),
     Metric(
-        "serve_train_dropped_sessions", "counter", "sessions", "Training sessions that disappeared and were dropped"
+        "serve_train_dropped_sessions",
+        "counter",
+        "sessions",
+        "Training sessions that disappeared, or whose token lost the scope `train`, and were dropped",
     ),
     Metric("serve_train_refused", "counter", "requests", "Rewards and observations that were not finite or too large"),
     Metric("serve_train_unsent", "gauge", "episodes", "Episodes of training sessions that wait for the queue"),

@@ -17,5 +17,5 @@ class Account:
     unsent: int = 0
     steps: int = 0  # of the episodes that were produced
     cut_sessions: int = 0  # whose clients disappeared, and whose steps were shipped
-    dropped_sessions: int = 0  # whose clients disappeared, and whose steps were not shipped
+    dropped_sessions: int = 0  # whose clients disappeared or may no longer train, and whose steps were not shipped
     refused: int = 0

@@ -33,8 +33,8 @@ class ExternalConfig:
     """What becomes of the unfinished episode of a session that disappears: it is cut before its last step, whose reward
     is unknown, and bootstrapped with the value there; or its current segment is dropped. Both are counted."""
     weights: Literal["episode", "step"] = "episode"
-    """Weights of a training session: those that were the newest when its episode, or the segment of a long one, began;
-    or the newest at each step."""
+    """Weights of a training session: those that were the newest when its episode, or the segment of a long one, began,
+    until they are too old to learn from; or the newest at each step."""
     max_segment_steps: int = 1024
     """Steps after which a running episode is shipped as a segment, bootstrapped, and continued in the next segment."""
     max_reward: float = 1e6

@@ -23,7 +23,8 @@ class ServeOptions:
     max_sessions: int = 10_000
     """Maximum number of open sessions. Their recurrent state is allocated at start."""
     token_share: float = 0.25
-    """Fraction of all sessions and calls that one token may use while several are valid; a single one may use all."""
+    """Fraction of all sessions, calls and versions that one token may use while several are valid; a single one may use
+    all."""
     evict_after_s: float = 3.0
     """Seconds without a step after which a session is idle: it may be evicted when a new session needs its place."""
     session_ttl_s: float = 3600.0
@@ -35,7 +36,8 @@ class ServeOptions:
     max_wait_ms: float = 3.0
     """Milliseconds that a step may wait for other steps to share its forward pass."""
     max_versions: int = 8
-    """Maximum number of weight versions kept in memory for the sessions pinned to them."""
+    """Maximum number of weight versions in memory: the newest and those that sessions are pinned to. Sessions of the
+    oldest move to the newest when there would be more."""
     poll_s: float = 1.0
     """Seconds between checks for new weights."""
     device: str = "cpu"
@@ -68,6 +70,9 @@ class ServeOptions:
     """Maximum size of a request in bytes."""
     max_concurrent_calls: int = 4096
     """Maximum number of concurrent calls; further calls are refused. Health checks are not counted."""
+    max_connections: int = 4096
+    """Maximum number of TCP connections. Beyond it those without a valid call are closed, oldest first, then those
+    unused for longest. Lower where the limit of open files (`ulimit -Hn`) does not allow twice as many."""
     max_connection_streams: int = 100
     """Maximum number of concurrent calls per connection; clients queue further calls."""
     keepalive_s: float = KEEPALIVE_S
@@ -78,7 +83,10 @@ class ServeOptions:
     """Enable gRPC server reflection."""
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connection_streams"):
+        for name in (
+            "max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connections",
+            "max_connection_streams",
+        ):  # fmt: skip
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in (
             "session_ttl_s",
@@ -122,6 +130,11 @@ class ServeOptions:
         return max(1, int(self.token_share * self.max_sessions))
 
     @property
+    def versions_per_token(self) -> int:
+        """Maximum number of versions that the sessions of one token are pinned to while several tokens are valid."""
+        return max(1, int(self.token_share * self.max_versions))
+
+    @property
     def calls_per_token(self) -> int:
         """Maximum number of concurrent calls of one token while several tokens are valid."""
         return max(1, int(self.token_share * self.max_concurrent_calls))
@@ -150,9 +163,10 @@ class ServeOptions:
         return host.strip("[]")
 
 
-def server_channel_options(options: ServeOptions) -> ChannelOptions:
-    """Return the gRPC channel options of the server."""
+def server_channel_options(options: ServeOptions, max_connections: int) -> ChannelOptions:
+    """Return the gRPC channel options of a server that refuses connections beyond `max_connections`."""
     return [
+        ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.max_receive_message_length", options.max_message_bytes),
         ("grpc.max_send_message_length", options.max_message_bytes),
         ("grpc.max_metadata_size", 16 * 1024),

@@ -271,7 +271,7 @@ class CloseSessionResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SessionState(_message.Message):
-    __slots__ = ("session_id", "spaces_hash", "architecture_hash", "next_step_index", "seed", "latest", "policy_version", "state", "last_request", "last_response", "hazard")
+    __slots__ = ("session_id", "spaces_hash", "architecture_hash", "next_step_index", "seed", "latest", "policy_version", "state", "last_request", "last_response", "hazard", "owner")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     SPACES_HASH_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +283,7 @@ class SessionState(_message.Message):
     LAST_REQUEST_FIELD_NUMBER: _ClassVar[int]
     LAST_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     HAZARD_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     spaces_hash: str
     architecture_hash: str
@@ -294,7 +295,8 @@ class SessionState(_message.Message):
     last_request: bytes
     last_response: bytes
     hazard: float
-    def __init__(self, session_id: _Optional[str] = ..., spaces_hash: _Optional[str] = ..., architecture_hash: _Optional[str] = ..., next_step_index: _Optional[int] = ..., seed: _Optional[int] = ..., latest: _Optional[bool] = ..., policy_version: _Optional[int] = ..., state: _Optional[_Union[_episode_pb2.RecurrentState, _Mapping]] = ..., last_request: _Optional[bytes] = ..., last_response: _Optional[bytes] = ..., hazard: _Optional[float] = ...) -> None: ...
+    owner: str
+    def __init__(self, session_id: _Optional[str] = ..., spaces_hash: _Optional[str] = ..., architecture_hash: _Optional[str] = ..., next_step_index: _Optional[int] = ..., seed: _Optional[int] = ..., latest: _Optional[bool] = ..., policy_version: _Optional[int] = ..., state: _Optional[_Union[_episode_pb2.RecurrentState, _Mapping]] = ..., last_request: _Optional[bytes] = ..., last_response: _Optional[bytes] = ..., hazard: _Optional[float] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class SignedState(_message.Message):
     __slots__ = ("state", "signature")

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class PolicyServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """A session belongs to the token that opened it: for other tokens it is unknown, and its exported state is invalid.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -72,7 +73,8 @@ class PolicyServiceStub:
 
 
 class PolicyServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """A session belongs to the token that opened it: for other tokens it is unknown, and its exported state is invalid.
+    """
 
     def GetModel(self, request, context):
         """Describe the served model, the spaces that it accepts, and the limits of the server.
@@ -171,7 +173,8 @@ def add_PolicyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PolicyService:
-    """Missing associated documentation comment in .proto file."""
+    """A session belongs to the token that opened it: for other tokens it is unknown, and its exported state is invalid.
+    """
 
     @staticmethod
     def GetModel(request,

@@ -28,7 +28,8 @@ class EpisodeShipper:
     what they have in progress is kept all the same, so that nothing is dropped.
     """
 
-    def __init__(self, transport: Transport, run: str, capacity: int) -> None:
+    def __init__(self, transport: Transport, run: str, capacity: int, max_lag: int) -> None:
+        self.max_lag = max_lag
         self._transport, self._run, self._capacity = transport, run, capacity
         self._lock, self._wake, self._stopping = threading.Lock(), threading.Event(), threading.Event()
         self._accounts: dict[str, Account] = {}

@@ -106,7 +106,7 @@ async def run_echo() -> None:
     def serialize(message: Any) -> bytes:
         return bytes(message.SerializeToString())
 
-    server = grpc.aio.server(options=server_channel_options(ServeOptions()))
+    server = grpc.aio.server(options=server_channel_options(ServeOptions(), 1000))
     unary = grpc.unary_unary_rpc_method_handler
     stream = grpc.stream_stream_rpc_method_handler
     methods = {

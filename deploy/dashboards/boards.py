@@ -133,10 +133,11 @@ ENDPOINT = Board(
         "Sessions": (
             Panel("Open sessions", ("serve_sessions",), View.TOTALS),
             Panel(
-                "Sessions opened, imported, expired and evicted",
+                "Sessions opened, imported, moved, expired and evicted",
                 (
                     "serve_sessions_opened",
                     "serve_sessions_imported",
+                    "serve_sessions_moved",
                     "serve_sessions_expired",
                     "serve_sessions_evicted",
                 ),

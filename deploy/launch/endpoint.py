@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from select import select
 from typing import BinaryIO
 
 import torch
@@ -29,13 +29,14 @@ WATCH_S = 0.5
 
 
 def serve_endpoint(config: Config, parent: BinaryIO | None = None) -> int:
-    """Serve until SIGTERM or SIGINT, or until `parent`, a pipe, is closed. Episodes in progress are then cut and
-    shipped. Returns 0. Raises `UserError`."""
+    """Serve until SIGTERM or SIGINT, or until the other end of the pipe `parent` is closed. Episodes in progress are
+    then cut and shipped. Returns 0. Raises `UserError`."""
     external, run = config.external, namespace(config)
     configure_log("json", logging.WARNING)
     torch.set_num_threads(1)
-    with closing(Retry()(lambda: connect(config.run.redis, config.queue, run))) as transport:
-        shipper = EpisodeShipper(transport, run, config.actors.buffer_episodes)
+    waiting = Retry(stop=lambda: parent is not None and bool(select([parent], [], [], 0)[0]))
+    with closing(waiting(lambda: connect(config.run.redis, config.queue, run))) as transport:
+        shipper = EpisodeShipper(transport, run, config.actors.buffer_episodes, config.learner.max_policy_lag)
 
         tasks: list[asyncio.Task[None]] = []  # the loop keeps only weak references
 
@@ -44,7 +45,7 @@ def serve_endpoint(config: Config, parent: BinaryIO | None = None) -> int:
             loop = asyncio.get_running_loop()
             tasks.append(loop.create_task(stop_on_error(server, shipper)))
             if parent is not None:
-                Thread(target=stop_at_end, args=(parent, loop, server.stop), daemon=True).start()
+                loop.add_reader(parent, stop_at_end, parent, loop, server.stop)
 
         asyncio.run(serve(serve_options(config), transport, started, external, shipper))
         left = shipper.close(SHIP_S)
@@ -62,10 +63,10 @@ async def stop_on_error(server: PolicyServer, shipper: EpisodeShipper) -> None:
 
 
 def stop_at_end(pipe: BinaryIO, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Set `stop` when the other end of a pipe is closed, also by the death of its process."""
-    pipe.read()
-    with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
-        loop.call_soon_threadsafe(stop.set)
+    """Set `stop`: nothing more is written to `pipe`, so it is readable because its other end was closed."""
+    # In the event loop: a thread that reads the pipe would hold its lock, and Python aborts if it exits meanwhile.
+    loop.remove_reader(pipe)
+    stop.set()
 
 
 def serve_options(config: Config) -> ServeOptions:

@@ -21,7 +21,8 @@ import grpc
 
 from actors.serving.options import ServeOptions
 from actors.serving.refusal import Reason, Refusal
-from actors.serving.server.auth import TokenFile
+from actors.serving.server.auth import OWNER, TokenFile
+from actors.serving.server.connections import Connections
 
 HEALTH = "/grpc.health.v1.Health/"  # needs no token, since load balancers have none
 MAX_HEALTH_CALLS = 256  # concurrent Check and Watch calls
@@ -37,6 +38,7 @@ class _ActiveCall:
 
     owner: str  # hash of its token; "" if tokens are not used, and for health checks
     task: asyncio.Task[Any]
+    peer: str  # other end of its connection, as gRPC names it; "" for health checks
     due_s: float  # time by which the next request must arrive, by `time.monotonic`
     end_reason: Refusal | None = None  # set if the server ends the call
 
@@ -45,9 +47,13 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Wrap every method of the server. `on_refused` is called for each call that is refused or ended."""
 
     def __init__(
-        self, options: ServeOptions, tokens: TokenFile | None, on_refused: Callable[[Refusal, str], None]
-    ) -> None:  # fmt: skip
-        self._options, self._tokens, self._on_refused = options, tokens, on_refused
+        self,
+        options: ServeOptions,
+        tokens: TokenFile | None,
+        connections: Connections,
+        on_refused: Callable[[Refusal, str], None],
+    ) -> None:
+        self._options, self._tokens, self._connections, self._on_refused = options, tokens, connections, on_refused
         self._wrapped: dict[str, Any] = {}
         self._calls: set[_ActiveCall] = set()
         self._by_owner: Counter[str] = Counter()
@@ -92,7 +98,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             call: _ActiveCall | None = None
             try:
                 call = self._admit(method, context, streaming)
-                incoming = _RequestStream(requests, call, self._tokens, self._options.idle_timeout_s)
+                OWNER.set(call.owner)
+                incoming = _RequestStream(requests, call, self._tokens, self._connections, self._options.idle_timeout_s)
                 if streaming:
                     return await behavior(incoming, context)
                 request = await anext(incoming, _END_OF_REQUESTS)
@@ -130,7 +137,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 oldest = next(iter(self._health))
                 del self._health[oldest]
                 _end(oldest, Refusal(Reason.CALLS_FULL, "too many concurrent health checks: the oldest is ended"))
-            call = _ActiveCall(owner, task, due_s)
+            call = _ActiveCall(owner, task, "", due_s)
             self._health[call] = None
             return call
         if self._tokens is not None:
@@ -148,7 +155,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 Reason.CALLS_FULL,
                 f"{self._by_owner[owner]} calls with this token are in progress, its limit: try again",
             )
-        call = _ActiveCall(owner, task, due_s)
+        call = _ActiveCall(owner, task, context.peer(), due_s)
         self._calls.add(call)
         self._by_owner[owner] += 1
         return call
@@ -167,10 +174,18 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 class _RequestStream:
-    """The requests of one call. Each request postpones the call's due time and has its token checked again."""
+    """The requests of one call. Each has the token checked again, and shows that call and connection are in use."""
 
-    def __init__(self, source: AsyncIterator[Any], call: _ActiveCall, tokens: TokenFile | None, idle_s: float) -> None:
-        self._source, self._call, self._tokens, self._idle_s = source, call, tokens, idle_s
+    def __init__(
+        self,
+        source: AsyncIterator[Any],
+        call: _ActiveCall,
+        tokens: TokenFile | None,
+        connections: Connections,
+        idle_s: float,
+    ) -> None:
+        self._source, self._call, self._tokens = source, call, tokens
+        self._connections, self._idle_s = connections, idle_s
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -181,6 +196,8 @@ class _RequestStream:
         self._call.due_s = time.monotonic() + self._idle_s
         if self._tokens is not None and self._call.owner:
             self._tokens.confirm(self._call.owner)
+        if self._call.peer:
+            self._connections.used(self._call.peer)
         return request
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,8 @@ from actors.serving.refusal import Reason, Refusal
 
 RELOAD_S = 1.0  # least time between two checks of the file
 TRAIN_SCOPE = "train"
+OWNER: ContextVar[str] = ContextVar("owner", default="")
+"""Hash of the token of the call in progress; "" if tokens are not used."""
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
@@ -78,6 +81,10 @@ class TokenFile:
         """Whether this owner's token has the scope `train`."""
         self.refresh()
         return owner in self._trainers
+
+    def only_serves(self, owner: str) -> bool:
+        """Whether this owner's token is in the file, without the scope `train`."""
+        return not self.may_train(owner) and owner in self._expiries
 
     @property
     def multiple_valid(self) -> bool:

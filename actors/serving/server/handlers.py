@@ -13,7 +13,7 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from actors.serving.refusal import Reason, Refusal
-from actors.serving.server.auth import TokenFile
+from actors.serving.server.auth import OWNER
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.model_info import model_info
 from actors.serving.server.service import PolicyService
@@ -35,10 +35,10 @@ class _MessageType(Protocol[M]):
 class Handlers:
     """The methods of PolicyService. `service` is None until the first weights are loaded."""
 
-    def __init__(self, metrics: ServingMetrics, tokens: TokenFile | None) -> None:
+    def __init__(self, metrics: ServingMetrics) -> None:
         self.service: PolicyService | None = None
         self.calls = 0  # in progress
-        self._metrics, self._tokens = metrics, tokens
+        self._metrics = metrics
         self._log = structlog.get_logger("tamiyo.serving")
         self._readers: set[asyncio.Task[None]] = set()
 
@@ -88,9 +88,7 @@ class Handlers:
 
     async def _open(self, request: policy_pb2.OpenSessionRequest, context: Context) -> Message:
         async def open_session() -> policy_pb2.OpenSessionResponse:
-            service = self._ready(request)
-            owner = self._tokens.check(context.invocation_metadata() or ()) if self._tokens else ""
-            response = await service.open_session(request, owner)
+            response = await self._ready(request).open_session(request, OWNER.get())
             self._log.info(
                 "session opened", session=response.session_id[:6], policy_version=response.policy_version,
                 imported=bool(request.exported_state), request_id=_request_id(context), peer=context.peer(),
@@ -101,13 +99,13 @@ class Handlers:
 
     async def _reset(self, request: policy_pb2.ResetSessionRequest, context: Context) -> Message:
         async def reset() -> Message:
-            return self._ready(request).reset_session(request)
+            return self._ready(request).reset_session(request, OWNER.get())
 
         return await self._handle("ResetSession", context, reset)
 
     async def _close(self, request: policy_pb2.CloseSessionRequest, context: Context) -> Message:
         async def close() -> Message:
-            response = self._ready(request).close_session(request)
+            response = self._ready(request).close_session(request, OWNER.get())
             self._log.info("session closed", session=request.session_id[:6], request_id=_request_id(context))
             return response
 
@@ -115,7 +113,7 @@ class Handlers:
 
     async def _end_episode(self, request: policy_pb2.EndEpisodeRequest, context: Context) -> bytes:
         async def end() -> bytes:
-            return self._ready(request).end_episode(request)
+            return self._ready(request).end_episode(request, OWNER.get())
 
         return await self._handle("EndEpisode", context, end)
 
@@ -123,7 +121,7 @@ class Handlers:
         start = time.perf_counter()
 
         async def step() -> bytes:
-            return await self._ready(request).start_step(request)
+            return await self._ready(request).start_step(request, OWNER.get())
 
         answer = await self._handle("Step", context, step)
         self._metrics.step_s.observe(time.perf_counter() - start)
@@ -211,7 +209,7 @@ class _StepStreamCall:
         step_request = request.step if request is not None else policy_pb2.StepRequest()
         start = time.perf_counter()
         try:
-            step = self._handlers._ready(request).start_step(step_request)
+            step = self._handlers._ready(request).start_step(step_request, OWNER.get())
         except Refusal as refusal:
             self._fail(step_request, refusal)
             return

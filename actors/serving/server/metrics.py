@@ -28,6 +28,7 @@ class ServingMetrics:
         self.imported = self._counter("serve_sessions_imported")
         self.expired = self._counter("serve_sessions_expired")
         self.evicted = self._counter("serve_sessions_evicted")
+        self.moved = self._counter("serve_sessions_moved")
         self.policy_version = self._gauge("serve_policy_version")
         self.versions_held = self._gauge("serve_versions_held")
         self.swaps = self._counter("serve_swaps")

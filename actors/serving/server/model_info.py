@@ -14,7 +14,7 @@ def model_info(models: ModelVersions, options: ServeOptions) -> policy_pb2.GetMo
     response = policy_pb2.GetModelResponse(
         policy_version=models.newest.version,
         generation=models.newest.generation,
-        held_versions=sorted(models.held),
+        held_versions=sorted(model.version for model in models.held),
         spaces_json=models.spaces.to_json(),
         session_ttl_s=options.session_ttl_s,
         first_step_ttl_s=options.first_step_ttl_s,

@@ -1,4 +1,4 @@
-"""`ModelVersions`: the newest weights, and older versions that sessions are pinned to."""
+"""`ModelVersions`: the newest weights, and older versions that are still in use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class ServedModel:
         """Prepare programs for the same numbers of slots as `previous`. The traced programs of `recycled`, a model that
         is no longer used, are loaded with the new weights instead of being compiled again."""
         self.version, self.generation = weights.version, weights.generation
-        self.num_sessions = 0  # pinned to this version
         self.state_stride, self.config = weights.state_stride, config_of(weights)
         self._weights, self._device, self._lock = weights, device, threading.Lock()
         self._programs: dict[int, KernelStep | TracedPolicy] = {}
@@ -83,7 +82,7 @@ class ServedRule(ServedModel):
 
     def __init__(self, name: str) -> None:
         """Raise `ConfigError` for a name that is no rule."""
-        self.name, self.version, self.generation, self.num_sessions = name, 0, 0, 0
+        self.name, self.version, self.generation = name, 0, 0
         self.state_stride, self.config = 1, PolicyConfig()
         self.spaces = seed_spaces(EnvConfig().total_slots)
         self.state_sizes = rule_policy(name, self.spaces).state_sizes
@@ -106,13 +105,10 @@ class ServedRule(ServedModel):
 
 
 class ModelVersions:
-    """The newest version and the older ones that sessions are pinned to, at most `max_versions` together.
+    """The newest version, and older ones that are still in use; see `VersionPins`."""
 
-    While all of them are in use, newer weights are not adopted, so that no session loses the version it is pinned to.
-    """
-
-    def __init__(self, source: WeightSet | ServedRule, device: torch.device, max_versions: int) -> None:
-        self.device, self.max_versions = device, max_versions
+    def __init__(self, source: WeightSet | ServedRule, device: torch.device) -> None:
+        self.device = device
         self.newest: ServedModel
         self.state_sizes: StateSizes
         if isinstance(source, ServedRule):
@@ -126,7 +122,7 @@ class ModelVersions:
             self.architecture = _architecture(source)
             any_slots = self.spaces.slots > 0 and network.config.encoder == "slots"
         self._recyclable: list[ServedModel] = []  # no longer used; their programs can be loaded with other weights
-        self.held: dict[int, ServedModel] = {self.newest.version: self.newest}
+        self.held = [self.newest]  # in the order in which they were adopted
         family = [self.spaces.with_slots(s) for s in range(1, MAX_SLOTS + 1)] if any_slots else [self.spaces]
         self.layouts = {spaces.hash: MessageLayout(spaces) for spaces in family}
 
@@ -140,15 +136,20 @@ class ModelVersions:
         recycled = self._recyclable.pop() if self._recyclable else None
         return ServedModel(weights, self.device, self.newest, recycled)
 
-    def full(self) -> bool:
-        """Whether no version can be released to make room for a newer one."""
-        return len(self.held) - (self.newest.num_sessions == 0) >= self.max_versions
-
     def adopt(self, model: ServedModel) -> None:
         """Make `model` the newest version."""
-        previous, self.newest = self.newest, model
-        self.held[model.version] = model
-        self._release_unused(previous)
+        self.newest = model
+        self.held.append(model)
+
+    def release(self, model: ServedModel) -> None:
+        """Let go of a version that is no longer used, unless it is the newest."""
+        if model is not self.newest:
+            self.held.remove(model)
+            self._recyclable.append(model)
+
+    def find(self, version: int) -> ServedModel | None:
+        """Return the version if it is held."""
+        return next((model for model in reversed(self.held) if model.version == version), None)
 
     def layout(self, spaces_hash: str) -> MessageLayout:
         """Return the message layout of these spaces. Raises `Refusal` if the model does not accept them."""
@@ -160,21 +161,6 @@ class ModelVersions:
                 expected=self.spaces.hash,
             )
         return self.layouts[spaces_hash]
-
-    def pin(self, model: ServedModel) -> ServedModel:
-        """Count a session that is pinned to `model`, and return the model."""
-        model.num_sessions += 1
-        return model
-
-    def unpin(self, model: ServedModel) -> None:
-        """Undo one `pin`."""
-        model.num_sessions -= 1
-        self._release_unused(model)
-
-    def _release_unused(self, model: ServedModel) -> None:
-        unused = model is not self.newest and not model.num_sessions
-        if unused and self.held.pop(model.version, None) is not None:
-            self._recyclable.append(model)
 
 
 def _architecture(weights: WeightSet) -> str:

@@ -14,16 +14,17 @@ import structlog
 import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 
 from actors.codec import InvalidWeights
 from actors.errors import UserError
+from actors.metrics.http import MetricsServer
 from actors.policy.kernels.cache import is_compiled
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.admission import Admission
 from actors.serving.server.auth import TokenFile
 from actors.serving.server.certificates import CertificateReloader
+from actors.serving.server.connections import Connections
 from actors.serving.server.handlers import SERVICE, Handlers
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedRule
@@ -82,9 +83,11 @@ class PolicyServer:
         self._key = read_key(options.state_key_file)
         self._tokens = TokenFile(options.token_file) if options.token_file else None
         self._trainer = Trainer(external, sink, self._tokens) if external is not None and sink is not None else None
-        self.handlers = Handlers(self.metrics, self._tokens)
-        self._admission = Admission(options, self._tokens, self.handlers.record_refusal)
-        self._server = grpc.aio.server(interceptors=[self._admission], options=server_channel_options(options))
+        self.handlers = Handlers(self.metrics)
+        self._connections = Connections(options.max_connections)
+        self._admission = Admission(options, self._tokens, self._connections, self.handlers.record_refusal)
+        channel_options = server_channel_options(options, self._connections.refused_from)
+        self._server = grpc.aio.server(interceptors=[self._admission], options=channel_options)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
     async def start(self) -> None:
@@ -115,7 +118,7 @@ class PolicyServer:
         if self.options.metrics_port is not None:
             host = self.options.host or "0.0.0.0"
             try:
-                metrics_server, _ = start_http_server(self.options.metrics_port, host, self.metrics.registry)
+                metrics_server = MetricsServer(host, self.options.metrics_port, self.metrics.registry)
             except OSError as error:
                 raise UserError(
                     f"cannot serve metrics on port {self.options.metrics_port} ({error}): choose another --metrics-port"
@@ -134,8 +137,7 @@ class PolicyServer:
             await asyncio.gather(*tasks, stopping, return_exceptions=True)
             await self._server.stop(0)
             if metrics_server is not None:
-                metrics_server.shutdown()
-                metrics_server.server_close()
+                metrics_server.close()
 
     async def _drain(self) -> None:
         """Refuse new work, wait for the calls in progress, and stop listening."""
@@ -168,18 +170,8 @@ class PolicyServer:
             else:
                 await asyncio.sleep(min(0.2, self.options.poll_s))
         service = self.handlers.service
-        postponed = False
         while True:
             await asyncio.sleep(self.options.poll_s)
-            if service.models.full():
-                if not postponed:
-                    self._log.warning(
-                        "new weights not adopted: sessions are pinned to all versions",
-                        versions=len(service.models.held),
-                    )
-                postponed = True
-                continue
-            postponed = False
             weights = await self._fetch(source, digest)
             if weights is None:
                 continue
@@ -195,7 +187,7 @@ class PolicyServer:
     async def _load(self, first: WeightSet | ServedRule) -> None:
         if not is_compiled():
             self._log.info("compiling the policy's step for this machine (once, about 20 s)")
-        models = await asyncio.to_thread(ModelVersions, first, _device(self.options.device), self.options.max_versions)
+        models = await asyncio.to_thread(ModelVersions, first, _device(self.options.device))
         self.handlers.service = PolicyService(
             models, self.options, self._key, self.metrics, self._tokens, self._trainer
         )
@@ -216,6 +208,10 @@ class PolicyServer:
         while True:
             await asyncio.sleep(SWEEP_S)
             self._admission.sweep()
+            if not self.address.startswith("unix:"):
+                closed = self._connections.sweep(int(self.address.rpartition(":")[2]))
+                if closed:
+                    self._log.warning("connections closed: too many are open", count=closed)
             if self.handlers.service is not None and (count := self.handlers.service.expire()):
                 self._log.info("sessions expired", count=count)
 

@@ -15,6 +15,7 @@ from actors.serving.server.auth import TokenFile
 from actors.serving.server.batcher import Batcher, BatchResult, QueuedStep
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
+from actors.serving.server.pins import VersionPins
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
 from actors.serving.server.trainer import Trainer
 from actors.serving.server.training import Ended, recorded_step
@@ -28,7 +29,10 @@ _MAX_AHEAD = 16  # steps of a session that may wait for the step in progress
 
 
 class PolicyService:
-    """The requests of PolicyService. Not thread-safe: call it from the server's event loop only."""
+    """The requests of PolicyService. Not thread-safe: call it from the server's event loop only.
+
+    `owner` is the hash of the token of the request, or "" if tokens are not used. Only its own sessions exist for it.
+    """
 
     def __init__(
         self,
@@ -44,10 +48,16 @@ class PolicyService:
         self.trainer = trainer
         self._key, self._log = key, structlog.get_logger("tamiyo.serving")
         state_table = StateTable(models.state_sizes, options.max_sessions, models.device)
+
+        def share(limit: int) -> int | None:
+            return limit if tokens is not None and tokens.multiple_valid else None
+
+        self.pins = VersionPins(
+            models, options.max_versions, lambda: share(options.versions_per_token), metrics.moved.inc
+        )
         self.sessions = SessionTable(
-            state_table, options.session_ttl_s, options.first_step_ttl_s, time.monotonic, models.unpin,
-            max_per_owner=lambda: options.sessions_per_token if tokens is not None and tokens.multiple_valid else None,
-            evict_after_s=options.evict_after_s,
+            state_table, options.session_ttl_s, options.first_step_ttl_s, time.monotonic, self._on_close,
+            max_per_owner=lambda: share(options.sessions_per_token), evict_after_s=options.evict_after_s,
         )  # fmt: skip
         self.batcher = Batcher(
             state_table,
@@ -68,15 +78,17 @@ class PolicyService:
             self.metrics.count(account)
 
     def expire(self) -> int:
-        """Close expired sessions, and return their number."""
+        """Close expired sessions, and return their number. Also end training sessions whose token lost the scope."""
         count = self.sessions.expire()
+        if self.trainer is not None:
+            self.trainer.end_unpermitted(self.sessions)
         self.metrics.expired.inc(count)
         self.update_gauges()
         return count
 
     def adopt(self, model: ServedModel) -> None:
         """Serve `model` as the newest version."""
-        self.models.adopt(model)
+        self.pins.adopt(model)
         self.metrics.swaps.inc()
         self.update_gauges()
 
@@ -96,19 +108,17 @@ class PolicyService:
             session = self._import_session(request, owner)
         else:
             latest = request.latest if trainer is None else trainer.config.weights == "step"
-            pinned = None if latest else self.models.newest
-            session = self.sessions.open(layout, request.seed, pinned, owner=owner)
+            session = self.sessions.open(layout, request.seed, latest, owner=owner)
             if trainer is not None:
                 session.training = trainer.begin(session)
-            if pinned is not None:
-                self.models.pin(pinned)
+            self.pins.pin(session)
         self.metrics.opened.inc()
         self.metrics.evicted.inc(self.sessions.evicted - evicted)
         self.metrics.sessions.set(len(self.sessions))
         return policy_pb2.OpenSessionResponse(
             session_id=session.id,
             next_step_index=session.next_index,
-            policy_version=(session.pinned or self.models.newest).version,
+            policy_version=self._model(session).version,
             session_ttl_s=self.options.session_ttl_s,
             first_step_ttl_s=self.options.first_step_ttl_s,
         )
@@ -138,28 +148,26 @@ class PolicyService:
         state, policy_state = unseal(request.exported_state, self.models.state_sizes, self._key)
         if state.spaces_hash != request.spaces_hash or state.architecture_hash != self.models.architecture:
             raise Refusal(Reason.STATE_INVALID, "exported_state belongs to other spaces or to another policy")
-        existing = self.sessions.find(state.session_id)
+        if state.owner != owner:
+            raise Refusal(Reason.STATE_INVALID, "exported_state is of a session of another token: open a new session")
+        existing = self.sessions.find(state.session_id, owner)
         if existing is not None and existing.next_index >= state.next_step_index:
             return existing
         if existing is not None and existing.pending is not None:
             raise _conflict(existing.next_index)
-        pinned = None if state.latest else self.models.held.get(state.policy_version)
-        if pinned is None and not state.latest:
-            if not request.other_version:
-                raise Refusal(
-                    Reason.VERSION_GONE,
-                    f"weights {state.policy_version} are no longer loaded: set other_version to continue with "
-                    f"{self.models.newest.version}",
-                    newest=self.models.newest.version,
-                )
-            pinned = self.models.newest
+        model = self.models.find(state.policy_version)
+        if model is None and not state.latest and not request.other_version:
+            raise Refusal(
+                Reason.VERSION_GONE,
+                f"weights {state.policy_version} are no longer loaded: set other_version to continue with "
+                f"{self.models.newest.version}",
+                newest=self.models.newest.version,
+            )
         if existing is not None:
-            owner = existing.owner  # it already counts against this owner
             self.sessions.close(existing)
         layout = self.models.layout(request.spaces_hash)
-        session = self.sessions.open(layout, state.seed, pinned, state.session_id, owner)
-        if pinned is not None:
-            self.models.pin(pinned)
+        session = self.sessions.open(layout, state.seed, state.latest, state.session_id, owner)
+        self.pins.pin(session, model)
         session.next_index, session.last_digest, session.last_response = (
             state.next_step_index, state.last_request, state.last_response
         )  # fmt: skip
@@ -168,34 +176,54 @@ class PolicyService:
         self.metrics.imported.inc()
         return session
 
-    def reset_session(self, request: policy_pb2.ResetSessionRequest) -> policy_pb2.ResetSessionResponse:
+    def _session(self, session_id: str, owner: str) -> Session:
+        """Return this owner's session. Raises `Refusal`, also if it is a training session whose token may not train."""
+        session = self.sessions.get(session_id, owner)
+        if session.training is not None and self.trainer is not None:
+            self.trainer.require_scope(owner)
+        return session
+
+    def _model(self, session: Session) -> ServedModel:
+        """Return the version that a step of this session would use now."""
+        return session.pinned or self.models.newest
+
+    def _on_close(self, session: Session) -> None:
+        self.pins.unpin(session)
+        if session.training is not None:
+            session.training.abandon()
+
+    def reset_session(
+        self, request: policy_pb2.ResetSessionRequest, owner: str = ""
+    ) -> policy_pb2.ResetSessionResponse:
         """Restart a session with zero state and the newest weights. Raises `Refusal`."""
-        session = self.sessions.get(request.session_id)
+        session = self._session(request.session_id, owner)
         if session.pending is not None:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: reset it after the answer")
         if session.training is not None and self.trainer is not None:
             self.trainer.require_room()
-        pinned = None if session.pinned is None else self.models.pin(self.models.newest)
         self.sessions.close(session)
-        fresh = self.sessions.open(session.layout, request.seed, pinned, session.id, session.owner)
+        fresh = self.sessions.open(session.layout, request.seed, session.latest, session.id, owner)
         if session.training is not None and self.trainer is not None:
             fresh.training = self.trainer.begin(fresh)
+        self.pins.pin(fresh)
         return policy_pb2.ResetSessionResponse(policy_version=self.models.newest.version)
 
-    def close_session(self, request: policy_pb2.CloseSessionRequest) -> policy_pb2.CloseSessionResponse:
+    def close_session(
+        self, request: policy_pb2.CloseSessionRequest, owner: str = ""
+    ) -> policy_pb2.CloseSessionResponse:
         """Close a session, after its step in progress. Closing an unknown session has no effect."""
-        session = self.sessions.find(request.session_id)
+        session = self.sessions.find(request.session_id, owner)
         if session is not None and session.pending is not None:
-            session.pending.followers.append(lambda: self.close_session(request))
+            session.pending.followers.append(lambda: self.close_session(request, owner))
         elif session is not None:
             self.sessions.close(session)
             self.metrics.sessions.set(len(self.sessions))
         return policy_pb2.CloseSessionResponse()
 
-    def end_episode(self, request: policy_pb2.EndEpisodeRequest) -> bytes:
+    def end_episode(self, request: policy_pb2.EndEpisodeRequest, owner: str = "") -> bytes:
         """End the episode of a training session, or return the stored answer if it has ended in the same way. Returns a
         serialized `EndEpisodeResponse`. Raises `Refusal`."""
-        session = self.sessions.get(request.session_id)
+        session = self._session(request.session_id, owner)
         episode, trainer = session.training, self.trainer
         if episode is None or trainer is None:
             raise Refusal(Reason.NOT_TRAINING, "this session is not learned from: open it with `train`")
@@ -211,8 +239,7 @@ class PolicyService:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: end it after the answer")
         self.sessions.touch(session)
         trainer.require_room()
-        newest = self.models.newest
-        response = trainer.end(session, request, self.batcher, session.pinned or newest, newest.version)
+        response = trainer.end(session, request, self.batcher, self._model(session), self.models.newest.version)
         episode.ended = Ended(digest, response)
         return response
 
@@ -221,14 +248,14 @@ class PolicyService:
         """Estimate of the largest StepResponse with exported state."""
         return self.sessions.state_table.bytes_per_row + _MAX_RESPONSE_BYTES
 
-    def start_step(self, request: policy_pb2.StepRequest) -> asyncio.Future[bytes]:
+    def start_step(self, request: policy_pb2.StepRequest, owner: str = "") -> asyncio.Future[bytes]:
         """Start a step, or, if the request repeats one, join the step in progress or return the stored answer.
 
         The result is a serialized `StepResponse`. Raises `Refusal`, as the returned future may.
         """
         if len(request.session_id) > _MAX_ID_LENGTH:
             raise Refusal(Reason.MALFORMED, "malformed session_id: send the one that OpenSession returned")
-        session = self.sessions.get(request.session_id)
+        session = self._session(request.session_id, owner)
         index, requested = request.step_index, request_digest(request)
         waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         pending = session.pending
@@ -244,7 +271,7 @@ class PolicyService:
             self.metrics.replays.inc()
             return waiter
         if pending is not None and 0 < index - pending.step_index <= _MAX_AHEAD:
-            return self._start_after(pending, request, waiter)
+            return self._start_after(pending, request, waiter, owner)
         if index == session.next_index - 1 and session.last_response:
             if requested != session.last_digest:
                 raise _conflict(index)
@@ -267,23 +294,21 @@ class PolicyService:
         if session.training is not None and self.trainer is not None:
             self.sessions.touch(session)  # also if it has to wait for the queue
             self.trainer.check_step(session.training, index, reward, query, request)
-            if session.pinned is not None and session.training.segment_full:
-                self._repin(session)
+            if session.training.segment_full:
+                self.pins.unpin(session)
+            elif self.trainer.outdated(session, self.models.newest):
+                self.pins.move(session)
         elif reward is not None:
             raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")
+        if session.pinned is None:
+            self.pins.pin(session)
         session.pending = PendingStep(index, requested, export, [waiter], reward=reward, record=request.record)
         self.sessions.touch(session)
         self.batcher.submit(QueuedStep(session, query, session.pending))
         return waiter
 
-    def _repin(self, session: Session) -> None:
-        """Continue a session with the newest weights, which the next segment of its episode begins with."""
-        assert session.pinned is not None
-        previous, session.pinned = session.pinned, self.models.pin(self.models.newest)
-        self.models.unpin(previous)
-
     def _start_after(
-        self, pending: PendingStep, request: policy_pb2.StepRequest, waiter: asyncio.Future[bytes]
+        self, pending: PendingStep, request: policy_pb2.StepRequest, waiter: asyncio.Future[bytes], owner: str
     ) -> asyncio.Future[bytes]:
         """Start the step of `request` as soon as the one in progress has completed."""
 
@@ -291,7 +316,7 @@ class PolicyService:
             if waiter.cancelled():
                 return
             try:
-                step = self.start_step(request)
+                step = self.start_step(request, owner)
             except Refusal as refusal:
                 waiter.set_exception(refusal)
                 return
@@ -353,11 +378,12 @@ class PolicyService:
             architecture_hash=self.models.architecture,
             next_step_index=session.next_index,
             seed=session.seed,
-            latest=session.pinned is None,
-            policy_version=(session.pinned or self.models.newest).version,
+            latest=session.latest,
+            policy_version=self._model(session).version,
             last_request=session.last_digest,
             last_response=session.last_response,
             hazard=session.hazard,
+            owner=session.owner,
         )
         sealed = seal(state, self.sessions.state_table.state, session.row, self._key)
         # Concatenating serialized messages merges them, so the field can be appended to the stored response.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -45,8 +45,9 @@ class Session:
     row: int  # index into the state table
     layout: MessageLayout
     seed: int
-    pinned: ServedModel | None  # None: always use the newest
+    latest: bool  # whether it always uses the newest version
     owner: str = ""  # hash of the token that opened it; "" if tokens are not used
+    pinned: ServedModel | None = None  # None: the newest at its next step; set by `VersionPins`
     training: TrainingEpisode | None = None  # its episode, if it is a training session
     next_index: int = 0
     hazard: float = 0.0  # see `actors.policy.median`
@@ -111,34 +112,40 @@ class SessionTable:
         ttl_s: float,
         first_ttl_s: float,
         clock: Callable[[], float],
-        unpin: Callable[[ServedModel], None],  # called with the model of each closed session that was pinned
+        on_close: Callable[[Session], None],
         max_per_owner: Callable[[], int | None],  # None: no limit; owner "" never has one
         evict_after_s: float,
     ) -> None:
         self.state_table, self.ttl_s, self.first_ttl_s = state_table, ttl_s, first_ttl_s
         self.evict_after_s = evict_after_s
         self.evicted = 0  # so far
-        self._clock, self._unpin, self._max_per_owner = clock, unpin, max_per_owner
+        self._clock, self._on_close, self._max_per_owner = clock, on_close, max_per_owner
         # Least recently used first, in all three.
         self._stepped: OrderedDict[str, Session] = OrderedDict()
         self._unstepped: OrderedDict[str, Session] = OrderedDict()
         self._by_owner: dict[str, OrderedDict[str, Session]] = {}
-        self._closed_ids: OrderedDict[str, None] = OrderedDict()
+        self._closed_ids: OrderedDict[str, str] = OrderedDict()  # and their owners
 
     def __len__(self) -> int:
         return len(self._stepped) + len(self._unstepped)
 
-    def find(self, session_id: str) -> Session | None:
-        """Return the session, or None if it is not open."""
-        return self._stepped.get(session_id) or self._unstepped.get(session_id)
+    def __iter__(self) -> Iterator[Session]:
+        """Iterate over a copy."""
+        return iter([*self._stepped.values(), *self._unstepped.values()])
 
-    def get(self, session_id: str) -> Session:
-        """Return the session. Raises `Refusal`, which tells an expired or evicted session from an unknown one."""
-        session = self.find(session_id)
+    def find(self, session_id: str, owner: str) -> Session | None:
+        """Return the session, or None if this owner has no such session open."""
+        session = self._stepped.get(session_id) or self._unstepped.get(session_id)
+        return session if session is not None and session.owner == owner else None
+
+    def get(self, session_id: str, owner: str) -> Session:
+        """Return this owner's session. Raises `Refusal`, which tells an expired or evicted session from an unknown one,
+        such as that of another owner."""
+        session = self.find(session_id, owner)
         if session is not None:
             return session
         required = {IMPORT_REQUIRED: "true"}
-        if session_id in self._closed_ids:
+        if self._closed_ids.get(session_id) == owner:
             raise Refusal(
                 Reason.SESSION_EXPIRED,
                 f"the session expired after {self.ttl_s:g} s without a step ({self.first_ttl_s:g} s before its first), "
@@ -156,14 +163,14 @@ class SessionTable:
         self,
         layout: MessageLayout,
         seed: int,
-        pinned: ServedModel | None,
+        latest: bool = False,
         session_id: str | None = None,
         owner: str = "",
     ) -> Session:
         """Open a session. Raises `Refusal` if there is no room and no session can be evicted."""
         self._make_room(owner)
         session = Session(
-            session_id or secrets.token_urlsafe(18), self.state_table.allocate(), layout, seed, pinned, owner
+            session_id or secrets.token_urlsafe(18), self.state_table.allocate(), layout, seed, latest, owner
         )
         session.last_used_s = self._clock()
         self._unstepped[session.id] = session
@@ -188,14 +195,11 @@ class SessionTable:
         if not owned:
             del self._by_owner[session.owner]
         self.state_table.free(session.row)
-        if session.pinned is not None:
-            self._unpin(session.pinned)
-        if session.training is not None:
-            session.training.abandon()
+        self._on_close(session)
 
     def close_all(self) -> None:
         """Close every session."""
-        for session in [*self._stepped.values(), *self._unstepped.values()]:
+        for session in self:
             self.close(session)
 
     def expire(self) -> int:
@@ -210,7 +214,7 @@ class SessionTable:
                     self.touch(session)
                 else:
                     self.close(session)
-                    self._record_closed(session.id)
+                    self._record_closed(session)
                     count += 1
         return count
 
@@ -247,13 +251,13 @@ class SessionTable:
                 return False
             if session.pending is None:
                 self.close(session)
-                self._record_closed(session.id)
+                self._record_closed(session)
                 self.evicted += 1
                 return True
             self.touch(session)
         return False
 
-    def _record_closed(self, session_id: str) -> None:
-        self._closed_ids[session_id] = None
+    def _record_closed(self, session: Session) -> None:
+        self._closed_ids[session.id] = session.owner
         if len(self._closed_ids) > MAX_CLOSED_IDS:
             self._closed_ids.popitem(last=False)

@@ -13,7 +13,7 @@ from actors.serving.refusal import RETRY_S, Reason, Refusal
 from actors.serving.server.auth import TRAIN_SCOPE, TokenFile
 from actors.serving.server.batcher import Batcher
 from actors.serving.server.models import ServedModel
-from actors.serving.server.sessions import Session
+from actors.serving.server.sessions import Session, SessionTable
 from actors.serving.server.training import EpisodeSink, TrainingEpisode, final_step
 from actors.wire import policy_pb2
 
@@ -41,6 +41,15 @@ class Trainer:
                 "without `train`",
             )
 
+    def end_unpermitted(self, sessions: SessionTable) -> None:
+        """End the training sessions of valid tokens that may no longer train, and drop what they have not shipped."""
+        if self._tokens is None:
+            return
+        for session in sessions:
+            if session.training is not None and session.pending is None and self._tokens.only_serves(session.owner):
+                session.training.abandon(drop=True)
+                sessions.close(session)
+
     def require_room(self) -> None:
         """Raise `Refusal` while the queue takes no episodes."""
         retry_s = self._sink.retry_s()
@@ -50,6 +59,13 @@ class Trainer:
                 f"the learner is behind and takes no more episodes: try again after {retry_s:g} s",
                 **{RETRY_S: retry_s},
             )
+
+    def outdated(self, session: Session, newest: ServedModel) -> bool:
+        """Whether a session is pinned to weights whose steps the learner would drop or the queue would refuse."""
+        model = session.pinned
+        if model is None:
+            return False
+        return model.generation != newest.generation or newest.version - model.version > self._sink.max_lag
 
     def check_step(
         self,

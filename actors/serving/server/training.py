@@ -29,6 +29,9 @@ ENV_ID = "external"
 class EpisodeSink(Protocol):
     """Takes complete episodes and segments, and ships each one once. Called from the server's event loop."""
 
+    max_lag: int
+    """Versions that the weights of an episode may be older than the newest; the learner drops others."""
+
     def account(self, owner: str) -> Account:
         """Return the account of a token, by its hash; "" if tokens are not used."""
         ...
@@ -79,7 +82,9 @@ class Ended:
 class TrainingEpisode:
     """Collects the steps of one session. A step is complete when its reward is known, with the next step or at the end.
 
-    Episodes longer than `max_segment_steps` are shipped as segments, as those of `actors.rollout.stream`.
+    Episodes longer than `max_segment_steps` are shipped as segments, as those of `actors.rollout.stream`. A segment
+    also ends where the session moves to other weights, so that its last steps are not dropped with outdated ones; with
+    `weights: step`, only where these are of another generation.
     """
 
     def __init__(self, seed: int, spaces_hash: str, config: ExternalConfig, sink: EpisodeSink, owner: str) -> None:
@@ -127,7 +132,7 @@ class TrainingEpisode:
         """Record a step, and first the reward of the one before it, which may complete a segment."""
         if self._recorder is not None:
             assert reward is not None
-            full = self.segment_full
+            full = self.segment_full or self._moves_to(step.model)
             self._recorder.rewards.append(reward)
             if full:
                 self._ship(step.current, row, float(step.decision.bootstrap_values[row]), self._recorder)
@@ -143,14 +148,20 @@ class TrainingEpisode:
         self._recorder.rewards.append(reward)
         self._ship(final, 0, bootstrap_value, self._recorder)
 
-    def abandon(self) -> None:
+    def _moves_to(self, model: ServedModel) -> bool:
+        assert self._last is not None
+        previous = self._last[0].model
+        return model is not previous and (self.config.weights == "episode" or model.generation != previous.generation)
+
+    def abandon(self, drop: bool = False) -> None:
         """Give up an episode whose client disappeared. The reward of its last step is unknown, so the episode is cut
-        before that step and bootstrapped with the value there; or the segment is dropped, by `disconnected`."""
+        before that step and bootstrapped with the value there; or the segment is dropped, by `disconnected` or `drop`.
+        """
         if self.ended is not None or self._recorder is None or self._last is None:
             return
         account, recorder = self.sink.account(self.owner), self._recorder
         step, row = self._last
-        if self.config.disconnected == "drop":
+        if drop or self.config.disconnected == "drop":
             account.dropped_sessions += 1
             self._recorder = None
             return

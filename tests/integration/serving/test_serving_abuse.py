@@ -231,7 +231,8 @@ def churn(running: RunningServer, count: int) -> None:
 
     def open_and_expire() -> None:
         for _ in range(1000):
-            session = service.sessions.open(layout, 1, service.models.pin(service.models.newest))
+            session = service.sessions.open(layout, 1)
+            service.pins.pin(session)
             session.last_response = b"x" * 60
             session.last_used_s -= 1e6
         assert service.expire() == 1000
@@ -251,7 +252,7 @@ def assert_memory_stays_flat(sessions: int) -> None:
         finally:
             tracemalloc.stop()
         assert len(running.service.sessions) == 0
-        assert running.service.models.newest.num_sessions == 0
+        assert running.service.pins._sessions == {}
 
 
 def test_expired_sessions_leave_no_memory_behind() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.conftest import Connect
 from tests.support.learning.toy import SPACES
-from tests.support.serving.servers import FakeWeightStore, serving, step_inputs, weights
+from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
+from tests.support.serving.training_sessions import RawSession
 
 pytestmark = pytest.mark.integration
 SESSIONS, LENGTH = 12, 6
@@ -80,27 +82,54 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
     assert mixed or not any(latest for _, latest, _ in played)
 
 
-def test_at_most_max_versions_are_held_and_none_in_use_is_released() -> None:
-    store = FakeWeightStore(weights(version=1))
-    with serving(store, max_versions=2) as running:
+def adopt(running: RunningServer, version: int) -> None:
+    """Have the server adopt `version`, as if it had read it from the store."""
+    model = running.service.models.build(weights(seed=version, version=version))
+    running.call(lambda: running.service.adopt(model))
 
-        async def main() -> list[int]:
-            async with AsyncPolicyClient(running.address) as client:
-                sessions, newest = [], []
-                for version in (2, 3, 4):
-                    sessions.append(await client.open(SPACES))
-                    await sessions[-1].step(*step_inputs(0, 0))
-                    store.newest = weights(seed=version, version=version)
-                    await asyncio.sleep(0.6)
-                    newest.append((await client.model()).policy_version)
-                assert [s.policy_version for s in sessions] == [1, 2, 2]
-                assert [(await s.step(*step_inputs(0, 1))).policy_version for s in sessions] == [1, 2, 2]
-                await sessions[0].close()
-                await asyncio.sleep(0.6)
-                newest.append((await client.model()).policy_version)
-                return newest
 
-        assert asyncio.run(main()) == [2, 2, 2, 4]
+def test_new_weights_are_adopted_and_the_sessions_of_the_oldest_version_move() -> None:
+    """A moved session continues with its recurrent state, and a repeated step is still answered as before."""
+    with serving(FakeWeightStore(weights(1)), max_versions=2) as running, PolicyClient(running.address) as client:
+        sessions, first = [], []
+        for version in (1, 2, 3, 4):
+            sessions.append(RawSession(running.address, train=False, seed=5))
+            first.append(sessions[-1].step(0, deterministic=False))
+            adopt(running, version + 1)
+            assert client.model().policy_version == version + 1
+        assert [a.policy_version for a in first] == [1, 2, 3, 4]
+        assert list(client.model().held_versions) == [4, 5]
+        assert running.server.metrics.registry.get_sample_value("tamiyo_serve_sessions_moved_total") == 3
+        again = sessions[0].step(0, deterministic=False)
+        assert (again.policy_version, again.log_probs) == (1, first[0].log_probs)
+        found = [s.step(1, deterministic=False) for s in sessions]
+        assert [a.policy_version for a in found] == [5, 5, 5, 4]
+        adopt(running, 6)
+        assert sessions[0].step(2).policy_version == 5  # it is pinned again
+    state = from_weights(weights(seed=1)).initial_state(1)
+    for step, (version, answer) in enumerate(((1, first[0]), (5, found[0]))):
+        obs, blueprints, masks = step_inputs(0, step)
+        batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
+        network, noise = from_weights(weights(seed=version)), step_noise(5, step, 4)[None]
+        decision, state = network.act(obs[None], blueprints[None], batch, state, noise)
+        assert list(answer.action) == decision.actions[0].tolist()
+        np.testing.assert_allclose(answer.log_probs, decision.log_probs[0], atol=2e-5)
+
+
+def test_one_of_several_tokens_pins_only_its_share_of_the_versions(tmp_path: Path) -> None:
+    tokens = write_file(tmp_path / "tokens", "alice\nbob\n")
+    with (
+        serving(max_versions=4, token_share=0.5, token_file=tokens) as running,
+        PolicyClient(running.address, token="alice") as alice,
+        PolicyClient(running.address, token="bob") as bob,
+    ):
+        patient, greedy = bob.open(SPACES), []
+        for version in range(1, 9):
+            greedy.append(alice.open(SPACES))
+            adopt(running, version + 1)
+        # Those of 1 to 6 have moved. With the first step of one of them alice uses a third version, so 7 is released.
+        assert [s.step(*step_inputs(0, 0)).policy_version for s in greedy] == [9] * 7 + [8]
+        assert patient.step(*step_inputs(0, 0)).policy_version == 1
 
 
 def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Connect) -> None:

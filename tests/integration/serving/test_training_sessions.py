@@ -358,6 +358,39 @@ def test_the_version_follows_the_setting(mode: str) -> None:
     assert episode.summary.policy_lag == 0
 
 
+@pytest.mark.parametrize(("mode", "cuts"), [("episode", True), ("step", False)])
+def test_a_session_leaves_weights_that_are_too_old_to_learn_from(mode: str, cuts: bool) -> None:
+    """The steps before it moves become a segment of their own, which does not take the others with it."""
+    store = FakeWeightStore(weights(3, 7))
+    with endpoint(store, weights=mode, max_lag=2) as e, PolicyClient(e.address) as client:
+        with client.episode(1, SPACES) as episode:
+            for step, version in enumerate((7, 9, 10, 10)):
+                store.newest = weights(4, version)
+                e.wait_for(lambda: e.running.service.models.newest.version == version)  # noqa: B023
+                play(episode, 1, first=step)
+        segments = e.episodes(2 if cuts else 1)
+    versions = [list(s.policy_version) for s in segments]
+    assert versions == ([[7, 7], [10, 10]] if cuts else [[7, 9, 10, 10]])
+    assert np.concatenate([s.rewards for s in segments]).tolist() == [reward_of(step) for step in range(4)]
+    assert segments[0].truncated == cuts
+    assert episode.summary is not None
+    assert episode.summary.policy_lag == (0 if cuts else 3)
+
+
+@pytest.mark.parametrize("mode", ["episode", "step"])
+def test_a_segment_has_weights_of_one_generation(mode: str) -> None:
+    store = FakeWeightStore(weights(3, 7))
+    with endpoint(store, weights=mode) as e, PolicyClient(e.address) as client, client.episode(1, SPACES) as episode:
+        play(episode, 2)
+        opened = e.transport.open_generation(7, "learner")
+        store.newest = dataclasses.replace(weights(4, 8), generation=opened.number)
+        e.wait_for(lambda: e.running.service.models.newest.version == 8)
+        play(episode, 2, first=2)
+        episode.terminate()
+        segments = e.episodes(2)
+    assert [(s.generation, list(s.policy_version)) for s in segments] == [(1, [7, 7]), (2, [8, 8])]
+
+
 def test_the_client_refuses_wrong_order() -> None:
     with endpoint() as e, PolicyClient(e.address) as client, client.episode(1, SPACES) as episode:
         with pytest.raises(PolicyError, match="call reward"):

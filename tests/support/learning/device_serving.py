@@ -25,9 +25,11 @@ def served_versions(device: torch.device) -> None:
     """Versions of served weights that come and go: the programs of one that is no longer used get newer weights."""
 
     def answers(to: torch.device) -> list[Any]:
-        models, found = ModelVersions(weights(1, 1), to, max_versions=2), []
+        models, found = ModelVersions(weights(1, 1), to), []
         for version in range(2, 5):
+            previous = models.newest
             models.adopt(models.build(weights(version, version)))
+            models.release(previous)
             states = toy_network().initial_state(2)
             found += _steps(models.newest.programs(SPACES), SPACES, PolicyState(*(t.to(to) for t in states)), 1)
         return found
@@ -58,7 +60,7 @@ def rule(device: torch.device) -> None:
     """A rule that is served instead of weights; what it remembers of a model stays in the state table."""
 
     def answers(to: torch.device) -> list[Any]:
-        models = ModelVersions(ServedRule("fixed-column:double@1"), to, max_versions=2)
+        models = ModelVersions(ServedRule("fixed-column:double@1"), to)
         states = PolicyState.zeros(models.state_sizes, 2, to)
         return _steps(models.newest.programs(models.spaces), models.spaces, states, 3)
 

@@ -49,11 +49,16 @@ class Endpoint:
 
 @contextmanager
 def endpoint(
-    source: Any = None, queue: QueueConfig | None = None, capacity: int = 64, tokens: Path | None = None, **changes: Any
+    source: Any = None,
+    queue: QueueConfig | None = None,
+    capacity: int = 64,
+    tokens: Path | None = None,
+    max_lag: int = 4,
+    **changes: Any,
 ) -> Iterator[Endpoint]:
     transport = MemoryTransport(queue or QueueConfig(), MemoryStore())
     transport.open_generation(-1, "learner")
-    shipper = EpisodeShipper(transport, "run", capacity)
+    shipper = EpisodeShipper(transport, "run", capacity, max_lag)
     try:
         options = {} if tokens is None else {"token_file": tokens}
         if "session_timeout_s" in changes:

@@ -18,7 +18,7 @@ from tests.support.learning.toy import SPACES
 from tests.support.serving.servers import step_inputs, weights
 
 WAIT_S = 0.02
-MODELS, LAYOUT = ModelVersions(weights(), torch.device("cpu"), 2), MessageLayout(SPACES)
+MODELS, LAYOUT = ModelVersions(weights(), torch.device("cpu")), MessageLayout(SPACES)
 
 
 class BatcherHarness:
@@ -27,7 +27,7 @@ class BatcherHarness:
     def __init__(self, max_batch: int = 8) -> None:
         rows = StateTable(MODELS.state_sizes, 16, MODELS.device)
         self.batcher = Batcher(rows, lambda: MODELS.newest, self._finish, self._observe, max_batch, WAIT_S)
-        self.sessions = [Session(str(i), rows.allocate(), LAYOUT, i, None) for i in range(16)]
+        self.sessions = [Session(str(i), rows.allocate(), LAYOUT, i, False) for i in range(16)]
         self.passes: list[tuple[float, int]] = []
         self.start_s = time.monotonic()
 

@@ -70,10 +70,10 @@ def test_sessions_are_opened_and_evicted_as_in_the_model(operations: list[tuple[
             expected = eviction_candidates(known, owner, now)
             if expected is not None and not expected:
                 with pytest.raises(Refusal, match="try again later"):
-                    sessions.open(LAYOUT, 0, None, owner=owner)
+                    sessions.open(LAYOUT, 0, owner=owner)
                 continue
-            opened = sessions.open(LAYOUT, 0, None, owner=owner)
-            closed = {i for i in known if sessions.find(i) is None}
+            opened = sessions.open(LAYOUT, 0, owner=owner)
+            closed = {i for i in known if sessions.find(i, known[i].owner) is None}
             assert len(closed) == (expected is not None)
             assert closed <= (expected or set())
             for session_id in closed:
@@ -82,7 +82,7 @@ def test_sessions_are_opened_and_evicted_as_in_the_model(operations: list[tuple[
         elif kind == "w":
             now += 7.0
         elif chosen is not None:
-            session = sessions.find(chosen)
+            session = sessions.find(chosen, known[chosen].owner)
             assert session is not None
             if kind == "t":
                 sessions.touch(session)
@@ -97,4 +97,4 @@ def test_sessions_are_opened_and_evicted_as_in_the_model(operations: list[tuple[
                 sessions.close(session)
                 del known[chosen]
         assert len(sessions) == len(known) == ROWS - rows.num_free
-        assert all(sessions.find(i) is not None for i in known)
+        assert all(sessions.find(i, k.owner) is not None for i, k in known.items())

@@ -1,0 +1,124 @@
+"""A session belongs to the token that opened it, and a training session needs that token's scope."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from actors.wire import policy_pb2
+from tests.support.learning.toy import SPACES
+from tests.support.serving.servers import serving, write_file
+from tests.support.serving.training_sessions import RawSession, endpoint, refused
+
+pytestmark = pytest.mark.integration
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file by renaming, as operators do."""
+    write_file(path.with_suffix(".new"), text).replace(path)
+
+
+def test_training_sessions_end_with_the_scope(tmp_path: Path) -> None:
+    """Their unfinished episodes are dropped, also if their clients are silent; what is served goes on."""
+    tokens = write_file(tmp_path / "tokens", "teacher train\nother train\n")
+    with endpoint(tokens=tokens) as e:
+        teacher, silent, other = (RawSession(e.address, token=t) for t in ("teacher", "teacher", "other"))
+        served = RawSession(e.address, train=False, token="teacher")
+        for session in (teacher, silent, other):
+            session.step(0)
+            session.step(1, 1.0)
+        replace_file(tokens, "teacher\nother train\n")
+        e.wait_for(lambda: len(e.running.service.sessions) == 2)
+        for call in (
+            lambda: teacher.step(2, 1.0),
+            lambda: teacher.end(2, 1.0),
+            lambda: teacher.stub.ResetSession(
+                policy_pb2.ResetSessionRequest(session_id=teacher.id), metadata=teacher.metadata
+            ),
+        ):
+            assert refused(call) == "NOT_FOUND SESSION_UNKNOWN"
+        assert refused(lambda: RawSession(e.address, token="teacher")) == "PERMISSION_DENIED NOT_PERMITTED"
+        assert served.step(0).step_index == 0
+        other.end(2, 1.0)
+        (episode,) = e.episodes(1)
+        dropped = {a.name: a.dropped_sessions for a in e.shipper.accounts()}
+    assert dropped.pop(episode.episode_id.split("/")[1]) == 0
+    assert list(dropped.values()) == [2]
+
+
+def test_a_training_session_is_refused_from_the_moment_the_scope_is_gone(tmp_path: Path) -> None:
+    tokens = write_file(tmp_path / "tokens", "teacher train\n")
+    with endpoint(tokens=tokens) as e:
+        session = RawSession(e.address, token="teacher")
+        session.step(0)
+        e.running.server._tokens._trainers.clear()  # type: ignore[union-attr]
+        for call in (
+            lambda: session.step(1, 1.0),
+            lambda: session.end(1, 1.0),
+            lambda: session.stub.ResetSession(
+                policy_pb2.ResetSessionRequest(session_id=session.id), metadata=session.metadata
+            ),
+        ):
+            assert refused(call) in ("PERMISSION_DENIED NOT_PERMITTED", "NOT_FOUND SESSION_UNKNOWN")
+
+
+def test_the_session_of_another_token_does_not_exist(tmp_path: Path) -> None:
+    """Nothing that another token does differs from what it does to a session that never was."""
+    tokens = write_file(tmp_path / "tokens", "owner train\nstranger train\n")
+    with endpoint(tokens=tokens) as e:
+        mine, theirs = RawSession(e.address, token="owner"), RawSession(e.address, token="stranger")
+        mine.step(0)
+        own_id, theirs.id = theirs.id, mine.id
+        unknown = "NOT_FOUND SESSION_UNKNOWN"
+        assert refused(lambda: theirs.step(0)) == unknown  # not even the stored answer
+        assert refused(lambda: theirs.step(1, 123.0)) == unknown
+        assert refused(lambda: theirs.end(1, 123.0)) == unknown
+        reset, close = (
+            policy_pb2.ResetSessionRequest(session_id=mine.id),
+            policy_pb2.CloseSessionRequest(session_id=mine.id),
+        )
+        assert refused(lambda: theirs.stub.ResetSession(reset, metadata=theirs.metadata)) == unknown
+        theirs.stub.CloseSession(close, metadata=theirs.metadata)
+        stream = policy_pb2.StepStreamRequest(step=policy_pb2.StepRequest(session_id=mine.id, step_index=0))
+        (answer,) = theirs.stub.StepStream(iter([stream]), metadata=theirs.metadata)
+        assert answer.failure.reason == "SESSION_UNKNOWN"
+        assert mine.step(1, 0.5).step_index == 1
+        mine.end(2, 0.25)
+        theirs.id = own_id
+        assert theirs.step(0).step_index == 0
+        (episode,) = e.episodes(1)
+    assert episode.rewards.tolist() == [0.5, 0.25]
+
+
+def test_an_expired_session_of_another_token_is_unknown(tmp_path: Path) -> None:
+    tokens = write_file(tmp_path / "tokens", "owner train\nstranger\n")
+    with endpoint(tokens=tokens, session_timeout_s=0.2) as e:
+        mine, theirs = RawSession(e.address, token="owner"), RawSession(e.address, train=False, token="stranger")
+        mine.step(0)
+        time.sleep(0.3)
+        e.running.call(e.running.service.expire)
+        theirs.id = mine.id
+        assert refused(lambda: mine.step(1, 0.0)) == "NOT_FOUND SESSION_EXPIRED"
+        assert refused(lambda: theirs.step(1)) == "NOT_FOUND SESSION_UNKNOWN"
+
+
+def test_an_exported_state_belongs_to_its_token(tmp_path: Path) -> None:
+    """Also at another replica with the same key."""
+    key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+    tokens = write_file(tmp_path / "tokens", "owner\nstranger\n")
+    with (
+        serving(token_file=tokens, state_key_file=key) as first,
+        serving(token_file=tokens, state_key_file=key) as second,
+    ):
+        mine = RawSession(first.address, train=False, token="owner")
+        opening = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash, exported_state=mine.step(0).exported_state)
+        for running in (first, second):
+            stranger = RawSession(running.address, train=False, token="stranger")
+            assert (
+                refused(lambda: stranger.stub.OpenSession(opening, metadata=stranger.metadata))  # noqa: B023
+                == "INVALID_ARGUMENT STATE_INVALID"
+            )
+        opened = stranger.stub.OpenSession(opening, metadata=mine.metadata)
+        assert (opened.session_id, opened.next_step_index) == (mine.id, 1)
