@@ -70,7 +70,8 @@ class Run:
         self.seed, self.forgetful = seed, forgetful
         self.width = acting.actors.envs_per_actor
         self.transport = MemoryTransport(queue, store)
-        self.outbox = Outbox(self.transport, "run", "actor-0", 0, 1_000_000)
+        incarnation = self.transport.new_incarnation("actor-0").number
+        self.outbox = Outbox(self.transport, "run", "actor-0", incarnation, 1_000_000)
         self.acting: ActingPolicy | None = None
         self.version, self.stride, self.generation, self.acted, self.digest = -1, 1, 0, 0, ""
         self.history: list[dict[str, float]] = []  # metrics of each update, and `acted`

@@ -335,7 +335,7 @@ def test_a_full_queue_slows_clients_and_loses_nothing() -> None:
         with pytest.raises(PolicyError, match="the learner is behind"):
             hasty.episode(9, SPACES).__enter__()
         taken = e.transport.take(2, 0)
-        e.transport.ack([d.entry_id for d in taken], 1)
+        e.transport.ack([d.entry_id for d in taken])
         with client.episode(3, SPACES) as episode:  # waits until the queue has room
             play(episode, 2)
         e.wait_for(lambda: e.transport.ledger().accepted == 4)

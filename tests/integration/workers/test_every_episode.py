@@ -98,7 +98,7 @@ def test_each_episode_of_a_sampler_arrives_once(
 def test_each_episode_of_external_sessions_arrives_once(
     embedded_redis: EmbeddedRedis, namespace: str, consumer: RedisTransport
 ) -> None:
-    shipper = EpisodeShipper(connect(embedded_redis.url, QUEUE, namespace), namespace, capacity=100)
+    shipper = EpisodeShipper(connect(embedded_redis.url, QUEUE, namespace), namespace, 100, 4)
     episodes = toy_wave(toy_network(), [toy_seed(1 + n % 6, False, n) for n in range(40)])
     for n, episode in enumerate(reversed(episodes)):
         shipper.add("token" * (n % 3), episode)

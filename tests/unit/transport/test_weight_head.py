@@ -12,6 +12,8 @@ import pytest
 from actors.transport.weight_cache import WeightCache
 from actors.transport.weight_head import FRESH_S, SharedHead
 
+DIGEST = "0123456789abcdef"
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -27,9 +29,10 @@ def head(folder: Path, server: str = "redis://a", namespace: str = "run") -> Sha
 def recent_of(writer: SharedHead, version: int, reader: SharedHead) -> int | None:
     """What the reader sees right after the writer; repeated, because this process may be interrupted between both."""
     for _ in range(20):
-        writer.saw(version)
+        writer.saw(version, DIGEST)
         if (seen := reader.recent()) is not None:
-            return seen
+            assert seen[1] == DIGEST
+            return seen[0]
     return None
 
 
@@ -51,7 +54,7 @@ def test_another_process_sees_it(folder: Path) -> None:
         "from actors.transport.weight_head import SharedHead\n"
         "own = SharedHead(WeightCache('run', Path(sys.argv[1])), 'redis://a')\n"
         "print('ready', flush=True)\n"
-        "while own.recent() != 7: pass\n"
+        "while (own.recent() or [0])[0] != 7: pass\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -59,7 +62,7 @@ def test_another_process_sees_it(folder: Path) -> None:
         deadline = time.monotonic() + 20
         own = head(folder)
         while other.poll() is None and time.monotonic() < deadline:
-            own.saw(7)
+            own.saw(7, DIGEST)
         assert other.poll() == 0
 
 
@@ -71,7 +74,7 @@ def test_a_folder_that_others_can_enter_is_not_used(folder: Path) -> None:
 
 def test_clearing_the_cache_removes_it(folder: Path) -> None:
     cache = WeightCache("run", folder)
-    SharedHead(cache, "redis://a").saw(7)
+    SharedHead(cache, "redis://a").saw(7, DIGEST)
     assert len(list(folder.iterdir())) == 1
     cache.clear()
     assert not list(folder.iterdir())
