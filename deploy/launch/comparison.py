@@ -10,6 +10,7 @@ from typing import Any
 from actors.types.episode import REPORTED_TASK, EndReason
 from actors.workers.rollout_worker import PolicyName
 from actors.workers.worker_pool import WorkerPool
+from learner.run.checkpoint import write_durably
 
 
 def compare(pool: WorkerPool, run_dir: Path, episodes: int, hosts: bool, stop: Callable[[], bool]) -> None:
@@ -38,7 +39,7 @@ def compare(pool: WorkerPool, run_dir: Path, episodes: int, hosts: bool, stop: C
         "learned": [row["return"] for row in chosen],
         **{name: [t["return"] for t in timelines] for name, timelines in played.items()},
     }
-    (run_dir / "references.json").write_text(json.dumps(references))
+    write_durably(run_dir / "references.json", json.dumps(references).encode(), replace=True)
     if hosts:
         _draw_episode(pool, run_dir, chosen)
 
@@ -52,4 +53,5 @@ def _draw_episode(pool: WorkerPool, run_dir: Path, chosen: list[dict[str, Any]])
     seed = next(int(row["seed"]) for row in reversed(chosen) if row["task_id"] == task)
     timeline = pool.play("learned", [seed], True)[0]
     never = pool.play("never_grow", [seed])[0]
-    (run_dir / "timeline.json").write_text(json.dumps(timeline | {"never_grow_accuracy": never["accuracy"]}))
+    episode = json.dumps(timeline | {"never_grow_accuracy": never["accuracy"]})
+    write_durably(run_dir / "timeline.json", episode.encode(), replace=True)
