@@ -81,7 +81,9 @@ def main(argv: list[str] | None = None) -> int:
         if error.errno not in UNWRITABLE:
             raise
         what = f"write {error.filename}" if error.filename else "write to the disk"
-        print(f"tamiyo: error: cannot {what} ({error.strerror}): free some space, or use another folder", file=sys.stderr)
+        print(
+            f"tamiyo: error: cannot {what} ({error.strerror}): free some space, or use another folder", file=sys.stderr
+        )
         return 2
 
 
