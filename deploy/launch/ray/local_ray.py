@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 from ray._common.utils import get_default_ray_temp_dir
@@ -62,7 +63,7 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
 
 def ray_has_ended() -> bool:
     """Return whether processes without which the local Ray does not respond have ended, or several others at once."""
-    node = worker._global_node
+    node: Any = worker._global_node
     if node is None:
         return False
     ended = {kind for kind, _ in node.dead_processes()}
