@@ -13,6 +13,7 @@ from actors.transport.base import EpisodeHeader, Miscounted, Producer, PutReply,
 from actors.transport.ledger import ActorLedger
 from actors.types.episode import Episode
 
+REPORT_S = 0.5  # between two reports to the store
 BATCH_EPISODES = 16  # most episodes per round trip,
 BATCH_BYTES = 4 * 2**20  # as long as they are not larger than this together
 
@@ -40,6 +41,7 @@ class Outbox:
         self.counts = EpisodeCounts()
         self.health: dict[str, float] = {"elapsed_s": 0.0, "waited_s": 0.0, "put_s": 0.0}
         self._started_s = time.monotonic()
+        self._reported_s = -REPORT_S
         self._unsent: deque[tuple[EpisodeHeader, bytes]] = deque()
         # Connections opened so far, and the id of the store's memory: at the last put, and at the last report.
         self._last_put = self._last_report = (0, 0)
@@ -77,11 +79,13 @@ class Outbox:
                 sleep(replies[-1].retry_s)
                 waited_s += replies[-1].retry_s
         self.health["waited_s"] += waited_s
-        self.report()
+        if time.monotonic() > self._reported_s + REPORT_S:
+            self.report()
         return waited_s
 
     def report(self) -> None:
-        """Report this incarnation's totals to the store."""
+        """Report this incarnation's totals to the store. `ship` does so every `REPORT_S`."""
+        self._reported_s = time.monotonic()
         c = self.counts
         self.health["elapsed_s"] = time.monotonic() - self._started_s
         totals = ActorLedger(c.produced, c.accepted, c.refused_fenced, c.dropped_backpressure, len(self._unsent))

@@ -11,8 +11,9 @@ import torch
 from actors.heartbeat import Heartbeat
 from actors.metrics.ray import RayMetrics
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.rollout_worker import PolicyName, RolloutWorker, WaveReport, WorkerSettings, warm_up
+from actors.workers.rollout_worker import PolicyName, RolloutWorker, SampleReport, WorkerSettings, warm_up
 
+REPORT_S = 1.0  # an actor acts on its own for this long, then reports to its supervisor and is called again
 HEARTBEATS = "heartbeats"  # concurrency group with a thread of its own, so that a busy actor can be polled
 
 
@@ -43,9 +44,9 @@ class RayRolloutWorker:
         """Return the number of heartbeats so far."""
         return self._heartbeat.beats
 
-    def sample(self) -> WaveReport:
-        """See `RolloutWorker.sample`."""
-        return self._get_worker().sample()
+    def run(self) -> SampleReport:
+        """Sample and ship for about `REPORT_S`; see `RolloutWorker.run`."""
+        return self._get_worker().run(REPORT_S)
 
     def play(self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
         """See `RolloutWorker.play`."""

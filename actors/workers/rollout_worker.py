@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from actors.config import ActingConfig
@@ -26,6 +26,7 @@ from actors.workers.weight_client import WeightClient
 log = logging.getLogger(__name__)
 PolicyName = Literal["learned", "random", "never_grow"]
 NO_LEARNER = "{} found no {}: is a learner running with the same Redis and run name?"
+SUMMED = ("episodes", "steps", "seconds", "waited_s", "away_s")  # over the rounds of a report
 MAX_BUSY_WAIT_S = 5.0  # per call of `sample`; the next call waits again if episodes are still unsent
 
 
@@ -43,8 +44,8 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True)
-class WaveReport:
-    """Statistics of one call of `RolloutWorker.sample`; the episodes themselves go through the queue."""
+class SampleReport:
+    """Statistics of one call of `RolloutWorker.run`; the episodes themselves go through the queue."""
 
     incarnation: int
     episodes: int
@@ -54,7 +55,20 @@ class WaveReport:
     away_s: float  # for an unreachable server
     unsent: int
     actor: str
-    metrics: dict[str, float]  # names are those of `actors/metrics/registry.py`
+    produced: int  # in total, like the next two
+    dropped: int
+    damaged_weights: int
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Under the names of `actors/metrics/registry.py`."""
+        return {
+            "actor_episodes": self.produced,
+            "actor_steps_per_s": self.steps / self.seconds if self.seconds > 0 else 0.0,
+            "actor_dropped_backpressure": self.dropped,
+            "actor_wait_s": self.waited_s,
+            "actor_damaged_weights": self.damaged_weights,
+        }
 
 
 def warm_up(settings: WorkerSettings) -> None:
@@ -97,7 +111,19 @@ class RolloutWorker:
         self.digest = ""  # of the weights that act
         self.version, self.generation, self.state_stride = -1, 0, 1
 
-    def sample(self) -> WaveReport:
+    def run(self, seconds: float) -> SampleReport:
+        """Sample and ship again and again for at least `seconds`, then report."""
+        began_s = time.monotonic()
+        rounds = [self.sample()]
+        while time.monotonic() < began_s + seconds:
+            rounds.append(self.sample())
+        self._retry(self.outbox.report)
+        sums: dict[str, Any] = {name: sum(getattr(r, name) for r in rounds) for name in SUMMED}
+        report = replace(rounds[-1], **sums)
+        self._report(report.metrics)
+        return report
+
+    def sample(self) -> SampleReport:
         """Act with the newest weights for a while and ship the completed episodes.
 
         While the queue is full, nothing new is sampled. Waits for the first weights, and raises `UserError` if none
@@ -146,16 +172,8 @@ class RolloutWorker:
     def _ship(self) -> float:
         return self._retry(lambda: self.outbox.ship(MAX_BUSY_WAIT_S))
 
-    def _make_report(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> WaveReport:
-        metrics = {
-            "actor_episodes": self.outbox.counts.produced,
-            "actor_steps_per_s": steps / played_s if played_s > 0 else 0.0,
-            "actor_dropped_backpressure": self.outbox.counts.dropped_backpressure,
-            "actor_wait_s": waited_s,
-            "actor_damaged_weights": self.weight_client.damaged,
-        }
-        self._report(metrics)
-        return WaveReport(
+    def _make_report(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> SampleReport:
+        return SampleReport(
             incarnation=self.incarnation,
             episodes=episodes,
             steps=steps,
@@ -164,7 +182,9 @@ class RolloutWorker:
             away_s=away_s,
             unsent=len(self.outbox),
             actor=self.name,
-            metrics=metrics,
+            dropped=self.outbox.counts.dropped_backpressure,
+            damaged_weights=self.weight_client.damaged,
+            produced=self.outbox.counts.produced,
         )
 
     def _fetch(self) -> None:

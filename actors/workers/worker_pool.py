@@ -20,7 +20,7 @@ from actors.workers.hang_detector import HangDetector
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
 from actors.workers.ray_worker import HEARTBEATS, RayRolloutWorker
-from actors.workers.rollout_worker import PolicyName, WaveReport, WorkerSettings
+from actors.workers.rollout_worker import PolicyName, SampleReport, WorkerSettings
 from actors.workers.spares import PlacedActor, Spares
 
 log = logging.getLogger(__name__)
@@ -33,11 +33,11 @@ PLAY_ATTEMPTS = 5
 
 @dataclass
 class PoolTotals:
-    """Sums over all waves since the pool was created."""
+    """Sums over all reports since the pool was created."""
 
     episodes: int = 0
     steps: int = 0
-    waves: int = 0
+    reports: int = 0
     restarts: int = 0
 
 
@@ -81,7 +81,7 @@ class _Member:
 
 
 class WorkerPool:
-    """Keeps one wave running on each live actor; `pump` collects finished waves and starts new ones.
+    """Keeps all actors running; `pump` collects their reports, which end their calls, and calls them again.
 
     Ray schedules an actor when a node has resources for it, and restarts it after its death, on another node if
     necessary. If there is a spare on the same machine, it continues under the dead actor's name as a new incarnation,
@@ -182,22 +182,26 @@ class WorkerPool:
             self._removed.add(member.index)
             self._members.remove(member)
 
-    def pump(self, timeout_s: float) -> list[WaveReport]:
-        """Collect finished waves and start waves on idle actors.
+    def pump(self, timeout_s: float) -> list[SampleReport]:
+        """Wait until an actor reports, for at most `timeout_s`; collect all reports, and let these actors continue.
 
         Raises `UserError` for errors that a restart cannot fix.
         """
         calls = {m.call: m for m in self._members if m.call is not None}
-        ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s) if calls else ([], [])
+        if not calls:
+            time.sleep(timeout_s)
+        elif ray.wait(list(calls), timeout=timeout_s)[0]:
+            timeout_s = 0.0
+        ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0) if calls else ([], [])
         reports = [report for call in ready if (report := self._collect(calls[call])) is not None]
         for m in self._members:
             if m.call is None and m.backoff.due and time.monotonic() >= m.next_ping_s:
-                m.call = m.handle.sample.remote() if m.alive else m.reach()
+                m.call = m.handle.run.remote() if m.alive else m.reach()
                 m.hang_detector.start()
         self._kill_hung()
         self._warn_about_gpus()
         self._spares.tend(self.alive == self.size)
-        self.totals.waves += len(reports)
+        self.totals.reports += len(reports)
         self.totals.episodes += sum(r.episodes for r in reports)
         self.totals.steps += sum(r.steps for r in reports)
         return reports
@@ -209,10 +213,10 @@ class WorkerPool:
             if shortage := gpu_shortage(self._settings.acting.actors, node_gpus(), self._learner_gpus):
                 self._warn(f"{shortage}; the others start when the cluster grows")
 
-    def _collect(self, member: _Member) -> WaveReport | None:
+    def _collect(self, member: _Member) -> SampleReport | None:
         call, member.call = member.call, None
         try:
-            reply: WaveReport | ProcessHandle = ray.get(call)
+            reply: SampleReport | ProcessHandle = ray.get(call)
         except ActorUnavailableError:  # dying or being restarted
             self._handle_death(member)
             return None

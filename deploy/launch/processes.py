@@ -29,6 +29,8 @@ from deploy.launch.supervision.monitor import RunMonitor
 from deploy.launch.supervision.stopping import run_in_thread, wait_until_stopped
 from learner.service import LearnerService
 
+PUMP_S = 0.2  # longest time between two looks at the actors
+
 
 def run_learner(config: Config, resume: Path | None = None) -> int:
     """Run only the learner, in this process and without Ray. Returns 0, or 130 if it was interrupted.
@@ -112,14 +114,14 @@ def run_actors(config: Config) -> int:
             require_gpus(config.actors, node_gpus(), learner=0.0)
         pool = WorkerPool(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
         console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
-        while not stop.wait(0.2):
+        while not stop.is_set():
             pool.autoscale(ray.available_resources)
-            reports = pool.pump(timeout_s=0.0)
+            reports = pool.pump(PUMP_S)
             metrics.reporter("fleet")(pool.counts())
             for report in reports:
                 metrics.reporter(report.actor)(report.metrics)
                 console.print(
-                    f"wave: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
+                    f"{report.actor}: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
                     f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
                     + (f", Redis was unreachable for {report.away_s:.1f} s" if report.away_s else "")
                 )

@@ -168,10 +168,9 @@ class Supervisor:
             self._record(status)
             if status.done:
                 break
-            self._pool.pump(timeout_s=0.0)
+            self._pool.pump(TICK_S)
             self._scale_actors()
             self._warn_about_cpus()
-            self._stop.wait(TICK_S)
         stopped = self._stop.is_set()
         self._saved = self._learner.stop(self._at_once.is_set)
         self._record(self._learner.status)
