@@ -159,7 +159,8 @@ class Producer(Protocol):
         """Start an incarnation of this actor. Its number is unique and larger than all earlier ones."""
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
-        """Put one encoded episode. Sequence numbers must increase; an oversize payload becomes a dead letter."""
+        """Put one encoded episode. Sequence numbers must increase; an oversize payload becomes a dead letter. The limits
+        of the queue are those of the learner's configuration."""
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
         """Put several episodes of one incarnation in one round trip.
@@ -171,8 +172,7 @@ class Producer(Protocol):
     def import_episode(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
         """Put an episode that was stored as a file with the id `original_id`.
 
-        Returns DUPLICATE if that id was imported before, by anyone, as long as the store keeps its memory. The limits
-        of the queue are those of the learner's configuration.
+        Returns DUPLICATE if that id was imported before, by anyone, as long as the store keeps its memory.
         """
 
     def report(self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> None:
@@ -269,7 +269,7 @@ class Consumer(Protocol):
         """The dead letters that are kept, oldest first, without foreign entries. Needs no generation."""
 
     def requeue(self, dead_id: str) -> PutStatus:
-        """Queue a dead letter again, within the limits of the learner's configuration. Needs no generation.
+        """Queue a dead letter again, within the limits of the queue. Needs no generation.
 
         Returns OK; or FENCED or BUSY, which leave the letter in place. Raises `KeyError` if there is no such letter or
         its payload was not kept.

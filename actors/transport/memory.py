@@ -58,30 +58,27 @@ class MemoryTransport:
             return NewIncarnation(number, latest is None)
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
-        return self._put(header, payload, self._config)
-
-    def _put(self, header: EpisodeHeader, payload: bytes, limits: QueueConfig) -> PutReply:
         s = self._store
         with s.changed:
             key = (header.actor, header.incarnation)
             s.restore_row(*key)
             if key in s.actors and header.sequence < s.actors[key].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
-            if header.generation > s.generation:
-                return self._reply(PutStatus.BUSY)  # the store lost its memory and its learner has not reopened it yet
+            if header.generation > s.generation or s.limits is None:
+                return self._reply(PutStatus.BUSY)  # its learner has not opened it, or not again after it lost its memory
             s.register(*key)
             if s.is_fenced(header):
                 s.account(*key, "refused_fenced")
                 return self._reply(PutStatus.FENCED)
-            oversize = len(payload) > self._config.max_episode_bytes
-            if not oversize and s.is_full(len(payload), limits):
+            limit = s.limits.max_episode_bytes
+            oversize = len(payload) > limit
+            if not oversize and s.is_full(len(payload), s.limits):
                 return self._reply(PutStatus.BUSY)
             s.account(*key, "accepted")
             s.actors[key] = replace(s.actors[key], next_sequence=header.sequence + 1)
             s.count("accepted")
             if oversize:
-                limit = self._config.max_episode_bytes
-                s.add_dead_letter(header, b"", f"{len(payload)} bytes, more than the {limit} allowed", self._config)
+                s.add_dead_letter(header, b"", f"{len(payload)} bytes, more than the {limit} allowed", s.limits)
             else:
                 s.enqueue(header, payload)
             return self._reply(PutStatus.OK)
@@ -102,7 +99,7 @@ class MemoryTransport:
             known = s.imported.get(original_id)
             if known is not None:
                 return self._reply(PutStatus.OK if known == header.episode_id else PutStatus.DUPLICATE)
-            reply = self._put(header, payload, s.limits)
+            reply = self.put(header, payload)
             if reply.status is PutStatus.OK:
                 s.imported[original_id] = header.episode_id
             return reply
@@ -244,7 +241,7 @@ class MemoryTransport:
                 raise KeyError(f"no dead letter {dead_id} with a payload")
             if s.is_fenced(letter.header):
                 return PutStatus.FENCED
-            if s.is_full(len(letter.payload), s.limits):
+            if s.limits is None or s.is_full(len(letter.payload), s.limits):
                 return PutStatus.BUSY
             del s.dead[dead_id]
             s.count("dead_lettered", -1)
