@@ -159,8 +159,8 @@ class Producer(Protocol):
         """Start an incarnation of this actor. Its number is unique and larger than all earlier ones."""
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
-        """Put one encoded episode. Sequence numbers must increase; an oversize payload becomes a dead letter. The limits
-        of the queue are those of the learner's configuration."""
+        """Put one encoded episode. Sequence numbers must increase; an oversize payload becomes a dead letter. The
+        queue's limits are those of the learner's configuration."""
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
         """Put several episodes of one incarnation in one round trip.

@@ -124,8 +124,8 @@ class Ledger:
 
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes], **known: int) -> Ledger:
-        """Parse the store's `ledger` hash, see `lua/store.lua`; `known` are counts that it does not hold. Invalid fields
-        are counted as `unreadable`."""
+        """Parse the store's `ledger` hash, see `lua/store.lua`; `known` are counts that it does not hold. Invalid
+        fields are counted as `unreadable`."""
         totals: dict[str, int] = {}
         actors: dict[tuple[str, int], dict[str, int]] = {}
         unreadable = known.pop("unreadable", 0)

@@ -65,7 +65,7 @@ class MemoryTransport:
             if key in s.actors and header.sequence < s.actors[key].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
             if header.generation > s.generation or s.limits is None:
-                return self._reply(PutStatus.BUSY)  # its learner has not opened it, or not again after it lost its memory
+                return self._reply(PutStatus.BUSY)  # the store lost its memory and its learner has not reopened it yet
             s.register(*key)
             if s.is_fenced(header):
                 s.account(*key, "refused_fenced")
