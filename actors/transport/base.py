@@ -30,6 +30,11 @@ class Unreachable(ConnectionError):
     learners open a new generation."""
 
 
+class LoginRefused(Unreachable):
+    """The store refuses the password, which may have been renewed there and not here yet. After a minute of that, calls
+    raise `UserError` instead."""
+
+
 class NoFunctions(Unreachable):
     """The store lacks Tamiyo's functions and this user may not load them. The learner loads them when it connects."""
 
