@@ -295,12 +295,14 @@ def _secrets(args: list[str]) -> int:
     hosts = ["localhost", "127.0.0.1"]
     hosts_help = "names and addresses of the policy server, for its certificate (default: localhost 127.0.0.1)"
     parser.add_argument("--host", nargs="+", default=hosts, metavar="NAME", help=hosts_help)
+    run_help = "name of the only run whose keys the users of Redis may access (default: all runs)"
+    parser.add_argument("--run", default="*", metavar="NAME", help=run_help)
     services_help = "also copy to DIR/SERVICE the files that each service of docker-compose.yml needs"
     parser.add_argument("--services", type=Path, metavar="DIR", help=services_help)
     options = parser.parse_args(args)
     from deploy.commands.admin.secrets import share_secrets, write_secrets
 
-    made = write_secrets(options.folder, options.host)
+    made = write_secrets(options.folder, options.host, options.run)
     print(f"{options.folder}: " + (f"created {', '.join(made)}" if made else "all files exist"))
     if options.services is not None:
         changed = share_secrets(options.folder, options.services)

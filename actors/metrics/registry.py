@@ -98,6 +98,18 @@ _TABLE = (
         "Rewards of the batch that were clipped to 100 standard deviations of the return",
     ),
     Metric(
+        "clipped_values",
+        "gauge",
+        "1",
+        "Bootstrap values and values of steps that were clipped to 100 standard deviations around the mean return",
+    ),
+    Metric(
+        "clipped_log_probs",
+        "gauge",
+        "steps",
+        "Steps of the batch that are over e^20 times as probable as when they were chosen; their log-probs were raised",
+    ),
+    Metric(
         "clipped_observations",
         "gauge",
         "1",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from importlib.resources import files
 
+from actors.transport.ledger import MAX_FIELDS, Ledger
+
 KEYS = {
     "new_incarnation": "ledger health retired",
     "put": "episodes ledger generations weights dead health retired payload:",
     "import": "episodes ledger generations weights dead health retired imported payload:",
-    "report": "ledger health retired",
+    "report": "ledger generations health retired",
     "claim": "generations weights replies",
     "open": "episodes ledger generations weights dead attempts replies health retired payload:",
-    "take": "episodes ledger generations replies",
+    "take": "episodes ledger generations dead replies",
     "pending": "episodes ledger generations",
     "begin_attempt": "episodes ledger generations attempts replies",
     "end_attempt": "episodes ledger generations attempts replies",
@@ -34,8 +36,10 @@ def _naming(verb: str) -> str:
     return f"function named.{verb}(keys) return {{{table}}} end\n"
 
 
+_SETTLED = ", ".join(f"'{term}'" for term in Ledger.SETTLED)
 _LUA = (
-    "".join(
+    f"local SETTLED, MAX_FIELDS = {{{_SETTLED}}}, {MAX_FIELDS}\n"
+    + "".join(
         files("actors.transport").joinpath("lua", f"{name}.lua").read_text("utf-8")
         for name in ("store", "incarnations", "producer", "consumer", "weights")
     )

@@ -67,30 +67,27 @@ class MemoryTransport:
         return 1
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
-        return self._put(header, payload, self._config)
-
-    def _put(self, header: EpisodeHeader, payload: bytes, limits: QueueConfig) -> PutReply:
         s = self._store
         with s.changed:
             key = (header.actor, header.incarnation)
             s.restore_row(*key)
             if key in s.actors and header.sequence < s.actors[key].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
-            if s.generation == 0 and header.generation > 0:
-                return self._reply(PutStatus.BUSY)  # no learner has opened this store
+            if s.limits is None:
+                return self._reply(PutStatus.BUSY)  # no learner has opened this store, which may have lost its memory
             s.register(*key)
             if s.is_fenced(header):
                 s.account(*key, "refused_fenced")
                 return self._reply(PutStatus.FENCED)
-            oversize = len(payload) > self._config.max_episode_bytes
-            if not oversize and s.is_full(len(payload), limits):
+            limit = s.limits.max_episode_bytes
+            oversize = len(payload) > limit
+            if not oversize and s.is_full(len(payload), s.limits):
                 return self._reply(PutStatus.BUSY)
             s.account(*key, "accepted")
             s.actors[key] = replace(s.actors[key], next_sequence=header.sequence + 1)
             s.count("accepted")
             if oversize:
-                limit = self._config.max_episode_bytes
-                s.add_dead_letter(header, b"", f"{len(payload)} bytes, more than the {limit} allowed", self._config)
+                s.add_dead_letter(header, b"", f"{len(payload)} bytes, more than the {limit} allowed", s.limits)
             else:
                 s.enqueue(header, payload)
             return self._reply(PutStatus.OK)
@@ -111,7 +108,7 @@ class MemoryTransport:
             known = s.imported.get(original_id)
             if known is not None:
                 return self._reply(PutStatus.OK if known == header.episode_id else PutStatus.DUPLICATE)
-            reply = self._put(header, payload, s.limits)
+            reply = self.put(header, payload)
             if reply.status is PutStatus.OK:
                 s.imported[original_id] = header.episode_id
             return reply
@@ -257,7 +254,7 @@ class MemoryTransport:
                 raise KeyError(f"no dead letter {dead_id} with a payload")
             if s.is_fenced(letter.header):
                 return PutStatus.FENCED
-            if s.is_full(len(letter.payload), s.limits):
+            if s.limits is None or s.is_full(len(letter.payload), s.limits):
                 return PutStatus.BUSY
             del s.dead[dead_id]
             s.count("dead_lettered", -1)

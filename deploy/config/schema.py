@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,8 @@ from actors.rules.choices import TEACHER_CHOICES
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
+
+LIMIT = 2**63  # integers fit into 64 bits, and no number is infinite
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,13 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
 
     def __post_init__(self) -> None:
+        for section in fields(self):
+            for name, value in vars(getattr(self, section.name)).items():
+                for number in value if isinstance(value, tuple) else (value,):
+                    require(
+                        not isinstance(number, int | float) or abs(number) < LIMIT,
+                        f"{section.name}.{name} is {number}: give a number below 2^63",
+                    )
         running = 0 if self.external.spaces else self.actors.at_least * self.actors.envs_per_actor
         allowed = self._fresh_episodes
         require(

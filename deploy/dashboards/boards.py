@@ -70,7 +70,10 @@ TRAINING = Board(
             Panel("Coefficient of that KL divergence", ("prior_coef",)),
             Panel("Other episodes with the same seed in a batch", ("same_seed_episodes",)),
             Panel("Update epochs and skipped steps", ("update_epochs_done", "skipped_steps")),
-            Panel("Clipped rewards and observations", ("clipped_rewards", "clipped_observations")),
+            Panel(
+                "Clipped rewards, values, log-probs and observations",
+                ("clipped_rewards", "clipped_values", "clipped_log_probs", "clipped_observations"),
+            ),
             Panel("Norm of the LSTM state", ("hidden_norm",)),
             Panel("Padding and forced steps", ("padding_waste", "forced_fraction")),
         ),

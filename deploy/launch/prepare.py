@@ -18,6 +18,7 @@ from actors.metrics.prometheus import ProcessMetrics
 from actors.policy.gradients import cache as gradients
 from actors.policy.kernels import cache as acting
 from actors.policy.publish import from_weights
+from actors.types.spaces import Spaces
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.config.yaml import to_yaml
@@ -46,8 +47,23 @@ def open_run(config: Config, resume: Path | None) -> Path:
         read_demonstrations(config, spaces)
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("run.wandb needs wandb: pip install 'tamiyo[wandb]', or leave out run.wandb")
+    run_dir = resumed_folder(resume) if resume is not None else _folder_of(config)
+    try:
+        _check_checkpoints(config, spaces, run_dir, resume)
+        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.yaml").write_text(to_yaml(config))
+    except OSError as error:
+        raise UserError(f"cannot write to {run_dir} ({error.strerror}): give another --run.root") from error
+    return run_dir
+
+
+def _folder_of(config: Config) -> Path:
+    return Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
+
+
+def _check_checkpoints(config: Config, spaces: Spaces, run_dir: Path, resume: Path | None) -> None:
+    """Check that the run may start or continue in its folder, and roll back to `resume` if that is a checkpoint."""
     if resume is not None:
-        run_dir = resumed_folder(resume)
         if resume != run_dir:
             resumed_network(load_checkpoint(resume), config.policy, spaces)
             start_from(resume)
@@ -57,7 +73,6 @@ def open_run(config: Config, resume: Path | None) -> Path:
         if config.run.init_from:
             weights = load_checkpoint(Path(config.run.init_from)).weights
             from_weights(weights, spaces=spaces, config=config.policy)
-        run_dir = Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
         if not config.run.service and not has_trained(run_dir):
             forget_untrained(run_dir)
         if list_checkpoints(run_dir / "checkpoints"):
@@ -66,12 +81,6 @@ def open_run(config: Config, resume: Path | None) -> Path:
                     f"{run_dir} already holds a run: continue it with --resume {run_dir}, or give another --run.name"
                 )
             resumed_network(load_checkpoint(run_dir), config.policy, spaces)
-    try:
-        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (run_dir / "config.yaml").write_text(to_yaml(config))
-    except OSError as error:
-        raise UserError(f"cannot write to {run_dir} ({error.strerror}): give another --run.root") from error
-    return run_dir
 
 
 def compile_kernels(config: Config, console: Console, actors: bool = True, learner: bool = True) -> None:

@@ -94,12 +94,12 @@ def _learn(config: Config, resume: Path | None) -> int:
 def run_actors(config: Config) -> int:
     """Run only the actors, on this machine or on the Ray cluster at `run.address`, until interrupted."""
     checked_spaces(config)
+    connect(config.run.redis, config.queue, namespace(config)).close()
     if config.external.spaces:
         from deploy.launch.endpoint import serve_endpoint
 
         return serve_endpoint(config)
     require_free_port(config.run.metrics_port, "run.metrics_port")
-    connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
     compile_kernels(config, console, learner=False)
     ray_context: AbstractContextManager[str | None] = (

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from actors.env.rendering.palette import STYLE
+from actors.errors import UserError
 from deploy.report import charts, episode_chart
 from deploy.report.findings import findings
 from deploy.report.progress import clock
@@ -99,7 +100,16 @@ class Comparison(NamedTuple):
 def write_report(run_dir: Path) -> Path:
     """Write `report.html` and `report/*.png` into a run folder, and return the path of the page. Raises `UserError`."""
     run = read_run(run_dir)
-    (run_dir / "report").mkdir(exist_ok=True)
+    try:
+        (run_dir / "report").mkdir(exist_ok=True)
+        return _write(run, run_dir)
+    except OSError as error:
+        raise UserError(f"cannot write the report to {run_dir} ({error.strerror}): make it writable") from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything
+        raise UserError(f"a file of the run folder {run_dir} is damaged ({type(error).__name__}: {error})") from error
+
+
+def _write(run: RunFolder, run_dir: Path) -> Path:
     drawn, missing = [], []
     with matplotlib.rc_context(STYLE):
         for picture in _figures(run):

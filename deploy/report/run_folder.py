@@ -75,7 +75,7 @@ class RunFolder:
         """Id of the Gymnasium environment; empty for seed hosts."""
         try:
             settings = yaml.safe_load(self.settings)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             return ""
         gym = settings.get("gym") if isinstance(settings, dict) else None
         return str(gym.get("id") or "") if isinstance(gym, dict) else ""
@@ -104,14 +104,17 @@ def read_run(path: Path) -> RunFolder:
         raise UserError(f"{path} is not a run folder (it has no metrics.jsonl)")
     settings = path / "config.yaml"
     references, timeline = _object(path / "references.json"), _object(path / "timeline.json")
-    return RunFolder(
-        path=path,
-        settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
-        metrics=_lines(path / "metrics.jsonl"),
-        episodes=_lines(path / "episodes.jsonl"),
-        references=_build(References, references) if references and references["learned"] else None,
-        timeline=_build(RecordedEpisode, {**timeline, "episode_return": timeline["return"]}) if timeline else None,
-    )
+    try:
+        return RunFolder(
+            path=path,
+            settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
+            metrics=_lines(path / "metrics.jsonl"),
+            episodes=_lines(path / "episodes.jsonl"),
+            references=_build(References, references) if references and references["learned"] else None,
+            timeline=_build(RecordedEpisode, {**timeline, "episode_return": timeline["return"]}) if timeline else None,
+        )
+    except (KeyError, TypeError, UnicodeDecodeError) as error:
+        raise UserError(f"the run folder {path} is damaged ({error!r})") from error
 
 
 def _build(kind: type[Built], data: Row) -> Built:
@@ -124,7 +127,7 @@ def _object(path: Path) -> Row | None:
         return None
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
@@ -136,8 +139,11 @@ def _lines(path: Path) -> list[Row]:
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except ValueError as error:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"expected an object, not {line[:40]}")
+            rows.append(row)
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise UserError(f"{path}, line {number} is damaged: {error}") from error
     return rows

@@ -38,12 +38,14 @@ class RunMetrics:
 
     def __init__(self, transport: Transport, state: RunState) -> None:
         self._transport, self._state = transport, state
+        self._missing = 0  # episodes that the user knows of
 
     def of_update(self, episodes: Sequence[Episode], wait_s: float, start: float) -> dict[str, float]:
         """Return counters, times, the state of the store, and means over the batch's episodes; segments count only if
         no episode of the batch ended. The update's cycle began at `start` (monotonic) and waited `wait_s`."""
         seen = self._state.with_store(lambda: (self._transport.ledger(), self._transport.health()))
         ledger, state, p = seen[0] if seen else Ledger(), self._state, self._state.progress
+        self._report_missing(ledger)
         metrics = {
             "update": p.update,
             "policy_version": p.version,
@@ -60,6 +62,15 @@ class RunMetrics:
             "publish_s": state.publish_s,
         }
         return metrics | (run_status(*seen) if seen else {})
+
+    def _report_missing(self, ledger: Ledger) -> None:
+        if ledger.missing > self._missing:
+            self._state.notes.append(
+                f"{ledger.missing - self._missing} episodes were removed from the queue by something other than Tamiyo "
+                "(counted as `missing`); training continues: find out who can write to the store, and renew the "
+                "password of the user `actor`"
+            )
+            self._missing = ledger.missing
 
     def report_health(self, metrics: dict[str, float], cycle_s: float) -> None:
         """Report the figures that `tamiyo status` shows, unless the store is unreachable."""

@@ -85,7 +85,7 @@ def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
         name, _, value = pair.partition("=")
         try:
             parsed[name] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             parsed[name] = value
     return parsed
 

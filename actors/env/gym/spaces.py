@@ -31,7 +31,10 @@ class GymSpaces:
         boxes = [
             h for name, leaf in self._leaves if isinstance(leaf, spaces.Box) for h in _dimensions(name, leaf, squash)
         ]
-        self.spaces = Spaces.flat(independent_spec(sizes, boxes), flatdim(observation))
+        try:
+            self.spaces = Spaces.flat(independent_spec(sizes, boxes), int(flatdim(observation)))
+        except ValueError as error:
+            raise UserError(f"the spaces of {env_id} are too large ({error}): wrap it") from error
         self._has_choices = bool(sizes)
 
     def flat_obs(self, obs: Any) -> NDArray[np.float32]:

@@ -157,6 +157,28 @@ def test_an_incomplete_last_line_is_ignored_and_a_damaged_line_is_an_error(tmp_p
         write_report(run)
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("metrics.jsonl", "5\n{}\n"),
+        ("metrics.jsonl", '{"update": {}}\n{}\n'),
+        ("metrics.jsonl", "[" * 100_000 + "\n{}\n"),
+        ("episodes.jsonl", '{"update": 1}\n{}\n'),
+        ("references.json", '{"learned": [1], "tasks": ["a", "b"], "random": [2]}'),
+        ("references.json", "[5]"),
+        ("timeline.json", '{"return": 1, "task": 5}'),
+        ("timeline.json", '{"a":' * 50_000),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_file_with_any_content_is_an_error_of_one_line(tmp_path: Path, file: str, text: str) -> None:
+    run = write_run(tmp_path / "odd", updates=3)
+    (run / file).write_text(text)
+    with pytest.raises(UserError, match="damaged") as caught:
+        write_report(run)
+    assert "\n" not in str(caught.value)
+
+
 def test_the_headline_states_better_worse_or_indistinguishable(tmp_path: Path) -> None:
     better = headline(write_run(tmp_path / "better", updates=2, advantage=9.0))
     assert re.match(r"Learned beats random by \d+\.\d points \[\d+\.\d, \d+\.\d\] \(95%, n=48 paired seeds\)\.", better)
