@@ -86,13 +86,13 @@ def require_store(url: str, config: QueueConfig, namespace: str) -> None:
 
 
 def namespaces(url: str) -> list[str]:
-    """List the runs that have a ledger on the server, in alphabetical order."""
+    """List the runs on the server that a learner opened, in alphabetical order."""
     server = RedisServer(url, "", PASSWORD_VARIABLE)
     try:
-        keys = {key.decode() for key in server.client.scan_iter(match="{*}:ledger", count=1000)}
+        keys = {key.decode() for key in server.client.scan_iter(match="{*}:generations", count=1000)}
     finally:
         server.close()
-    return sorted(key.removeprefix("{").removesuffix("}:ledger") for key in keys)
+    return sorted(key.removeprefix("{").removesuffix("}:generations") for key in keys)
 
 
 class RedisTransport:
