@@ -174,6 +174,9 @@ class Producer(Protocol):
     def new_incarnation(self, actor: str) -> NewIncarnation:
         """Start an incarnation of this actor. Its number is unique and larger than all earlier ones."""
 
+    def wait_for_room(self, timeout_s: float) -> None:
+        """After a BUSY reply, wait until the queue may have room again, at most `timeout_s`."""
+
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         """Put one encoded episode. Sequence numbers must increase; an oversize payload becomes a dead letter. The
         queue's limits are those of the learner's configuration."""
@@ -259,6 +262,9 @@ class Consumer(Protocol):
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
         """Take at most `count` entries, oldest first. Waits up to `timeout_s` for the first one."""
+
+    def resize(self, max_episodes: int) -> None:
+        """Set how many episodes may wait in the queue, which are at least as many as its configuration says."""
 
     def pending(self) -> list[Delivery]:
         """All entries that were taken, by this generation or an earlier one, and not settled."""

@@ -9,12 +9,13 @@ from actors.transport.ledger import MAX_FIELDS, Ledger
 
 KEYS = {
     "new_incarnation": "ledger health retired",
-    "put": "episodes ledger generations weights dead health retired payload:",
-    "import": "episodes ledger generations weights dead health retired imported payload:",
+    "put": "episodes ledger generations weights dead room health retired payload:",
+    "import": "episodes ledger generations weights dead room health retired imported payload:",
     "report": "ledger generations health retired",
     "claim": "generations weights replies",
-    "open": "episodes ledger generations weights dead attempts replies health retired payload:",
-    "take": "episodes ledger generations dead replies",
+    "open": "episodes ledger generations weights dead room attempts replies health retired payload:",
+    "take": "episodes ledger generations dead room replies",
+    "resize": "ledger generations replies",
     "pending": "episodes ledger generations",
     "begin_attempt": "episodes ledger generations attempts replies",
     "end_attempt": "episodes ledger generations attempts replies",

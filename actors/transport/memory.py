@@ -66,6 +66,11 @@ class MemoryTransport:
     def connections(self) -> int:
         return 1
 
+    def wait_for_room(self, timeout_s: float) -> None:
+        s = self._store
+        with s.changed:
+            s.changed.wait_for(lambda: s.limits is not None and not s.is_full(0, s.limits), timeout_s)
+
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         s = self._store
         with s.changed:
@@ -191,7 +196,13 @@ class MemoryTransport:
             taken = list(s.queued.values())[:count]
             for delivery in taken:
                 s.pending[delivery.entry_id] = s.queued.pop(delivery.entry_id)
+            s.changed.notify_all()  # wakes producers
             return taken
+
+    def resize(self, max_episodes: int) -> None:
+        with self._store.changed:
+            self._next_turn()
+            self._store.limits = replace(self._config, max_episodes=max(max_episodes, self._config.max_episodes))
 
     def pending(self) -> list[Delivery]:
         with self._store.changed:

@@ -105,6 +105,7 @@ class RedisTransport:
         self._consuming = threading.Lock()  # serializes the calls that count as turns
         self._head = -1  # newest weights, as of the last put
         self._memory = 0  # id of the store's memory, as of the last put
+        self._room = "0-0"  # the last entry of the stream `room`, as of the last put that was refused as BUSY
         self._eviction_checked = False
         self._cache = WeightCache(weights.namespace)
         self._shared_head = SharedHead(self._cache, weights.address)
@@ -137,6 +138,10 @@ class RedisTransport:
     @property
     def connections(self) -> int:
         return self._queue.connections
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        block_ms = max(1, int(1000 * min(timeout_s, BLOCK_S)))
+        self._queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._queue.key("room"), self._room)
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         return self.put_all([(header, payload)])[0]
@@ -206,6 +211,9 @@ class RedisTransport:
             # XREAD waits without consuming: the next `take` checks the generation
             block_ms = max(1, int(1000 * min(remaining_s, BLOCK_S)))
             self._queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._queue.key("episodes"), last)
+
+    def resize(self, max_episodes: int) -> None:
+        self._consume("resize", max(max_episodes, self._config.max_episodes))
 
     def pending(self) -> list[Delivery]:
         return self._deliveries(self._queue.call("pending", self._generation))
@@ -343,10 +351,10 @@ class RedisTransport:
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]
         try:
             expiry_ms = int(1000 * self._config.payload_ttl_s)
-            head, store, *statuses = self._queue.store(values, expiry_ms, *verb, *refs)
+            head, store, room, *statuses = self._queue.store(values, expiry_ms, *verb, *refs)
         except OutOfMemory:
             return ["BUSY"]
-        self._head, self._memory = int(head), int(store)
+        self._head, self._memory, self._room = int(head), int(store), room.decode() or self._room
         return [status.decode() for status in statuses]
 
     def _is_sent(self, size: int) -> bool:

@@ -104,7 +104,7 @@ class RolloutWorker:
         # Besides earlier incarnations in this pool, another pool may have had an actor of this name.
         lineage = self.incarnation if restarted or not new.is_first else None
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
-        buffer = acting.actors.buffer_episodes
+        buffer = acting.actors.buffer_steps
         self.outbox = Outbox(self.transport, settings.run, self.name, self.incarnation, buffer)
         self.weight_client = WeightClient(self.transport)
         self.policy: ActingPolicy | None = None
@@ -170,7 +170,7 @@ class RolloutWorker:
             raise
 
     def _ship(self) -> float:
-        return self._retry(lambda: self.outbox.ship(MAX_BUSY_WAIT_S))
+        return self._retry(lambda: self.outbox.ship(MAX_BUSY_WAIT_S, self._heartbeat))
 
     def _make_report(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> SampleReport:
         return SampleReport(

@@ -1,4 +1,4 @@
--- The learner's verbs: claim, open, take, pending, begin_attempt, end_attempt, settle, revoke, dead_letter; and requeue,
+-- The learner's verbs: claim, open, take, resize, pending, begin_attempt, end_attempt, settle, revoke, dead_letter; and requeue,
 -- which needs no generation.
 
 -- Execute a call of the consumer; `args`: token, generation, turn, then the arguments of `run`. Every call counts as a
@@ -192,6 +192,7 @@ function verbs.open(k, args)
     repair(k, consumer)
     recount(k)
     drop_fenced(k, generation)
+    last('XADD', k.room, 'MAXLEN', 1, '*', 'opened', generation)
     return {generation, next_version, number(k.generations, 'turn'), redis.call('HGET', k.generations, 'store')}
   end)
 end
@@ -264,9 +265,18 @@ function verbs.take(k, args)
       t.add('pending', #taken / 2)
       t.add('queued_bytes', -bytes)
       t.write()
+      last('XADD', k.room, 'MAXLEN', 1, '*', 'taken', #taken / 2)
     end
     local newest = #taken == 0 and redis.call('XREVRANGE', k.episodes, '+', '-', 'COUNT', 1)[1]
     return {newest and newest[1] or '0-0', taken}
+  end)
+end
+
+-- max_episodes -> {}; changes this limit of the queue
+function verbs.resize(k, args)
+  return consume(k, 'resize', args, function(max_episodes)
+    set(k.generations, 'max_episodes', max_episodes)
+    return {}
   end)
 end
 

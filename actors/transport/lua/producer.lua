@@ -77,7 +77,8 @@ local function put_one(k, t, n, header, current, limits)
   return 'OK'
 end
 
--- REFs without the head version, all of one incarnation -> {head version, id of the store's memory, statuses...}
+-- REFs without the head version, all of one incarnation
+-- -> {head version, id of the store's memory, last entry of `room` if an episode is BUSY, statuses...}
 -- Stops at the first episode that must be put again: accepting a later one would turn its retry into a duplicate.
 function verbs.put(k, args)
   local head = head_version(k)
@@ -93,7 +94,7 @@ function verbs.put(k, args)
     headers[#headers + 1] = header
   end
   local current, limits, store = generation_and_limits(k)
-  if #headers == 0 then return {head, store} end
+  if #headers == 0 then return {head, store, ''} end
   local actor, incarnation = headers[1].actor, headers[1].incarnation
   local latest, listed = incarnations_of(k, actor, incarnation)
   if not is_listed(listed, incarnation) and is_in_far_future(incarnation) then
@@ -101,7 +102,7 @@ function verbs.put(k, args)
   end
   if has_no_room(k, incarnation, latest, listed) then return malformed(NO_ROOM) end
   if is_used_up(k.episodes) then limits = nil end
-  local reply, n = {head, store}, fields_by_name(actor, incarnation, latest, listed)
+  local reply, n = {head, store, ''}, fields_by_name(actor, incarnation, latest, listed)
   n.entered = is_listed(listed, incarnation) or restore_row(k, actor, incarnation, listed)
   local t = tally(k, {n.next, n.unsent, n.lost, n.produced, n.accepted, 'queued', 'queued_bytes', 'accepted'})
   n.waiting = count_waiting(k)
@@ -109,13 +110,17 @@ function verbs.put(k, args)
   for _, header in ipairs(headers) do
     local status = put_one(k, t, n, header, current, limits)
     reply[#reply + 1] = status
+    if status == 'BUSY' then
+      local newest = redis.call('XREVRANGE', k.room, '+', '-', 'COUNT', 1)[1]
+      reply[3] = newest and newest[1] or '0-0'
+    end
     if status == 'BUSY' or status == 'MISSING' then break end
   end
   t.write()
   return reply
 end
 
--- id of an episode file, REF without the head version -> {head version, id of the store's memory, status}
+-- id of an episode file, REF without the head version -> as `put`
 -- Accepts each episode file once, whoever imports it.
 function verbs.import(k, args)
   local original, ref = args[1], args[2]
@@ -123,10 +128,10 @@ function verbs.import(k, args)
   local known = redis.call('HGET', k.imported, original)
   if known then -- perhaps by this call, if its reply was lost
     local status = known == episode and 'OK' or refuse(k.payload .. episode, 'DUPLICATE')
-    return {head_version(k), number(k.generations, 'store'), status}
+    return {head_version(k), number(k.generations, 'store'), '', status}
   end
   local reply = verbs.put(k, {ref})
-  if reply[3] == 'OK' then set(k.imported, original, episode) end
+  if reply[4] == 'OK' then set(k.imported, original, episode) end
   return reply
 end
 

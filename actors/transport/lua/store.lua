@@ -28,6 +28,7 @@
 --                       `payload:<version>`    key of the payload
 --                       `fence`                newest generation; older ones may not publish
 -- dead         stream   Dead letters: fields `ref` and `reason`
+-- room         stream   One entry, which a `take` that made room in the queue replaces: producers wait for it
 -- attempts     hash     entry id -> decoding attempts that began and did not end
 -- replies      hash     verb -> token and reply of its last call, so that a retry is not executed twice
 -- health       hash     `learner` and `<actor>/<incarnation>` -> their last report, JSON
