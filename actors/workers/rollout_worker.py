@@ -110,10 +110,12 @@ class RolloutWorker:
         self.policy: ActingPolicy | None = None
         self.digest = ""  # of the weights that act
         self.version, self.generation, self.state_stride = -1, 0, 1
+        self._reported_s: float | None = None  # when `run` returned
 
     def run(self, seconds: float) -> SampleReport:
         """Sample and ship again and again for at least `seconds`, then report."""
         began_s = time.monotonic()
+        self.outbox.health["idle_s"] = self.outbox.health.get("idle_s", 0.0) + began_s - (self._reported_s or began_s)
         rounds = [self.sample()]
         while time.monotonic() < began_s + seconds:
             rounds.append(self.sample())
@@ -121,6 +123,7 @@ class RolloutWorker:
         sums: dict[str, Any] = {name: sum(getattr(r, name) for r in rounds) for name in SUMMED}
         report = replace(rounds[-1], **sums)
         self._report(report.metrics)
+        self._reported_s = time.monotonic()
         return report
 
     def sample(self) -> SampleReport:
