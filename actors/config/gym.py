@@ -29,7 +29,7 @@ class GymConfig:
     """Registered id, such as CartPole-v1, or mypkg:MyEnv-v0 to import mypkg first. If empty, the seed-training
     environment is used."""
     kwargs: tuple[str, ...] = ()
-    """Arguments of `gymnasium.make` as name=value. A value is a literal of JSON or Python; any other text is a string."""
+    """Arguments of `gymnasium.make` as name=value. A value is a literal of JSON or Python; other text is a string."""
     wrappers: tuple[str, ...] = ()
     """Wrappers of each environment, innermost first, as module:Class. Not supported with vectorization own."""
     vectorization: Literal["sync", "async", "own"] = "sync"
