@@ -71,8 +71,12 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except ConnectionError as error:  # the Redis server went away during the run
-        message = " ".join(str(error).split())
+    except ConnectionError as error:
+        from actors.transport.base import Unreachable
+
+        if not isinstance(error, Unreachable):
+            raise
+        message = " ".join(str(error).split())  # the Redis server went away during the run
         print(f"tamiyo: error: {message}; restart the server, then continue with --resume", file=sys.stderr)
         return 2
 
@@ -90,7 +94,9 @@ def _dispatch(args: list[str]) -> int:
     try:
         return COMMANDS[command](rest)
     except SystemExit as end:  # the parser printed the help
-        return int(end.code or 0)
+        if isinstance(end.code, str):
+            raise UserError(end.code) from end
+        return end.code or 0
 
 
 def _train(args: list[str]) -> int:

@@ -36,8 +36,9 @@ _TABLE = (
         "return_mean",
         "gauge",
         "points",
-        "Mean undiscounted return (J, if defined) of the batch's whole episodes, or of its segments if it has none",
+        "Mean undiscounted return (J, if defined) of the episodes that ended in the batch; missing if none did",
     ),
+    Metric("reward_mean", "gauge", "points", "Mean reward per step of the batch, as used for training"),
     Metric("return_std", "gauge", "points", "Standard deviation of the batch's returns"),
     Metric("return_low", "gauge", "points", "Lower bound of the 95% confidence interval (Student's t) of return_mean"),
     Metric("return_high", "gauge", "points", "Upper bound of the 95% confidence interval (Student's t) of return_mean"),
@@ -164,12 +165,12 @@ FAMILIES: dict[str, Metric] = {
     "clip_fraction": Metric(
         "head_clip_fraction", "gauge", "ratio", "Clipped share of the head's relevant, unforced steps", "head"
     ),
-    "op": Metric("op_share", "gauge", "ratio", "Share of steps that chose this op", "op"),
+    "op": Metric("op_share", "gauge", "ratio", "Share of steps that chose this op, or range of choices", "op"),
     "choice": Metric(
         "choice_share",
         "gauge",
         "ratio",
-        "Share of this choice, or range of choices, among the steps at which the head was relevant",
+        "Share of this choice, or range of choices, among the steps at which one of the first heads was relevant",
         "head/choice",
     ),
     "stage": Metric(

@@ -6,15 +6,15 @@ calls.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, count
 from typing import Any, Protocol
 
 from actors.config import ActingConfig, GymConfig
 from actors.env.episode.reward import rent_share
 from actors.env.fleet import Fleet
-from actors.env.gym.fleet import GymFleet
+from actors.env.gym.fleet import GymFleet, SeedOf
 from actors.env.gym.make import make_vector_env
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import make_fleet
@@ -131,12 +131,8 @@ class StreamSampler:
     ) -> None:
         self.config, self.num_envs, self.run_seed, self._on_step = config, num_envs, run_seed, on_step
         self._generation = 0
-        self._fleet = GymFleet(
-            config.id,
-            make_vector_env(config, num_envs),
-            lambda row: seeds.draw(1, self._generation)[0],
-            config.squash,
-        )
+        self._seed_of: SeedOf = lambda row: seeds.draw(1, self._generation)[0]
+        self._fleet = GymFleet(config.id, make_vector_env(config, num_envs), self._seed_of, config.squash)
         self._stream: EpisodeStream | None = None
         self.spaces = self._fleet.spaces
 
@@ -144,6 +140,7 @@ class StreamSampler:
         """Step every environment `STREAM_STEPS` times."""
         self._generation = source.generation
         if self._stream is None:
+            self._fleet.seed_of = self._seed_of
             self._stream = EpisodeStream(
                 self._fleet, policy, self.run_seed, self.config.max_segment_steps, self._on_step
             )
@@ -159,31 +156,37 @@ class StreamSampler:
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
-        """Play in separate environments, so that the episodes of `sample` are not interrupted."""
-        waiting = deque(seeds)
-        width = min(self.num_envs, len(seeds))
-        fleet = GymFleet(
-            self.config.id,
-            make_vector_env(self.config, width),
-            lambda row: int(waiting.popleft()) if waiting else int(seeds[0]),
-            self.config.squash,
-        )
+        """Play in the environments of `sample`, whose unfinished episodes are dropped: some simulators allow only one
+        instance on a machine. An episode is cut after `MAX_PLAYED_STEPS`, at the end of a segment."""
+        self._stream = None
         played: dict[int, dict[str, Any]] = {}
-        episodes = EpisodeStream(fleet, policy, self.run_seed, MAX_PLAYED_STEPS, self._on_step)
-        while len(played) < len(set(seeds)):
-            for episode in episodes.advance(policy, source, deterministic):
-                if episode.telemetry["segment"] == 0:
-                    played.setdefault(
-                        episode.seed,
-                        {
-                            "seed": episode.seed,
-                            "return": episode.undiscounted_return,
-                            "steps": len(episode),
-                            "ended": episode.end_reason is not EndReason.CUT,
-                        },
-                    )
-        fleet.env.close()
+        for start in range(0, len(seeds), self.num_envs):
+            self._play_round(policy, source, seeds[start : start + self.num_envs], deterministic, played)
         return [dict(played[int(seed)]) for seed in seeds]
+
+    def _play_round(
+        self,
+        policy: Policy,
+        source: Provenance,
+        seeds: Sequence[int],
+        deterministic: bool,
+        played: dict[int, dict[str, Any]],
+    ) -> None:
+        """Play one episode in each environment and add those of `seeds` to `played`. All environments are reset at the
+        start of a round: only then are seeded those that reset themselves, and only then can an episode be cut."""
+        others = count(max(seeds) + 1)  # of environments without a seed, and after an episode's end
+        drawn = chain(map(int, seeds), others)
+        self._fleet.seed_of = lambda row: next(drawn)
+        longest = min(self.config.max_segment_steps, MAX_PLAYED_STEPS)
+        episodes = EpisodeStream(self._fleet, policy, self.run_seed, longest, self._on_step)
+        waiting = set(seeds)
+        while waiting:
+            for episode in episodes.advance(policy, source, deterministic):
+                steps, ended = int(episode.telemetry["episode_steps"]), episode.end_reason is not EndReason.CUT
+                if episode.seed in waiting and (ended or steps >= MAX_PLAYED_STEPS):
+                    waiting.remove(episode.seed)
+                    gained = episode.telemetry["episode_return"]
+                    played[episode.seed] = {"seed": episode.seed, "return": gained, "steps": steps, "ended": ended}
 
 
 def make_sampler(

@@ -289,10 +289,17 @@ class WorkerPool:
                 m.mark_down()
                 m.next_ping_s = time.monotonic() + PING_INTERVAL_S
 
-    def play(self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
+    def play(
+        self,
+        player: PolicyName,
+        seeds: Sequence[int],
+        deterministic: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> list[dict[str, Any]]:
         """Play one episode per seed, distributed over the actors, and return the results in the order of the seeds.
 
-        Seeds whose actor dies are reassigned to others, up to `PLAY_ATTEMPTS` times.
+        Seeds whose actor dies are reassigned to others, up to `PLAY_ATTEMPTS` times. Raises `TimeoutError` as soon as
+        `stop()` is true.
         """
         played: dict[int, dict[str, Any]] = {}
         for _ in range(PLAY_ATTEMPTS):
@@ -308,6 +315,8 @@ class WorkerPool:
                     calls.append((share, m.call))
             for share, call in calls:
                 while not ray.wait([call], timeout=PING_INTERVAL_S)[0]:
+                    if stop():
+                        raise TimeoutError(f"stopped while the {player} policy played")
                     self._kill_hung()
                 try:
                     played |= dict(zip(share, ray.get(call), strict=True))

@@ -41,7 +41,8 @@ class RunConfig:
     """Run `tamiyo learner` as a service: resume the run of this name if it exists, and stay up after the last update,
     so that metrics remain readable."""
     reference_episodes: int = 48
-    """Episodes of the last fifth of a run that the baselines (random, and on seed hosts never-grow) replay."""
+    """Episodes of the comparison at the end, 0 for none. On seed hosts, the random policy and never-grow replay some of
+    the last fifth of the run; elsewhere, the learned and the random policy play new ones."""
     append_only: bool = False
     """Make the embedded server write an append-only file, so that no episode is lost when it restarts."""
     metrics_port: int = 0
@@ -63,7 +64,11 @@ class RunConfig:
             f"run.root is {self.root!r}: with a ray:// address it must be the absolute path of a folder that all "
             "machines of the cluster share",
         )
-        require(self.reference_episodes >= 2, "run.reference_episodes must be at least 2 to compute an interval")
+        require(
+            self.reference_episodes == 0 or self.reference_episodes >= 2,
+            f"run.reference_episodes is {self.reference_episodes}: give 0 for no comparison, or at least 2, which an "
+            "interval needs",
+        )
         require(
             0 <= self.metrics_port < 65536, f"run.metrics_port is {self.metrics_port}: it must be between 0 and 65535"
         )

@@ -47,6 +47,7 @@ TRAINING = Board(
         "Return": (
             Panel("Mean return with 95% interval", ("return_mean", "return_low", "return_high"), View.BAND),
             Panel("Paid return, and standard deviation of returns", ("paid_mean", "return_std")),
+            Panel("Mean reward per step", ("reward_mean",)),
             Panel("Updates and versions", ("update", "policy_version")),
             Panel("Episodes and steps trained on", ("episodes_trained", "env_steps")),
             Panel("Episodes per second", ("episodes_per_s",)),

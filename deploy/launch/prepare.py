@@ -20,8 +20,8 @@ from actors.policy.kernels import cache as acting
 from actors.policy.publish import from_weights
 from actors.types.spaces import Spaces
 from deploy.config.resume import resumed_folder
-from deploy.config.schema import Config
-from deploy.config.yaml import to_yaml
+from deploy.config.schema import PRESETS, Config
+from deploy.config.yaml import from_yaml, to_yaml
 from deploy.launch.process_settings import checked_spaces, namespace
 from learner.kernels import cache as update
 from learner.network import pick_device, resumed_network
@@ -64,6 +64,7 @@ def _folder_of(config: Config) -> Path:
 def _check_checkpoints(config: Config, spaces: Spaces, run_dir: Path, resume: Path | None) -> None:
     """Check that the run may start or continue in its folder, and roll back to `resume` if that is a checkpoint."""
     if resume is not None:
+        _check_environment(config, run_dir)
         if resume != run_dir:
             resumed_network(load_checkpoint(resume), config.policy, spaces)
             start_from(resume)
@@ -80,7 +81,26 @@ def _check_checkpoints(config: Config, spaces: Spaces, run_dir: Path, resume: Pa
                 raise UserError(
                     f"{run_dir} already holds a run: continue it with --resume {run_dir}, or give another --run.name"
                 )
+            _check_environment(config, run_dir)
             resumed_network(load_checkpoint(run_dir), config.policy, spaces)
+
+
+def _check_environment(config: Config, run_dir: Path) -> None:
+    """Raise `UserError` if a run would continue in another environment. Its spaces may be the same."""
+    if not (run_dir / "config.yaml").is_file():
+        return
+    before, now = map(_environment, (from_yaml(run_dir / "config.yaml", PRESETS["tamiyo"]), config))
+    if before != now:
+        raise UserError(
+            f"{run_dir} has trained in {before}, not in {now}: resume it without --env, or start a new run with its "
+            f"weights, by --init-from {run_dir}"
+        )
+
+
+def _environment(config: Config) -> str:
+    if config.external.spaces:
+        return "an external environment"
+    return config.gym.id.rpartition(":")[2] or "the seed-training environment"
 
 
 def compile_kernels(config: Config, console: Console, actors: bool = True, learner: bool = True) -> None:

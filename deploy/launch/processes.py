@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -27,6 +27,7 @@ from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
 from deploy.launch.supervision.monitor import RunMonitor
 from deploy.launch.supervision.stopping import run_in_thread, wait_until_stopped
+from deploy.report.numbers import number
 from learner.service import LearnerService
 
 PUMP_S = 0.2  # longest time between two looks at the actors
@@ -71,7 +72,7 @@ def _learn(config: Config, resume: Path | None) -> int:
                 console.print(note, soft_wrap=True, markup=False)
             for m in status.new_metrics:
                 console.print(
-                    f"update {m['update']:.0f}: return {m['return_mean']:.2f}, lag {m['policy_lag_mean']:.1f}, "
+                    f"update {m['update']:.0f}: {_outcome(m)}, lag {m['policy_lag_mean']:.1f}, "
                     f"{m['episodes_per_s']:.1f} episodes/s, waited {m['wait_s']:.1f} s"
                 )
             if status.done or stop.wait(0.2):
@@ -89,6 +90,12 @@ def _learn(config: Config, resume: Path | None) -> int:
         progress = stopping.result()
     console.print(f"learner: {progress.update} updates, {progress.episodes_trained} episodes; checkpoint in {run_dir}")
     return 130 if stop.is_set() and not status.done else 0
+
+
+def _outcome(metrics: Mapping[str, float]) -> str:
+    if "return_mean" in metrics:
+        return f"return {number(metrics['return_mean'])}"
+    return f"reward per step {number(metrics['reward_mean'])}, no episode ended"
 
 
 def run_actors(config: Config) -> int:

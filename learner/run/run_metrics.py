@@ -41,8 +41,8 @@ class RunMetrics:
         self._missing = 0  # episodes that the user knows of
 
     def of_update(self, episodes: Sequence[Episode], wait_s: float, start: float) -> dict[str, float]:
-        """Return counters, times, the state of the store, and means over the batch's episodes; segments count only if
-        no episode of the batch ended. The update's cycle began at `start` (monotonic) and waited `wait_s`."""
+        """Return counters, times, the state of the store, and means over the episodes that ended in the batch. The
+        update's cycle began at `start` (monotonic) and waited `wait_s`."""
         seen = self._state.with_store(lambda: (self._transport.ledger(), self._transport.health()))
         ledger, state, p = seen[0] if seen else Ledger(), self._state, self._state.progress
         self._report_missing(ledger)
@@ -104,10 +104,15 @@ def _objective(episode: Episode) -> float:
 
 
 def _means(episodes: Sequence[Episode]) -> dict[str, float]:
-    ended = [e for e in episodes if e.end_reason is not EndReason.CUT] or episodes
+    """Return the mean reward, and means over the episodes that ended: the sum of a segment's rewards is no return."""
+    steps = sum(len(e) for e in episodes)
+    reward = {"reward_mean": sum(e.undiscounted_return for e in episodes) / steps}
+    ended = [e for e in episodes if e.end_reason is not EndReason.CUT]
+    if not ended:
+        return reward
     returns = [_objective(e) for e in ended]
     interval = t_interval(returns)
-    return {
+    return reward | {
         "return_mean": float(np.mean(returns)),
         "return_std": float(np.std(returns)),
         **(dict(zip(("return_low", "return_high"), interval, strict=True)) if interval else {}),

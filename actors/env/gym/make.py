@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -15,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actors.config import ConfigError, GymConfig
 from actors.env.gym.spaces import GymSpaces
-from actors.errors import UserError
+from actors.errors import UserError, described
 from actors.types.spaces import Spaces
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -51,50 +50,42 @@ class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def make_vector_env(config: GymConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
-    """Create the vector environment. Raises `UserError`.
+    """Create the vector environment. Raises `UserError` for what is wrong with its name or its arguments, and whatever
+    else its constructor raises.
 
     `sync` and `async` environments are reset explicitly, each episode with its own seed; `own` environments follow
     their own autoreset mode.
     """
-    kwargs = parse_kwargs(config.kwargs)
     wrappers = [*(_load_wrapper(name) for name in config.wrappers), partial(MaskInInfo, env_id=config.id)]
     mode = {"sync": "sync", "async": "async", "own": "vector_entry_point"}[config.vectorization]
     seeded = {"wrappers": wrappers, "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}}
     options: dict[str, Any] = {} if mode == "vector_entry_point" else seeded
     _check_id(config.id)
     try:
-        return gymnasium.make_vec(config.id, num_envs, mode, **options, **kwargs)
-    except (gymnasium.error.Error, TypeError, ModuleNotFoundError, ImportError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"cannot make {config.id}: {reason}") from error
+        return gymnasium.make_vec(config.id, num_envs, mode, **options, **config.arguments)
+    except (gymnasium.error.Error, TypeError, ImportError, SystemExit) as error:
+        raise UserError(f"cannot make {config.id}: {described(error)}") from error
 
 
 def gym_spaces(config: GymConfig) -> Spaces:
-    """Return the spaces of one environment. Raises `UserError` if it does not exist or its spaces are unsupported."""
-    env = make_vector_env(config, 1)
+    """Return the spaces of one environment. Raises `UserError` if it cannot be made or its spaces are unsupported."""
     try:
-        return GymSpaces(config.id, env.single_observation_space, env.single_action_space, config.squash).spaces
-    finally:
-        env.close()
-
-
-def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Parse `name=value` pairs. A value that is not valid JSON is a string."""
-    parsed: dict[str, Any] = {}
-    for pair in pairs:
-        name, _, value = pair.partition("=")
+        env = make_vector_env(config, 1)
         try:
-            parsed[name] = json.loads(value)
-        except (ValueError, RecursionError):
-            parsed[name] = value
-    return parsed
+            return GymSpaces(config.id, env.single_observation_space, env.single_action_space, config.squash).spaces
+        finally:
+            env.close()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # in an actor, such an error may be transient
+        raise UserError(f"cannot make {config.id}: {described(error)}") from error
 
 
 def _load_wrapper(name: str) -> Wrap:
     try:
         return load_env_creator(name)  # type: ignore[return-value]
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"gym.wrappers: there is no {name} ({error})") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"gym.wrappers: there is no {name} ({described(error)})") from error
 
 
 def _check_id(env_id: str) -> None:
@@ -103,8 +94,8 @@ def _check_id(env_id: str) -> None:
     if module:
         try:
             import_module(module)
-        except ImportError as error:
-            raise UserError(f"cannot import {module!r} of gym.id {env_id}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise UserError(f"cannot import {module!r} of gym.id {env_id}: {described(error)}") from error
     if name in registry:
         return
     close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5) or _match_ignoring_case(name)

@@ -20,7 +20,7 @@ from actors.metrics.ray import RayMetrics
 from actors.transport.redis import connect
 from actors.workers.placement import learner_gpus, node_gpus
 from actors.workers.worker_pool import UNPLACED_S, WorkerPool
-from deploy.launch.comparison import compare
+from deploy.launch.comparison import Comparison
 from deploy.launch.supervision.endpoint_pool import EndpointPool
 from deploy.launch.supervision.learner_actor import LearnerActor
 from deploy.launch.supervision.monitor import RunMonitor
@@ -91,7 +91,7 @@ class Supervisor:
         self._saved = True
         self._phase = Phase.TRAINING
         self._error = ""
-        self._returns: list[float] = []
+        self._curves: dict[str, list[float]] = {"return_mean": [], "reward_mean": []}
         self._metrics: dict[str, float] = {}
         self._progress = LearnerProgress()
         self._began_s = time.monotonic()
@@ -144,13 +144,11 @@ class Supervisor:
 
     def _run(self) -> None:
         try:
-            if self._train() and isinstance(self._pool, WorkerPool):
+            complete = self._train()
+            if complete:
                 self._phase = Phase.COMPARING
-                baselines = "the random policy and never-grow" if self.plan.hosts else "the random policy"
-                self._notes.append(f"playing {baselines} on the same seeds for comparison ...")
-                plan = self.plan
-                compare(self._pool, plan.run_dir, plan.reference_episodes, plan.hosts, self._stop.is_set)
-            self._phase = Phase.STOPPED if self._stop.is_set() else Phase.DONE
+                self._compare()
+            self._phase = Phase.DONE if complete else Phase.STOPPED
         except UserError as error:
             self._fail(str(error))
         except Exception as error:
@@ -176,6 +174,18 @@ class Supervisor:
         self._record(self._learner.status)
         return not stopped
 
+    def _compare(self) -> None:
+        plan, s = self.plan, self.plan.learner
+        Comparison(
+            run_dir=plan.run_dir,
+            acting=plan.acting,
+            seed=s.seed,
+            episodes=plan.reference_episodes,
+            elapsed_s=self._progress.elapsed_s,
+            note=self._notes.append,
+            stop=self._stop.is_set,
+        ).run(self._pool if isinstance(self._pool, WorkerPool) else None)
+
     def _scale_actors(self) -> None:
         """With `actors.count: auto`, adapt the number of actors to the cluster.
 
@@ -195,7 +205,8 @@ class Supervisor:
         self._notes += status.new_notes
         for metrics in status.new_metrics:
             self._metrics = metrics
-            self._returns.append(metrics["return_mean"])
+            for name, curve in self._curves.items():
+                curve += [metrics[name]] if name in metrics else []
 
     def _warn_about_cpus(self) -> None:
         """Warn once if the cluster stays too small, since it may still be growing while the run starts."""
@@ -218,8 +229,10 @@ class Supervisor:
         now = time.monotonic()
         elapsed_s = now - (self._learner.began_s or now)
         remaining = [] if c.max_seconds is None else [max(0.0, c.max_seconds - elapsed_s)]
-        if self._returns:
-            remaining.append((c.updates - p.update) * elapsed_s / len(self._returns))
+        returns, rewards = self._curves.values()
+        if rewards:
+            remaining.append((c.updates - p.update) * elapsed_s / len(rewards))
+        shown = returns or rewards
         return ProgressSnapshot(
             update=p.update,
             updates_total=c.updates,
@@ -227,8 +240,9 @@ class Supervisor:
             max_seconds=c.max_seconds,
             episodes=p.episodes_trained,
             episodes_per_s=self._metrics.get("episodes_per_s", 0.0),
-            return_mean=self._metrics.get("return_mean"),
-            return_history=self._returns[:: -1 - len(self._returns) // HISTORY_POINTS][::-1],
+            return_mean=shown[-1] if shown else None,
+            return_history=shown[:: -1 - len(shown) // HISTORY_POINTS][::-1],
+            per_step=not returns,
             policy_lag=self._metrics.get("policy_lag_mean", 0.0),
             queue_depth=int(self._metrics.get("queue_depth", 0)),
             actors_alive=self._pool.alive,

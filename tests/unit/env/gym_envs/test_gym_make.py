@@ -13,10 +13,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.config import ConfigError, GymConfig
 from actors.env.gym.fleet import GymFleet
-from actors.env.gym.make import gym_spaces, make_vector_env, parse_kwargs
+from actors.env.gym.make import gym_spaces, make_vector_env
 from actors.env.gym.spaces import GymSpaces
 from actors.errors import UserError
 from actors.types.actions import independent_spec
+from deploy.cli import main
 from tests.support.env import gym_envs
 
 
@@ -44,7 +45,7 @@ def test_errors_are_one_line_that_says_what_to_do(config: dict[str, Any], words:
 @pytest.mark.parametrize(
     "config",
     [
-        {"id": "x", "kwargs": ("a",)},
+        *({"id": "x", "kwargs": (pair,)} for pair in ("a", "=1", "a b=1")),
         {"id": "x", "wrappers": ("NoModule",)},
         {"id": "x", "wrappers": ("a:B",), "vectorization": "own"},
         {"id": "x", "max_segment_steps": 0},
@@ -55,8 +56,56 @@ def test_invalid_settings_are_rejected(config: dict[str, Any]) -> None:
         GymConfig(**config)
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((word, value) for value, words in ((True, "True true"), (False, "False false")) for word in words.split()),
+        *((word, None) for word in ("None", "null")),
+        *(("1", 1), ("-1.5e-3", -0.0015), ("1_000", 1000), ("inf", float("inf")), ("-inf", float("-inf"))),
+        *(("[1, 2]", [1, 2]), ("(1, 'a')", (1, "a")), ("{'a': True}", {"a": True}), ('"yes"', "yes"), ("'1,5'", "1,5")),
+        *((text, text) for text in ("text", "8x8", "127.0.0.1", "2024-01-01", "levels/a.json", "a=b", "")),
+    ],
+)
+def test_arguments_are_what_they_look_like_in_python_and_json(text: str, value: object) -> None:
+    (parsed,) = GymConfig(id="x", kwargs=(f"name={text}",)).arguments.values()
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["FALSE", "none", "no", "Off", "1,5", "007", "1e", "[1, 2", "{a: 1}", "'a", "np.inf", "Box(0, 1)", "1,"]
+)
+def test_an_argument_that_only_looks_like_a_literal_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"write it as in Python or JSON, such as name=False"):
+        GymConfig(id="x", kwargs=(f"name={text}",))
+
+
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "ConnectionRefusedError: [Errno 111] Connection refused"),
+        (BrokenPipeError(32, "Broken pipe"), "BrokenPipeError: [Errno 32] Broken pipe"),
+        (FileNotFoundError(2, "No such file", "level.json"), "FileNotFoundError: [Errno 2] No such file: 'level.json'"),
+        (KeyError("TOKEN"), "KeyError: 'TOKEN'"),
+        (AssertionError(), "AssertionError"),
+        (ValueError("size\nis 8"), "ValueError: size is 8"),
+        (SystemExit("no license"), "it called sys.exit('no license')"),
+        (SystemExit(0), "it called sys.exit(0)"),
+    ],
+)
+def test_an_error_of_a_constructor_is_named_with_its_place(
+    raised: BaseException, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(gym_envs.Scripted, "__init__", fail)
+    place = f"({__file__}, line {fail.__code__.co_firstlineno + 1})"
+    assert main(["train", "--env", "tests/Scripted-v0"]) == 2
+    assert capsys.readouterr().err == f"tamiyo: error: cannot make tests/Scripted-v0: {words} {place}\n"
+
+
 def test_arguments_and_wrappers_reach_each_environment() -> None:
-    assert parse_kwargs(("a=1", "b=[1, 2]", "c=text", "d=true")) == {"a": 1, "b": [1, 2], "c": "text", "d": True}
     kwargs, wrappers = ("sizes=[2, 3]", "masks=info"), ("gymnasium.wrappers:TimeAwareObservation",)
     env = make_vector_env(GymConfig(id="tests/Scripted-v0", kwargs=kwargs, max_segment_steps=9), 2)
     assert env.single_action_space == spaces.MultiDiscrete([2, 3])
