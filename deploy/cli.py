@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from deploy.commands.parser import CommandParser
 from deploy.config.flags import parse
 from deploy.config.yaml import suggest, summary
 
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 USAGE = """\
 usage: tamiyo COMMAND [OPTIONS]
 
@@ -78,6 +80,14 @@ def main(argv: list[str] | None = None) -> int:
             raise
         message = " ".join(str(error).split())  # the Redis server went away during the run
         print(f"tamiyo: error: {message}; restart the server, then continue with --resume", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        what = f"write {error.filename}" if error.filename else "write to the disk"
+        print(
+            f"tamiyo: error: cannot {what} ({error.strerror}): free some space, or use another folder", file=sys.stderr
+        )
         return 2
 
 

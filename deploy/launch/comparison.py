@@ -21,6 +21,7 @@ from actors.types.episode import REPORTED_TASK, EndReason
 from actors.workers.rollout_worker import PolicyName
 from actors.workers.worker_pool import WorkerPool
 from deploy.report.progress import clock
+from learner.run.checkpoint import write_durably
 
 LEAST_S = 60.0
 SHARE = 0.1  # of the training's time that a comparison may take, if that is more than `LEAST_S`
@@ -127,7 +128,7 @@ class Comparison:
         self._write("timeline.json", timeline | {"never_grow_accuracy": never["accuracy"]})
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        (self.run_dir / name).write_text(json.dumps(content))
+        write_durably(self.run_dir / name, json.dumps(content).encode(), replace=True)
 
 
 def _line(error: Exception) -> str:

@@ -115,8 +115,10 @@ class EmbeddedRedis:
             os.write(self._pipe, b"\n")  # the background shell must not kill a reused process id
         dump = self._folder / DUMP
         if self._kept.parent.is_dir() and dump.exists():
-            with suppress(OSError):  # the data are counted as lost, as after a crash
+            try:
                 shutil.move(dump, self._kept)
+            except OSError:  # the data are counted as lost, as after a crash
+                self._kept.unlink(missing_ok=True)  # no server would start with a part of them
 
     def restart_if_dead(self) -> bool:
         """Restart a server that died, at the same path. Returns whether it had died; raises `UserError` on failure."""

@@ -28,11 +28,18 @@ STYLES: dict[Status, str] = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "f
 # Runs in its own process, which contains Ray's output and ends the processes that Ray starts.
 _RAY_PROBE = """
 import os, ray
+from actors.process_environment import process_environment
+from deploy.config.schema import PRESETS
+from deploy.launch.ray.local_ray import local_ray
 address = os.environ.get("RAY_ADDRESS")
-limits = {} if address else {"num_cpus": 1, "include_dashboard": False}
-ray.init(address=address, log_to_driver=False, logging_level="ERROR", **limits)
-assert ray.get(ray.remote(num_cpus=1)(lambda: 7).remote(), timeout=60) == 7
-print(f"{int(ray.cluster_resources().get('CPU', 0))} CPUs")
+if address:
+    cluster = ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+else:
+    cluster = local_ray(PRESETS["quick"])
+with cluster:
+    task = ray.remote(num_cpus=1, runtime_env={"env_vars": process_environment(False)})(lambda: 7)
+    assert ray.get(task.remote(), timeout=60) == 7
+    print(f"{int(ray.cluster_resources().get('CPU', 0))} CPUs")
 """
 
 

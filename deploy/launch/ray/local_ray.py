@@ -5,15 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
+from ray._common.utils import get_default_ray_temp_dir
 from ray._private import ray_constants
 
 from deploy.config.schema import Config
 from deploy.launch.machine import cores
 from deploy.launch.signals import own_signals
+
+FOLDER_LIMIT = 39  # its sockets have names of up to 64 characters below it, and sun_path holds 103 on macOS
 
 
 @contextmanager
@@ -34,14 +40,16 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # Ray reads the variable only at import
     count = config.actors.count
-    with own_signals():
+    with own_signals(), _quoted_commands():
         context = ray.init(
             address="local",
             # One CPU slot per actor and one for the learner, however few cores the machine has.
             num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
             include_dashboard=config.run.dashboard,
+            runtime_env={"py_executable": shlex.quote(sys.executable)},  # it is inserted into a shell command
             logging_level=logging.ERROR,
             log_to_driver=False,
+            _temp_dir=None if len(os.fsencode(get_default_ray_temp_dir())) <= FOLDER_LIMIT else "/tmp/ray",
             _metrics_export_port=metrics_port or None,
             _node_ip_address="127.0.0.1",
         )
@@ -49,3 +57,17 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
         yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _quoted_commands() -> Iterator[None]:
+    """Let Ray quote the commands that it gives to the raylet as a POSIX shell expects it, while the context is open.
+
+    It quotes them as Windows does, so that the raylet aborts if there is an apostrophe in the path of the interpreter.
+    """
+    as_windows = subprocess.list2cmdline
+    subprocess.list2cmdline = shlex.join  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        subprocess.list2cmdline = as_windows

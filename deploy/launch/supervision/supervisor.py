@@ -151,10 +151,17 @@ class Supervisor:
             self._phase = Phase.DONE if complete else Phase.STOPPED
         except UserError as error:
             self._fail(str(error))
-        except Exception as error:
-            trace = self.plan.run_dir / "error.txt"
+        except BaseException as error:  # whatever it is, whoever follows the run waits for its end
+            self._fail(f"the run failed ({type(error).__name__}: {error}); {self._keep_traceback()}")
+
+    def _keep_traceback(self) -> str:
+        """Write the traceback to the run folder. Returns where it is."""
+        trace = self.plan.run_dir / "error.txt"
+        try:
             trace.write_text(traceback.format_exc())
-            self._fail(f"the run failed ({type(error).__name__}: {error}); the traceback is in {trace}")
+        except OSError as error:
+            return f"{trace} cannot be written either ({error.strerror}): continue with --resume when it can"
+        return f"the traceback is in {trace}"
 
     def _fail(self, line: str) -> None:
         self._error, self._phase = " ".join(line.split()), Phase.FAILED

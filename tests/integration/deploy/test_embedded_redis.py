@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -63,6 +64,22 @@ def test_a_server_continues_with_the_data_of_the_one_before(tmp_path: Path, appe
         assert file.exists()
     assert ledgers[0] == ledgers[1]
     assert (ledgers[0].queued, ledgers[0].pending) == (2, 1)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no other disk to save to")
+def test_a_save_on_a_full_disk_leaves_no_part_of_the_data() -> None:
+    """No server would start with it, and so the run could not be resumed."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other_disk:
+        server = EmbeddedRedis(kept=Path(other_disk) / "store.rdb")
+        server.start()
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8, before[1]))  # as if the disk had room for 8 bytes
+        try:
+            server.save()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            server.stop()
+        assert list(Path(other_disk).iterdir()) == []
 
 
 def test_the_server_answers_and_ends_with_its_context() -> None:
