@@ -40,7 +40,7 @@ class GymConfig:
     """Steps after which a running episode is shipped as a segment, bootstrapped, and continued in the next segment."""
 
     def __post_init__(self) -> None:
-        _ = self.arguments
+        make_arguments(self.kwargs)
         for wrapper in self.wrappers:
             require(":" in wrapper, f"gym.wrappers holds {wrapper!r}: write module:Class")
         require(
@@ -51,10 +51,10 @@ class GymConfig:
             self.max_segment_steps >= 1, f"gym.max_segment_steps is {self.max_segment_steps}: it must be at least 1"
         )
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `gymnasium.make`. Raises `ConfigError`."""
-        return dict(map(_argument, self.kwargs))
+
+def make_arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Return the arguments of `gymnasium.make` that name=value pairs stand for. Raises `ConfigError`."""
+    return dict(map(_argument, pairs))
 
 
 def _argument(pair: str) -> tuple[str, Any]:

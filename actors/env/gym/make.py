@@ -13,6 +13,7 @@ from gymnasium.envs.registration import load_env_creator, registry
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actors.config import ConfigError, GymConfig
+from actors.config.gym import make_arguments
 from actors.env.gym.spaces import GymSpaces
 from actors.errors import UserError, described
 from actors.types.spaces import Spaces
@@ -62,7 +63,7 @@ def make_vector_env(config: GymConfig, num_envs: int) -> VectorEnv[Any, Any, Any
     options: dict[str, Any] = {} if mode == "vector_entry_point" else seeded
     _check_id(config.id)
     try:
-        return gymnasium.make_vec(config.id, num_envs, mode, **options, **config.arguments)
+        return gymnasium.make_vec(config.id, num_envs, mode, **options, **make_arguments(config.kwargs))
     except (gymnasium.error.Error, TypeError, ImportError, SystemExit) as error:
         raise UserError(f"cannot make {config.id}: {described(error)}") from error
 

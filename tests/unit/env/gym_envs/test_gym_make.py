@@ -12,6 +12,7 @@ from gymnasium.spaces.utils import flatten
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.config import ConfigError, GymConfig
+from actors.config.gym import make_arguments
 from actors.env.gym.fleet import GymFleet
 from actors.env.gym.make import gym_spaces, make_vector_env
 from actors.env.gym.spaces import GymSpaces
@@ -67,7 +68,7 @@ def test_invalid_settings_are_rejected(config: dict[str, Any]) -> None:
     ],
 )
 def test_arguments_are_what_they_look_like_in_python_and_json(text: str, value: object) -> None:
-    (parsed,) = GymConfig(id="x", kwargs=(f"name={text}",)).arguments.values()
+    (parsed,) = make_arguments((f"name={text}",)).values()
     assert parsed == value
     assert type(parsed) is type(value)
 
