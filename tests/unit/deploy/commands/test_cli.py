@@ -65,7 +65,7 @@ INVALID = [
     (["train", "--actors.count", "many"], "invalid literal for int() with base 10: 'many'; or give 'auto'"),
     (
         ["train", "--actors.count", "auto", "--actors.envs_per_actor", "999"],
-        "it must hold 64 steps of each of the 999 environments",
+        "it must hold 64 steps of each of the 999",
     ),
     (["train", "--address", "ray://127.0.0.1:1", "--redis", "redis://x"], "run.root is 'runs': with a ray:// address"),
     (["train", "--env", "CartPole-v1", "--learner.batch_steps", "0"], "the segment would be too old"),
