@@ -14,10 +14,11 @@ from typing import Any, Protocol
 from actors.config import ActingConfig, GymConfig
 from actors.env.episode.reward import rent_share
 from actors.env.fleet import Fleet
-from actors.env.gym.fleet import GymFleet
+from actors.env.gym.fleet import GymFleet, SeedOf
 from actors.env.gym.make import make_vector_env
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import make_fleet
+from actors.errors import UserError
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, run_wave
 from actors.types.episode import EndReason, Episode
@@ -33,6 +34,16 @@ class Sampler(Protocol):
 
     spaces: Spaces
 
+    @property
+    def rejected(self) -> int:
+        """Episodes so far that held a number which cannot be trained on."""
+        ...
+
+    @property
+    def fault(self) -> str:
+        """What the last of them held."""
+        ...
+
     def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Act for a while and return the completed episodes, possibly none."""
         ...
@@ -45,6 +56,10 @@ class Sampler(Protocol):
 
     def warm_up(self, policy: Policy) -> None:
         """Act a little and drop the results. This loads compiled code, which later samplers of this process use."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments."""
         ...
 
 
@@ -73,6 +88,8 @@ class WaveSampler:
     `rent_share` gives the share of the rent that is charged to episodes acted by weights of a given version. Each seed
     is played `episodes_per_seed` times in a wave.
     """
+
+    rejected, fault = 0, ""
 
     def __init__(
         self,
@@ -117,9 +134,15 @@ class WaveSampler:
             )
             current = self.fleet.step(decision.actions)
 
+    def close(self) -> None:
+        """Do nothing: seed-training environments hold nothing that outlives them."""
+
 
 class StreamSampler:
-    """Samples from Gymnasium environments, whose episodes continue from one call to the next."""
+    """Samples from Gymnasium environments, whose episodes continue from one call to the next.
+
+    `on_step` is called after each step of the fleet, and within one after each reset and step of a single environment.
+    """
 
     def __init__(
         self,
@@ -131,14 +154,19 @@ class StreamSampler:
     ) -> None:
         self.config, self.num_envs, self.run_seed, self._on_step = config, num_envs, run_seed, on_step
         self._generation = 0
-        self._fleet = GymFleet(
-            config.id,
-            make_vector_env(config, num_envs),
-            lambda row: seeds.draw(1, self._generation)[0],
-            config.squash,
-        )
+        self._fleet = self._make_fleet(num_envs, lambda row: seeds.draw(1, self._generation)[0])
         self._stream: EpisodeStream | None = None
         self.spaces = self._fleet.spaces
+
+    @property
+    def rejected(self) -> int:
+        """See `Sampler`."""
+        return self._stream.rejected if self._stream is not None else 0
+
+    @property
+    def fault(self) -> str:
+        """See `Sampler`."""
+        return self._fleet.fault
 
     def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Step every environment `STREAM_STEPS` times."""
@@ -162,12 +190,23 @@ class StreamSampler:
         """Play in separate environments, so that the episodes of `sample` are not interrupted."""
         waiting = deque(seeds)
         width = min(self.num_envs, len(seeds))
-        fleet = GymFleet(
-            self.config.id,
-            make_vector_env(self.config, width),
-            lambda row: int(waiting.popleft()) if waiting else int(seeds[0]),
-            self.config.squash,
-        )
+        fleet = self._make_fleet(width, lambda row: int(waiting.popleft()) if waiting else int(seeds[0]))
+        try:
+            return self._play(fleet, policy, source, seeds, deterministic)
+        finally:
+            fleet.close()
+
+    def close(self) -> None:
+        """Close the environments, even if closing one fails."""
+        self._fleet.close()
+
+    def _make_fleet(self, num_envs: int, seed_of: SeedOf) -> GymFleet:
+        env = make_vector_env(self.config, num_envs, self._on_step)
+        return GymFleet(self.config.id, env, seed_of, self.config.squash)
+
+    def _play(
+        self, fleet: GymFleet, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
+    ) -> list[dict[str, Any]]:
         played: dict[int, dict[str, Any]] = {}
         episodes = EpisodeStream(fleet, policy, self.run_seed, MAX_PLAYED_STEPS, self._on_step)
         while len(played) < len(set(seeds)):
@@ -182,7 +221,8 @@ class StreamSampler:
                             "ended": episode.end_reason is not EndReason.CUT,
                         },
                     )
-        fleet.env.close()
+            if episodes.rejected:
+                raise UserError(f"{fleet.fault}, so that its episode cannot be compared: correct the environment")
         return [dict(played[int(seed)]) for seed in seeds]
 
 
