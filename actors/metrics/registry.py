@@ -137,6 +137,7 @@ _TABLE = (
     Metric(
         "actor_dropped_backpressure", "counter", "episodes", "Episodes this actor dropped because its buffer was full"
     ),
+    Metric("actor_rejected", "counter", "episodes", "Episodes this actor rejected because they held NaN or infinity"),
     Metric("actor_wait_s", "gauge", "s", "Seconds this actor waited for the queue in its last wave"),
     Metric("actor_damaged_weights", "counter", "fetches", "Weights rejected by this actor because they were damaged"),
     # The service

@@ -18,6 +18,7 @@ from actors.env.gym.fleet import GymFleet, SeedOf
 from actors.env.gym.make import make_vector_env
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import make_fleet
+from actors.errors import UserError
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, run_wave
 from actors.types.episode import EndReason, Episode
@@ -33,6 +34,16 @@ class Sampler(Protocol):
 
     spaces: Spaces
 
+    @property
+    def rejected(self) -> int:
+        """Episodes so far that held a number which cannot be trained on."""
+        ...
+
+    @property
+    def fault(self) -> str:
+        """What the last of them held."""
+        ...
+
     def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Act for a while and return the completed episodes, possibly none."""
         ...
@@ -45,6 +56,10 @@ class Sampler(Protocol):
 
     def warm_up(self, policy: Policy) -> None:
         """Act a little and drop the results. This loads compiled code, which later samplers of this process use."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments."""
         ...
 
 
@@ -73,6 +88,8 @@ class WaveSampler:
     `rent_share` gives the share of the rent that is charged to episodes acted by weights of a given version. Each seed
     is played `episodes_per_seed` times in a wave.
     """
+
+    rejected, fault = 0, ""
 
     def __init__(
         self,
@@ -117,9 +134,15 @@ class WaveSampler:
             )
             current = self.fleet.step(decision.actions)
 
+    def close(self) -> None:
+        """Do nothing: seed-training environments hold nothing that outlives them."""
+
 
 class StreamSampler:
-    """Samples from Gymnasium environments, whose episodes continue from one call to the next."""
+    """Samples from Gymnasium environments, whose episodes continue from one call to the next.
+
+    `on_step` is called after each step of the fleet, and within one after each reset and step of a single environment.
+    """
 
     def __init__(
         self,
@@ -132,9 +155,20 @@ class StreamSampler:
         self.config, self.num_envs, self.run_seed, self._on_step = config, num_envs, run_seed, on_step
         self._generation = 0
         self._seed_of: SeedOf = lambda row: seeds.draw(1, self._generation)[0]
-        self._fleet = GymFleet(config.id, make_vector_env(config, num_envs), self._seed_of, config.squash)
+        env = make_vector_env(config, num_envs, on_step)
+        self._fleet = GymFleet(config.id, env, self._seed_of, config.squash)
         self._stream: EpisodeStream | None = None
         self.spaces = self._fleet.spaces
+
+    @property
+    def rejected(self) -> int:
+        """See `Sampler`."""
+        return self._stream.rejected if self._stream is not None else 0
+
+    @property
+    def fault(self) -> str:
+        """See `Sampler`."""
+        return self._fleet.fault
 
     def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Step every environment `STREAM_STEPS` times."""
@@ -187,6 +221,12 @@ class StreamSampler:
                     waiting.remove(episode.seed)
                     gained = episode.telemetry["episode_return"]
                     played[episode.seed] = {"seed": episode.seed, "return": gained, "steps": steps, "ended": ended}
+            if episodes.rejected:
+                raise UserError(f"{self._fleet.fault}, so that its episode cannot be compared: correct the environment")
+
+    def close(self) -> None:
+        """Close the environments, even if closing one fails."""
+        self._fleet.close()
 
 
 def make_sampler(

@@ -40,7 +40,13 @@ class WorkerSettings:
     seed: int  # of the run
     redis: str = field(repr=False)  # may hold a password
     namespace: str
+    logs: str = ""  # run folder in whose folder `actors` its log is; "" leaves what it prints to Ray
     restarted: bool = False  # an earlier actor of this index was removed, or died
+
+    @property
+    def name(self) -> str:
+        """Name of the actor."""
+        return f"actor-{self.index}"
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class SampleReport:
     produced: int  # in total, like the next two
     dropped: int
     damaged_weights: int
+    rejected: int
+    fault: str  # why the last episode was rejected
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -68,6 +76,7 @@ class SampleReport:
             "actor_dropped_backpressure": self.dropped,
             "actor_wait_s": self.waited_s,
             "actor_damaged_weights": self.damaged_weights,
+            "actor_rejected": self.rejected,
         }
 
 
@@ -75,7 +84,10 @@ def warm_up(settings: WorkerSettings) -> None:
     """Act a little in environments of its own with an untrained policy. Later workers of this process start at once,
     because kernels and TorchScript are loaded. Needs no store."""
     sampler = make_sampler(settings.acting, settings.index, settings.seed, None)
-    sampler.warm_up(ActingPolicy(FactoredRecurrentActorCritic(sampler.spaces, settings.acting.policy).eval()))
+    try:
+        sampler.warm_up(ActingPolicy(FactoredRecurrentActorCritic(sampler.spaces, settings.acting.policy).eval()))
+    finally:
+        sampler.close()
 
 
 class RolloutWorker:
@@ -97,7 +109,7 @@ class RolloutWorker:
         self._retry = Retry(heartbeat=self._heartbeat)
         self._report = report
         self.transport: Transport = self._retry(lambda: connect(settings.redis, acting.queue, settings.namespace))
-        self.name = f"actor-{settings.index}"
+        self.name = settings.name
         began = time.monotonic()
         new = self._retry(lambda: self._new_incarnation(began))
         self.incarnation = new.number
@@ -164,6 +176,10 @@ class RolloutWorker:
         played = self.sampler.play(policy, source, seeds, deterministic)
         return [result | {"policy_version": self.version} for result in played]
 
+    def close(self) -> None:
+        """Close the environments."""
+        self.sampler.close()
+
     def _new_incarnation(self, began: float) -> NewIncarnation:
         try:
             return self.transport.new_incarnation(self.name)
@@ -188,6 +204,8 @@ class RolloutWorker:
             dropped=self.outbox.counts.dropped_backpressure,
             damaged_weights=self.weight_client.damaged,
             produced=self.outbox.counts.produced,
+            rejected=self.sampler.rejected,
+            fault=self.sampler.fault,
         )
 
     def _fetch(self) -> None:

@@ -115,6 +115,7 @@ SERVICE = Board(
             Panel("Steps per second by actor", ("actor_steps_per_s",), by="role"),
             Panel("Wait time by actor", ("actor_wait_s",), by="role"),
             Panel("Episodes dropped by actor", ("actor_dropped_backpressure",), View.TOTALS, by="role"),
+            Panel("Episodes rejected by actor", ("actor_rejected",), View.TOTALS, by="role"),
             Panel("Damaged weights by actor", ("actor_damaged_weights",), View.TOTALS, by="role"),
         ),
     },

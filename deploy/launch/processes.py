@@ -121,18 +121,20 @@ def run_actors(config: Config) -> int:
             require_gpus(config.actors, node_gpus(), learner=0.0)
         pool = WorkerPool(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
         console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
-        while not stop.is_set():
-            pool.autoscale(ray.available_resources)
-            reports = pool.pump(PUMP_S)
-            metrics.reporter("fleet")(pool.counts())
-            for report in reports:
-                metrics.reporter(report.actor)(report.metrics)
-                console.print(
-                    f"{report.actor}: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
-                    f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
-                    + (f", Redis was unreachable for {report.away_s:.1f} s" if report.away_s else "")
-                )
-        pool.stop()
+        try:
+            while not stop.is_set():
+                pool.autoscale(ray.available_resources)
+                reports = pool.pump(PUMP_S)
+                metrics.reporter("fleet")(pool.counts())
+                for report in reports:
+                    metrics.reporter(report.actor)(report.metrics)
+                    console.print(
+                        f"{report.actor}: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
+                        f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
+                        + (f", Redis was unreachable for {report.away_s:.1f} s" if report.away_s else "")
+                    )
+        finally:
+            pool.stop()
     return 0
 
 

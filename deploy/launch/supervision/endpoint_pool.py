@@ -60,7 +60,7 @@ class EndpointPool:
     def release_one(self) -> None:
         """Do nothing; the endpoint reserves no resources."""
 
-    def stop(self) -> None:
+    def stop(self, at_once: bool = False) -> None:
         """Stop the endpoint, which ships its last episodes."""
         self._process.terminate()
         try:

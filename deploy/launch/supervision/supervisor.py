@@ -109,7 +109,7 @@ class Supervisor:
             self._pool = EndpointPool(plan.run_dir, plan.actors_redis, self._notes.append)
         else:
             self._pool = WorkerPool(
-                plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append, gpus
+                plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append, gpus, s.run_dir
             )
         self._reporter = RayMetrics("supervisor", plan.name)
         self._monitor = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._reporter.report, self._counts)
@@ -139,7 +139,7 @@ class Supervisor:
         self._thread.join()
         self._monitor.close()
         self._reporter.close()
-        self._pool.stop()
+        self._pool.stop(at_once)
         self._learner.close()
 
     def _run(self) -> None:
