@@ -17,6 +17,7 @@ from actors.errors import UserError
 from actors.rollout.sampler import EpisodeSeeds, StreamSampler
 from actors.rollout.stream import MAX_REJECTED, EpisodeStream
 from actors.rollout.wave import Provenance
+from actors.types.episode import Episode
 from tests.property.rollout.test_gym_stream import network
 from tests.support.env.gym_envs import Scripted
 
